@@ -1,0 +1,1 @@
+"""Sexton: a Kafka-compatible log whose compaction cannot corrupt data."""
