@@ -1,0 +1,1 @@
+"""Kafka's record batch and segment format: bytes in, arrays out, and back."""
