@@ -1,0 +1,120 @@
+"""Hashing keys: the compiled twin of ``records.keyhash``, and the walk over records that feeds the index pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from sexton.records.kernels.primitives import Bytes, load_u64, multiply_high, read_varint
+from sexton.records.kernels.scan import Table
+
+ENTRY = np.dtype([("first", np.uint64), ("second", np.uint64), ("offset", np.int64)])
+"""A key's 128-bit hash and the offset it was seen at: 24 bytes."""
+
+Entries = npt.NDArray[np.void]
+Longs = npt.NDArray[np.int64]
+
+_PRIME = np.uint64((1 << 61) - 1)
+_SEVEN_BYTES = np.uint64((1 << 56) - 1)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _multiply_add(value: int, point: int, block: int) -> int:
+    """(value * point + block) modulo 2^61 - 1: fold the product's upper bits onto its lower 61."""
+    low = value * point
+    high = multiply_high(value, point)
+    total = (low & _PRIME) + ((low >> np.uint64(61)) | (high << np.uint64(3))) + block
+    total = (total & _PRIME) + (total >> np.uint64(61))
+    return total - _PRIME if total >= _PRIME else total
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _spread(value: int) -> int:
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xFF51AFD7ED558CCD)
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xC4CEB9FE1A85EC53)
+    return value ^ (value >> np.uint64(33))
+
+
+@njit(cache=True, nogil=True)
+def hash_key(data: Bytes, start: int, size: int, first_point: int, second_point: int) -> tuple[int, int]:
+    first = np.uint64(1)
+    second = np.uint64(1)
+    position = start
+    left = size
+    while left > 0:
+        taken = min(left, 7)
+        if position + 8 <= len(data):
+            block = load_u64(data, position) & _SEVEN_BYTES
+            if taken < 7:
+                block &= (np.uint64(1) << np.uint64(8 * taken)) - np.uint64(1)
+        else:
+            block = np.uint64(0)
+            for index in range(taken):
+                block |= np.uint64(data[position + index]) << np.uint64(8 * index)
+        first = _multiply_add(first, first_point, block)
+        second = _multiply_add(second, second_point, block)
+        position += taken
+        left -= taken
+    length = np.uint64(size)
+    return _spread(_multiply_add(first, first_point, length)), _spread(
+        _multiply_add(second, second_point, length)
+    )
+
+
+@njit(cache=True, nogil=True)
+def hash_records(
+    data: Bytes,
+    starts: Longs,
+    ends: Longs,
+    table: Table,
+    skip: npt.NDArray[np.bool_],
+    first_point: int,
+    second_point: int,
+    out: Entries,
+    filled: int,
+) -> tuple[int, int]:
+    """Append one entry per keyed record of the batches that are not skipped.
+
+    ``data[starts[i]:ends[i]]`` holds batch i's records, unpacked. Returns how full ``out`` is and the index of the
+    first batch that cannot be parsed (-1: none). ``out`` must have room for every record.
+    """
+    for batch in range(len(starts)):
+        if skip[batch]:
+            continue
+        position = starts[batch]
+        end = ends[batch]
+        base_offset = table[batch].base_offset
+        previous = base_offset - 1
+        last_offset = table[batch].last_offset
+        for _ in range(table[batch].record_count):
+            length, position = read_varint(data, position, end)
+            record_end = position + length
+            if position < 0 or length < 5 or record_end > end:
+                return filled, batch
+            _, position = read_varint(data, position + 1, record_end)
+            if position < 0:
+                return filled, batch
+            delta, position = read_varint(data, position, record_end)
+            if position < 0:
+                return filled, batch
+            offset = base_offset + delta
+            if offset <= previous or offset > last_offset:
+                return filled, batch
+            previous = offset
+            key_size, position = read_varint(data, position, record_end)
+            if position < 0 or key_size < -1 or (key_size > 0 and position + key_size > record_end):
+                return filled, batch
+            if key_size >= 0:
+                first, second = hash_key(data, position, key_size, first_point, second_point)
+                entry = out[filled]
+                entry.first = first
+                entry.second = second
+                entry.offset = offset
+                filled += 1
+            position = record_end
+        if position != end:
+            return filled, batch
+    return filled, -1
