@@ -59,10 +59,7 @@ SHOWN_LENGTH_MAX: Final = 80
 """How much of a malformed line an error repeats: enough to find it, not enough to flood a terminal."""
 
 _ENTRY = re.compile(r"(\S+)\s+(\S+)\s+(\S+)\s*", re.ASCII)
-_EPOCHSHOWN_LENGTH_MAX: Final = 80
-"""How much of a malformed line an error repeats: enough to find it, not enough to flood a terminal."""
-
-_ENTRY = re.compile(r"(\S+)\s+(\S+)\s*", re.ASCII)
+_EPOCH_ENTRY = re.compile(r"(\S+)\s+(\S+)\s*", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _UUID = re.compile(r"[A-Za-z0-9_-]{22}")
 
