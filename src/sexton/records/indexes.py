@@ -13,11 +13,10 @@ What an entry promises
 ----------------------
 *Offset index.* Entry (o, p): a batch starts at p, and every batch before p ends below o. A reader that
 wants offset x takes the last entry with o <= x and walks the log from p. Kafka writes o = the last offset
-of the batch at p; when several batches were appended at once (followers, the cleaner), o is the last offset
-of the last one and p the start of the first, which keeps the promise. Its dump tool calls that a mismatch,
-so write one batch's own last offset. Both columns strictly increase. No entry points at position 0: without
-an entry a reader starts there anyway. The file may be empty, and is for a segment smaller than
-`index.interval.bytes` (4096).
+of the batch at p. Releases up to 4.0, when they appended several batches at once, wrote the last offset of
+the last one and the start of the first, which keeps the promise. Both columns strictly increase. No entry
+points at position 0: without an entry a reader starts there anyway. The file may be empty, and is for a
+segment smaller than `index.interval.bytes` (4096).
 
 *Time index.* Entry (t, o): t is the largest timestamp up to and including the batch that ends at o, and
 every earlier batch stays below t. A search for the first record at or after time x starts at the last entry
@@ -32,13 +31,14 @@ no batch has a timestamp; then a broker goes by the modification time of the .lo
 `last_stable_offset` reaches its upper bound, so that column never decreases and is at most `last_offset` +
 1. No file is the same as an empty one.
 
-What a broker does on start (Kafka 4.0)
----------------------------------------
+What a broker does on start (Kafka 4.0, and 4.3 where tried)
+------------------------------------------------------------
 - It does **not** check .index or .timeindex of a segment it believes flushed, that is: after a clean
   shutdown all of them, otherwise those below the recovery point. (Checks of size, first and last entry
   exist; the dump tool and tiered storage call them.) A wrong index is used as it is.
 - The log end is found by walking from the last entry of the last segment's .index. If that entry names an
-  offset or a position past the log, the broker takes the segment for empty and hands out its offsets again.
+  offset or a position past the log, the broker takes the segment for empty and hands out its offsets again;
+  if the position is inside a batch, either that or the log fails to load.
   The same walk over .log.swap files decides which older segments they replace.
 - No .index: an error is logged if the segment counted as flushed, and all three are rebuilt from the log.
 - No .timeindex: an empty one is made, silently, and stays empty for a closed segment (see above).

@@ -5,7 +5,7 @@ know which sequence number each producer sends next. Layout, big-endian:
 
     version int16 | CRC-32C uint32 of everything after it | count int32 | count entries of 46 bytes
 
-Version 1 is the only one there is (Kafka 0.11 to 4.0). The checksum does not cover the version.
+Version 1 is the only one, up to Kafka 4.3 at least. The checksum does not cover the version.
 
 What a broker does with them on start:
 - It loads the newest one at or below the log end, drops producers without an open transaction that have
