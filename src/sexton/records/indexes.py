@@ -26,8 +26,8 @@ has it:** a broker never looks into the log for it. Too small, and time-based se
 retention deletes it early; too large, and retention keeps it. The file is empty only if the log is, or if
 no batch has a timestamp; then a broker goes by the modification time of the .log file instead.
 
-*Transaction index.* One entry per ABORT marker in the segment, in order of the marker's offset, which is
-`last_offset`; `first_offset` may lie in an earlier segment. A search stops at the first entry whose
+*Transaction index.* One entry per ABORT marker in the segment (none if the transaction had no record in this
+partition), in order of the marker's offset, which is `last_offset`; `first_offset` may lie in an earlier segment. A search stops at the first entry whose
 `last_stable_offset` reaches its upper bound, so that column never decreases and is at most `last_offset` +
 1. No file is the same as an empty one.
 
