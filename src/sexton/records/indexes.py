@@ -26,10 +26,10 @@ has it:** a broker never looks into the log for it. Too small, and time-based se
 retention deletes it early; too large, and retention keeps it. The file is empty only if the log is, or if
 no batch has a timestamp; then a broker goes by the modification time of the .log file instead.
 
-*Transaction index.* One entry per ABORT marker in the segment (none if the transaction had no record in this
-partition), in order of the marker's offset, which is `last_offset`; `first_offset` may lie in an earlier segment. A search stops at the first entry whose
-`last_stable_offset` reaches its upper bound, so that column never decreases and is at most `last_offset` +
-1. No file is the same as an empty one.
+*Transaction index.* One entry per ABORT marker in the segment (none if the transaction had no record in
+this partition), in order of the marker's offset, which is `last_offset`; `first_offset` may lie in an
+earlier segment. A search stops at the first entry whose `last_stable_offset` reaches its upper bound, so
+that column never decreases and is at most `last_offset` + 1. No file is the same as an empty one.
 
 What a broker does on start (Kafka 4.0, and 4.3 where tried)
 ------------------------------------------------------------
@@ -38,8 +38,8 @@ What a broker does on start (Kafka 4.0, and 4.3 where tried)
   exist; the dump tool and tiered storage call them.) A wrong index is used as it is.
 - The log end is found by walking from the last entry of the last segment's .index. If that entry names an
   offset or a position past the log, the broker takes the segment for empty and hands out its offsets again;
-  if the position is inside a batch, either that or the log fails to load.
-  The same walk over .log.swap files decides which older segments they replace.
+  if the position is inside a batch, either that or the log fails to load. The same walk over .log.swap
+  files decides which older segments they replace.
 - No .index: an error is logged if the segment counted as flushed, and all three are rebuilt from the log.
 - No .timeindex: an empty one is made, silently, and stays empty for a closed segment (see above).
 - .txnindex with an entry whose last offset is below the base offset: a warning, and all three are rebuilt.
