@@ -1,0 +1,141 @@
+"""A partition's directory: its segments and what the checkpoints beside it say."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sexton.errors import EnvironmentFailure, NotALogError
+from sexton.records import checkpoints, names
+from sexton.records.kernels.primitives import Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    base_offset: int
+    path: Path
+    size_bytes: int
+    modified_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """A partition as it lies on disk. Offsets are None where no checkpoint knows them."""
+
+    directory: Path
+    topic: str
+    partition: int
+    segments: tuple[Segment, ...]
+    high_watermark: int | None
+    log_start_offset: int
+    cleaner_offset: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def log_dir(self) -> Path:
+        return self.directory.parent
+
+
+def find_partitions(paths: Iterable[Path]) -> list[Path]:
+    """Partition directories named directly, and those inside log directories. Each once, in order."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        resolved = path.resolve()
+        if not resolved.is_dir():
+            what = "this is not a directory" if resolved.exists() else "there is no such directory"
+            raise NotALogError(what, str(path), "Name a partition directory (topic-0) or a broker's log directory")
+        if _is_partition(resolved):
+            found[resolved] = None
+            continue
+        inside = [child for child in sorted(resolved.iterdir()) if child.is_dir() and _is_partition(child)]
+        if not inside:
+            raise NotALogError(
+                "this is neither a partition directory nor a log directory with partitions in it",
+                str(path),
+                "A partition directory is named after topic and partition (orders-0) and holds .log files",
+            )
+        found.update(dict.fromkeys(inside))
+    return list(found)
+
+
+def open_partition(directory: Path) -> PartitionLog:
+    """Reads names, sizes and checkpoints; no segment is opened."""
+    parsed = names.parse_partition_dir(directory.name)
+    key = (parsed.topic, parsed.partition)
+    segments = tuple(_segments(directory))
+    if not segments:
+        raise NotALogError("there is no .log file in it", str(directory), "An empty partition needs no work")
+    log_dir = directory.parent
+    start = _checkpoint(log_dir, checkpoints.LOG_START_OFFSET_CHECKPOINT).get(key)
+    return PartitionLog(
+        directory,
+        parsed.topic,
+        parsed.partition,
+        segments,
+        _checkpoint(log_dir, checkpoints.REPLICATION_OFFSET_CHECKPOINT).get(key),
+        max(start or 0, segments[0].base_offset),
+        _checkpoint(log_dir, checkpoints.CLEANER_OFFSET_CHECKPOINT).get(key),
+    )
+
+
+def write_cleaner_offset(log: PartitionLog, offset: int) -> None:
+    """Durable before it is reported or acted on (rule 7). Kafka reads it on its next start."""
+    path = log.log_dir / checkpoints.CLEANER_OFFSET_CHECKPOINT
+    offsets = dict(_checkpoint(log.log_dir, checkpoints.CLEANER_OFFSET_CHECKPOINT))
+    offsets[(log.topic, log.partition)] = offset
+    checkpoints.write_offset_checkpoint(path, offsets)
+
+
+@contextmanager
+def mapped(path: str | Path) -> Iterator[Bytes]:
+    """A file's bytes as an array, read through the page cache without copying."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                yield np.zeros(0, dtype=np.uint8)
+                return
+            view = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot be read ({error.strerror})", str(path), "Check its permissions and the disk"
+        ) from error
+    # The map is closed when the last array over it is gone.
+    yield np.frombuffer(view, dtype=np.uint8)
+
+
+def _segments(directory: Path) -> Iterator[Segment]:
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot be listed ({error.strerror})", str(directory), "Check its permissions and the disk"
+        ) from error
+    for entry in entries:
+        file = names.parse_segment_file(entry.name)
+        if file is not None and file.kind == names.LOG_SUFFIX and not file.state:
+            status = entry.stat()
+            yield Segment(file.base_offset, Path(entry.path), status.st_size, status.st_mtime_ns)
+
+
+def _is_partition(directory: Path) -> bool:
+    try:
+        parsed = names.parse_partition_dir(directory.name)
+    except NotALogError:
+        return False
+    if parsed.state is not names.DirState.LIVE or parsed.topic == names.CLUSTER_METADATA_TOPIC:
+        return False
+    return any(directory.glob("*" + names.LOG_SUFFIX))
+
+
+def _checkpoint(log_dir: Path, name: str) -> dict[tuple[str, int], int]:
+    return checkpoints.read_offset_checkpoint(log_dir / name)
