@@ -52,7 +52,9 @@ def find_partitions(paths: Iterable[Path]) -> list[Path]:
         resolved = path.resolve()
         if not resolved.is_dir():
             what = "this is not a directory" if resolved.exists() else "there is no such directory"
-            raise NotALogError(what, str(path), "Name a partition directory (topic-0) or a broker's log directory")
+            raise NotALogError(
+                what, str(path), "Name a partition directory (topic-0) or a broker's log directory"
+            )
         if _is_partition(resolved):
             found[resolved] = None
             continue

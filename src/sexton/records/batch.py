@@ -184,7 +184,12 @@ def make_batch(records: Sequence[Record], **fields: int) -> Batch:
 
 
 def make_marker(
-    offset: int, control_type: ControlType, producer_id: int, producer_epoch: int, timestamp_ms: int, **fields: int
+    offset: int,
+    control_type: ControlType,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
+    **fields: int,
 ) -> Batch:
     """A COMMIT or ABORT marker as a transaction coordinator writes it."""
     record = Record(offset, timestamp_ms, marker_key(control_type), marker_value(0))
@@ -304,7 +309,9 @@ def _read_records(body: bytes | memoryview, header: Batch, where: str) -> Iterat
             record, position = _read_record(body, position, header)
         except (IndexError, ValueError) as error:
             raise CorruptLogError(
-                f"record {index} of the batch cannot be parsed ({error})", where, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+                f"record {index} of the batch cannot be parsed ({error})",
+                where,
+                WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
             ) from error
         if not previous_offset < record.offset <= header.last_offset:
             raise CorruptLogError(
@@ -342,9 +349,7 @@ def _read_record(body: bytes | memoryview, position: int, header: Batch) -> tupl
         headers.append(Header(name.decode(), value_of_header))
     if position != end:
         raise ValueError(f"the record ends at {position}, not at {end}")
-    timestamp_ms = (
-        header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
-    )
+    timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
     return Record(header.base_offset + offset_delta, timestamp_ms, key, value, tuple(headers)), end
 
 

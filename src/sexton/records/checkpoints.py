@@ -105,9 +105,7 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
     for (topic, partition), offset in offsets.items():
         if not (is_topic_name(topic) and 0 <= partition <= PARTITION_MAX and 0 <= offset <= OFFSET_MAX):
             raise ValueError(f"no checkpoint can hold {topic!r} {partition} {offset}")
-    return _encode_lines(
-        [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
-    )
+    return _encode_lines([f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())])
 
 
 def decode_offset_checkpoint(data: bytes, place: str) -> dict[TopicPartition, int]:
@@ -360,9 +358,7 @@ def _environment(path: Path, verb: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        remedy = (
-            "Check free space, the disk and the permissions of the file and its directory, then try again"
-        )
+        remedy = "Check free space, the disk and the permissions of the file and its directory, then try again"
         raise EnvironmentFailure(f"cannot be {verb}: {reason}", str(path), remedy) from error
 
 
@@ -391,9 +387,7 @@ def _decode_lines(data: bytes, place: str) -> list[tuple[str, str]]:
         raise CorruptLogError("the file ends before its count of entries", f"{place}:2", _REMEDY)
     count = _number(lines[1], EPOCH_MAX, f"{place}:2", "count of entries")
     if count != len(lines) - 2:
-        raise CorruptLogError(
-            f"{count} entries are announced, {len(lines) - 2} are there", f"{place}:2", _REMEDY
-        )
+        raise CorruptLogError(f"{count} entries are announced, {len(lines) - 2} are there", f"{place}:2", _REMEDY)
     return [(f"{place}:{number}", line) for number, line in enumerate(lines[2:], start=3)]
 
 

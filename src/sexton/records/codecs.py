@@ -87,7 +87,7 @@ class Unpacker:
     def _unpack_snappy_block(self, block: memoryview, position: int, place: str) -> int:
         try:
             self._reserve(position, cramjam.snappy.decompress_raw_len(block), place)
-            return position + int(cramjam.snappy.decompress_raw_into(block, self.buffer[position:]))
+            return position + int(_DECOMPRESS_RAW_SNAPPY_INTO(block, self.buffer[position:]))
         except cramjam.DecompressionError as error:
             raise _undecodable(Codec.SNAPPY, error, place) from error
 
@@ -157,6 +157,8 @@ _DECOMPRESS_INTO: dict[int, Callable[..., int]] = {
     Codec.LZ4: cramjam.lz4.decompress_into,
     Codec.ZSTD: cramjam.zstd.decompress_into,
 }
+
+_DECOMPRESS_RAW_SNAPPY_INTO: Callable[..., int] = cramjam.snappy.decompress_raw_into
 
 _COMPRESS: dict[int, Callable[[bytes | memoryview], bytes]] = {
     Codec.GZIP: lambda plain: bytes(cramjam.gzip.compress(plain)),

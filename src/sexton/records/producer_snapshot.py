@@ -99,9 +99,7 @@ def decode_producer_snapshot(data: bytes, place: str) -> tuple[ProducerEntry, ..
     (stored_crc,) = _CRC.unpack_from(data, _VERSION.size)
     computed_crc = crc32c(memoryview(data)[_CRC_END:])
     if stored_crc != computed_crc or count < 0 or len(data) != expected_bytes:
-        raise CorruptLogError(
-            _what_is_wrong(len(data), expected_bytes, stored_crc, computed_crc), place, _REMEDY
-        )
+        raise CorruptLogError(_what_is_wrong(len(data), expected_bytes, stored_crc, computed_crc), place, _REMEDY)
     entries = tuple(ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER_BYTES:]))
     if len({entry.producer_id for entry in entries}) != count:
         raise CorruptLogError("a producer is there twice", place, _REMEDY)
@@ -112,9 +110,7 @@ def read_producer_snapshot(path: Path) -> tuple[ProducerEntry, ...]:
     """A missing file is an error here: no snapshot and a snapshot without producers say different things."""
     data = read_file(path)
     if data is None:
-        raise NotALogError(
-            "no such producer snapshot", str(path), "List the partition directory and name one"
-        )
+        raise NotALogError("no such producer snapshot", str(path), "List the partition directory and name one")
     return decode_producer_snapshot(data, str(path))
 
 
@@ -125,11 +121,7 @@ def write_producer_snapshot(path: Path, entries: Iterable[ProducerEntry]) -> Non
 
 def _what_is_wrong(size_bytes: int, expected_bytes: int, stored_crc: int, computed_crc: int) -> str:
     """The likeliest story first: a length that does not fit its count explains a wrong checksum too."""
-    crc = (
-        ""
-        if stored_crc == computed_crc
-        else f", checksum {stored_crc:08x} is stored, {computed_crc:08x} is true"
-    )
+    crc = "" if stored_crc == computed_crc else f", checksum {stored_crc:08x} is stored, {computed_crc:08x} is true"
     if expected_bytes < _HEADER_BYTES:
         return f"a negative count of entries{crc}"
     if size_bytes < expected_bytes:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from sexton.records.kernels.jit import inlined_kernel, kernel
 from sexton.records.kernels.primitives import Bytes, load_u64, multiply_high, read_varint
 from sexton.records.kernels.scan import Table
 
-ENTRY = np.dtype([("first", np.uint64), ("second", np.uint64), ("offset", np.int64)])
-"""A key's 128-bit hash and the offset it was seen at: 24 bytes."""
+ENTRY = np.dtype([("first", np.uint64), ("second", np.uint64), ("code", np.int64)])
+"""A key's 128-bit hash and the offset it was seen at, with two flags below: ``code = offset << 2 | flags``. 24 bytes.
+Codes rise with offsets, so a key's entries can be compared by code."""
+
+FLAG_BITS = 2
+DEAD = 1
+TOMBSTONE = 2
+
+SKIP_KEYLESS = -1
 
 Entries = npt.NDArray[np.void]
 Longs = npt.NDArray[np.int64]
@@ -19,7 +26,7 @@ _PRIME = np.uint64((1 << 61) - 1)
 _SEVEN_BYTES = np.uint64((1 << 56) - 1)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined_kernel
 def _multiply_add(value: int, point: int, block: int) -> int:
     """(value * point + block) modulo 2^61 - 1: fold the product's upper bits onto its lower 61."""
     low = value * point
@@ -29,7 +36,7 @@ def _multiply_add(value: int, point: int, block: int) -> int:
     return total - _PRIME if total >= _PRIME else total
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined_kernel
 def _spread(value: int) -> int:
     value ^= value >> np.uint64(33)
     value *= np.uint64(0xFF51AFD7ED558CCD)
@@ -38,7 +45,7 @@ def _spread(value: int) -> int:
     return value ^ (value >> np.uint64(33))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_key(data: Bytes, start: int, size: int, first_point: int, second_point: int) -> tuple[int, int]:
     first = np.uint64(1)
     second = np.uint64(1)
@@ -59,12 +66,10 @@ def hash_key(data: Bytes, start: int, size: int, first_point: int, second_point:
         position += taken
         left -= taken
     length = np.uint64(size)
-    return _spread(_multiply_add(first, first_point, length)), _spread(
-        _multiply_add(second, second_point, length)
-    )
+    return _spread(_multiply_add(first, first_point, length)), _spread(_multiply_add(second, second_point, length))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_records(
     data: Bytes,
     starts: Longs,
@@ -73,14 +78,17 @@ def hash_records(
     skip: npt.NDArray[np.bool_],
     first_point: int,
     second_point: int,
+    keyless_flags: int,
     out: Entries,
     filled: int,
-) -> tuple[int, int]:
-    """Append one entry per keyed record of the batches that are not skipped.
+) -> tuple[int, int, int]:
+    """Append one entry per record of the batches that are not skipped.
 
-    ``data[starts[i]:ends[i]]`` holds batch i's records, unpacked. Returns how full ``out`` is and the index of the
-    first batch that cannot be parsed (-1: none). ``out`` must have room for every record.
+    ``data[starts[i]:ends[i]]`` holds batch i's records, unpacked. A record without a key gets an entry that nothing
+    else equals, with ``keyless_flags``, or none (``SKIP_KEYLESS``). Returns how full ``out`` is, the index of the first
+    batch that cannot be parsed (-1: none), and how many records had no key. ``out`` must have room for every record.
     """
+    keyless_count = 0
     for batch in range(len(starts)):
         if skip[batch]:
             continue
@@ -93,28 +101,38 @@ def hash_records(
             length, position = read_varint(data, position, end)
             record_end = position + length
             if position < 0 or length < 5 or record_end > end:
-                return filled, batch
+                return filled, batch, keyless_count
             _, position = read_varint(data, position + 1, record_end)
             if position < 0:
-                return filled, batch
+                return filled, batch, keyless_count
             delta, position = read_varint(data, position, record_end)
             if position < 0:
-                return filled, batch
+                return filled, batch, keyless_count
             offset = base_offset + delta
             if offset <= previous or offset > last_offset:
-                return filled, batch
+                return filled, batch, keyless_count
             previous = offset
             key_size, position = read_varint(data, position, record_end)
             if position < 0 or key_size < -1 or (key_size > 0 and position + key_size > record_end):
-                return filled, batch
+                return filled, batch, keyless_count
+            flags = 0
             if key_size >= 0:
+                value_size, after = read_varint(data, position + key_size, record_end)
+                if after < 0:
+                    return filled, batch, keyless_count
+                flags = TOMBSTONE if value_size < 0 else 0
                 first, second = hash_key(data, position, key_size, first_point, second_point)
+            else:
+                keyless_count += 1
+                flags = keyless_flags
+                first, second = _spread(np.uint64(offset)), ~_spread(np.uint64(offset))
+            if flags != SKIP_KEYLESS:
                 entry = out[filled]
                 entry.first = first
                 entry.second = second
-                entry.offset = offset
+                entry.code = (offset << FLAG_BITS) | flags
                 filled += 1
             position = record_end
         if position != end:
-            return filled, batch
-    return filled, -1
+            return filled, batch, keyless_count
+    return filled, -1, keyless_count

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import binding, ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import types
+
+from sexton.records.kernels.jit import inlined_kernel, instruction, kernel
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -24,7 +25,7 @@ _I8, _I32, _I64, _I128 = (ir.IntType(bits) for bits in (8, 32, 64, 128))
 
 
 def _load(bits: int) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @instruction
     def load(typing_context: Any, data: Any, position: Any) -> Any:
         result = {64: types.uint64, 32: types.uint32}[bits]
 
@@ -43,7 +44,7 @@ load_u64 = _load(64)
 load_u32 = _load(32)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction
 def store_u64(typing_context: Any, data: Any, position: Any, value: Any) -> Any:
     """Eight bytes at any position, in the machine's order."""
 
@@ -57,7 +58,7 @@ def store_u64(typing_context: Any, data: Any, position: Any, value: Any) -> Any:
     return types.void(data, types.intp, types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction
 def swap_u64(typing_context: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bswap(arguments[0])
@@ -65,7 +66,7 @@ def swap_u64(typing_context: Any, value: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction
 def swap_u32(typing_context: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bswap(arguments[0])
@@ -73,7 +74,7 @@ def swap_u32(typing_context: Any, value: Any) -> Any:
     return types.uint32(types.uint32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction
 def multiply_high(typing_context: Any, left: Any, right: Any) -> Any:
     """The upper 64 bits of the 128-bit product; ``left * right`` is the lower half."""
 
@@ -85,7 +86,7 @@ def multiply_high(typing_context: Any, left: Any, right: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction
 def _crc_step_u64(typing_context: Any, crc: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function_type = ir.FunctionType(_I64, [_I64, _I64])
@@ -95,7 +96,7 @@ def _crc_step_u64(typing_context: Any, crc: Any, value: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction
 def _crc_step_u8(typing_context: Any, crc: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function_type = ir.FunctionType(_I32, [_I32, _I8])
@@ -105,7 +106,7 @@ def _crc_step_u8(typing_context: Any, crc: Any, value: Any) -> Any:
     return types.uint32(types.uint32, types.uint8), generate
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _crc32c_by_instruction(data: Bytes, start: int, end: int) -> int:
     crc = np.uint64(0xFFFFFFFF)
     position = start
@@ -137,7 +138,7 @@ def _make_crc_tables() -> npt.NDArray[np.uint32]:
 _CRC_TABLES = _make_crc_tables()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _crc32c_by_table(data: Bytes, start: int, end: int) -> int:
     crc = np.uint32(0xFFFFFFFF)
     position = start
@@ -158,33 +159,33 @@ crc32c = _crc32c_by_instruction if HAS_CRC_INSTRUCTION else _crc32c_by_table
 """CRC-32C of ``data[start:end]``."""
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined_kernel
 def read_i64(data: Bytes, position: int) -> int:
     return np.int64(swap_u64(load_u64(data, position)))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined_kernel
 def read_i32(data: Bytes, position: int) -> int:
     return np.int64(np.int32(swap_u32(load_u32(data, position))))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined_kernel
 def read_u32(data: Bytes, position: int) -> int:
     return np.int64(swap_u32(load_u32(data, position)))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined_kernel
 def read_i16(data: Bytes, position: int) -> int:
     return np.int64(np.int16((np.uint16(data[position]) << np.uint16(8)) | np.uint16(data[position + 1])))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def write_big_endian(data: Bytes, position: int, value: int, size: int) -> None:
     for index in range(size):
         data[position + index] = np.uint8((value >> (8 * (size - 1 - index))) & 0xFF)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_long_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     unsigned = np.uint64(0)
     for index in range(10):
@@ -197,7 +198,7 @@ def _read_long_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined_kernel
 def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """The value and the position after it; position -1 when it does not end before ``end``.
 
@@ -215,7 +216,7 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     return _read_long_varint(data, position, end)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def write_varint(data: Bytes, position: int, value: int) -> int:
     """Writes ``value`` and returns the position after it."""
     unsigned = np.uint64((value << 1) ^ (value >> 63))
@@ -227,7 +228,7 @@ def write_varint(data: Bytes, position: int, value: int) -> int:
     return position + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_bytes(source: Bytes, source_start: int, target: Bytes, target_start: int, size: int) -> None:
     """Like memcpy, for spans that do not overlap. Whole words first; the tail by bytes."""
     index = 0

@@ -11,10 +11,10 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from sexton.errors import CorruptLogError
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH, check_magic
+from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.primitives import (
     Bytes,
     crc32c,
@@ -64,7 +64,7 @@ class ScanStop(IntEnum):
     OUT_OF_ORDER = 7
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _control_type(data: Bytes, position: int, end: int) -> int:
     """COMMIT or ABORT from the first record's key; -1 when there is none."""
     _, position = read_varint(data, position, end)  # length
@@ -83,7 +83,7 @@ def _control_type(data: Bytes, position: int, end: int) -> int:
     return kind if kind in (0, 1) else -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scan(
     data: Bytes, start: int, end: int, table: Table, check_crc: bool, previous_offset: int
 ) -> tuple[int, int, int]:
@@ -106,10 +106,9 @@ def _scan(
         base_offset = read_i64(data, position)
         delta = read_i32(data, position + 23)
         count = read_i32(data, position + 57)
-        if delta < 0 or count < 0 or base_offset < 0 or count > length:
-            # An uncompressed record takes at least one byte; a compressed batch never has 2^31 of them either.
-            if delta < 0 or count < 0 or base_offset < 0 or (data[position + 22] & 7) == 0:
-                return row, position, 6
+        has_room = count <= length or (data[position + 22] & 7) != 0  # an unpacked record takes more than a byte
+        if delta < 0 or count < 0 or base_offset < 0 or not has_room or count > delta + 1:
+            return row, position, 6
         if base_offset <= previous_offset:
             return row, position, 7
         if check_crc and crc32c(data, position + 21, next_position) != read_u32(data, position + 17):
@@ -162,13 +161,10 @@ def scan(
             raise scan_error(data, position, ScanStop(stop), place)
 
 
-def scan_whole(
-    data: Bytes, start: int, end: int, place: str, *, check_crc: bool, previous_offset: int = -1
-) -> Table:
+def scan_whole(data: Bytes, start: int, end: int, place: str, *, check_crc: bool, previous_offset: int = -1) -> Table:
     """One table of everything in ``data[start:end]``."""
     parts = [
-        part.copy()
-        for part in scan(data, start, end, place, check_crc=check_crc, previous_offset=previous_offset)
+        part.copy() for part in scan(data, start, end, place, check_crc=check_crc, previous_offset=previous_offset)
     ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=BATCH)
 

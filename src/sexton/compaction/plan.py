@@ -1,0 +1,195 @@
+"""How the work on a partition is cut up: chunks for tasks, and outputs for the new segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sexton.compaction.rules import Terms
+from sexton.compaction.survey import LogSurvey
+
+CHUNK_BYTES_MAX = 128 * 1024 * 1024
+CHUNK_BYTES_MIN = 8 * 1024 * 1024
+CHUNK_RECORDS_MAX = 2_000_000
+"""A task's memory follows its chunk: 24 bytes an entry, twice, and a byte a slot. Two million records are 150 MB."""
+
+BUCKET_ENTRIES = 1 << 17
+"""Entries a bucket should have: 3 MB, so that finding the newest stays within the cache."""
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole batches of one segment: ``path[start:end]``. The batch before it ends at ``previous_offset``."""
+
+    path: str
+    segment: int
+    start: int
+    end: int
+    previous_offset: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A task's share of a partition: neighbouring slices, all dirty or all clean."""
+
+    number: int
+    partition: int
+    is_dirty: bool
+    slices: tuple[Slice, ...]
+
+    @property
+    def record_count(self) -> int:
+        return sum(part.record_count for part in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWork:
+    """What every task must know about a partition. Small: it travels with each job."""
+
+    partition: int
+    name: str
+    directory: str
+    terms: Terms
+    log_end_offset: int
+    """Last offset of the last batch below the bound: that batch stays whatever happens."""
+    producers: npt.NDArray[np.void]
+    markers: npt.NDArray[np.void]
+    bucket_count: int
+    max_batch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A piece of a new segment: ``path[start:end]``, from an old segment or from a task's part file."""
+
+    path: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A new segment: what goes into it, in order. One old segment that did not change is linked, not copied."""
+
+    base_offset: int
+    old_base_offsets: tuple[int, ...]
+    extents: tuple[Extent, ...]
+    is_unchanged: bool
+    size_bytes: int
+
+
+def chunk_bytes(total_bytes: int, parallelism: int) -> int:
+    """A chunk's size: several chunks a core, so that a slow one does not hold up the rest, but not too small."""
+    return int(min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, total_bytes // (4 * parallelism))))
+
+
+def bucket_count(dirty_record_count: int) -> int:
+    return max(1, -(-dirty_record_count // BUCKET_ENTRIES))
+
+
+def cut(
+    survey: LogSurvey, paths: Sequence[str], bound: int, first_dirty: int, target_bytes: int
+) -> list[tuple[bool, tuple[Slice, ...]]]:
+    """Slices of the segments below the bound, grouped into chunks; each says whether it is dirty.
+
+    A segment that reaches into the dirty section counts as dirty altogether: it cannot hurt to index a clean record.
+    """
+    chunks: list[tuple[bool, tuple[Slice, ...]]] = []
+    pending: list[Slice] = []
+    pending_dirty = False
+    for index, segment in enumerate(survey.segments):
+        if segment.base_offset >= bound:
+            break
+        segment_end = survey.segments[index + 1].base_offset
+        is_dirty = segment_end > first_dirty and first_dirty < bound
+        ends = np.append(segment.grains["position"][1:], segment.size_bytes)
+        for grain, end in zip(segment.grains, ends, strict=True):
+            piece = Slice(
+                paths[index],
+                index,
+                int(grain["position"]),
+                int(end),
+                int(grain["previous_offset"]),
+                int(grain["record_count"]),
+            )
+            if pending and (pending_dirty != is_dirty or _is_full(pending, piece, target_bytes)):
+                chunks.append((pending_dirty, _joined(pending)))
+                pending = []
+            pending_dirty = is_dirty
+            pending.append(piece)
+    if pending:
+        chunks.append((pending_dirty, _joined(pending)))
+    return chunks
+
+
+def group_outputs(
+    segments: Sequence[tuple[int, int, bool, tuple[Extent, ...], int]], segment_bytes: int
+) -> list[Output]:
+    """New segments from old ones: (base offset, last offset, unchanged, extents, size), in order.
+
+    Small neighbours are merged up to ``segment.bytes``, as Kafka does. An unchanged segment that is at least half full
+    stays as it is: merging it would rewrite much to gain little, pass after pass.
+    """
+    outputs: list[Output] = []
+    group: list[tuple[int, int, bool, tuple[Extent, ...], int]] = []
+    for segment in segments:
+        _, last_offset, is_unchanged, _, size = segment
+        settled_big = is_unchanged and size * 2 >= segment_bytes
+        head_big = bool(group) and group[0][2] and group[0][4] * 2 >= segment_bytes
+        fits = bool(group) and (
+            sum(member[4] for member in group) + size <= segment_bytes
+            and last_offset - group[0][0] <= INT32_MAX
+            and not settled_big
+            and not head_big
+        )
+        if group and not fits:
+            outputs.append(_output(group))
+            group = []
+        group.append(segment)
+    if group:
+        outputs.append(_output(group))
+    return outputs
+
+
+def _output(group: Sequence[tuple[int, int, bool, tuple[Extent, ...], int]]) -> Output:
+    return Output(
+        base_offset=group[0][0],
+        old_base_offsets=tuple(member[0] for member in group),
+        extents=tuple(extent for member in group for extent in member[3]),
+        is_unchanged=len(group) == 1 and group[0][2],
+        size_bytes=sum(member[4] for member in group),
+    )
+
+
+def _is_full(pending: Sequence[Slice], piece: Slice, target_bytes: int) -> bool:
+    too_long = sum(part.size_bytes for part in pending) + piece.size_bytes > target_bytes
+    too_many = sum(part.record_count for part in pending) + piece.record_count > CHUNK_RECORDS_MAX
+    return too_long or too_many
+
+
+def _joined(pieces: Sequence[Slice]) -> tuple[Slice, ...]:
+    """Neighbouring slices of one segment become one."""
+    joined: list[Slice] = []
+    for piece in pieces:
+        if joined and joined[-1].segment == piece.segment:
+            last = joined.pop()
+            piece = Slice(
+                last.path,
+                last.segment,
+                last.start,
+                piece.end,
+                last.previous_offset,
+                last.record_count + piece.record_count,
+            )
+        joined.append(piece)
+    return tuple(joined)

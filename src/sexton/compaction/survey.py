@@ -1,0 +1,225 @@
+"""What a walk over batch headers tells about a log: where it ends, which transactions ended how, who wrote last.
+
+Everything a pass must know before it touches records comes from here, and so from the log itself. Indexes and producer
+snapshots are not consulted: they may be missing or wrong, the headers have just been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from sexton.compaction.transactions import TransactionEvents, events_of, join_events
+from sexton.errors import CorruptLogError
+from sexton.records.batch import CONTROL, TRANSACTIONAL
+from sexton.records.kernels.primitives import Bytes
+from sexton.records.kernels.scan import Table, scan
+
+GRAIN = np.dtype(
+    [
+        ("position", np.int64),
+        ("base_offset", np.int64),
+        ("previous_offset", np.int64),
+        ("record_count", np.int64),
+    ]
+)
+"""A place where a segment may be cut for parallel work: a batch starts here, and the one before ends at
+``previous_offset``; ``record_count`` counts up to the next grain."""
+
+GRAIN_BYTES = 4 * 1024 * 1024
+"""Distance between grains: fine enough to balance tasks, coarse enough to be nothing to ship around."""
+
+GRAIN_RECORDS = 1 << 17
+"""...and a grain has at most about so many records, which bounds what a task unpacks from tiny records."""
+
+PRODUCER = np.dtype(
+    [
+        ("producer_id", np.int64),
+        ("last_data_offset", np.int64),
+        ("last_timestamp", np.int64),
+        ("producer_epoch", np.int16),
+    ]
+)
+"""A producer's last word: its epoch, the last offset of its last data batch under that epoch (-1: only a marker)."""
+
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSurvey:
+    base_offset: int
+    size_bytes: int
+    batch_count: int
+    record_count: int
+    last_offset: int
+    """-1 for an empty segment."""
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    first_transactional_offset: int
+    """Of a data batch; -1 when there is none. Decides MXFO."""
+    grains: npt.NDArray[np.void]
+    events: TransactionEvents
+    producers: npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSurvey:
+    """The segments' surveys, and what only the whole log can tell."""
+
+    segments: tuple[SegmentSurvey, ...]
+    events: TransactionEvents
+    producers: npt.NDArray[np.void]
+
+    @property
+    def log_end_offset(self) -> int:
+        last = self.segments[-1]
+        return max(last.last_offset + 1, last.base_offset)
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the earliest open transaction begins; the last stable offset is never above it."""
+        opened = self.events.open_first_offsets
+        return int(opened.min()) if len(opened) else None
+
+    @property
+    def first_transactional_offset(self) -> int | None:
+        found = [s.first_transactional_offset for s in self.segments if s.first_transactional_offset >= 0]
+        return min(found) if found else None
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        first_open = self.first_open_offset
+        return high_watermark if first_open is None else min(high_watermark, first_open)
+
+
+def survey_segment(data: Bytes, base_offset: int, place: str) -> SegmentSurvey:
+    """One pass over a segment's headers. CRCs are left to whoever reads the records."""
+    events, producers, grains = [], [], []
+    batch_count = record_count = 0
+    last_offset = first_timestamp = max_timestamp = first_transactional = NO_OFFSET
+    for table in scan(data, 0, len(data), place, check_crc=False, previous_offset=base_offset - 1):
+        grains.append(_grains(table, last_offset if batch_count else base_offset - 1))
+        if batch_count == 0:
+            first_timestamp = _first_timestamp(table)
+        batch_count += len(table)
+        record_count += int(table["record_count"].sum(dtype=np.int64))
+        last_offset = int(table["last_offset"][-1])
+        max_timestamp = max(max_timestamp, int(table["max_timestamp"].max()))
+        transactional = (table["attributes"] & (TRANSACTIONAL | CONTROL)) == TRANSACTIONAL
+        if first_transactional == NO_OFFSET and transactional.any():
+            first_transactional = int(table["base_offset"][np.argmax(transactional)])
+        events.append(events_of(table))
+        producers.append(_producers(table))
+    return SegmentSurvey(
+        base_offset,
+        len(data),
+        batch_count,
+        record_count,
+        last_offset,
+        first_timestamp,
+        max_timestamp,
+        first_transactional,
+        _thin(np.concatenate(grains)) if grains else np.zeros(0, dtype=GRAIN),
+        join_events(events),
+        join_producers(producers),
+    )
+
+
+def join_surveys(surveys: Sequence[SegmentSurvey], place: str) -> LogSurvey:
+    """The log's survey from its segments', in order. Fails on segments that overlap."""
+    for before, after in pairwise(surveys):
+        if before.last_offset >= after.base_offset:
+            raise CorruptLogError(
+                f"the segment {before.base_offset} reaches offset {before.last_offset}, "
+                f"into the segment {after.base_offset}",
+                place,
+                "Nothing was changed. Restore this partition from another replica",
+            )
+    return LogSurvey(
+        tuple(surveys),
+        join_events([survey.events for survey in surveys]),
+        join_producers([survey.producers for survey in surveys]),
+    )
+
+
+def live_producers(producers: npt.NDArray[np.void], now_ms: int, expiration_ms: int) -> npt.NDArray[np.void]:
+    """Those whose state a broker still keeps."""
+    return producers[now_ms - producers["last_timestamp"] <= expiration_ms]
+
+
+def join_producers(parts: Sequence[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
+    """Later words win; a marker under the same epoch leaves the last data offset as it was."""
+    rows = np.concatenate([np.zeros(0, dtype=PRODUCER), *parts])
+    rows = rows[np.argsort(rows["producer_id"], kind="stable")]
+    last = np.ones(len(rows), dtype=bool)
+    last[:-1] = rows["producer_id"][1:] != rows["producer_id"][:-1]
+    # Within a producer, carry the data offset over rows of the same epoch that have none.
+    for index in np.flatnonzero((rows["last_data_offset"] == NO_OFFSET) & ~_starts_run(rows)):
+        if rows[index]["producer_epoch"] == rows[index - 1]["producer_epoch"]:
+            rows[index]["last_data_offset"] = rows[index - 1]["last_data_offset"]
+    return rows[last]
+
+
+def _starts_run(rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    starts = np.ones(len(rows), dtype=bool)
+    starts[1:] = rows["producer_id"][1:] != rows["producer_id"][:-1]
+    return starts
+
+
+def _producers(table: Table) -> npt.NDArray[np.void]:
+    """The last word of each producer in a table."""
+    with_id = table[table["producer_id"] >= 0]
+    is_control = (with_id["attributes"] & CONTROL) != 0
+    # Only the last row of a run by one producer, epoch and kind can matter.
+    ends_run = np.ones(len(with_id), dtype=bool)
+    ends_run[:-1] = (
+        (with_id["producer_id"][1:] != with_id["producer_id"][:-1])
+        | (with_id["producer_epoch"][1:] != with_id["producer_epoch"][:-1])
+        | (is_control[1:] != is_control[:-1])
+    )
+    rows = with_id[ends_run]
+    words = np.zeros(len(rows), dtype=PRODUCER)
+    words["producer_id"] = rows["producer_id"]
+    words["producer_epoch"] = rows["producer_epoch"]
+    words["last_timestamp"] = rows["max_timestamp"]
+    words["last_data_offset"] = np.where(is_control[ends_run], NO_OFFSET, rows["last_offset"])
+    return join_producers([words])
+
+
+def _grains(table: Table, previous_offset: int) -> npt.NDArray[np.void]:
+    """A grain at the table's start and wherever one is full."""
+    records = np.cumsum(table["record_count"], dtype=np.int64)
+    bytes_before = table["position"] - table["position"][0]
+    records_before = records - table["record_count"]
+    number = np.maximum(bytes_before // GRAIN_BYTES, records_before // GRAIN_RECORDS)
+    first = np.ones(len(table), dtype=bool)
+    first[1:] = number[1:] != number[:-1]
+    starts = np.flatnonzero(first)
+    grains = np.zeros(len(starts), dtype=GRAIN)
+    grains["position"] = table["position"][starts]
+    grains["base_offset"] = table["base_offset"][starts]
+    grains["previous_offset"] = np.where(starts > 0, table["last_offset"][starts - 1], previous_offset)
+    grains["record_count"] = np.diff(np.append(records_before[starts], records[-1]))
+    return grains
+
+
+def _thin(grains: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Merge neighbours that are together no more than one grain: scan steps start grains of their own."""
+    kept: list[int] = []
+    for index in range(len(grains)):
+        if kept:
+            head = grains[kept[-1]]
+            small = grains[index]["position"] - head["position"] < GRAIN_BYTES
+            if small and head["record_count"] + grains[index]["record_count"] <= GRAIN_RECORDS:
+                head["record_count"] += grains[index]["record_count"]
+                continue
+        kept.append(index)
+    return grains[kept]
+
+
+def _first_timestamp(table: Table) -> int:
+    """As Kafka's: the first batch's largest timestamp."""
+    return int(table["max_timestamp"][0])

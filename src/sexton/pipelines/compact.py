@@ -1,0 +1,387 @@
+"""Compaction of many partitions in one Spark job.
+
+    survey   a task a segment        batch headers only: transactions, producers, where to cut
+    index    a task a chunk          each key's last offset in the chunk, packed by bucket
+    (filter  a task a bucket group   only when there is a clean section: which keys the dirty section has)
+    (index   the clean chunks        sieved through the filter, so that little of them is shuffled)
+    reduce   a task a bucket group   who survives
+    rewrite  a task a chunk          survivors into part files
+    assemble a task a new segment    parts and untouched stretches into segments with indexes
+    commit   the driver              one atomic swap a partition, then the cleaner's checkpoint
+
+Nothing is written in place. Whatever fails before a partition's commit leaves that partition as it was, and the
+others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark import RDD, SparkContext, StorageLevel
+
+from sexton.compaction import plan
+from sexton.compaction.columns import Tally
+from sexton.compaction.config import TopicConfig
+from sexton.compaction.plan import Chunk, Output, PartitionWork
+from sexton.compaction.rules import Terms
+from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
+from sexton.errors import SextonError
+from sexton.logdir import swap
+from sexton.logdir.partition import PartitionLog, mapped, write_cleaner_offset
+from sexton.pipelines import index_pass, rewrite_pass, transaction_index
+from sexton.pipelines.index_pass import BucketRow, Filter
+from sexton.pipelines.rewrite_pass import ChunkResult
+from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
+from sexton.records.keyhash import random_hash_key
+
+REDUCE_BYTES = 64 * 1024 * 1024
+"""Entries that a reduce task should get: they are in memory at once."""
+
+Progress = Callable[[str, int], None]
+"""Called with a step's name and how many tasks it has, before the step runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One partition to compact, and on which terms."""
+
+    log: PartitionLog
+    survey: LogSurvey
+    config: TopicConfig
+    terms: Terms
+    first_dirty_offset: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What a pass did to a partition, or would do."""
+
+    name: str
+    directory: str
+    first_dirty_offset: int = 0
+    bound: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+    is_changed: bool = False
+    tally: Tally = field(default_factory=Tally)
+    failure: SextonError | None = None
+    nothing_to_do: str = ""
+
+
+def load_kernels() -> None:
+    """Compile, or load from the cache, every kernel that the passes use."""
+    from sexton.pipelines import warm_up
+
+    warm_up.run()
+
+
+def survey_logs(context: SparkContext, logs: Sequence[PartitionLog]) -> list[LogSurvey | SextonError]:
+    """Each log's survey, or what is wrong with it."""
+    tasks = [
+        (index, str(segment.path), segment.base_offset) for index, log in enumerate(logs) for segment in log.segments
+    ]
+
+    def run(task: tuple[int, str, int]) -> tuple[int, SegmentSurvey | SextonError]:
+        index, path, base_offset = task
+        try:
+            with mapped(path) as data:
+                return index, survey_segment(data, base_offset, path)
+        except SextonError as error:
+            return index, error
+
+    slices = min(len(tasks), 4 * context.defaultParallelism) or 1
+    found: list[list[SegmentSurvey]] = [[] for _ in logs]
+    failures: dict[int, SextonError] = {}
+    for index, result in context.parallelize(tasks, slices).map(run).collect():
+        if isinstance(result, SextonError):
+            failures.setdefault(index, result)
+        else:
+            found[index].append(result)
+    return [
+        failures[index] if index in failures else _joined(segments, str(log.directory))
+        for index, (log, segments) in enumerate(zip(logs, found, strict=True))
+    ]
+
+
+def compact(
+    context: SparkContext,
+    requests: Sequence[Request],
+    *,
+    dry_run: bool = False,
+    max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES,
+    progress: Progress = lambda step, tasks: None,
+) -> list[Report]:
+    """Run one pass over all requested partitions, in one job. Reports come in the order of the requests."""
+    works = [_work(index, request, max_batch_bytes) for index, request in enumerate(requests)]
+    chunks = _chunks(requests, context.defaultParallelism)
+    reports = [_empty_report(request) for request in requests]
+    if not chunks:
+        return reports
+    try:
+        results = _run_passes(context, works, chunks, dry_run, progress)
+        outputs = _gather(requests, reports, chunks, results)
+        if not dry_run:
+            _assemble(context, requests, works, outputs, reports, progress)
+            _remove_parts(results)
+            for index, request in enumerate(requests):
+                _commit(request, outputs[index], reports[index])
+    finally:
+        if not dry_run:
+            for request, report in zip(requests, reports, strict=True):
+                if report.failure is not None or not report.is_changed:
+                    swap.clear_staging(request.log.directory)
+    return reports
+
+
+def _work(index: int, request: Request, max_batch_bytes: int) -> PartitionWork:
+    terms, survey = request.terms, request.survey
+    terms.check_invariants()
+    below = [s for s in survey.segments if s.base_offset < terms.bound]
+    dirty_records = sum(
+        segment.record_count
+        for segment, following in zip(survey.segments, survey.segments[1:], strict=False)
+        if segment.base_offset < terms.bound and following.base_offset > request.first_dirty_offset
+    )
+    return PartitionWork(
+        partition=index,
+        name=request.log.name,
+        directory=str(request.log.directory),
+        terms=terms,
+        log_end_offset=max((s.last_offset for s in below), default=-1),
+        producers=live_producers(survey.producers, terms.now_ms, request.config.producer_id_expiration_ms),
+        markers=survey.events.markers,
+        bucket_count=plan.bucket_count(dirty_records),
+        max_batch_bytes=max_batch_bytes,
+    )
+
+
+def _chunks(requests: Sequence[Request], parallelism: int) -> list[Chunk]:
+    total_bytes = sum(
+        segment.size_bytes
+        for request in requests
+        for segment in request.survey.segments
+        if segment.base_offset < request.terms.bound
+    )
+    target_bytes = plan.chunk_bytes(total_bytes, parallelism)
+    chunks: list[Chunk] = []
+    for index, request in enumerate(requests):
+        paths = [str(segment.path) for segment in request.log.segments]
+        pieces = plan.cut(request.survey, paths, request.terms.bound, request.first_dirty_offset, target_bytes)
+        chunks += [
+            Chunk(len(chunks) + position, index, is_dirty, slices) for position, (is_dirty, slices) in enumerate(pieces)
+        ]
+    return chunks
+
+
+def _run_passes(
+    context: SparkContext,
+    works: Sequence[PartitionWork],
+    chunks: Sequence[Chunk],
+    dry_run: bool,
+    progress: Progress,
+) -> list[ChunkResult]:
+    shared = context.broadcast((list(works), list(chunks)))
+    key = random_hash_key()
+    dirty = [chunk.number for chunk in chunks if chunk.is_dirty]
+    clean = [chunk.number for chunk in chunks if not chunk.is_dirty]
+    entry_bytes = 24 * sum(chunk.record_count for chunk in chunks if chunk.is_dirty)
+    reducers = max(1, min(sum(work.bucket_count for work in works), -(-entry_bytes // REDUCE_BYTES)))
+    reducers = max(reducers, min(context.defaultParallelism, sum(work.bucket_count for work in works)))
+
+    def index(number: int) -> Iterator[BucketRow]:
+        all_works, all_chunks = shared.value
+        chunk = all_chunks[number]
+        return index_pass.index_chunk(chunk, all_works[chunk.partition], key, None)
+
+    def rewrite(number: int, rows: Iterable[tuple[int, bytes | index_pass.Note]]) -> Iterator[ChunkResult]:
+        all_works, all_chunks = shared.value
+        chunk = all_chunks[number]
+        yield rewrite_pass.rewrite_chunk(chunk, all_works[chunk.partition], (row[1] for row in rows), dry_run)
+
+    progress("index", len(dirty))
+    indexed = context.parallelize(dirty, max(1, len(dirty))).flatMap(index)
+    if clean:
+        indexed.persist(StorageLevel.MEMORY_AND_DISK)
+        filters = _filters(context, indexed, works, reducers)
+        progress("index the clean section", len(clean))
+        indexed = indexed.union(_index_clean(context, shared, key, clean, filters))
+    progress("rewrite", len(chunks))
+    survivors = indexed.partitionBy(reducers, _spread_buckets).mapPartitions(index_pass.reduce_buckets)
+    placed = survivors.partitionBy(len(chunks), _identity)
+    results = placed.mapPartitionsWithIndex(rewrite).collect()
+    shared.destroy()
+    return sorted(results, key=lambda result: result.chunk)
+
+
+def _filters(
+    context: SparkContext, indexed: RDD[BucketRow], works: Sequence[PartitionWork], reducers: int
+) -> list[Filter]:
+    sections = indexed.partitionBy(reducers, _spread_buckets).mapPartitions(index_pass.build_filters).collect()
+    return [index_pass.join_filters(sections, work) for work in works]
+
+
+def _index_clean(
+    context: SparkContext, shared: object, key: object, clean: Sequence[int], filters: list[Filter]
+) -> RDD[BucketRow]:
+    sieve = context.broadcast(filters)
+
+    def index(number: int) -> Iterator[BucketRow]:
+        all_works, all_chunks = shared.value  # type: ignore[attr-defined]
+        chunk = all_chunks[number]
+        return index_pass.index_chunk(chunk, all_works[chunk.partition], key, sieve.value[chunk.partition])  # type: ignore[arg-type]
+
+    return context.parallelize(clean, len(clean)).flatMap(index)
+
+
+def _spread_buckets(key: tuple[int, int]) -> int:
+    """Neighbouring buckets to different reducers; partitions start at different ones."""
+    return key[0] * 31 + key[1]
+
+
+def _identity(number: int) -> int:
+    return number
+
+
+def _gather(
+    requests: Sequence[Request],
+    reports: Sequence[Report],
+    chunks: Sequence[Chunk],
+    results: Sequence[ChunkResult],
+) -> list[list[Output]]:
+    """Each partition's new segments, from its chunks' results."""
+    outputs: list[list[Output]] = [[] for _ in requests]
+    for index, (request, report) in enumerate(zip(requests, reports, strict=True)):
+        mine = [result for result in results if result.partition == index]
+        for result in mine:
+            report.tally.merge(result.tally)
+            report.failure = report.failure or result.failure
+        if report.failure is not None or not mine:
+            continue
+        segments = []
+        for number, segment in enumerate(request.survey.segments):
+            if segment.base_offset >= request.terms.bound:
+                break
+            slices = [piece for result in mine for piece in result.slices if piece.segment == number]
+            segments.append(
+                (
+                    segment.base_offset,
+                    max(segment.last_offset, segment.base_offset),
+                    all(piece.is_unchanged for piece in slices),
+                    tuple(extent for piece in slices for extent in piece.extents),
+                    sum(piece.size_bytes for piece in slices),
+                )
+            )
+        outputs[index] = plan.group_outputs(segments, request.config.segment_bytes)
+        report.is_changed = any(not output.is_unchanged for output in outputs[index])
+        report.bytes_after = sum(output.size_bytes for output in outputs[index])
+        report.segments_after = len(outputs[index])
+    return outputs
+
+
+def _assemble(
+    context: SparkContext,
+    requests: Sequence[Request],
+    works: Sequence[PartitionWork],
+    outputs: Sequence[Sequence[Output]],
+    reports: Sequence[Report],
+    progress: Progress,
+) -> None:
+    tasks = []
+    for index, (request, work) in enumerate(zip(requests, works, strict=True)):
+        changed = [output for output in outputs[index] if not output.is_unchanged]
+        if reports[index].failure is None and changed:
+            indexes = transaction_index.of_outputs(request.log, work, request.survey.events, outputs[index])
+            tasks += [(index, output, work.directory, indexes[output.base_offset]) for output in changed]
+    if not tasks:
+        return
+    intervals = [request.config.index_interval_bytes for request in requests]
+
+    def run(task: tuple[int, Output, str, bytes]) -> tuple[int, SextonError | None]:
+        index, output, directory, transactions = task
+        try:
+            rewrite_pass.assemble(output, directory, transactions, intervals[index])
+        except SextonError as error:
+            return index, error
+        return index, None
+
+    progress("assemble", len(tasks))
+    tasks.sort(key=lambda task: -task[1].size_bytes)
+    for index, failure in context.parallelize(tasks, len(tasks)).map(run).collect():
+        reports[index].failure = reports[index].failure or failure
+
+
+def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None:
+    """Swap the new segments in, then move the checkpoint (rule 7). From the first change on, one contiguous span."""
+    if report.failure is not None:
+        return
+    try:
+        first = next((i for i, output in enumerate(outputs) if not output.is_unchanged), None)
+        if first is not None:
+            span = outputs[first:]
+            for output in span:
+                if output.is_unchanged:
+                    swap.stage_unchanged(request.log.directory, output.base_offset)
+                _keep_modification_time(request, output)
+            staged = [
+                swap.StagedSegment(output.base_offset, end)
+                for output, end in zip(span, _end_offsets(request, span), strict=True)
+            ]
+            old = [base for output in span for base in output.old_base_offsets]
+            swap.commit(request.log.directory, staged, old)
+        write_cleaner_offset(request.log, max(request.terms.bound, request.first_dirty_offset))
+    except SextonError as error:
+        report.failure = error
+
+
+def _end_offsets(request: Request, span: Sequence[Output]) -> list[int]:
+    """Where each new segment ends at the latest; the last one ends exactly where its kept last batch does."""
+    starts = [output.base_offset for output in span[1:]]
+    last = max(s.last_offset for s in request.survey.segments if s.base_offset < request.terms.bound)
+    return [*starts, last + 1]
+
+
+def _keep_modification_time(request: Request, output: Output) -> None:
+    """As Kafka does: where records have no timestamps, age is judged by the file's."""
+    if output.is_unchanged:
+        return
+    last = output.old_base_offsets[-1]
+    modified_ns = next(s.modified_ns for s in request.log.segments if s.base_offset == last)
+    path = request.log.directory / f"{output.base_offset:020d}.log.cleaned"
+    os.utime(path, ns=(time.time_ns(), modified_ns))
+
+
+def _remove_parts(results: Sequence[ChunkResult]) -> None:
+    """Before any swap: a broker's recovery takes a leftover ``.cleaned`` for a swap that never completed."""
+    for result in results:
+        for piece in result.slices:
+            for extent in piece.extents:
+                if extent.path.endswith(".cleaned"):
+                    Path(extent.path).unlink(missing_ok=True)
+
+
+def _empty_report(request: Request) -> Report:
+    below = [s for s in request.survey.segments if s.base_offset < request.terms.bound]
+    size = sum(s.size_bytes for s in below)
+    return Report(
+        request.log.name,
+        str(request.log.directory),
+        request.first_dirty_offset,
+        request.terms.bound,
+        size,
+        size,
+        len(below),
+        len(below),
+    )
+
+
+def _joined(segments: list[SegmentSurvey], place: str) -> LogSurvey | SextonError:
+    try:
+        return join_surveys(sorted(segments, key=lambda segment: segment.base_offset), place)
+    except SextonError as error:
+        return error

@@ -1,0 +1,241 @@
+"""The first pass: every key's last offset in a chunk, packed by bucket; then, per bucket, who survives.
+
+Rows in the shuffles are few and large. Index to reduce: one row per chunk and bucket, its payload an array of 24-byte
+entries. Reduce to rewrite: one row per bucket and chunk, its payload an array of 8-byte codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from sexton.compaction import columns
+from sexton.compaction.kernels import newest
+from sexton.compaction.plan import Chunk, PartitionWork, Slice
+from sexton.compaction.transactions import TransactionIndex
+from sexton.errors import CorruptLogError, SextonError
+from sexton.logdir.partition import mapped
+from sexton.pipelines import scratch
+from sexton.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.codecs import Unpacker
+from sexton.records.kernels.keys import DEAD, ENTRY, SKIP_KEYLESS, Entries, hash_records
+from sexton.records.kernels.primitives import Bytes
+from sexton.records.kernels.scan import Table, scan_whole
+from sexton.records.keyhash import HashKey
+
+UNPACK_STEP_BYTES = 4 * 1024 * 1024
+"""Packed bytes that are unpacked before their records are hashed: enough to make a kernel call cheap."""
+
+NOTES = -1
+"""The bucket of rows that carry notes (what a task counted, or why it failed) past the reduction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a chunk's index task has to say to whoever reports."""
+
+    keyless_count: int = 0
+    failure: SextonError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The dirty keys of a partition, approximately: a section of bits for each bucket."""
+
+    words: npt.NDArray[np.uint64]
+    sections: npt.NDArray[np.int64]
+
+
+BucketKey = tuple[int, int]
+BucketRow = tuple[BucketKey, tuple[int, bool, "bytes | Note"]]
+ChunkRow = tuple[int, "bytes | Note"]
+
+
+def index_chunk(chunk: Chunk, work: PartitionWork, key: HashKey, dirty_keys: Filter | None) -> Iterator[BucketRow]:
+    """One row per bucket that the chunk has entries for. Clean chunks are sieved through ``dirty_keys`` first."""
+    entries = cast(Entries, scratch.take("entries", ENTRY, chunk.record_count))
+    filled = keyless_count = 0
+    try:
+        for piece in chunk.slices:
+            filled, keyless = _index_slice(piece, chunk, work, key, entries, filled)
+            keyless_count += keyless
+    except SextonError as failure:
+        yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(failure=failure))
+        return
+    if dirty_keys is not None:
+        filled = newest.pass_filter(entries, filled, dirty_keys.words, dirty_keys.sections)
+    split = cast(Entries, scratch.take("split entries", ENTRY, filled))
+    slots = cast("npt.NDArray[np.int32]", scratch.take("slots", np.int32, newest.slots_needed(filled)))
+    alive = cast("npt.NDArray[np.bool_]", scratch.take("alive", np.bool_, filled))
+    bounds = newest.split_newest(entries[:filled], work.bucket_count, split, slots, alive)
+    for bucket in np.flatnonzero(np.diff(bounds)):
+        payload = split[bounds[bucket] : bounds[bucket + 1]].tobytes()
+        yield (chunk.partition, int(bucket)), (chunk.number, chunk.is_dirty, payload)
+    if keyless_count:
+        yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(keyless_count))
+
+
+def reduce_buckets(rows: Iterable[BucketRow]) -> Iterator[ChunkRow]:
+    """For each chunk, the codes it needs from each bucket: survivors of dirty chunks, the dead of clean ones."""
+    for key, members in _grouped(rows):
+        if key[1] == NOTES:
+            yield from ((chunk, cast(Note, payload)) for chunk, _, payload in members)
+            continue
+        entries, bounds, alive = _strike(members)
+        for (chunk, is_dirty, _), start, end in zip(members, bounds[:-1], bounds[1:], strict=True):
+            codes, lives = entries["code"][start:end], alive[start:end]
+            if is_dirty:
+                wanted = codes[lives]
+            else:
+                # What is not listed lives, so the living are listed only for their flags.
+                codes = np.where(lives, codes, codes | DEAD)
+                wanted = codes[(codes & 3) != 0]
+            if len(wanted):
+                yield chunk, wanted.tobytes()
+
+
+def build_filters(rows: Iterable[BucketRow]) -> Iterator[tuple[BucketKey, bytes]]:
+    """Each bucket's section of the filter over the dirty keys."""
+    for key, members in _grouped(rows):
+        if key[1] == NOTES:
+            continue
+        entries, _, alive = _strike(members)
+        words = np.zeros(-(-int(alive.sum()) * newest.FILTER_BITS_PER_KEY // 64), dtype=np.uint64)
+        newest.fill_filter(entries, alive, words)
+        yield key, words.tobytes()
+
+
+def join_filters(sections: Iterable[tuple[BucketKey, bytes]], work: PartitionWork) -> Filter:
+    by_bucket = {key[1]: words for key, words in sections if key[0] == work.partition}
+    parts = [np.frombuffer(by_bucket.get(bucket, b""), dtype=np.uint64) for bucket in range(work.bucket_count)]
+    bounds = np.cumsum([0] + [len(part) for part in parts], dtype=np.int64)
+    return Filter(np.concatenate(parts), bounds)
+
+
+def _grouped(rows: Iterable[BucketRow]) -> Iterator[tuple[BucketKey, list[tuple[int, bool, bytes | Note]]]]:
+    groups: dict[BucketKey, list[tuple[int, bool, bytes | Note]]] = {}
+    for key, member in rows:
+        groups.setdefault(key, []).append(member)
+    while groups:
+        key, members = groups.popitem()
+        yield key, sorted(members, key=lambda member: member[0])  # chunk numbers rise with offsets
+
+
+def _strike(
+    members: list[tuple[int, bool, bytes | Note]],
+) -> tuple[Entries, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """A bucket's entries, where each member's begin, and which are their key's newest."""
+    parts = [np.frombuffer(cast(bytes, payload), dtype=ENTRY) for _, _, payload in members]
+    bounds = np.cumsum([0] + [len(part) for part in parts], dtype=np.int64)
+    entries = np.concatenate(parts)
+    slots = cast("npt.NDArray[np.int32]", scratch.take("slots", np.int32, newest.slots_needed(len(entries))))
+    alive = np.zeros(len(entries), dtype=np.bool_)
+    newest.strike_older(entries, slots, alive)
+    return entries, bounds, alive
+
+
+def _index_slice(
+    piece: Slice, chunk: Chunk, work: PartitionWork, key: HashKey, entries: Entries, filled: int
+) -> tuple[int, int]:
+    """Append the slice's entries; returns how full ``entries`` is and how many records had no key."""
+    keyless_flags = _keyless_flags(chunk.is_dirty, work.terms.drop_keyless)
+    keyless_count = 0
+    with mapped(piece.path) as data:
+        table = scan_whole(
+            data, piece.start, piece.end, piece.path, check_crc=True, previous_offset=piece.previous_offset
+        )
+        facts = columns.facts_of(table, work, TransactionIndex(work.markers))
+        skip = columns.is_aborted(table, facts) | ((table["attributes"] & CONTROL) != 0)
+        for rows, buffer, starts, ends in _unpacked(data, table, skip, work.max_batch_bytes, piece.path):
+            filled, bad, keyless = hash_records(
+                buffer,
+                starts,
+                ends,
+                table[rows],
+                skip[rows],
+                np.uint64(key.first),
+                np.uint64(key.second),
+                keyless_flags,
+                entries,
+                filled,
+            )
+            if bad >= 0:
+                raise unparsable(piece.path, int(table["position"][rows][bad]))
+            keyless_count += keyless
+    return filled, keyless_count
+
+
+def _keyless_flags(is_dirty: bool, drop_keyless: bool) -> int:
+    """Lists name a dirty chunk's survivors and a clean chunk's dead; key-less records are listed accordingly."""
+    if is_dirty:
+        return SKIP_KEYLESS if drop_keyless else 0
+    return DEAD if drop_keyless else SKIP_KEYLESS
+
+
+def _unpacked(
+    data: Bytes, table: Table, skip: npt.NDArray[np.bool_], max_batch_bytes: int, place: str
+) -> Iterator[tuple[slice, Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Runs of batches with a buffer that holds their records, unpacked, and where each one's begin and end."""
+    is_packed = ((table["attributes"] & CODEC_MASK) != 0) & ~skip
+    edges = np.flatnonzero(np.diff(is_packed)) + 1
+    unpacker: Unpacker | None = None
+    for first, last in zip(np.append(0, edges), np.append(edges, len(table)), strict=True):
+        if first == last:
+            continue
+        if not is_packed[first]:
+            rows = slice(int(first), int(last))
+            starts = table["position"][rows] + HEADER_BYTES
+            yield rows, data, starts, table["position"][rows] + table["size"][rows]
+            continue
+        unpacker = unpacker or worker_unpacker(max_batch_bytes)
+        yield from _unpacked_run(data, table, int(first), int(last), unpacker, place)
+
+
+def _unpacked_run(
+    data: Bytes, table: Table, first: int, last: int, unpacker: Unpacker, place: str
+) -> Iterator[tuple[slice, Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    view = memoryview(data)  # type: ignore[arg-type]
+    start = first
+    while start < last:
+        ends = np.zeros(last - start, dtype=np.int64)
+        end_position, packed_bytes, index = 0, 0, start
+        positions = table["position"][start:last].tolist()
+        sizes = table["size"][start:last].tolist()
+        codecs_used = (table["attributes"][start:last] & CODEC_MASK).tolist()
+        while index < last and packed_bytes < UNPACK_STEP_BYTES:
+            row = index - start
+            position, size = positions[row], sizes[row]
+            packed = view[position + HEADER_BYTES : position + size]
+            if len(packed):
+                end_position = unpacker.unpack(codecs_used[row], packed, end_position, place_of(place, position))
+            ends[row] = end_position
+            packed_bytes += size
+            index += 1
+        count = index - start
+        ends = ends[:count]
+        yield slice(start, index), unpacker.buffer, np.concatenate([[0], ends[:-1]]), ends
+        start = index
+
+
+_unpackers: dict[int, Unpacker] = {}
+
+
+def worker_unpacker(max_batch_bytes: int) -> Unpacker:
+    """This worker's unpacker: its buffer is worth keeping."""
+    return _unpackers.setdefault(max_batch_bytes, Unpacker(max_batch_bytes))
+
+
+def place_of(path: str, position: int) -> str:
+    return f"{path} at byte {position}"
+
+
+def unparsable(path: str, position: int) -> CorruptLogError:
+    return CorruptLogError(
+        "the batch's records cannot be parsed, though its CRC is right",
+        place_of(path, position),
+        "A producer wrote it so. " + WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
+    )

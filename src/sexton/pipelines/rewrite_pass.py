@@ -1,0 +1,336 @@
+"""The second pass: survivors of a chunk into a part file, then parts and untouched stretches into new segments.
+
+A part file lies in the partition's directory and is named so that a broker that starts after a crash deletes it
+(``….cleaned``). Stretches of batches that do not change are not copied into it; the new segment takes them
+straight from the old one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from sexton.compaction import columns
+from sexton.compaction.columns import Tally
+from sexton.compaction.kernels.rewrite import (
+    MAX_VARINT_GROWTH_BYTES,
+    copy_kept_records,
+    write_batches,
+    write_header,
+)
+from sexton.compaction.plan import Chunk, Extent, Output, PartitionWork, Slice
+from sexton.compaction.rules import Action, Fate
+from sexton.compaction.transactions import TransactionIndex
+from sexton.errors import EnvironmentFailure, SextonError
+from sexton.logdir.partition import mapped
+from sexton.pipelines import scratch
+from sexton.pipelines.index_pass import Note, place_of, unparsable, worker_unpacker
+from sexton.records import codecs, names, segment_indexes
+from sexton.records.batch import CODEC_MASK, HEADER_BYTES
+from sexton.records.kernels.primitives import Bytes
+from sexton.records.kernels.scan import Table, scan_whole
+
+BUFFER_BYTES = 4 * 1024 * 1024
+LINKED_RUN_BYTES_MIN = 256 * 1024
+"""A stretch of unchanged batches shorter than this is copied: a reference to it would cost more."""
+
+COPY_STEP_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SliceResult:
+    """What became of a slice: the extents that replace it."""
+
+    segment: int
+    is_unchanged: bool
+    extents: tuple[Extent, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    chunk: int
+    partition: int
+    slices: tuple[SliceResult, ...] = ()
+    tally: Tally = field(default_factory=Tally)
+    failure: SextonError | None = None
+
+
+def rewrite_chunk(chunk: Chunk, work: PartitionWork, payloads: Iterable[bytes | Note], dry_run: bool) -> ChunkResult:
+    """Apply the verdicts to a chunk. A failure is a result, so that other partitions go on."""
+    lists, keyless_count = [], 0
+    for payload in payloads:
+        if isinstance(payload, Note):
+            if payload.failure is not None:
+                return ChunkResult(chunk.number, chunk.partition, failure=payload.failure)
+            keyless_count += payload.keyless_count
+        else:
+            lists.append(np.frombuffer(payload, dtype=np.int64))
+    codes = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *lists]))
+    tally = Tally()
+    results = []
+    part = Part(_part_path(chunk, work))
+    try:
+        for piece in chunk.slices:
+            result, slice_tally = _rewrite_slice(piece, chunk.is_dirty, work, codes, None if dry_run else part)
+            results.append(result)
+            tally.merge(slice_tally)
+        part.close()
+    except SextonError as failure:
+        part.discard()
+        return ChunkResult(chunk.number, chunk.partition, failure=failure)
+    except OSError as error:
+        part.discard()
+        return ChunkResult(chunk.number, chunk.partition, failure=_disk_failure(error, work.directory))
+    _count_keyless(tally, keyless_count, work)
+    return ChunkResult(chunk.number, chunk.partition, tuple(results), tally)
+
+
+class Part:
+    """The file a chunk's rewritten batches go to, written through one large buffer. Made only when needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.buffer = cast(Bytes, scratch.take("part", np.uint8, BUFFER_BYTES))
+        self.filled = 0
+        self._descriptor = -1
+        self._written = 0
+
+    @property
+    def position(self) -> int:
+        return self._written + self.filled
+
+    def reserve(self, size_bytes: int) -> None:
+        """Make room for ``size_bytes`` more."""
+        if self.filled + size_bytes <= len(self.buffer):
+            return
+        self.flush()
+        if size_bytes > len(self.buffer):
+            self.buffer = cast(Bytes, scratch.take("part", np.uint8, 2 * size_bytes))
+
+    def flush(self) -> None:
+        if self.filled == 0:
+            return
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        view = memoryview(self.buffer)[: self.filled]  # type: ignore[arg-type]
+        while len(view):
+            view = view[os.write(self._descriptor, view) :]
+        self._written += self.filled
+        self.filled = 0
+
+    def close(self) -> None:
+        self.flush()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def discard(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self.path.unlink(missing_ok=True)
+
+
+def _rewrite_slice(
+    piece: Slice, is_dirty: bool, work: PartitionWork, codes: npt.NDArray[np.int64], part: Part | None
+) -> tuple[SliceResult, Tally]:
+    with mapped(piece.path) as data:
+        table = scan_whole(
+            data, piece.start, piece.end, piece.path, check_crc=False, previous_offset=piece.previous_offset
+        )
+        facts = columns.facts_of(table, work, TransactionIndex(work.markers))
+        outcomes, tally = columns.decide(table, work, facts, codes, is_dirty)
+        if bool((outcomes["action"] == Action.COPY).all()):
+            extent = Extent(piece.path, piece.start, piece.end)
+            return SliceResult(piece.segment, True, (extent,), piece.size_bytes), tally
+        if part is None:
+            return SliceResult(piece.segment, False, (), _estimate(table, outcomes)), tally
+        extents = _write(piece, data, table, outcomes, codes, is_dirty, part, work.max_batch_bytes)
+        size = sum(extent.end - extent.start for extent in extents)
+        return SliceResult(piece.segment, False, tuple(extents), size), tally
+
+
+def _write(
+    piece: Slice,
+    data: Bytes,
+    table: Table,
+    outcomes: Table,
+    codes: npt.NDArray[np.int64],
+    is_dirty: bool,
+    part: Part,
+    max_batch_bytes: int,
+) -> list[Extent]:
+    """The slice's new contents: long unchanged runs by reference, everything else through the part file."""
+    extents: list[Extent] = []
+    done = 0
+    for first, last in [*_long_runs(table, outcomes), (len(table), len(table))]:
+        start = part.position
+        _write_rows(piece, data, table, outcomes, done, first, codes, is_dirty, part, max_batch_bytes)
+        if part.position > start:
+            extents.append(Extent(str(part.path), start, part.position))
+        if first < last:
+            begin = int(table["position"][first])
+            end = int(table["position"][last - 1] + table["size"][last - 1])
+            extents.append(Extent(piece.path, begin, end))
+        done = last
+    return extents
+
+
+def _write_rows(
+    piece: Slice,
+    data: Bytes,
+    table: Table,
+    outcomes: Table,
+    first: int,
+    last: int,
+    codes: npt.NDArray[np.int64],
+    is_dirty: bool,
+    part: Part,
+    max_batch_bytes: int,
+) -> None:
+    row = first
+    while row < last:
+        row, part.filled, status = write_batches(
+            data, table[:last], outcomes[:last], row, codes, is_dirty, part.buffer, part.filled
+        )
+        if row == last:
+            return
+        batch = table[row]
+        if status == 1:
+            part.reserve(int(batch["size"]) + MAX_VARINT_GROWTH_BYTES * int(batch["record_count"]))
+            if part.filled:
+                part.flush()
+        elif status == 2:
+            _write_packed(piece, data, batch, outcomes[row], codes, is_dirty, part, max_batch_bytes)
+            row += 1
+        else:
+            raise unparsable(piece.path, int(batch["position"]))
+
+
+def _write_packed(
+    piece: Slice,
+    data: Bytes,
+    batch: np.void,
+    outcome: np.void,
+    codes: npt.NDArray[np.int64],
+    is_dirty: bool,
+    part: Part,
+    max_batch_bytes: int,
+) -> None:
+    """One compressed batch: unpack, keep what stays, pack again with its own codec, as Kafka's cleaner does."""
+    codec = int(batch["attributes"]) & CODEC_MASK
+    position = int(batch["position"])
+    view = memoryview(data)[position + HEADER_BYTES : position + int(batch["size"])]  # type: ignore[arg-type]
+    unpacker = worker_unpacker(max_batch_bytes)
+    end = unpacker.unpack(codec, view, 0, place_of(piece.path, position))
+    growth = MAX_VARINT_GROWTH_BYTES * int(batch["record_count"])
+    plain = cast(Bytes, scratch.take("plain", np.uint8, end + growth))
+    plain_end, newest_ms, kept = copy_kept_records(unpacker.buffer, 0, end, batch, outcome, codes, is_dirty, plain, 0)
+    if plain_end < 0 or kept != outcome["kept_count"]:
+        raise unparsable(piece.path, position)
+    packed = codecs.compress(codec, memoryview(plain)[:plain_end])  # type: ignore[arg-type]
+    part.reserve(HEADER_BYTES + len(packed))
+    start = part.filled
+    part.filled = start + HEADER_BYTES + len(packed)
+    part.buffer[start + HEADER_BYTES : part.filled] = np.frombuffer(packed, dtype=np.uint8)
+    max_timestamp = int(batch["max_timestamp"]) if batch["attributes"] & 8 else newest_ms
+    write_header(part.buffer, start, part.filled, batch, outcome, max_timestamp)
+
+
+def _long_runs(table: Table, outcomes: Table) -> list[tuple[int, int]]:
+    """Stretches of rows that are copied as they are and are long enough to be worth a reference."""
+    is_copied = np.concatenate([[False], outcomes["action"] == Action.COPY, [False]])
+    edges = np.flatnonzero(np.diff(is_copied.astype(np.int8)))
+    runs = edges.reshape(-1, 2)
+    ends = table["position"] + table["size"]
+    return [
+        (int(first), int(last))
+        for first, last in runs
+        if ends[last - 1] - table["position"][first] >= LINKED_RUN_BYTES_MIN
+    ]
+
+
+def _estimate(table: Table, outcomes: Table) -> int:
+    """A dry run's guess of a slice's new size: batches in proportion to the records they keep."""
+    share = outcomes["kept_count"] / np.maximum(table["record_count"], 1)
+    body = (table["size"] - HEADER_BYTES) * share
+    written = outcomes["action"] != Action.DROP
+    return int((body[written] + HEADER_BYTES).sum())
+
+
+def _count_keyless(tally: Tally, keyless_count: int, work: PartitionWork) -> None:
+    """Key-less records were counted as superseded or newest; they have their own reasons."""
+    dropped = work.terms.drop_keyless
+    tally.add(Fate.SUPERSEDED if dropped else Fate.NEWEST, -keyless_count)
+    tally.add(Fate.KEYLESS_DROPPED if dropped else Fate.KEYLESS_KEPT, keyless_count)
+
+
+def assemble(output: Output, directory: str, transaction_index: bytes, interval_bytes: int) -> None:
+    """Write a new segment beside the old ones, with its indexes, under ``.cleaned`` names, durable."""
+    log_path = Path(directory) / names.log_file_name(output.base_offset, names.CLEANED_SUFFIX)
+    try:
+        _concatenate(output, log_path)
+        with mapped(log_path) as data:
+            table = scan_whole(
+                data, 0, len(data), str(log_path), check_crc=False, previous_offset=output.base_offset - 1
+            )
+            offset_index, time_index = segment_indexes.build(table, output.base_offset, interval_bytes)
+        for kind, content in (
+            (names.OFFSET_INDEX_SUFFIX, offset_index),
+            (names.TIME_INDEX_SUFFIX, time_index),
+            (names.TRANSACTION_INDEX_SUFFIX, transaction_index),
+        ):
+            if content or kind != names.TRANSACTION_INDEX_SUFFIX:
+                path = Path(directory) / names.segment_file_name(output.base_offset, kind, names.CLEANED_SUFFIX)
+                path.write_bytes(content)
+    except OSError as error:
+        raise _disk_failure(error, directory) from error
+
+
+def _concatenate(output: Output, target: Path) -> None:
+    with open(target, "wb") as out:
+        sources: dict[str, int] = {}
+        try:
+            for extent in output.extents:
+                if extent.path not in sources:
+                    sources[extent.path] = os.open(extent.path, os.O_RDONLY)
+                _copy_range(sources[extent.path], extent.start, extent.end, out.fileno())
+        finally:
+            for descriptor in sources.values():
+                os.close(descriptor)
+        os.fsync(out.fileno())
+
+
+def _copy_range(source: int, start: int, end: int, target: int) -> None:
+    """Copy inside the kernel; across file systems that cannot, sendfile still avoids our memory."""
+    while start < end:
+        count = min(end - start, COPY_STEP_BYTES)
+        try:
+            copied = os.copy_file_range(source, target, count, offset_src=start)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            copied = os.sendfile(target, source, start, count)
+        if copied == 0:
+            raise OSError(errno.EIO, "a source file became shorter")
+        start += copied
+
+
+def _part_path(chunk: Chunk, work: PartitionWork) -> Path:
+    base_offset = names.parse_base_offset(Path(chunk.slices[0].path).name)
+    return Path(work.directory) / f"{base_offset:020d}.log.part{chunk.number}{names.CLEANED_SUFFIX}"
+
+
+def _disk_failure(error: OSError, directory: str) -> EnvironmentFailure:
+    remedy = "Nothing was changed. Check the disk and try again"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "Nothing was changed. Free as much space as the compacted partition will need, then try again"
+    return EnvironmentFailure(f"staging the compacted log failed ({error.strerror})", directory, remedy)
