@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark import RDD, SparkContext, StorageLevel
@@ -27,7 +27,7 @@ from sexton.compaction import plan
 from sexton.compaction.columns import Tally
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.plan import Chunk, Output, PartitionWork
-from sexton.compaction.rules import Terms
+from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
 from sexton.errors import SextonError
 from sexton.logdir import swap
@@ -69,9 +69,26 @@ class Report:
     segments_before: int = 0
     segments_after: int = 0
     is_changed: bool = False
+    mtro: int = 0
+    mxro: int = 0
     tally: Tally = field(default_factory=Tally)
     failure: SextonError | None = None
     nothing_to_do: str = ""
+
+    def after(self, earlier: Report) -> Report:
+        """This report as the continuation of an earlier round: it started where that one started."""
+        if earlier.bytes_before == 0:
+            return self
+        tally = Tally({fate: count for fate, count in earlier.tally.counts.items() if not Fate(fate).stays})
+        tally.merge(self.tally)
+        return replace(
+            self,
+            first_dirty_offset=earlier.first_dirty_offset,
+            bytes_before=earlier.bytes_before,
+            segments_before=earlier.segments_before,
+            is_changed=self.is_changed or earlier.is_changed,
+            tally=tally,
+        )
 
 
 def load_kernels() -> None:
@@ -377,6 +394,8 @@ def _empty_report(request: Request) -> Report:
         size,
         len(below),
         len(below),
+        mtro=request.terms.mtro,
+        mxro=request.terms.mxro,
     )
 
 

@@ -1,0 +1,291 @@
+"""Compaction of a stopped broker's directories: what `sexton compact` does.
+
+One replica alone knows nothing about the others, so by default its tombstones and markers stay (MTRO and MXRO are 0)
+and nothing is settled. With all replicas of a partition at hand, MTRO and MXRO follow from what lies on their disks:
+Kafka's cleaner checkpoint is a replica's MCCO, and its MXFO is where its first transactional batch lies.
+
+Settling needs care in a Kafka cluster: a follower that fetches a plain batch of a producer whose transaction it holds
+open refuses it. Below the lowest bound of all replicas every transaction has ended on every one of them and nobody will
+fetch those batches again, so that is how far batches are settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from sexton.compaction.config import BadSettingError, TopicConfig, topic_names
+from sexton.compaction.eligibility import Bound, SegmentSummary, cleanable_bound, first_dirty_offset
+from sexton.compaction.rules import Fate, Terms
+from sexton.compaction.survey import LogSurvey
+from sexton.errors import NotALogError, SextonError
+from sexton.logdir import locks, swap
+from sexton.logdir.partition import PartitionLog, find_partitions, open_partition
+from sexton.logdir.topics import TopicConfigs, read_topic_configs
+from sexton.pipelines.compact import Progress, Report, Request, compact, survey_logs
+from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
+
+
+class Coordination(Enum):
+    """Whose word is needed before a tombstone or marker may go."""
+
+    ALONE = "alone"  # nobody can be asked: they stay
+    REPLICAS = "replicas"  # all replicas are at hand
+    INDEPENDENT = "independent"  # nobody is asked, as in Kafka
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    now_ms: int
+    coordination: Coordination = Coordination.ALONE
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Topic settings that override what the cluster's metadata says."""
+    metadata_dir: Path | None = None
+    """The log directory with ``__cluster_metadata-0``, when it is not the partitions' own."""
+    high_watermark: int | None = None
+    trust_log_end: bool = False
+    """Take the log end for the high watermark where no checkpoint tells."""
+    dry_run: bool = False
+    max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES
+
+
+def compact_directories(
+    context: SparkContext, paths: Sequence[Path], options: Options, progress: Progress = lambda step, tasks: None
+) -> list[Report]:
+    """Compact partition directories, or all compacted topics of log directories. Reports come in path order."""
+    directories = find_partitions(paths)
+    with ExitStack() as stack:
+        for log_dir in sorted({directory.parent for directory in directories}):
+            stack.enter_context(locks.hold(log_dir))
+        partitions = [_open(directory, options) for directory in directories]
+        _survey(context, partitions, progress)
+        if options.coordination is Coordination.REPLICAS:
+            _check_replicas(partitions, len(paths))
+        _run(context, partitions, options, progress)
+        return [partition.report for partition in partitions]
+
+
+class _Partition:
+    """A partition on its way through a run. Once its report has a failure or nothing to do, it is left alone."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.report = Report(directory.name, str(directory))
+        self.log: PartitionLog | None = None
+        self.config = TopicConfig()
+        self.survey: LogSurvey | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.report.failure is None and not self.report.nothing_to_do
+
+    def loaded(self) -> tuple[PartitionLog, LogSurvey]:
+        assert self.log is not None, "opened before it is used"
+        assert self.survey is not None, "surveyed before it is used"
+        return self.log, self.survey
+
+    def high_watermark(self, options: Options) -> int:
+        log, survey = self.loaded()
+        known = options.high_watermark if options.high_watermark is not None else log.high_watermark
+        if known is None and options.trust_log_end:
+            known = survey.log_end_offset
+        if known is None:
+            raise NotALogError(
+                "no replication-offset-checkpoint beside it says how far this partition is committed",
+                str(self.directory),
+                "Work in the broker's log directory, or pass --high-watermark OFFSET, or --high-watermark end if "
+                "nothing in this copy can be truncated any more",
+            )
+        return min(known, survey.log_end_offset)
+
+    def first_dirty(self) -> int:
+        log, survey = self.loaded()
+        return first_dirty_offset(log.cleaner_offset, log.log_start_offset, survey.log_end_offset)
+
+    def bound(self, options: Options) -> Bound:
+        log, survey = self.loaded()
+        high_watermark = self.high_watermark(options)
+        return cleanable_bound(
+            summaries(log, survey),
+            self.first_dirty(),
+            survey.last_stable_offset(high_watermark),
+            high_watermark,
+            options.now_ms,
+            self.config,
+        )
+
+    def mxfo(self, bound: int) -> int:
+        """Below it this replica holds nothing transactional; never above what this run may vouch for."""
+        first = self.loaded()[1].first_transactional_offset
+        return bound if first is None else min(bound, first)
+
+
+def summaries(log: PartitionLog, survey: LogSurvey) -> list[SegmentSummary]:
+    """Segments as eligibility sees them; where records carry no time, the file's tells, as in Kafka."""
+    return [
+        SegmentSummary(
+            segment.base_offset,
+            segment.size_bytes,
+            segment.first_timestamp_ms,
+            segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else file.modified_ns // 1_000_000,
+        )
+        for segment, file in zip(survey.segments, log.segments, strict=True)
+    ]
+
+
+def _open(directory: Path, options: Options) -> _Partition:
+    partition = _Partition(directory)
+    try:
+        if not options.dry_run:
+            swap.recover(directory)
+        partition.log = open_partition(directory)
+        configs = read_topic_configs(options.metadata_dir or directory.parent)
+        partition.config = topic_config(partition.log.topic, configs, options.settings)
+        if not partition.config.compacts:
+            policy = ",".join(sorted(partition.config.cleanup_policy))
+            partition.report.nothing_to_do = f"cleanup.policy is {policy}, not compact"
+    except SextonError as error:
+        partition.report.failure = error
+    return partition
+
+
+def topic_config(topic: str, configs: TopicConfigs | None, overrides: Mapping[str, str]) -> TopicConfig:
+    """A topic's settings. Compacting a topic that is not compacted would destroy it, so the policy must be known."""
+    known = configs is not None and topic in configs.topics
+    if not known and "cleanup.policy" not in overrides:
+        raise BadSettingError(
+            f"the cleanup.policy of topic {topic} is unknown: no cluster metadata here mentions it",
+            "",
+            "If it is compacted, say so with --config cleanup.policy=compact, or name the directory that has "
+            "__cluster_metadata-0 with --metadata",
+        )
+    layers: list[Mapping[str, str]] = []
+    if configs is not None:
+        layers = [topic_names(configs.cluster_defaults), configs.topics.get(topic, {})]
+    return TopicConfig.of(*layers, overrides)
+
+
+def _survey(context: SparkContext, partitions: Sequence[_Partition], progress: Progress) -> None:
+    live = [partition for partition in partitions if partition.is_live]
+    logs = [partition.log for partition in live if partition.log is not None]
+    progress("survey", sum(len(log.segments) for log in logs))
+    for partition, result in zip(live, survey_logs(context, logs), strict=True):
+        if isinstance(result, SextonError):
+            partition.report.failure = result
+        else:
+            partition.survey = result
+
+
+def _check_replicas(partitions: Sequence[_Partition], replica_count: int) -> None:
+    for name, members in _by_name(partitions).items():
+        if len(members) != replica_count:
+            for member in members:
+                member.report.failure = member.report.failure or NotALogError(
+                    f"{name} is in {len(members)} of the {replica_count} given directories",
+                    str(member.directory),
+                    "--replicas needs the directories of all replicas of a partition, and of no others; "
+                    "name the partition directories themselves when brokers host different partitions",
+                )
+        failed = next((member.report.failure for member in members if member.report.failure is not None), None)
+        for member in members:
+            # What one replica holds cannot be judged without the others.
+            member.report.failure = member.report.failure or failed
+
+
+def _by_name(partitions: Sequence[_Partition]) -> dict[str, list[_Partition]]:
+    groups: dict[str, list[_Partition]] = {}
+    for partition in partitions:
+        groups.setdefault(partition.directory.name, []).append(partition)
+    return groups
+
+
+def _run(context: SparkContext, partitions: Sequence[_Partition], options: Options, progress: Progress) -> None:
+    requests = _requests(partitions, options)
+    _compact(context, requests, options, progress)
+    if options.coordination is not Coordination.REPLICAS or options.dry_run:
+        return
+    # Now that every replica has cleaned up to its bound, MTRO and MXRO may have moved: a second round starts (or
+    # ends) the horizons of what waited only for the other replicas.
+    waiting = [partition for partition, _ in requests if _waits_for_replicas(partition.report)]
+    for partition in waiting:
+        partition.log = open_partition(partition.directory)
+    _survey(context, waiting, progress)
+    again = [
+        (partition, request)
+        for partition, request in _requests(waiting, options)
+        if request.terms.mtro > partition.report.mtro or request.terms.mxro > partition.report.mxro
+    ]
+    _compact(context, again, options, progress)
+
+
+def _compact(
+    context: SparkContext, requests: Sequence[tuple[_Partition, Request]], options: Options, progress: Progress
+) -> None:
+    reports = compact(
+        context,
+        [request for _, request in requests],
+        dry_run=options.dry_run,
+        max_batch_bytes=options.max_batch_bytes,
+        progress=progress,
+    )
+    for (partition, _), report in zip(requests, reports, strict=True):
+        partition.report = report.after(partition.report)
+
+
+def _requests(partitions: Sequence[_Partition], options: Options) -> list[tuple[_Partition, Request]]:
+    """What to do with each partition that is still in the run; the others' reports say why not."""
+    bounds: dict[Path, Bound] = {}
+    for partition in partitions:
+        if partition.is_live:
+            try:
+                bounds[partition.directory] = partition.bound(options)
+            except SextonError as error:
+                partition.report.failure = error
+    requests = []
+    for members in _by_name([p for p in partitions if p.is_live]).values():
+        for partition in members:
+            terms = _terms(partition, members, bounds, options)
+            request = _request(partition, terms, bounds[partition.directory])
+            if request is not None:
+                requests.append((partition, request))
+    return requests
+
+
+def _terms(
+    partition: _Partition, replicas: Sequence[_Partition], bounds: Mapping[Path, Bound], options: Options
+) -> Terms:
+    terms = Terms(options.now_ms, bounds[partition.directory].offset, partition.config.delete_retention_ms)
+    if options.coordination is Coordination.INDEPENDENT:
+        return terms.independent()
+    if options.coordination is Coordination.ALONE:
+        return terms
+    return Terms(
+        terms.now_ms,
+        terms.bound,
+        terms.delete_retention_ms,
+        mtro=min(replica.first_dirty() for replica in replicas),
+        mxro=min(replica.mxfo(replica.first_dirty()) for replica in replicas),
+        settle_below=min(bounds[replica.directory].offset for replica in replicas),
+    )
+
+
+def _request(partition: _Partition, terms: Terms, bound: Bound) -> Request | None:
+    log, survey = partition.loaded()
+    first_dirty = partition.first_dirty()
+    if bound.offset <= log.segments[0].base_offset:
+        partition.report.nothing_to_do = f"nothing lies below offset {bound.offset}: {bound.because}"
+        return None
+    if first_dirty >= bound.offset and terms.mtro == 0 and terms.mxro == 0:
+        partition.report.nothing_to_do = f"clean up to offset {first_dirty}; above that, {bound.because}"
+        return None
+    return Request(log, survey, partition.config, terms, first_dirty)
+
+
+def _waits_for_replicas(report: Report) -> bool:
+    waiting = (Fate.TOMBSTONE_WAITS_FOR_REPLICAS, Fate.MARKER_WAITS_FOR_REPLICAS, Fate.MARKER_HAS_DATA)
+    return report.failure is None and any(report.tally.of(fate) for fate in waiting)
