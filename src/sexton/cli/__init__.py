@@ -1,0 +1,1 @@
+"""The command line: thin shells around pipelines. What they print for people, ``--json`` prints for programs."""

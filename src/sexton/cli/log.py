@@ -1,0 +1,7 @@
+"""`sexton log`: looking into partition directories without changing anything."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(help="Look into a log: what is in it, and what becomes of it.", no_args_is_help=True)
