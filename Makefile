@@ -1,0 +1,48 @@
+# Every target sets up what it needs (scripts/setup). `make help` lists them.
+SHELL := /bin/bash
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## A first look: make a sample partition, query it, compact it, show before and after
+	@scripts/setup run
+	@$(BIN)/sexton demo
+
+.PHONY: test
+test: lint ## Everything: linters, unit tests, Spark, real Apache Kafka
+	@$(BIN)/python -m pytest
+
+.PHONY: test-fast
+test-fast: ## What needs neither a server nor real Kafka: for the inner loop
+	@scripts/setup test
+	@$(BIN)/python -m pytest -q -m "not kafka and not spark"
+
+.PHONY: lint
+lint: ## ruff, mypy --strict, import-linter
+	@scripts/setup test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: bench
+bench: ## Compaction speed beside Kafka's own cleaner, on copies of the same segments (takes long)
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.compaction
+
+.PHONY: soak
+soak: ## kill -9 of `sexton compact` at random moments, 100 times, recovered by Sexton and by Kafka
+	@scripts/setup test
+	@$(BIN)/python -m pytest tests/kafka/test_crash.py --crashes 100
+
+.PHONY: lock
+lock: ## Resolve requirements.txt and requirements-dev.txt again
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" pyproject.toml -o requirements.txt
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --extra dev pyproject.toml -o requirements-dev.txt
