@@ -1,0 +1,1 @@
+"""Speed claims: each benchmark runs Sexton and its named peer in the same run and prints the ratio."""
