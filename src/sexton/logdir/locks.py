@@ -44,9 +44,7 @@ def hold(log_dir: Path) -> Iterator[None]:
     with _held_guard:
         # Looked up by name first: opening and closing the file again would drop the lock we hold.
         if _named_identity(log_dir) in _held:
-            raise LogInUseError(
-                "this process already works on the log directory", str(log_dir), _WHILE_WE_WORK
-            )
+            raise LogInUseError("this process already works on the log directory", str(log_dir), _WHILE_WE_WORK)
         descriptor = _open(log_dir)
         identity = _identity(os.fstat(descriptor))
         _held.add(identity)

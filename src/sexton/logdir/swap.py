@@ -179,7 +179,8 @@ def commit(
         _install(files, partition_dir, [_as(file, SWAP_SUFFIX) for file in staged])
         stale = _select(found, set(old_base_offsets) - new_bases, [PRODUCER_SNAPSHOT_SUFFIX], "")
         # Snapshots before the .deleted files, whose names tell a recovery which snapshots are stale.
-        _remove(files, partition_dir, [*stale, *(_as(file, DELETED_SUFFIX) for file in old)])
+        _remove(files, partition_dir, stale)
+        _remove(files, partition_dir, [_as(file, DELETED_SUFFIX) for file in old])
 
 
 def recover(partition_dir: Path, files: Files = FILES) -> Recovery:
@@ -200,7 +201,8 @@ def recover(partition_dir: Path, files: Files = FILES) -> Recovery:
 
         deleted = [file for file in found if file.state == DELETED_SUFFIX]
         stale = _stale_snapshots(_scan(partition_dir), deleted)
-        _remove(files, partition_dir, [*stale, *deleted])
+        _remove(files, partition_dir, stale)
+        _remove(files, partition_dir, deleted)
 
         removed = [file.name for file in (*void, *cleaned, *replaced, *stale, *deleted)]
         outcome = Outcome.COMPLETED if swap else Outcome.ROLLED_BACK if cleaned or void else Outcome.NOTHING
@@ -246,13 +248,9 @@ def _check_segments(
         raise _refused(place, f"the segments to replace at offsets {missing} do not exist")
     bystanders = sorted(base for base in live - set(old) if start <= base < end)
     if bystanders:
-        raise _refused(
-            place, f"the segments at offsets {bystanders} lie in the span but are not to be replaced"
-        )
+        raise _refused(place, f"the segments at offsets {bystanders} lie in the span but are not to be replaced")
     names = {file.name for file in found}
-    staged = [
-        SegmentFile(segment.base_offset, kind, CLEANED_SUFFIX) for segment in new for kind in REQUIRED_KINDS
-    ]
+    staged = [SegmentFile(segment.base_offset, kind, CLEANED_SUFFIX) for segment in new for kind in REQUIRED_KINDS]
     absent = [file.name for file in staged if file.name not in names]
     if absent:
         raise _refused(place, f"{', '.join(absent)} was not staged")
@@ -274,8 +272,7 @@ def _check_ends(partition_dir: Path, new: Sequence[StagedSegment]) -> None:
         if end_offset != segment.end_offset:
             raise _refused(
                 str(partition_dir),
-                f"the segment staged at offset {segment.base_offset} ends at {end_offset}, "
-                f"not at {segment.end_offset}",
+                f"the segment staged at offset {segment.base_offset} ends at {end_offset}, not at {segment.end_offset}",
             )
 
 
@@ -308,27 +305,24 @@ def _replaced_files(
     end = max(_next_offset(partition_dir, file) for file in logs)
     continuing = {file.base_offset for file in logs}
     inside = [file for file in found if not file.state and start <= file.base_offset < end]
-    stale = [
-        file for file in inside if not _is_live_segment_file(file) and file.base_offset not in continuing
-    ]
+    stale = [file for file in inside if not _is_live_segment_file(file) and file.base_offset not in continuing]
     return [*stale, *filter(_is_live_segment_file, inside)]
 
 
 def _stale_snapshots(found: Collection[SegmentFile], deleted: Iterable[SegmentFile]) -> list[SegmentFile]:
-    """Snapshots of deleted segments. Not those above the last segment: a broker's shutdown leaves one at the
-    end of the log, and that one is the producers' current state."""
+    """Snapshots of deleted segments. Not the last one if it is above every segment: a broker's shutdown
+    leaves one at the end of the log, and that one is the producers' current state."""
     live = {file.base_offset for file in found if file.kind == LOG_SUFFIX and not file.state}
-    bases = {file.base_offset for file in deleted if file.kind in SEGMENT_KINDS}
-    gone = {base for base in bases - live if live and base < max(live)}
-    return _select(found, gone, [PRODUCER_SNAPSHOT_SUFFIX], "")
+    gone = {file.base_offset for file in deleted if file.kind in SEGMENT_KINDS} - live
+    stale = _select(found, gone, [PRODUCER_SNAPSHOT_SUFFIX], "")
+    last = max((file.base_offset for file in found if file.kind == PRODUCER_SNAPSHOT_SUFFIX), default=0)
+    return [file for file in stale if file.base_offset != last or last < max(live, default=0)]
 
 
 def _next_offset(partition_dir: Path, log: SegmentFile) -> int:
     """The offset after the last batch of a `.log` file in any state, found from its index's last entry on."""
     path = partition_dir / log.name
-    position = _last_indexed_position(
-        partition_dir / SegmentFile(log.base_offset, OFFSET_INDEX_SUFFIX, log.state).name
-    )
+    position = _last_indexed_position(partition_dir / SegmentFile(log.base_offset, OFFSET_INDEX_SUFFIX, log.state).name)
     if position:
         with contextlib.suppress(CorruptLogError, UnsupportedFormatError):
             return _scan_next_offset(path, position, log.base_offset)
@@ -403,9 +397,7 @@ def _remove(files: Files, partition_dir: Path, doomed: Collection[SegmentFile]) 
 
 def _scan(partition_dir: Path) -> list[SegmentFile]:
     if not partition_dir.is_dir():
-        raise NotALogError(
-            "no such directory", str(partition_dir), "Name a partition directory, such as orders-0"
-        )
+        raise NotALogError("no such directory", str(partition_dir), "Name a partition directory, such as orders-0")
     with os.scandir(partition_dir) as entries:
         parsed = [parse_segment_file(entry.name) for entry in entries if entry.is_file()]
     return sorted((file for file in parsed if file is not None), key=lambda file: file.name)
@@ -414,9 +406,7 @@ def _scan(partition_dir: Path) -> list[SegmentFile]:
 def _select(
     found: Iterable[SegmentFile], bases: Collection[int], kinds: Collection[str], state: str
 ) -> list[SegmentFile]:
-    return [
-        file for file in found if file.base_offset in bases and file.kind in kinds and file.state == state
-    ]
+    return [file for file in found if file.base_offset in bases and file.kind in kinds and file.state == state]
 
 
 def _is_live_segment_file(file: SegmentFile) -> bool:

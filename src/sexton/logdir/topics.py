@@ -1,0 +1,291 @@
+"""Topic configurations, read from the metadata log that a KRaft broker keeps beside its partitions.
+
+Whether a topic is compacted, and how, is not written in its partition directories; it is in the cluster's metadata.
+A broker follows that as an ordinary log, `__cluster_metadata-0` in one of its log directories: a snapshot
+(`<end offset>-<epoch>.checkpoint`), and segments with what came after it. So a stopped broker's directory tells
+its topics' configurations without a cluster to ask.
+
+A metadata record is a frame version (1), a record type and a version, all unsigned varints, and then a message in
+Kafka's flexible encoding. Of some thirty types six matter here: a topic appears (2) or goes (9), a configuration
+key of a resource is set or unset (4), and the three that begin, end or abort a group of records that counts only
+as a whole (23 to 25, KIP-868).
+
+What to keep in mind: this is the metadata *as this broker had it when it stopped*. It may be behind the cluster, and
+in a controller's own directory the last records may never have been agreed on. Static settings (server.properties)
+are not in it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
+from sexton.records import batch
+from sexton.records.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, parse_segment_file
+
+METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
+FRAME_VERSION: Final = 1
+TOPIC_RECORD: Final = 2
+CONFIG_RECORD: Final = 4
+REMOVE_TOPIC_RECORD: Final = 9
+BEGIN_TRANSACTION_RECORD: Final = 23
+END_TRANSACTION_RECORD: Final = 24
+ABORT_TRANSACTION_RECORD: Final = 25
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+CLUSTER_DEFAULT: Final = ""
+
+_TYPES: Final = (
+    TOPIC_RECORD,
+    CONFIG_RECORD,
+    REMOVE_TOPIC_RECORD,
+    BEGIN_TRANSACTION_RECORD,
+    END_TRANSACTION_RECORD,
+    ABORT_TRANSACTION_RECORD,
+)
+_SNAPSHOT_FILE = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_TELL_US_YOURSELF = "Give the topics' settings on the command line instead of having them read from the metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """What was set explicitly. `topics` has every topic there is, most with nothing set.
+
+    The dynamic broker settings are what a topic falls back to, a broker's own before the cluster's.
+    """
+
+    topics: dict[str, dict[str, str]]
+    cluster_defaults: dict[str, str]
+    brokers: dict[str, dict[str, str]]
+
+
+def read_topic_configs(log_dir: Path) -> TopicConfigs | None:
+    """None if this log directory has no metadata log: a broker with several keeps it in one of them."""
+    metadata_dir = log_dir / METADATA_DIR
+    if not metadata_dir.is_dir():
+        return None
+    image = _Image()
+    try:
+        for value, where in _values(metadata_dir):
+            image.replay(value, where)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"the metadata log cannot be read: {error.strerror or error}",
+            str(error.filename or metadata_dir),
+            "Run as the user the broker runs as",
+        ) from error
+    return image.result()
+
+
+# --- what the records amount to ---
+
+
+@dataclass(slots=True)
+class _Image:
+    """The metadata up to some offset, as far as configurations go."""
+
+    names: dict[uuid.UUID, str] = field(default_factory=dict)
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    undecided: list[tuple[int, _Reader, str]] | None = None
+
+    def replay(self, value: bytes | None, where: str) -> None:
+        reader = _Reader(value or b"", where)
+        frame_version, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
+        if frame_version != FRAME_VERSION:
+            raise UnsupportedFormatError(f"metadata frame version {frame_version}", where, _TELL_US_YOURSELF)
+        if kind not in _TYPES:
+            return
+        if version != 0:
+            raise UnsupportedFormatError(f"version {version} of metadata record {kind}", where, _TELL_US_YOURSELF)
+        if kind == BEGIN_TRANSACTION_RECORD:
+            self.undecided = []
+        elif kind == ABORT_TRANSACTION_RECORD:
+            self.undecided = None
+        elif kind == END_TRANSACTION_RECORD:
+            decided, self.undecided = self.undecided or [], None
+            for record in decided:
+                self._apply(*record)
+        elif self.undecided is not None:
+            self.undecided.append((kind, reader, where))
+        else:
+            self._apply(kind, reader, where)
+
+    def _apply(self, kind: int, reader: _Reader, where: str) -> None:
+        if kind == TOPIC_RECORD:
+            name, topic_id = reader.string(), reader.uuid()
+            reader.finish()
+            self.names[topic_id] = name
+        elif kind == CONFIG_RECORD:
+            resource = (reader.byte(), reader.string())
+            key, value = reader.string(), reader.nullable_string()
+            reader.finish()
+            if value is None:
+                self.configs.get(resource, {}).pop(key, None)
+            else:
+                self.configs.setdefault(resource, {})[key] = value
+        else:
+            topic_id = reader.uuid()
+            reader.finish()
+            if topic_id not in self.names:
+                raise _corrupt(f"topic {topic_id} is removed but was never there", where)
+            self.configs.pop((TOPIC_RESOURCE, self.names.pop(topic_id)), None)
+
+    def result(self) -> TopicConfigs:
+        return TopicConfigs(
+            topics={name: dict(self.configs.get((TOPIC_RESOURCE, name), {})) for name in sorted(self.names.values())},
+            cluster_defaults=dict(self.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {})),
+            brokers={
+                name: dict(values)
+                for (kind, name), values in self.configs.items()
+                if kind == BROKER_RESOURCE and name != CLUSTER_DEFAULT and values
+            },
+        )
+
+
+class _Reader:
+    """Kafka's flexible encoding, as much of it as these messages use."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self._data = data
+        self._position = 0
+        self._where = where
+
+    def take(self, size_bytes: int) -> bytes:
+        end = self._position + size_bytes
+        if size_bytes < 0 or end > len(self._data):
+            raise _corrupt("the metadata record is cut off", self._where)
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def uvarint(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise _corrupt("a varint in the metadata record does not end", self._where)
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(bytes=self.take(16))
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise _corrupt("the metadata record has null for a name", self._where)
+        return text
+
+    def nullable_string(self) -> str | None:
+        size_bytes = self.uvarint() - 1
+        if size_bytes < 0:
+            return None
+        try:
+            return self.take(size_bytes).decode()
+        except UnicodeDecodeError as error:
+            raise _corrupt("a name in the metadata record is not text", self._where) from error
+
+    def finish(self) -> None:
+        """Tagged fields are what newer brokers may add for older readers to skip."""
+        for _ in range(self.uvarint()):
+            self.uvarint()
+            self.take(self.uvarint())
+        if self._position != len(self._data):
+            raise _corrupt("bytes follow the metadata record", self._where)
+
+
+# --- where the records are ---
+
+
+def _values(metadata_dir: Path) -> Iterator[tuple[bytes | None, str]]:
+    """The records of the newest snapshot, then of the log from its end offset on, with where each was found."""
+    files = list(metadata_dir.iterdir())
+    matches = [(match, path) for path in files if (match := _SNAPSHOT_FILE.fullmatch(path.name))]
+    start_offset = 0
+    if matches:
+        newest, path = max(matches, key=lambda found: found[0].groups())
+        start_offset = int(newest[1])
+        for one in batch.decode_all(_bytes_of(path), str(path)):
+            yield from _values_of(one, 0, str(path))
+    parsed = sorted(
+        (file.base_offset, path)
+        for path in files
+        if (file := parse_segment_file(path.name)) and file.kind == LOG_SUFFIX and not file.state
+    )
+    # Segments that end at or before the snapshot's end have nothing to add.
+    ends = [base for base, _ in parsed[1:]] + [None]
+    needed = [found for found, end in zip(parsed, ends, strict=True) if end is None or end > start_offset]
+    if needed and needed[0][0] > start_offset:
+        raise _corrupt(f"the metadata from offset {start_offset} to {needed[0][0]} is missing", str(metadata_dir))
+    next_offset = needed[0][0] if needed else start_offset
+    for base_offset, path in needed:
+        if base_offset != next_offset:
+            raise _corrupt(f"a segment starts at {base_offset} where {next_offset} was expected", str(path))
+        for one in _batches(path, base_offset, is_newest=path == needed[-1][1], start_offset=start_offset):
+            next_offset = one.next_offset
+            yield from _values_of(one, start_offset, str(path))
+
+
+def _values_of(one: batch.Batch, start_offset: int, place: str) -> Iterator[tuple[bytes | None, str]]:
+    if not one.is_control:
+        for record in one.records:
+            if record.offset >= start_offset:
+                yield record.value, f"{place} at offset {record.offset}"
+
+
+def _batches(path: Path, base_offset: int, is_newest: bool, start_offset: int) -> Iterator[batch.Batch]:
+    """Every batch of a segment in order; only the header of those that the snapshot already covers.
+
+    No compaction touches the metadata log, so a batch begins where the one before ended, or something is wrong.
+    """
+    data = _bytes_of(path)
+    position, expected_offset = 0, base_offset
+    while position < len(data):
+        try:
+            one = batch.decode_header(data, position, str(path))
+            if one.next_offset > start_offset:
+                one = batch.decode(data, position, str(path))
+        except SextonError:
+            if is_newest and _is_torn(data[position:], expected_offset):
+                return
+            raise
+        if one.base_offset != expected_offset:
+            raise _corrupt(
+                f"a batch starts at offset {one.base_offset} where {expected_offset} was expected", str(path)
+            )
+        yield one
+        position += one.size_bytes
+        expected_offset = one.next_offset
+
+
+def _is_torn(rest: memoryview, expected_offset: int) -> bool:
+    """Whether what cannot be read is a write that a crash cut short, which a broker would drop on start.
+
+    That is: too short to be a batch, zeros to the end of the file, or the batch that was due and with which the
+    file ends. Anything else lost its middle, and the records after it would be missed.
+    """
+    if len(rest) < batch.HEADER_BYTES or not any(rest):
+        return True
+    offset, length, _, magic, *_ = batch.HEADER.unpack_from(rest)
+    reaches_end = batch.LOG_OVERHEAD_BYTES + int(length) >= len(rest)
+    return bool(offset == expected_offset and magic == batch.MAGIC and reaches_end)
+
+
+def _bytes_of(path: Path) -> memoryview:
+    if path.stat().st_size == 0:
+        return memoryview(b"")
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _corrupt(what: str, where: str) -> CorruptLogError:
+    return CorruptLogError(what, where, f"Start the broker to see whether it can repair this. {_TELL_US_YOURSELF}")
