@@ -18,6 +18,11 @@ SETTINGS = {
     # Workers keep their kernels and buffers between tasks, and are forked from a process that has them loaded.
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "sexton.pipelines.daemon",
+    # Rows between the JVM and its Python workers are megabytes: no TCP stack, and no collector that takes each for a
+    # humongous object.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.executor.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
