@@ -49,10 +49,19 @@ class TopicConfig:
     @staticmethod
     def of(*layers: Mapping[str, str]) -> TopicConfig:
         """From Kafka's names and texts, later layers over earlier ones. Settings that cleaning ignores are skipped."""
-        merged = {name: value for layer in layers for name, value in layer.items()}
+        merged = {name: value for layer in layers for name, value in _with_internal_names(layer).items()}
         known = {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
         settings: dict[str, Any] = {known[name]: _parse(name, value) for name, value in merged.items() if name in known}
         return TopicConfig(**settings)
+
+
+INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
+"""Kafka 4 allows segments below 1 MiB only under this name (for its own tests, and ours); it wins over the other."""
+
+
+def _with_internal_names(layer: Mapping[str, str]) -> Mapping[str, str]:
+    internal = layer.get(INTERNAL_SEGMENT_BYTES)
+    return layer if internal is None else {**layer, "segment.bytes": internal}
 
 
 BROKER_DEFAULT_NAMES = {

@@ -2,7 +2,8 @@
 
 Snappy needs a word: Java producers write it in the framing of xerial's snappy-java (a 16-byte header, then
 blocks of a big-endian length and raw snappy), others write one raw block. Both are read, the framing is written,
-as Kafka does. LZ4 is the frame format, gzip and zstd are themselves.
+as Kafka does. LZ4 is the frame format, of which Kafka's Java code reads only independent blocks; gzip and zstd are
+themselves.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ MAX_UNCOMPRESSED_BATCH_BYTES = 512 * 1024 * 1024
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 32 * 1024
+
+LZ4_HEADER = bytes.fromhex("04224d18604082")
+"""As Kafka writes it: magic, version 1 with independent blocks and no checksums, blocks of 64 KiB, its own checksum."""
+LZ4_BLOCK_BYTES = 64 * 1024
+LZ4_UNCOMPRESSED = 1 << 31
+LZ4_END = bytes(4)
 
 FIRST_GUESS_RATIO = 4
 """First guess of how far a batch unfolds; doubled until it fits, so the guess only costs a retry."""
@@ -122,6 +129,8 @@ def compress(codec: int, plain: bytes | memoryview) -> bytes:
         return bytes(plain)
     if codec == Codec.SNAPPY:
         return _compress_xerial(memoryview(plain))
+    if codec == Codec.LZ4:
+        return _compress_lz4(memoryview(plain))
     compressor = _COMPRESS.get(codec)
     if compressor is None:
         raise unknown_codec(codec, "")
@@ -134,6 +143,21 @@ def _compress_xerial(plain: memoryview) -> bytes:
         block = bytes(cramjam.snappy.compress_raw(plain[start : start + XERIAL_BLOCK_BYTES]))
         out += struct.pack(">i", len(block)) + block
     return bytes(out)
+
+
+def _compress_lz4(plain: memoryview) -> bytes:
+    """Framed here, because the library's own frames have dependent blocks, at which Kafka's consumers fail."""
+    out = bytearray(LZ4_HEADER)
+    for start in range(0, len(plain), LZ4_BLOCK_BYTES):
+        block = plain[start : start + LZ4_BLOCK_BYTES]
+        packed = cramjam.lz4.compress_block(block, store_size=False)
+        if len(packed) < len(block):
+            out += struct.pack("<I", len(packed))
+            out += memoryview(packed)
+        else:
+            out += struct.pack("<I", len(block) | LZ4_UNCOMPRESSED)
+            out += block
+    return bytes(out + LZ4_END)
 
 
 def unknown_codec(codec: int, place: str) -> UnsupportedFormatError:
@@ -162,6 +186,5 @@ _DECOMPRESS_RAW_SNAPPY_INTO: Callable[..., int] = cramjam.snappy.decompress_raw_
 
 _COMPRESS: dict[int, Callable[[bytes | memoryview], bytes]] = {
     Codec.GZIP: lambda plain: bytes(cramjam.gzip.compress(plain)),
-    Codec.LZ4: lambda plain: bytes(cramjam.lz4.compress(plain)),
     Codec.ZSTD: lambda plain: bytes(cramjam.zstd.compress(plain)),
 }
