@@ -14,6 +14,7 @@ import typer
 
 from sexton.cli import show
 from sexton.cli.compact import compact
+from sexton.cli.demo import demo
 from sexton.cli.log import app as log_app
 from sexton.errors import SextonError
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(compact)
+app.command()(demo)
 app.add_typer(log_app, name="log")
 
 

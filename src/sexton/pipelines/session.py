@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from sexton.errors import EnvironmentFailure
+
+LOGGING = Path(__file__).with_name("log4j2.properties")
 
 SETTINGS = {
     # Arrays of hashes and offsets do not compress; trying costs more than writing them.
@@ -21,7 +24,7 @@ SETTINGS = {
     # Rows between the JVM and its Python workers are megabytes: no TCP stack, and no collector that takes each for a
     # humongous object.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -Dlog4j2.configurationFile={LOGGING.as_uri()}",
     "spark.executor.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -49,5 +52,4 @@ def start(app_name: str, master: str = "local[*]", settings: Mapping[str, str] |
             "Java 17 or newer must be on the PATH (Debian: apt-get install openjdk-17-jre-headless), and a cluster's "
             "master must be reachable",
         ) from error
-    session.sparkContext.setLogLevel("ERROR")
     return session
