@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sexton.logdir.swap import Files
 
-SUBSETS_MAX = 6
+SUBSETS_MAX = 3
 """Few operations that are pending are tried in every combination; of many, a sample at each crash point."""
 
 

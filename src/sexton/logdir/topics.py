@@ -22,6 +22,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -222,8 +223,7 @@ def _values(metadata_dir: Path) -> Iterator[tuple[bytes | None, str]]:
         if (file := parse_segment_file(path.name)) and file.kind == LOG_SUFFIX and not file.state
     )
     # Segments that end at or before the snapshot's end have nothing to add.
-    ends = [base for base, _ in parsed[1:]] + [None]
-    needed = [found for found, end in zip(parsed, ends, strict=True) if end is None or end > start_offset]
+    needed = [found for found, after in pairwise([*parsed, None]) if found and (not after or after[0] > start_offset)]
     if needed and needed[0][0] > start_offset:
         raise _corrupt(f"the metadata from offset {start_offset} to {needed[0][0]} is missing", str(metadata_dir))
     next_offset = needed[0][0] if needed else start_offset
@@ -270,10 +270,11 @@ def _batches(path: Path, base_offset: int, is_newest: bool, start_offset: int) -
 def _is_torn(rest: memoryview, expected_offset: int) -> bool:
     """Whether what cannot be read is a write that a crash cut short, which a broker would drop on start.
 
-    That is: too short to be a batch, zeros to the end of the file, or the batch that was due and with which the
-    file ends. Anything else lost its middle, and the records after it would be missed.
+    That is: too short to be a batch, zeros from the magic byte at the latest to the end of the file, or the batch
+    that was due and with which the file ends. Anything else is a fault in the middle, and to stop there would miss
+    what follows it.
     """
-    if len(rest) < batch.HEADER_BYTES or not any(rest):
+    if len(rest) < batch.HEADER_BYTES or not bytes(rest[16:]).strip(b"\x00"):
         return True
     offset, length, _, magic, *_ = batch.HEADER.unpack_from(rest)
     reaches_end = batch.LOG_OVERHEAD_BYTES + int(length) >= len(rest)
