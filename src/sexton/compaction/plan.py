@@ -20,6 +20,7 @@ BUCKET_ENTRIES = 1 << 17
 """Entries a bucket should have: 3 MB, so that finding the newest stays within the cache."""
 
 INT32_MAX = 2**31 - 1
+EMPTY_BATCH_BYTES = 61
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,35 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """A new segment: what goes into it, in order. One old segment that did not change is linked, not copied."""
+class Rewritten:
+    """What is left of an old segment: where it lies, and the last offset of its last batch (-1: nothing is left)."""
 
     base_offset: int
+    last_offset: int
+    is_unchanged: bool
+    extents: tuple[Extent, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A new segment: what goes into it, in order. One old segment that did not change is linked, not copied.
+
+    Without extents it gets one empty batch that ends at ``end_offset``, because a new segment may not be empty: a
+    recovery could not tell which old ones it replaces.
+    """
+
+    base_offset: int
+    end_offset: int
     old_base_offsets: tuple[int, ...]
     extents: tuple[Extent, ...]
     is_unchanged: bool
     size_bytes: int
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the segment is already there, alone."""
+        return self.is_unchanged and len(self.old_base_offsets) == 1
 
 
 def chunk_bytes(total_bytes: int, parallelism: int) -> int:
@@ -112,7 +134,7 @@ def cut(
             break
         segment_end = survey.segments[index + 1].base_offset
         is_dirty = segment_end > first_dirty and first_dirty < bound
-        ends = np.append(segment.grains["position"][1:], segment.size_bytes)
+        ends = np.append(segment.grains["position"], segment.size_bytes)[1:]
         for grain, end in zip(segment.grains, ends, strict=True):
             piece = Slice(
                 paths[index],
@@ -132,27 +154,17 @@ def cut(
     return chunks
 
 
-def group_outputs(
-    segments: Sequence[tuple[int, int, bool, tuple[Extent, ...], int]], segment_bytes: int
-) -> list[Output]:
-    """New segments from old ones: (base offset, last offset, unchanged, extents, size), in order.
+def group_outputs(segments: Sequence[Rewritten], segment_bytes: int) -> list[Output]:
+    """New segments from old ones, in order.
 
     Small neighbours are merged up to ``segment.bytes``, as Kafka does. An unchanged segment that is at least half full
-    stays as it is: merging it would rewrite much to gain little, pass after pass.
+    stays as it is: merging it would rewrite much to gain little, pass after pass. One of which nothing is left goes
+    with its neighbour.
     """
     outputs: list[Output] = []
-    group: list[tuple[int, int, bool, tuple[Extent, ...], int]] = []
+    group: list[Rewritten] = []
     for segment in segments:
-        _, last_offset, is_unchanged, _, size = segment
-        settled_big = is_unchanged and size * 2 >= segment_bytes
-        head_big = bool(group) and group[0][2] and group[0][4] * 2 >= segment_bytes
-        fits = bool(group) and (
-            sum(member[4] for member in group) + size <= segment_bytes
-            and last_offset - group[0][0] <= INT32_MAX
-            and not settled_big
-            and not head_big
-        )
-        if group and not fits:
+        if group and not _joins(group, segment, segment_bytes):
             outputs.append(_output(group))
             group = []
         group.append(segment)
@@ -161,13 +173,28 @@ def group_outputs(
     return outputs
 
 
-def _output(group: Sequence[tuple[int, int, bool, tuple[Extent, ...], int]]) -> Output:
+def _joins(group: Sequence[Rewritten], segment: Rewritten, segment_bytes: int) -> bool:
+    if segment.size_bytes == 0:
+        return True
+    if segment.last_offset - group[0].base_offset > INT32_MAX:
+        return False
+    filled = [member for member in group if member.size_bytes]
+    if not filled:
+        return True
+    if any(member.is_unchanged and member.size_bytes * 2 >= segment_bytes for member in (filled[0], segment)):
+        return False
+    return sum(member.size_bytes for member in filled) + segment.size_bytes <= segment_bytes
+
+
+def _output(group: Sequence[Rewritten]) -> Output:
+    filled = [member for member in group if member.size_bytes]
     return Output(
-        base_offset=group[0][0],
-        old_base_offsets=tuple(member[0] for member in group),
-        extents=tuple(extent for member in group for extent in member[3]),
-        is_unchanged=len(group) == 1 and group[0][2],
-        size_bytes=sum(member[4] for member in group),
+        base_offset=group[0].base_offset,
+        end_offset=(filled[-1].last_offset if filled else group[0].base_offset) + 1,
+        old_base_offsets=tuple(member.base_offset for member in group),
+        extents=tuple(extent for member in group for extent in member.extents),
+        is_unchanged=filled == [group[0]] and group[0].is_unchanged,
+        size_bytes=sum(member.size_bytes for member in group) or EMPTY_BATCH_BYTES,
     )
 
 

@@ -147,7 +147,7 @@ def join_surveys(surveys: Sequence[SegmentSurvey], place: str) -> LogSurvey:
 
 def live_producers(producers: npt.NDArray[np.void], now_ms: int, expiration_ms: int) -> npt.NDArray[np.void]:
     """Those whose state a broker still keeps."""
-    return producers[now_ms - producers["last_timestamp"] <= expiration_ms]
+    return producers[now_ms - producers["last_timestamp"] < expiration_ms]
 
 
 def join_producers(parts: Sequence[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:

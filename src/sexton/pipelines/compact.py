@@ -26,7 +26,7 @@ from pyspark import RDD, SparkContext, StorageLevel
 from sexton.compaction import plan
 from sexton.compaction.columns import Tally
 from sexton.compaction.config import TopicConfig
-from sexton.compaction.plan import Chunk, Output, PartitionWork
+from sexton.compaction.plan import Chunk, Output, PartitionWork, Rewritten
 from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
 from sexton.errors import SextonError
@@ -280,25 +280,31 @@ def _gather(
             report.failure = report.failure or result.failure
         if report.failure is not None or not mine:
             continue
-        segments = []
-        for number, segment in enumerate(request.survey.segments):
-            if segment.base_offset >= request.terms.bound:
-                break
-            slices = [piece for result in mine for piece in result.slices if piece.segment == number]
-            segments.append(
-                (
-                    segment.base_offset,
-                    max(segment.last_offset, segment.base_offset),
-                    all(piece.is_unchanged for piece in slices),
-                    tuple(extent for piece in slices for extent in piece.extents),
-                    sum(piece.size_bytes for piece in slices),
-                )
-            )
-        outputs[index] = plan.group_outputs(segments, request.config.segment_bytes)
-        report.is_changed = any(not output.is_unchanged for output in outputs[index])
+        outputs[index] = plan.group_outputs(_rewritten(request, mine), request.config.segment_bytes)
+        report.is_changed = any(not output.is_old for output in outputs[index])
         report.bytes_after = sum(output.size_bytes for output in outputs[index])
-        report.segments_after = len(outputs[index])
+        report.segments_after -= sum(len(output.old_base_offsets) - 1 for output in outputs[index])
     return outputs
+
+
+def _rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritten]:
+    """What is left of each old segment, up to the last that holds a batch: an empty one behind it stays as it is."""
+    below = [s for s in request.survey.segments if s.base_offset < request.terms.bound]
+    while below and below[-1].batch_count == 0:
+        below.pop()
+    left = []
+    for number, segment in enumerate(below):
+        slices = [piece for result in results for piece in result.slices if piece.segment == number]
+        left.append(
+            Rewritten(
+                segment.base_offset,
+                max((piece.last_offset for piece in slices), default=-1),
+                all(piece.is_unchanged for piece in slices),
+                tuple(extent for piece in slices for extent in piece.extents),
+                sum(piece.size_bytes for piece in slices),
+            )
+        )
+    return left
 
 
 def _assemble(
@@ -338,29 +344,19 @@ def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None
     if report.failure is not None:
         return
     try:
-        first = next((i for i, output in enumerate(outputs) if not output.is_unchanged), None)
+        first = next((i for i, output in enumerate(outputs) if not output.is_old), None)
         if first is not None:
             span = outputs[first:]
             for output in span:
                 if output.is_unchanged:
                     swap.stage_unchanged(request.log.directory, output.base_offset)
                 _keep_modification_time(request, output)
-            staged = [
-                swap.StagedSegment(output.base_offset, end)
-                for output, end in zip(span, _end_offsets(request, span), strict=True)
-            ]
+            staged = [swap.StagedSegment(output.base_offset, output.end_offset) for output in span]
             old = [base for output in span for base in output.old_base_offsets]
             swap.commit(request.log.directory, staged, old)
         write_cleaner_offset(request.log, max(request.terms.bound, request.first_dirty_offset))
     except SextonError as error:
         report.failure = error
-
-
-def _end_offsets(request: Request, span: Sequence[Output]) -> list[int]:
-    """Where each new segment ends at the latest; the last one ends exactly where its kept last batch does."""
-    starts = [output.base_offset for output in span[1:]]
-    last = max(s.last_offset for s in request.survey.segments if s.base_offset < request.terms.bound)
-    return [*starts, last + 1]
 
 
 def _keep_modification_time(request: Request, output: Output) -> None:

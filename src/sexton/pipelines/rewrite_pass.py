@@ -33,7 +33,7 @@ from sexton.logdir.partition import mapped
 from sexton.pipelines import scratch
 from sexton.pipelines.index_pass import Note, place_of, unparsable, worker_unpacker
 from sexton.records import codecs, names, segment_indexes
-from sexton.records.batch import CODEC_MASK, HEADER_BYTES
+from sexton.records.batch import CODEC_MASK, HEADER_BYTES, Batch, encode
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan_whole
 
@@ -52,6 +52,8 @@ class SliceResult:
     is_unchanged: bool
     extents: tuple[Extent, ...]
     size_bytes: int
+    last_offset: int
+    """Of the last batch that is left; -1 when none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +150,16 @@ def _rewrite_slice(
         )
         facts = columns.facts_of(table, work, TransactionIndex(work.markers))
         outcomes, tally = columns.decide(table, work, facts, codes, is_dirty)
+        written = outcomes["action"] != Action.DROP
+        last_offset = int(table["last_offset"][written].max(initial=-1))
         if bool((outcomes["action"] == Action.COPY).all()):
             extent = Extent(piece.path, piece.start, piece.end)
-            return SliceResult(piece.segment, True, (extent,), piece.size_bytes), tally
+            return SliceResult(piece.segment, True, (extent,), piece.size_bytes, last_offset), tally
         if part is None:
-            return SliceResult(piece.segment, False, (), _estimate(table, outcomes)), tally
+            return SliceResult(piece.segment, False, (), _estimate(table, outcomes), last_offset), tally
         extents = _write(piece, data, table, outcomes, codes, is_dirty, part, work.max_batch_bytes)
         size = sum(extent.end - extent.start for extent in extents)
-        return SliceResult(piece.segment, False, tuple(extents), size), tally
+        return SliceResult(piece.segment, False, tuple(extents), size, last_offset), tally
 
 
 def _write(
@@ -297,6 +301,9 @@ def assemble(output: Output, directory: str, transaction_index: bytes, interval_
 
 def _concatenate(output: Output, target: Path) -> None:
     with open(target, "wb") as out:
+        if not output.extents:
+            out.write(encode(Batch(output.end_offset - 1, output.end_offset - 1)))
+            out.flush()
         sources: dict[str, int] = {}
         try:
             for extent in output.extents:

@@ -71,6 +71,8 @@ def copy_kept_records(
     The position is -1 when the batch cannot be parsed.
     """
     base_offset = batch.base_offset
+    if batch.attributes & 0x20:  # markers are never listed; one that is rewritten stays
+        lists_survivors = False
     shift = batch.base_timestamp - outcome.base_timestamp
     listed = outcome.list_start
     newest_ms = np.int64(-1)

@@ -1,0 +1,106 @@
+"""Just enough of a SparkContext to run a job in this process: what is sent is pickled, and shuffles shuffle."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any, cast
+
+from pyspark import SparkContext
+
+
+class LocalContext:
+    """Rows arrive in an order drawn from ``rng``, because Spark promises none."""
+
+    def __init__(self, rng: random.Random, parallelism: int = 2) -> None:
+        self.rng = rng
+        self.defaultParallelism = parallelism
+
+    @property
+    def as_spark(self) -> SparkContext:
+        return cast(SparkContext, self)
+
+    def parallelize(self, items: Iterable[Any], slices: int = 1) -> LocalRows:
+        rows = list(items)
+        cuts = [len(rows) * index // slices for index in range(slices + 1)]
+        parts = [rows[start:end] for start, end in pairwise(cuts)]
+        return LocalRows(self, lambda: pickle.loads(pickle.dumps(parts)))
+
+    def broadcast(self, value: Any) -> LocalBroadcast:
+        return LocalBroadcast(value)
+
+
+class LocalBroadcast:
+    def __init__(self, value: Any) -> None:
+        self.value = pickle.loads(pickle.dumps(value))
+
+    def destroy(self) -> None:
+        self.value = None
+
+    def unpersist(self) -> None:
+        pass
+
+
+class LocalRows:
+    """An RDD: nothing runs until ``collect``, and what is not persisted runs again."""
+
+    def __init__(self, context: LocalContext, compute: Callable[[], list[list[Any]]]) -> None:
+        self._context = context
+        self._compute = compute
+        self._kept: list[list[Any]] | None = None
+        self._is_persisted = False
+
+    def _parts(self) -> list[list[Any]]:
+        if self._kept is not None:
+            return self._kept
+        parts = self._compute()
+        if self._is_persisted:
+            self._kept = parts
+        return parts
+
+    def map(self, function: Callable[[Any], Any]) -> LocalRows:
+        return LocalRows(self._context, lambda: [[function(row) for row in part] for part in self._parts()])
+
+    def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> LocalRows:  # noqa: N802 - Spark's name
+        return LocalRows(
+            self._context, lambda: [[out for row in part for out in function(row)] for part in self._parts()]
+        )
+
+    def mapPartitions(self, function: Callable[[Iterator[Any]], Iterable[Any]]) -> LocalRows:  # noqa: N802
+        return LocalRows(self._context, lambda: [list(function(iter(part))) for part in self._parts()])
+
+    def mapPartitionsWithIndex(  # noqa: N802
+        self, function: Callable[[int, Iterator[Any]], Iterable[Any]]
+    ) -> LocalRows:
+        return LocalRows(
+            self._context, lambda: [list(function(index, iter(part))) for index, part in enumerate(self._parts())]
+        )
+
+    def partitionBy(self, count: int, function: Callable[[Any], int]) -> LocalRows:  # noqa: N802
+        def shuffled() -> list[list[Any]]:
+            targets: list[list[Any]] = [[] for _ in range(count)]
+            for part in self._parts():
+                for row in pickle.loads(pickle.dumps(part)):
+                    targets[function(row[0]) % count].append(row)
+            for target in targets:
+                self._context.rng.shuffle(target)
+            return targets
+
+        return LocalRows(self._context, shuffled)
+
+    def union(self, other: LocalRows) -> LocalRows:
+        return LocalRows(self._context, lambda: self._parts() + other._parts())
+
+    def persist(self, level: object) -> LocalRows:
+        self._is_persisted = True
+        return self
+
+    def unpersist(self) -> LocalRows:
+        self._kept = None
+        return self
+
+    def collect(self) -> list[Any]:
+        rows = [row for part in self._parts() for row in part]
+        return cast("list[Any]", pickle.loads(pickle.dumps(rows)))

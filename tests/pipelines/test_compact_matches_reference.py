@@ -1,0 +1,231 @@
+"""The pipeline keeps exactly what the reference compactor keeps, for the same reasons: random logs, random terms.
+
+Most logs go through the real driver on an in-process stand-in for Spark, with tiny chunks, grains and buckets, so that
+a few hundred bytes are cut up like gigabytes. A few go through Spark itself.
+
+A failure names its seed. ``SEXTON_SEEDS=100000 pytest …`` tries more of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from sexton.compaction import plan, survey
+from sexton.compaction.config import TopicConfig
+from sexton.compaction.reference import Compacted, compact, fold_by_key
+from sexton.compaction.rules import Terms
+from sexton.compaction.survey import LogSurvey
+from sexton.logdir.partition import open_partition
+from sexton.pipelines import compact as pipeline
+from sexton.pipelines import index_pass, rewrite_pass
+from sexton.pipelines.compact import Report, Request
+from sexton.records import indexes, names
+from sexton.records.batch import Batch, ControlType
+from tests import logs
+from tests.pipelines.local_context import LocalContext
+
+SEED_COUNT = int(os.environ.get("SEXTON_SEEDS", "320"))
+SEEDS_PER_TEST = 40
+SPARK_SEEDS = range(1_000_000, 1_000_010)
+
+AbortedEntry = tuple[int, ...]
+
+
+@dataclass
+class Case:
+    """One partition on disk, what to do with it, and what must come out."""
+
+    directory: Path
+    first_dirty: int
+    terms: Terms
+    config: TopicConfig
+    before: list[Batch]
+    files: dict[str, bytes]
+    expected: Compacted
+
+
+def make_case(rng: random.Random, directory: Path) -> Case:
+    log = logs.random_log(rng)
+    while not log.bounds():
+        log = logs.random_log(rng)
+    bound = rng.choice([log.bounds()[-1], rng.choice(log.bounds())])
+    config = TopicConfig(
+        cleanup_policy=frozenset({"compact"}),
+        segment_bytes=rng.choice([1, 300, 1000, 1 << 30]),
+        index_interval_bytes=rng.choice([0, 200, 4096]),
+        producer_id_expiration_ms=rng.choice([0, logs.RETENTION_MS, 10 * logs.RETENTION_MS]),
+    )
+    logs.write_partition(log, directory, transaction_indexes=rng.random() < 0.8)
+    first_dirty = log.bases[0] if log.clean_below is None else log.clean_below
+    return case_of(directory, first_dirty, logs.random_terms(rng, log, bound), config)
+
+
+def case_of(directory: Path, first_dirty: int, terms: Terms, config: TopicConfig) -> Case:
+    before = logs.read_batches(directory)
+    producers = logs.producers_of(before, terms.now_ms, config.producer_id_expiration_ms)
+    expected = compact(before, terms, producers)
+    return Case(directory, first_dirty, terms, config, before, logs.contents(directory), expected)
+
+
+def next_pass(rng: random.Random, case: Case) -> Case:
+    """The same partition some time later: its front is what the pipeline itself wrote."""
+    log = logs.Log(list(logs.read_segments(case.directory)), list(logs.read_segments(case.directory).values()))
+    bound = rng.choice([case.terms.bound, *[base for base in log.bounds() if base >= case.terms.bound]])
+    later_ms = case.terms.now_ms + rng.choice([1, logs.RETENTION_MS, 2 * logs.RETENTION_MS])
+    terms = replace(logs.random_terms(rng, log, bound), now_ms=later_ms)
+    return case_of(case.directory, max(case.terms.bound, case.first_dirty), terms, case.config)
+
+
+def run(context: SparkContext, cases: Sequence[Case]) -> list[Report]:
+    opened = [open_partition(case.directory) for case in cases]
+    requests = []
+    for case, log, surveyed in zip(cases, opened, pipeline.survey_logs(context, opened), strict=True):
+        assert isinstance(surveyed, LogSurvey), surveyed
+        requests.append(Request(log, surveyed, case.config, case.terms, case.first_dirty))
+    return pipeline.compact(context, requests)
+
+
+def check(case: Case, report: Report) -> None:
+    assert report.failure is None, report.failure
+    check_records(case)
+    check_tally(case, report)
+    check_files(case, report)
+    for base, batches in logs.read_segments(case.directory).items():
+        check_indexes(case, base, batches)
+
+
+def check_records(case: Case) -> None:
+    after = logs.read_batches(case.directory)
+    assert [_without_size(batch) for batch in after] == [_without_size(batch) for batch in case.expected.batches]
+    assert fold_by_key(after) == fold_by_key(case.before), "rule 3"
+
+
+def check_tally(case: Case, report: Report) -> None:
+    expected = Counter(int(verdict.fate) for verdict in case.expected.verdicts)
+    assert {fate: count for fate, count in report.tally.counts.items() if count} == dict(expected)
+
+
+def check_files(case: Case, report: Report) -> None:
+    strays = [path.name for path in case.directory.iterdir() if path.suffix in (".cleaned", ".swap", ".deleted")]
+    assert strays == []
+    assert report.is_changed == (logs.contents(case.directory) != case.files)
+    log = open_partition(case.directory)
+    assert log.cleaner_offset == max(case.terms.bound, case.first_dirty)
+    below = [segment for segment in log.segments if segment.base_offset < case.terms.bound]
+    assert report.segments_after == len(below)
+    assert report.bytes_after == sum(segment.size_bytes for segment in below)
+
+
+def check_indexes(case: Case, base: int, batches: Sequence[Batch]) -> None:
+    facts = facts_of(base, batches)
+    offset_index = _read(case.directory / names.offset_index_file_name(base))
+    time_index = _read(case.directory / names.time_index_file_name(base))
+    transaction_index = _read(case.directory / names.transaction_index_file_name(base))
+    assert indexes.check_offset_index(offset_index, facts) == ()
+    assert indexes.check_time_index(time_index, facts) == ()
+    assert indexes.check_transaction_index(transaction_index, facts) == ()
+    check_positions(offset_index, base, batches)
+    if _read(case.directory / names.log_file_name(base)) == case.files.get(names.log_file_name(base)):
+        assert transaction_index == case.files.get(names.transaction_index_file_name(base), b"")
+    else:
+        check_aborted_entries(case, transaction_index, batches)
+
+
+def facts_of(base: int, batches: Sequence[Batch]) -> indexes.SegmentFacts:
+    newest = max((batch.max_timestamp_ms for batch in batches), default=-1)
+    holder = next((batch.last_offset for batch in batches if batch.max_timestamp_ms == newest), -1)
+    end = batches[-1].next_offset if batches else base
+    return indexes.SegmentFacts(base, end, sum(batch.size_bytes for batch in batches), newest, holder)
+
+
+def check_positions(content: bytes, base: int, batches: Sequence[Batch]) -> None:
+    starts = np.cumsum([0] + [batch.size_bytes for batch in batches]).tolist()
+    ends = {position: batch.last_offset for position, batch in zip(starts, batches, strict=False)}
+    for entry in indexes.decode_offset_index(content):
+        assert ends.get(int(entry["position"])) == base + int(entry["relative_offset"])
+
+
+def check_aborted_entries(case: Case, content: bytes, batches: Sequence[Batch]) -> None:
+    """An aborted transaction stays in the index of the segment that holds its marker, as long as the marker does."""
+    known: dict[int, AbortedEntry] = {entry[2]: entry for entry in logs.aborted_entries(case.before)}
+    for name, old in case.files.items():
+        if name.endswith(names.TRANSACTION_INDEX_SUFFIX):
+            known.update({entry[2]: entry for entry in _decode_aborted(old)})
+    markers = [batch.last_offset for batch in batches if batch.control_type == ControlType.ABORT]
+    assert _decode_aborted(content) == [known[offset] for offset in markers if offset in known]
+
+
+def _decode_aborted(content: bytes) -> list[AbortedEntry]:
+    columns = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+    return [tuple(int(entry[name]) for name in columns) for entry in indexes.decode_transaction_index(content)]
+
+
+def _without_size(batch: Batch) -> Batch:
+    return replace(batch, size_bytes=0)
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def cut_up(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a small log go through every loop that a large one goes through."""
+    monkeypatch.setattr(plan, "CHUNK_BYTES_MIN", rng.choice([1, 200, 1000, 1 << 20]))
+    monkeypatch.setattr(plan, "CHUNK_RECORDS_MAX", rng.choice([1, 10, 1 << 20]))
+    monkeypatch.setattr(plan, "BUCKET_ENTRIES", rng.choice([1, 3, 1 << 17]))
+    monkeypatch.setattr(survey, "GRAIN_BYTES", rng.choice([1, 150, 1 << 20]))
+    monkeypatch.setattr(survey, "GRAIN_RECORDS", rng.choice([1, 5, 1 << 20]))
+    monkeypatch.setattr(index_pass, "UNPACK_STEP_BYTES", rng.choice([1, 100, 1 << 20]))
+    monkeypatch.setattr(rewrite_pass, "BUFFER_BYTES", rng.choice([1, 500, 1 << 20]))
+    monkeypatch.setattr(rewrite_pass, "LINKED_RUN_BYTES_MIN", rng.choice([1, 200, 1 << 20]))
+    monkeypatch.setattr(pipeline, "REDUCE_BYTES", rng.choice([24, 1 << 20]))
+
+
+@pytest.mark.parametrize("first_seed", range(0, SEED_COUNT, SEEDS_PER_TEST))
+def test_pipeline_keeps_what_the_reference_keeps(
+    first_seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # durability has its own tests
+    for seed in range(first_seed, min(SEED_COUNT, first_seed + SEEDS_PER_TEST)):
+        rng = random.Random(seed)
+        cut_up(rng, monkeypatch)
+        context = LocalContext(rng).as_spark
+        case = make_case(rng, tmp_path / f"log-{seed}" / "topic-0")
+        try:
+            check(case, run(context, [case])[0])
+            case = next_pass(rng, case)
+            check(case, run(context, [case])[0])
+        except BaseException as error:
+            error.add_note(f"seed {seed}, {case.terms}, {case.config}")
+            raise
+        shutil.rmtree(tmp_path / f"log-{seed}")
+
+
+def test_many_partitions_go_through_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(1)
+    cut_up(rng, monkeypatch)
+    cases = [make_case(rng, tmp_path / f"topic-{index}") for index in range(8)]
+    for case, report in zip(cases, run(LocalContext(rng).as_spark, cases), strict=True):
+        check(case, report)
+
+
+@pytest.mark.spark
+def test_spark_itself_keeps_what_the_reference_keeps(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "CHUNK_BYTES_MIN", 500)
+    monkeypatch.setattr(plan, "BUCKET_ENTRIES", 5)
+    cases = [make_case(random.Random(seed), tmp_path / f"topic-{seed}") for seed in SPARK_SEEDS]
+    for case, report in zip(cases, run(spark.sparkContext, cases), strict=True):
+        check(case, report)
