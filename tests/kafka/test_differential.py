@@ -1,0 +1,257 @@
+"""Kafka's cleaner and Sexton, each on a copy of the same random logs.
+
+Copy A is cleaned by a real broker, copy B by `--independent` compaction, which claims to do what Kafka does. What
+they leave must be the same, batch by batch; the differences that are meant are named here and in docs/compaction.md.
+Then a broker serves what Sexton left, and more is written to it for the next round: tombstones need a second round to
+go, markers a third.
+
+Another seed: `pytest tests/kafka/test_differential.py --seed 7`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sexton.compaction import reference
+from sexton.compaction.rules import Fate
+from sexton.pipelines.compact import Report
+from sexton.pipelines.offline import Coordination, Options, compact_directories
+from sexton.records import checkpoints
+from sexton.records.batch import DELETE_HORIZON, Batch, Header, decode_all
+from tests.kafka import KafkaCluster, dump_log
+from tests.kafka.workload import (
+    Mix,
+    consume_committed,
+    create_topics,
+    draw_mixes,
+    fold_rows,
+    write_all,
+)
+
+Name = tuple[str, int]
+Fold = dict[bytes, tuple[int, bytes | None]]
+
+CLEAN_TIMEOUT_S: Final = 90
+"""Kafka's cleaner takes two seconds for all logs here, when it has a core."""
+
+NO_CLEANING: Final = {"log.cleaner.min.cleanable.ratio": 1.0}
+CLEAN_AT_ONCE: Final = {"log.cleaner.min.cleanable.ratio": 0.0, "log.cleaner.backoff.ms": 100}
+
+APPENDED_SHARE: Final = 0.4
+"""How much a later round adds to what the first one wrote: enough to close segments."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: how many topics, how many rounds, and whose copy the next round continues from."""
+
+    version: str
+    topics: int
+    rounds: int
+    continues_from: str
+
+
+PLANS: Final = (Plan("4.3.0", 18, 3, "sexton"), Plan("3.9.2", 9, 2, "kafka"))
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.version)
+def test_kafka_and_sexton_leave_the_same_records(plan: Plan, seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    mixes = draw_mixes(seed, plan.topics)
+    base = tmp_path / "round-0"
+    with KafkaCluster(plan.version, base_dir=base, settings=NO_CLEANING, keep=True) as kafka:
+        create_topics(kafka, mixes)
+        opened = write_all(kafka, mixes)
+        kafka.stop()
+    assert opened, "one transaction should have stayed open"
+    for number in range(1, plan.rounds + 1):
+        base = check_round(plan, mixes, base, tmp_path / f"round-{number}", number, spark)
+
+
+def check_round(plan: Plan, mixes: Sequence[Mix], base: Path, target: Path, number: int, spark: SparkSession) -> Path:
+    """Clean two copies, compare them, serve Sexton's, and append to the one that the next round starts from."""
+    copies = {"kafka": target / "kafka", "sexton": target / "sexton"}
+    for copy in copies.values():
+        shutil.copytree(base, copy)
+    before = read_logs(base)
+    reports = clean_with_sexton(spark, copies["sexton"])
+    check_work_was_done(reports, number)
+    clean_with_kafka(copies["kafka"], plan.version, bounds(reports))
+
+    by_kafka, by_sexton = read_logs(copies["kafka"]), read_logs(copies["sexton"])
+    folds = {name: fold(log) for name, log in before.items()}
+    for name in before:
+        compare(f"{name} in round {number}", by_kafka[name], by_sexton[name])
+        assert fold(by_kafka[name]) == folds[name]
+        assert fold(by_sexton[name]) == folds[name]
+    assert cleaner_offsets(copies["sexton"], before) == cleaner_offsets(copies["kafka"], before)
+    check_dump_tool(copies["sexton"], plan.version)
+
+    is_last = number == plan.rounds
+    with KafkaCluster.adopt(copies["sexton"], plan.version, NO_CLEANING) as kafka:
+        check_served(kafka, folds)
+        if not is_last and plan.continues_from == "sexton":
+            write_all(kafka, mixes, number, APPENDED_SHARE)
+        kafka.stop()
+    if not is_last and plan.continues_from == "kafka":
+        with KafkaCluster.adopt(copies["kafka"], plan.version, NO_CLEANING) as kafka:
+            write_all(kafka, mixes, number, APPENDED_SHARE)
+            kafka.stop()
+    return copies[plan.continues_from]
+
+
+# ---- The two cleaners.
+
+
+def clean_with_sexton(spark: SparkSession, base_dir: Path) -> list[Report]:
+    options = Options(time.time_ns() // 1_000_000, Coordination.INDEPENDENT)
+    reports = compact_directories(spark.sparkContext, [data_dir(base_dir)], options)
+    assert [report.failure for report in reports if report.failure is not None] == []
+    return [report for report in reports if report.name.startswith("mix-")]
+
+
+def bounds(reports: Sequence[Report]) -> dict[Name, int]:
+    return {partition_name(report.name): report.bound for report in reports if not report.nothing_to_do}
+
+
+def clean_with_kafka(base_dir: Path, version: str, up_to: Mapping[Name, int]) -> None:
+    with KafkaCluster.adopt(base_dir, version, CLEAN_AT_ONCE) as kafka:
+        deadline_s = time.monotonic() + CLEAN_TIMEOUT_S
+        while (missing := not_cleaned(base_dir, up_to)) and time.monotonic() < deadline_s:
+            time.sleep(0.2)
+        assert not missing, f"Kafka's cleaner did not reach {missing} in {CLEAN_TIMEOUT_S} s"
+        kafka.stop()
+
+
+def not_cleaned(base_dir: Path, up_to: Mapping[Name, int]) -> dict[Name, int]:
+    reached = checkpoints.read_offset_checkpoint(data_dir(base_dir) / checkpoints.CLEANER_OFFSET_CHECKPOINT)
+    return {name: offset for name, offset in up_to.items() if reached.get(name, 0) < offset}
+
+
+def check_work_was_done(reports: Sequence[Report], number: int) -> None:
+    """A test that compares logs nobody changed shows nothing."""
+    assert len(bounds(reports)) >= len(reports) // 2
+    happened = {Fate(fate) for report in reports for fate in report.tally.counts}
+    expected = [
+        {Fate.SUPERSEDED, Fate.ABORTED, Fate.KEYLESS_DROPPED, Fate.TOMBSTONE_STARTS_HORIZON, Fate.MARKER_HAS_DATA},
+        {Fate.TOMBSTONE_EXPIRED, Fate.TOMBSTONE_WAITS_FOR_HORIZON, Fate.MARKER_STARTS_HORIZON},
+        {Fate.MARKER_EXPIRED, Fate.MARKER_WAITS_FOR_HORIZON},
+    ]
+    assert expected[number - 1] <= happened, f"round {number} had only {sorted(happened)}"
+
+
+# ---- What they left.
+
+
+def compare(place: str, by_kafka: Sequence[Batch], by_sexton: Sequence[Batch]) -> None:
+    kafka_rows, sexton_rows = data_rows(by_kafka), data_rows(by_sexton)
+    assert sexton_rows == kafka_rows, place
+    assert markers(by_sexton) == markers(by_kafka), place
+    assert [frame(batch) for batch in by_sexton] == [frame(batch) for batch in by_kafka], place
+
+
+def data_rows(log: Sequence[Batch]) -> list[tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]]:
+    return [
+        (record.offset, record.timestamp_ms, record.key, record.value, record.headers)
+        for batch in log
+        if not batch.is_control
+        for record in batch.records
+    ]
+
+
+def markers(log: Sequence[Batch]) -> list[tuple[int, int, int, int]]:
+    return [
+        (batch.last_offset, int(batch.control_type), batch.producer_id, batch.producer_epoch)
+        for batch in log
+        if batch.is_control
+    ]
+
+
+def frame(batch: Batch) -> tuple[int, ...]:
+    """A batch's header without what is meant to differ.
+
+    The base timestamp: Kafka takes the first surviving record's, Sexton keeps the batch's, so that surviving records
+    can be copied byte for byte; no reader sees it, for each record's timestamp is the sum. Where it is a delete
+    horizon, it is the time of the cleaning, and the two ran seconds apart.
+    """
+    return (
+        batch.base_offset,
+        batch.last_offset,
+        batch.attributes,
+        batch.max_timestamp_ms,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.leader_epoch,
+        batch.record_count,
+        batch.attributes & DELETE_HORIZON,
+    )
+
+
+def fold(log: Sequence[Batch]) -> Fold:
+    return {key: (record.offset, record.value) for key, record in reference.fold_by_key(log).items()}
+
+
+def check_served(kafka: KafkaCluster, folds: Mapping[Name, Fold]) -> None:
+    """A broker takes the directory as it is, and its consumers see the same."""
+    assert kafka.recoveries(1) == []
+    served = consume_committed(kafka.bootstrap, folds)
+    assert {name: fold_rows(rows) for name, rows in served.items()} == folds
+    assert [warning for warning in kafka.warnings(1) if GROUP_TOPIC_RACE not in warning] == []
+
+
+def check_dump_tool(base_dir: Path, version: str) -> None:
+    """The tool reports what it does not like in its text, and goes on."""
+    files = [
+        path
+        for directory in partition_dirs(base_dir).values()
+        for kind in ("*.log", "*.index", "*.timeindex", "*.txnindex", "*.snapshot")
+        for path in sorted(directory.glob(kind))
+    ]
+    text = dump_log(files, "--deep-iteration", version=version)
+    complaints = [line for line in text.splitlines() if any(word in line.lower() for word in COMPLAINTS)]
+    assert complaints == []
+
+
+GROUP_TOPIC_RACE: Final = "Auto topic creation failed for __consumer_offsets with error 'TOPIC_ALREADY_EXISTS'"
+"""A consumer asks for its coordinator, twice; it is no word about a log."""
+
+COMPLAINTS: Final = ("mismatch", "out of order", "corrupt", "isvalid: false", "could not", "exception", "not indexed")
+
+
+# ---- Directories.
+
+
+def data_dir(base_dir: Path) -> Path:
+    return base_dir / "node-1" / "data"
+
+
+def partition_name(text: str) -> Name:
+    topic, _, partition = text.rpartition("-")
+    return topic, int(partition)
+
+
+def partition_dirs(base_dir: Path) -> dict[Name, Path]:
+    return {partition_name(path.name): path for path in sorted(data_dir(base_dir).glob("mix-*"))}
+
+
+def read_log(directory: Path) -> list[Batch]:
+    return [batch for path in sorted(directory.glob("*.log")) for batch in decode_all(path.read_bytes(), str(path))]
+
+
+def read_logs(base_dir: Path) -> dict[Name, list[Batch]]:
+    return {name: read_log(directory) for name, directory in partition_dirs(base_dir).items()}
+
+
+def cleaner_offsets(base_dir: Path, names: Mapping[Name, object]) -> dict[Name, int]:
+    offsets = checkpoints.read_offset_checkpoint(data_dir(base_dir) / checkpoints.CLEANER_OFFSET_CHECKPOINT)
+    return {name: offset for name, offset in offsets.items() if name in names}
