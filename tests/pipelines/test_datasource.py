@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, InputPartition, IsNotNull, LessThanOrEqual
 from pyspark.sql.types import StructType
 
+from sexton.compaction import survey
 from sexton.compaction.reference import fold_by_key
 from sexton.errors import CorruptLogError, NotALogError
 from sexton.pipelines import arrow_columns, datasource
@@ -155,16 +156,21 @@ def test_the_fold_of_read_committed_rows_is_the_references_fold(tmp_path: Path) 
 
 
 def test_runs_and_tasks_of_any_size_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = logs.random_log(random.Random(3), 60)
+    segments = [
+        [logs.data(*[(b"k", b"v" * at)] * 4, at=base + at, attributes=at // 4 % 5) for at in range(0, 80, 4)]
+        for base in (0, 80)
+    ]
+    log = logs.Log([0, 80], segments)
     directory = write(log, tmp_path)
     monkeypatch.setattr(arrow_columns, "RUN_BYTES", 100)
     monkeypatch.setattr(arrow_columns, "RUN_RECORDS", 3)
     monkeypatch.setattr(arrow_columns, "SCAN_ROWS", 4)
+    monkeypatch.setattr(survey, "GRAIN_RECORDS", 8)
     monkeypatch.setattr(datasource, "TASK_BYTES", 500)
     reader = KafkaLogReader(parse_options({"path": str(directory), "includeControl": "true"}), SCHEMA)
-    assert len(reader.partitions()) > 3
+    assert len(reader.partitions()) > len(log.segments)
     batches = list(_batches(reader))
-    assert len(batches) > len(log.segments)
+    assert len(batches) == len(log.batches)
     assert [row for batch in batches for row in batch.to_pylist()] == expected_rows(log)
 
 
