@@ -5,6 +5,6 @@
 
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.jars import DEFAULT_VERSION, VERSIONS, HarnessError
-from tests.kafka.tools import dump_log, run_tool
+from tests.kafka.tools import DUMP_FAULTS, dump_log, run_tool
 
-__all__ = ["DEFAULT_VERSION", "VERSIONS", "HarnessError", "KafkaCluster", "dump_log", "run_tool"]
+__all__ = ["DEFAULT_VERSION", "DUMP_FAULTS", "VERSIONS", "HarnessError", "KafkaCluster", "dump_log", "run_tool"]

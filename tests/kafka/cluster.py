@@ -121,6 +121,9 @@ NOISE: Final[Mapping[str, re.Pattern[str]]] = {
     "a controller registered during an election": re.compile(
         r"apiKey=CONTROLLER_REGISTRATION.*NotControllerException", re.DOTALL
     ),
+    "two consumers were the first to ask for a coordinator": re.compile(
+        r"Auto topic creation failed for __\w+ with error 'TOPIC_ALREADY_EXISTS'"
+    ),
     "a connection was closed twice at shutdown": re.compile(r"close NetworkClient that has already been closed"),
 }
 """What healthy nodes warn about at start and stop, by reason. Nothing about a log's files belongs here."""
@@ -551,7 +554,7 @@ class KafkaCluster:
         """Segments that the last start did not take as they were, but read whole and indexed anew.
 
         None after a clean stop, unless an `.index` is missing: Kafka then opens indexes without looking into
-        them, damaged or not. To have their content judged, ask `dump_log(index, "--index-sanity-check")`.
+        them, damaged or not. To have their content judged, look for DUMP_FAULTS in `dump_log(index)`.
         """
         return [
             event.text

@@ -6,7 +6,7 @@ They are the foreign oracle of the tests: what `dump_log` prints about a segment
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,20 @@ DUMP_TOOL: Final = "org.apache.kafka.tools.DumpLogSegments"
 DUMP_TOOL_BEFORE_4: Final = "kafka.tools.DumpLogSegments"
 
 
+DUMP_FAULTS: Final = (
+    "isvalid: false",
+    "Mismatches in :",
+    "Found timestamp mismatch in :",
+    "Found out of order timestamp in :",
+    "The following indexed offsets are not found in :",
+)
+"""How DumpLogSegments words a bad checksum, offset index or time index. It also prints "Non-consecutive offsets
+in", which is no fault of a log that was compacted."""
+
+LOGGING_CHATTER: Final = ("log4j:WARN", "SLF4J:")
+"""How a logging library starts the lines in which it misses its configuration, which tools do without."""
+
+
 def tool_command(main_class: str, *args: str, version: str = DEFAULT_VERSION) -> list[str]:
     """The command line of a tool, for callers that want the process: to feed it, or to run several."""
     return [java(), *TOOL_JVM_OPTIONS, "-cp", classpath(version), main_class, *args]
@@ -41,6 +55,12 @@ def run_tool(
 
     E.g. `run_tool("org.apache.kafka.tools.TopicCommand", "--list", "--bootstrap-server", kafka.bootstrap)`.
     """
+    return _run(main_class, args, version, stdin, timeout_s).stdout
+
+
+def _run(
+    main_class: str, args: Sequence[str], version: str, stdin: str, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
     try:
         done = subprocess.run(
             tool_command(main_class, *args, version=version),
@@ -60,7 +80,7 @@ def run_tool(
             f"{main_class} {' '.join(args)} of Kafka {version} failed with exit code {done.returncode}.\n"
             f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
         )
-    return done.stdout
+    return done
 
 
 def dump_log(
@@ -71,8 +91,9 @@ def dump_log(
 ) -> str:
     """What Kafka prints about `.log`, `.index`, `.timeindex`, `.txnindex` or `.snapshot` files.
 
-    Useful flags: `--print-data-log`, `--deep-iteration`, `--index-sanity-check`, `--verify-index-only`. The
-    tool reports a bad index in its text and still exits with 0, so read the text.
+    Useful flags: `--print-data-log`, `--deep-iteration`, `--verify-index-only`, and `--index-sanity-check`, which
+    looks at an index's size and last entry only. What the tool finds wrong it prints, nearly always, and exits
+    with 0: look for DUMP_FAULTS in the text. It prints most of them on its standard error, hence last here.
     """
     files = [str(path) for path in ([paths] if isinstance(paths, Path) else paths)]
     if not files:
@@ -83,7 +104,9 @@ def dump_log(
         if not Path(file).is_file():
             raise HarnessError(f"there is no file {file} to dump")
     main_class = DUMP_TOOL_BEFORE_4 if version.startswith("3.") else DUMP_TOOL
-    return run_tool(main_class, "--files", ",".join(files), *flags, version=version, timeout_s=timeout_s)
+    done = _run(main_class, ("--files", ",".join(files), *flags), version, "", timeout_s)
+    findings = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith(LOGGING_CHATTER)]
+    return done.stdout + "".join(findings)
 
 
 def format_storage(configs: Iterable[Path], cluster_id: str, *args: str, version: str = DEFAULT_VERSION) -> None:
