@@ -47,6 +47,7 @@ import contextlib
 import itertools
 import mmap
 import os
+import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ from sexton.records.names import (
 
 REQUIRED_KINDS: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 SEGMENT_KINDS: Final = (*REQUIRED_KINDS, TRANSACTION_INDEX_SUFFIX)
+_STRANGER = re.compile(r"([0-9]{20})(\..+)(\.cleaned|\.swap|\.deleted)")
 _INDEX_ENTRY = struct.Struct(">ii")  # relative offset, position
 
 
@@ -261,7 +263,7 @@ def _check_leftovers(partition_dir: Path, found: Iterable[SegmentFile], new: Seq
     ours = {segment.base_offset for segment in new}
     for file in found:
         earlier = file.state == CLEANED_SUFFIX and file.base_offset < new[-1].end_offset
-        stranger = earlier and file.base_offset not in ours
+        stranger = earlier and (file.base_offset not in ours or file.kind not in SEGMENT_KINDS)
         if file.state in (SWAP_SUFFIX, DELETED_SUFFIX) or stranger:
             raise _refused(str(partition_dir), f"{file.name} is left over from another replacement")
 
@@ -399,8 +401,16 @@ def _scan(partition_dir: Path) -> list[SegmentFile]:
     if not partition_dir.is_dir():
         raise NotALogError("no such directory", str(partition_dir), "Name a partition directory, such as orders-0")
     with os.scandir(partition_dir) as entries:
-        parsed = [parse_segment_file(entry.name) for entry in entries if entry.is_file()]
+        parsed = [_parse(entry.name) for entry in entries if entry.is_file()]
     return sorted((file for file in parsed if file is not None), key=lambda file: file.name)
+
+
+def _parse(name: str) -> SegmentFile | None:
+    """Also a stranger such as `<offset>.log.part3.cleaned`: the loader looks at how a name starts and ends, so even
+    such a file voids the `.swap` files above it, and must not be overlooked."""
+    if stranger := _STRANGER.fullmatch(name):
+        return SegmentFile(int(stranger[1]), stranger[2], stranger[3])
+    return parse_segment_file(name)
 
 
 def _select(
