@@ -4,4 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from sexton.cli.log_dump import dump
+
 app = typer.Typer(help="Look into a log: what is in it, and what becomes of it.", no_args_is_help=True)
+app.command()(dump)

@@ -49,8 +49,10 @@ def main() -> None:
     try:
         app()
     except SextonError as error:
+        sys.stdout.flush()  # what was printed before it failed comes before what failed
         if "--json" in sys.argv[1:]:
-            show.print_json({"error": show.error_dict(error)})
+            # On one line, because what came before may be one document a line.
+            typer.echo(show.json_text({"error": show.error_dict(error)}))
         else:
             show.print_error(error)
         sys.exit(error.exit_code)

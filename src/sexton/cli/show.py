@@ -72,7 +72,32 @@ def time_text(timestamp_ms: int | None) -> str:
 
 
 def json_text(value: object) -> str:
+    """One line."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def bytes_json(data: bytes | None) -> dict[str, str] | None:
+    """Bytes for programs, without loss: as text where they are text, as hex digits where not."""
+    if data is None:
+        return None
+    try:
+        return {"utf8": data.decode()}
+    except UnicodeDecodeError:
+        return {"hex": data.hex()}
+
+
+def quoted(data: bytes | None, size_max: int | None = None) -> str:
+    """Bytes for people: "text", 0x00ff or null. A terminal gets no control characters from somebody's records."""
+    if data is None:
+        return "null"
+    left_out = 0 if size_max is None else max(0, len(data) - size_max)
+    more = f"… ({left_out:,} more bytes)" if left_out else ""
+    shown = data[: len(data) - left_out]
+    try:
+        text = shown.decode()
+    except UnicodeDecodeError:
+        return f"0x{shown.hex()}{more}"
+    return json.dumps(text, ensure_ascii=not text.isprintable()) + more
 
 
 def print_json(value: object) -> None:
