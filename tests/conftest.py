@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from sexton.pipelines import session
+
+# A first call may have to compile a kernel, and machines are busy: how long an example takes says nothing.
+settings.register_profile("sexton", deadline=None, print_blob=True)
+settings.load_profile("sexton")
 
 
 @pytest.fixture(scope="session")

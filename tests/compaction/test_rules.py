@@ -567,7 +567,7 @@ def compactions(draw: st.DrawFn) -> tuple[list[Batch], Terms, list[LastOfProduce
     return log.batches, logs.random_terms(rng, log, bound), producers
 
 
-any_log = settings(max_examples=150, deadline=None)
+any_log = settings(max_examples=150)
 
 
 @any_log

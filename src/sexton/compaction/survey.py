@@ -91,8 +91,13 @@ class LogSurvey:
         return min(found) if found else None
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        first_open = self.first_open_offset
-        return high_watermark if first_open is None else min(high_watermark, first_open)
+        """Nothing below it can change its mind: a marker at or above the high watermark may still be truncated."""
+        markers = self.events.markers
+        undecided = markers["first_data_offset"][
+            (markers["offset"] >= high_watermark) & (markers["first_data_offset"] != NO_OFFSET)
+        ]
+        first = np.concatenate([undecided, self.events.open_first_offsets]).min(initial=high_watermark)
+        return int(first)
 
 
 def survey_segment(data: Bytes, base_offset: int, place: str) -> SegmentSurvey:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sexton.compaction import columns
 from sexton.compaction.kernels import newest
-from sexton.compaction.plan import Chunk, PartitionWork, Slice
+from sexton.compaction.plan import CHUNK_RECORDS_MAX, Chunk, PartitionWork, Slice
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import CorruptLogError, SextonError
 from sexton.logdir.partition import mapped
@@ -29,6 +29,12 @@ from sexton.records.keyhash import HashKey
 
 UNPACK_STEP_BYTES = 4 * 1024 * 1024
 """Packed bytes that are unpacked before their records are hashed: enough to make a kernel call cheap."""
+
+UNPACKED_STEP_BYTES = 64 * 1024 * 1024
+"""...or so many unpacked ones: batches of equal records can unfold a thousandfold."""
+
+RECORD_BYTES_MIN = 7
+"""Length, attributes, two deltas, key and value length, header count. A batch that claims more records lies."""
 
 NOTES = -1
 """The bucket of rows that carry notes (what a task counted, or why it failed) past the reduction."""
@@ -57,11 +63,12 @@ ChunkRow = tuple[int, "bytes | Note"]
 
 def index_chunk(chunk: Chunk, work: PartitionWork, key: HashKey, dirty_keys: Filter | None) -> Iterator[BucketRow]:
     """One row per bucket that the chunk has entries for. Clean chunks are sieved through ``dirty_keys`` first."""
-    entries = cast(Entries, scratch.take("entries", ENTRY, chunk.record_count))
+    # The survey's record counts are not covered by a CRC that was checked, so they are only a hint.
+    entries = cast(Entries, scratch.take("entries", ENTRY, min(chunk.record_count, CHUNK_RECORDS_MAX)))
     filled = keyless_count = 0
     try:
         for piece in chunk.slices:
-            filled, keyless = _index_slice(piece, chunk, work, key, entries, filled)
+            entries, filled, keyless = _index_slice(piece, chunk, work, key, entries, filled)
             keyless_count += keyless
     except SextonError as failure:
         yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(failure=failure))
@@ -140,8 +147,8 @@ def _strike(
 
 def _index_slice(
     piece: Slice, chunk: Chunk, work: PartitionWork, key: HashKey, entries: Entries, filled: int
-) -> tuple[int, int]:
-    """Append the slice's entries; returns how full ``entries`` is and how many records had no key."""
+) -> tuple[Entries, int, int]:
+    """Append the slice's entries; returns them, grown if need be, how many there are, and how many had no key."""
     keyless_flags = _keyless_flags(chunk.is_dirty, work.terms.drop_keyless)
     keyless_count = 0
     with mapped(piece.path) as data:
@@ -151,6 +158,11 @@ def _index_slice(
         facts = columns.facts_of(table, work, TransactionIndex(work.markers))
         skip = columns.is_aborted(table, facts) | ((table["attributes"] & CONTROL) != 0)
         for rows, buffer, starts, ends in _unpacked(data, table, skip, work.max_batch_bytes, piece.path):
+            counts = np.where(skip[rows], 0, table["record_count"][rows])
+            too_many = np.flatnonzero(counts > (ends - starts) // RECORD_BYTES_MIN)
+            if len(too_many):
+                raise unparsable(piece.path, int(table["position"][rows][too_many[0]]))
+            entries = _with_room(entries, filled, int(counts.sum(dtype=np.int64)))
             filled, bad, keyless = hash_records(
                 buffer,
                 starts,
@@ -166,7 +178,15 @@ def _index_slice(
             if bad >= 0:
                 raise unparsable(piece.path, int(table["position"][rows][bad]))
             keyless_count += keyless
-    return filled, keyless_count
+    return entries, filled, keyless_count
+
+
+def _with_room(entries: Entries, filled: int, count: int) -> Entries:
+    if filled + count <= len(entries):
+        return entries
+    grown = cast(Entries, scratch.take("entries", ENTRY, max(filled + count, 2 * len(entries))))
+    grown[:filled] = entries[:filled]
+    return grown
 
 
 def _keyless_flags(is_dirty: bool, drop_keyless: bool) -> int:
@@ -206,7 +226,7 @@ def _unpacked_run(
         positions = table["position"][start:last].tolist()
         sizes = table["size"][start:last].tolist()
         codecs_used = (table["attributes"][start:last] & CODEC_MASK).tolist()
-        while index < last and packed_bytes < UNPACK_STEP_BYTES:
+        while index < last and packed_bytes < UNPACK_STEP_BYTES and end_position < UNPACKED_STEP_BYTES:
             row = index - start
             position, size = positions[row], sizes[row]
             packed = view[position + HEADER_BYTES : position + size]

@@ -41,6 +41,9 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 
+OFFSET_MAX = 2**61 - 1
+"""Two bits less than Kafka's: an index entry keeps flags below the offset. No log gets near either."""
+
 NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
 NO_SEQUENCE = -1
@@ -217,7 +220,7 @@ def decode_header(data: bytes | memoryview, position: int, place: str = "") -> B
     _, _, leader_epoch, _, _, attributes, delta, base_ts, max_ts, pid, epoch, sequence, count = HEADER.unpack_from(
         data, position
     )
-    if delta < 0 or count < 0 or base_offset < 0:
+    if delta < 0 or count < 0 or count > delta + 1 or not 0 <= base_offset <= OFFSET_MAX - delta:
         raise CorruptLogError(
             f"base offset {base_offset}, last offset delta {delta} and record count {count} cannot be right",
             where,
@@ -292,7 +295,7 @@ def _write_record(out: bytearray, batch: Batch, record: Record) -> None:
         body += part or b""
     write_varint(body, len(record.headers))
     for header in record.headers:
-        name = header.name.encode()
+        name = header.name.encode(errors="surrogateescape")
         write_varint(body, len(name))
         body += name
         write_varint(body, -1 if header.value is None else len(header.value))
@@ -346,7 +349,7 @@ def _read_record(body: bytes | memoryview, position: int, header: Batch) -> tupl
         if name is None:
             raise ValueError("a header without a name")
         value_of_header, position = _read_bytes(body, position, end)
-        headers.append(Header(name.decode(), value_of_header))
+        headers.append(Header(name.decode(errors="surrogateescape"), value_of_header))  # any bytes get past a broker
     if position != end:
         raise ValueError(f"the record ends at {position}, not at {end}")
     timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta

@@ -61,17 +61,18 @@ class Unpacker:
         decompress_into = _DECOMPRESS_INTO.get(codec)
         if decompress_into is None:
             raise unknown_codec(codec, place)
-        wanted = max(len(packed) * FIRST_GUESS_RATIO, 4096)
+        wanted = min(max(len(packed) * FIRST_GUESS_RATIO, 4096), self._limit_bytes)
         while True:
             self._reserve(position, wanted, place)
+            room = self.buffer[position : position + self._limit_bytes]
             try:
-                return position + int(decompress_into(packed, self.buffer[position:]))
+                return position + int(decompress_into(packed, room))
             except cramjam.DecompressionError as error:
                 if "whole buffer" not in str(error):  # anything but "the output did not fit"
                     raise _undecodable(codec, error, place) from error
-                if len(self.buffer) - position >= self._limit_bytes:
+                if len(room) >= self._limit_bytes:
                     raise self._bomb(place) from None
-                wanted = min((len(self.buffer) - position) * 2, self._limit_bytes)
+                wanted = min(len(room) * 2, self._limit_bytes)
 
     def _unpack_snappy(self, packed: memoryview, position: int, place: str) -> int:
         if packed[:8] != XERIAL_MAGIC:

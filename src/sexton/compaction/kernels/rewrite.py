@@ -82,9 +82,9 @@ def copy_kept_records(
     for _ in range(batch.record_count):
         record_start = cursor
         length, body = read_varint(data, cursor, end)
-        record_end = body + length
-        if body < 0 or length < 5 or record_end > end:
+        if body < 0 or length < 5 or length > end - body:  # not added: a sum may overflow
             return -1, 0, 0
+        record_end = body + length
         timestamp_delta, after_timestamp = read_varint(data, body + 1, record_end)
         if after_timestamp < 0:
             return -1, 0, 0

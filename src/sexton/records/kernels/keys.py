@@ -99,21 +99,22 @@ def hash_records(
         last_offset = table[batch].last_offset
         for _ in range(table[batch].record_count):
             length, position = read_varint(data, position, end)
-            record_end = position + length
-            if position < 0 or length < 5 or record_end > end:
+            # Compared without adding: a sum that overflows is whatever the compiler likes.
+            if position < 0 or length < 5 or length > end - position:
                 return filled, batch, keyless_count
+            record_end = position + length
             _, position = read_varint(data, position + 1, record_end)
             if position < 0:
                 return filled, batch, keyless_count
             delta, position = read_varint(data, position, record_end)
-            if position < 0:
+            if position < 0 or delta < 0 or delta > last_offset - base_offset:
                 return filled, batch, keyless_count
             offset = base_offset + delta
-            if offset <= previous or offset > last_offset:
+            if offset <= previous:
                 return filled, batch, keyless_count
             previous = offset
             key_size, position = read_varint(data, position, record_end)
-            if position < 0 or key_size < -1 or (key_size > 0 and position + key_size > record_end):
+            if position < 0 or key_size < -1 or key_size > record_end - position:
                 return filled, batch, keyless_count
             flags = 0
             if key_size >= 0:

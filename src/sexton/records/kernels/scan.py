@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.errors import CorruptLogError
-from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH, check_magic
+from sexton.records.batch import OFFSET_MAX, WHAT_TO_DO_WITH_A_CORRUPT_BATCH, check_magic
 from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.primitives import (
     Bytes,
@@ -107,7 +107,8 @@ def _scan(
         delta = read_i32(data, position + 23)
         count = read_i32(data, position + 57)
         has_room = count <= length or (data[position + 22] & 7) != 0  # an unpacked record takes more than a byte
-        if delta < 0 or count < 0 or base_offset < 0 or not has_room or count > delta + 1:
+        is_offset = base_offset >= 0 and base_offset <= OFFSET_MAX - delta
+        if delta < 0 or count < 0 or count > delta + 1 or not has_room or not is_offset:
             return row, position, 6
         if base_offset <= previous_offset:
             return row, position, 7
@@ -128,7 +129,7 @@ def _scan(
         entry.base_sequence = read_i32(data, position + 53)
         entry.record_count = count
         entry.control_type = -1
-        if attributes & 0x20 and count > 0:
+        if attributes & 0x27 == 0x20 and count > 0:  # a marker is never packed
             entry.control_type = _control_type(data, position + 61, next_position)
         previous_offset = base_offset + delta
         position = next_position
