@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sexton.compaction.rules import Terms
 from sexton.compaction.survey import LogSurvey
 
-CHUNK_BYTES_MAX = 128 * 1024 * 1024
+CHUNK_BYTES_MAX = 1024 * 1024 * 1024
 CHUNK_BYTES_MIN = 8 * 1024 * 1024
 CHUNK_RECORDS_MAX = 2_000_000
 """A task's memory follows its chunk: 24 bytes an entry, twice, and a byte a slot. Two million records are 150 MB."""
@@ -87,6 +87,7 @@ class Rewritten:
     is_unchanged: bool
     extents: tuple[Extent, ...]
     size_bytes: int
+    old_size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,15 @@ class Output:
         return self.is_unchanged and len(self.old_base_offsets) == 1
 
 
-def chunk_bytes(total_bytes: int, parallelism: int) -> int:
-    """A chunk's size: several chunks a core, so that a slow one does not hold up the rest, but not too small."""
-    return int(min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, total_bytes // (4 * parallelism))))
+def chunk_bytes(segment_sizes: Sequence[int], parallelism: int) -> int:
+    """A chunk's size: several chunks a core, so that a slow one does not hold up the rest, but not too small.
+
+    With enough segments to keep every core busy a chunk is a whole segment: what it writes is then the new segment.
+    """
+    share = sum(segment_sizes) // (4 * parallelism)
+    if len(segment_sizes) >= 2 * parallelism:
+        share = max(share, *segment_sizes)
+    return min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, share))
 
 
 def bucket_count(dirty_record_count: int) -> int:
@@ -157,7 +164,7 @@ def cut(
 def group_outputs(segments: Sequence[Rewritten], segment_bytes: int) -> list[Output]:
     """New segments from old ones, in order.
 
-    Small neighbours are merged up to ``segment.bytes``, as Kafka does. An unchanged segment that is at least half full
+    Neighbours that were small before the pass are merged up to ``segment.bytes``, as Kafka does. An unchanged segment that is at least half full
     stays as it is: merging it would rewrite much to gain little, pass after pass. One of which nothing is left goes
     with its neighbour.
     """
@@ -183,7 +190,7 @@ def _joins(group: Sequence[Rewritten], segment: Rewritten, segment_bytes: int) -
         return True
     if any(member.is_unchanged and member.size_bytes * 2 >= segment_bytes for member in (filled[0], segment)):
         return False
-    return sum(member.size_bytes for member in filled) + segment.size_bytes <= segment_bytes
+    return sum(member.old_size_bytes for member in filled) + segment.old_size_bytes <= segment_bytes
 
 
 def _output(group: Sequence[Rewritten]) -> Output:
@@ -201,7 +208,9 @@ def _output(group: Sequence[Rewritten]) -> Output:
 def _is_full(pending: Sequence[Slice], piece: Slice, target_bytes: int) -> bool:
     too_long = sum(part.size_bytes for part in pending) + piece.size_bytes > target_bytes
     too_many = sum(part.record_count for part in pending) + piece.record_count > CHUNK_RECORDS_MAX
-    return too_long or too_many
+    # Rather a little short than across a segment's end.
+    at_an_end = piece.segment != pending[-1].segment and sum(part.size_bytes for part in pending) * 2 > target_bytes
+    return too_long or too_many or at_an_end
 
 
 def _joined(pieces: Sequence[Slice]) -> tuple[Slice, ...]:

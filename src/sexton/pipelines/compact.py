@@ -145,7 +145,8 @@ def compact(
         outputs = _gather(requests, reports, chunks, results)
         if not dry_run:
             _assemble(context, requests, works, outputs, reports, progress)
-            _remove_parts(results)
+            for request in requests:
+                _remove_parts(request.log.directory)
             for index, request in enumerate(requests):
                 _commit(request, outputs[index], reports[index])
     finally:
@@ -179,13 +180,13 @@ def _work(index: int, request: Request, max_batch_bytes: int) -> PartitionWork:
 
 
 def _chunks(requests: Sequence[Request], parallelism: int) -> list[Chunk]:
-    total_bytes = sum(
+    sizes = [
         segment.size_bytes
         for request in requests
         for segment in request.survey.segments
         if segment.base_offset < request.terms.bound
-    )
-    target_bytes = plan.chunk_bytes(total_bytes, parallelism)
+    ]
+    target_bytes = plan.chunk_bytes(sizes, parallelism)
     chunks: list[Chunk] = []
     for index, request in enumerate(requests):
         paths = [str(segment.path) for segment in request.log.segments]
@@ -302,6 +303,7 @@ def _rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritt
                 all(piece.is_unchanged for piece in slices),
                 tuple(extent for piece in slices for extent in piece.extents),
                 sum(piece.size_bytes for piece in slices),
+                segment.size_bytes,
             )
         )
     return left
@@ -369,13 +371,13 @@ def _keep_modification_time(request: Request, output: Output) -> None:
     os.utime(path, ns=(time.time_ns(), modified_ns))
 
 
-def _remove_parts(results: Sequence[ChunkResult]) -> None:
-    """Before any swap: a broker's recovery takes a leftover ``.cleaned`` for a swap that never completed."""
-    for result in results:
-        for piece in result.slices:
-            for extent in piece.extents:
-                if extent.path.endswith(".cleaned"):
-                    Path(extent.path).unlink(missing_ok=True)
+def _remove_parts(directory: Path) -> None:
+    """Before any swap: a broker's recovery takes a leftover ``.cleaned`` for a swap that never completed.
+
+    By name, not by what tasks reported: a task that Spark gave up on may have left one, too.
+    """
+    for path in directory.glob(rewrite_pass.PART_PATTERN):
+        path.unlink(missing_ok=True)
 
 
 def _empty_report(request: Request) -> Report:
