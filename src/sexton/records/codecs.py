@@ -78,6 +78,8 @@ class Unpacker:
         if packed[:8] != XERIAL_MAGIC:
             return self._unpack_snappy_block(packed, position, place)
         cursor = len(XERIAL_HEADER)
+        if cursor > len(packed):
+            raise _undecodable(Codec.SNAPPY, "cut off in its header", place)
         start = position
         while cursor < len(packed):
             if cursor + 4 > len(packed):
