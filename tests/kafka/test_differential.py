@@ -20,24 +20,14 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from sexton.compaction import reference
 from sexton.compaction.rules import Fate
 from sexton.pipelines.compact import Report
 from sexton.pipelines.offline import Coordination, Options, compact_directories
 from sexton.records import checkpoints
-from sexton.records.batch import DELETE_HORIZON, Batch, Header, decode_all
+from sexton.records.batch import DELETE_HORIZON, Batch, Header
 from tests.kafka import KafkaCluster, dump_log
-from tests.kafka.workload import (
-    Mix,
-    consume_committed,
-    create_topics,
-    draw_mixes,
-    fold_rows,
-    write_all,
-)
-
-Name = tuple[str, int]
-Fold = dict[bytes, tuple[int, bytes | None]]
+from tests.kafka.directories import Fold, Name, fold, partition_dirs, partition_name, read_log
+from tests.kafka.workload import Mix, consume_committed, create_topics, draw_mixes, fold_rows, write_all
 
 CLEAN_TIMEOUT_S: Final = 90
 """Kafka's cleaner takes two seconds for all logs here, when it has a core."""
@@ -90,7 +80,10 @@ def check_round(plan: Plan, mixes: Sequence[Mix], base: Path, target: Path, numb
     by_kafka, by_sexton = read_logs(copies["kafka"]), read_logs(copies["sexton"])
     folds = {name: fold(log) for name, log in before.items()}
     for name in before:
-        compare(f"{name} in round {number}", by_kafka[name], by_sexton[name])
+        if name in idle(reports):
+            assert by_kafka[name] == before[name]
+        else:
+            compare(f"{name} in round {number}", by_kafka[name], by_sexton[name])
         assert fold(by_kafka[name]) == folds[name]
         assert fold(by_sexton[name]) == folds[name]
     assert cleaner_offsets(copies["sexton"], before) == cleaner_offsets(copies["kafka"], before)
@@ -123,6 +116,12 @@ def bounds(reports: Sequence[Report]) -> dict[Name, int]:
     return {partition_name(report.name): report.bound for report in reports if not report.nothing_to_do}
 
 
+def idle(reports: Sequence[Report]) -> set[Name]:
+    """Partitions in which nothing is dirty. Kafka's cleaner does not look at these, however much of what they hold has
+    expired; Sexton, which somebody has asked to, does."""
+    return {partition_name(report.name) for report in reports if report.first_dirty_offset >= report.bound}
+
+
 def clean_with_kafka(base_dir: Path, version: str, up_to: Mapping[Name, int]) -> None:
     with KafkaCluster.adopt(base_dir, version, CLEAN_AT_ONCE) as kafka:
         deadline_s = time.monotonic() + CLEAN_TIMEOUT_S
@@ -139,7 +138,7 @@ def not_cleaned(base_dir: Path, up_to: Mapping[Name, int]) -> dict[Name, int]:
 
 def check_work_was_done(reports: Sequence[Report], number: int) -> None:
     """A test that compares logs nobody changed shows nothing."""
-    assert len(bounds(reports)) >= len(reports) // 2
+    assert len(bounds(reports).keys() - idle(reports)) >= len(reports) // 2
     happened = {Fate(fate) for report in reports for fate in report.tally.counts}
     expected = [
         {Fate.SUPERSEDED, Fate.ABORTED, Fate.KEYLESS_DROPPED, Fate.TOMBSTONE_STARTS_HORIZON, Fate.MARKER_HAS_DATA},
@@ -197,10 +196,6 @@ def frame(batch: Batch) -> tuple[int, ...]:
     )
 
 
-def fold(log: Sequence[Batch]) -> Fold:
-    return {key: (record.offset, record.value) for key, record in reference.fold_by_key(log).items()}
-
-
 def check_served(kafka: KafkaCluster, folds: Mapping[Name, Fold]) -> None:
     """A broker takes the directory as it is, and its consumers see the same."""
     assert kafka.recoveries(1) == []
@@ -213,7 +208,7 @@ def check_dump_tool(base_dir: Path, version: str) -> None:
     """The tool reports what it does not like in its text, and goes on."""
     files = [
         path
-        for directory in partition_dirs(base_dir).values()
+        for directory in partition_dirs(data_dir(base_dir), "mix-").values()
         for kind in ("*.log", "*.index", "*.timeindex", "*.txnindex", "*.snapshot")
         for path in sorted(directory.glob(kind))
     ]
@@ -235,21 +230,8 @@ def data_dir(base_dir: Path) -> Path:
     return base_dir / "node-1" / "data"
 
 
-def partition_name(text: str) -> Name:
-    topic, _, partition = text.rpartition("-")
-    return topic, int(partition)
-
-
-def partition_dirs(base_dir: Path) -> dict[Name, Path]:
-    return {partition_name(path.name): path for path in sorted(data_dir(base_dir).glob("mix-*"))}
-
-
-def read_log(directory: Path) -> list[Batch]:
-    return [batch for path in sorted(directory.glob("*.log")) for batch in decode_all(path.read_bytes(), str(path))]
-
-
 def read_logs(base_dir: Path) -> dict[Name, list[Batch]]:
-    return {name: read_log(directory) for name, directory in partition_dirs(base_dir).items()}
+    return {name: read_log(directory) for name, directory in partition_dirs(data_dir(base_dir), "mix-").items()}
 
 
 def cleaner_offsets(base_dir: Path, names: Mapping[Name, object]) -> dict[Name, int]:

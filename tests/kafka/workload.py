@@ -179,7 +179,6 @@ class _Writer:
         self._mix = mix
         self._number = number
         self._rng = rng
-        self._errors: list[KafkaError] = []
         self._in_transaction = False
         self.is_left_open = False
         self.kind = mix.producers[number][0]
@@ -228,9 +227,9 @@ class _Writer:
                 headers=self._headers(),
                 partition=partition,
                 timestamp=time.time_ns() // 1_000_000 - age_ms - self._rng.randint(0, 60_000),
-                on_delivery=self._delivered,
+                on_delivery=delivered,
             )
-        flush(self.producer, self._errors)
+        flush(self.producer)
 
     def leave_open(self) -> None:
         if not self._in_transaction:
@@ -270,15 +269,16 @@ class _Writer:
             for name in names[: self._rng.randint(1, len(names))]
         ]
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            self._errors.append(error)
+
+def delivered(error: KafkaError | None, _: Message) -> None:
+    """For every record: what it raises comes out of `flush`."""
+    if error is not None:
+        raise KafkaException(error)
 
 
-def flush(producer: Producer, errors: Sequence[KafkaError] = ()) -> None:
+def flush(producer: Producer) -> None:
     """All that was produced is in the log when this returns."""
     assert producer.flush(DELIVERY_TIMEOUT_S) == 0, f"not all records were acknowledged in {DELIVERY_TIMEOUT_S} s"
-    assert not errors, errors
 
 
 def patiently(action: Callable[[], object]) -> None:

@@ -71,7 +71,7 @@ def compact_directories(
 
 
 class _Partition:
-    """A partition on its way through a run. Once its report has a failure or nothing to do, it is left alone."""
+    """A partition on its way through a run. Once its report has a failure, it is left alone."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -82,7 +82,12 @@ class _Partition:
 
     @property
     def is_live(self) -> bool:
-        return self.report.failure is None and not self.report.nothing_to_do
+        """Whether it can be judged. One with nothing to do can: it still holds back the other replicas."""
+        return self.report.failure is None and self.config.compacts
+
+    @property
+    def has_been_worked_on(self) -> bool:
+        return self.report.bytes_before > 0
 
     def loaded(self) -> tuple[PartitionLog, LogSurvey]:
         assert self.log is not None, "opened before it is used"
@@ -210,17 +215,23 @@ def _run(context: SparkContext, partitions: Sequence[_Partition], options: Optio
     if options.coordination is not Coordination.REPLICAS or options.dry_run:
         return
     # Now that every replica has cleaned up to its bound, MTRO and MXRO may have moved: a second round starts (or
-    # ends) the horizons of what waited only for the other replicas.
-    waiting = [partition for partition, _ in requests if _waits_for_replicas(partition.report)]
-    for partition in waiting:
-        partition.log = open_partition(partition.directory)
-    _survey(context, waiting, progress)
+    # ends) the horizons of what waited only for the other replicas. All of them have a say, also those that are done.
     again = [
-        (partition, request)
-        for partition, request in _requests(waiting, options)
-        if request.terms.mtro > partition.report.mtro or request.terms.mxro > partition.report.mxro
+        members
+        for members in _by_name(partitions).values()
+        if all(member.is_live for member in members) and any(_waits_for_replicas(member.report) for member in members)
     ]
-    _compact(context, again, options, progress)
+    replicas = [member for members in again for member in members]
+    for partition in replicas:
+        partition.log = open_partition(partition.directory)
+    _survey(context, replicas, progress)
+    requests = [
+        (partition, request)
+        for partition, request in _requests(replicas, options)
+        if _waits_for_replicas(partition.report)
+        and (request.terms.mtro > partition.report.mtro or request.terms.mxro > partition.report.mxro)
+    ]
+    _compact(context, requests, options, progress)
 
 
 def _compact(
@@ -238,7 +249,7 @@ def _compact(
 
 
 def _requests(partitions: Sequence[_Partition], options: Options) -> list[tuple[_Partition, Request]]:
-    """What to do with each partition that is still in the run; the others' reports say why not."""
+    """What to do with each partition; the others' reports say why not. Replicas are judged together or not at all."""
     bounds: dict[Path, Bound] = {}
     for partition in partitions:
         if partition.is_live:
@@ -247,13 +258,30 @@ def _requests(partitions: Sequence[_Partition], options: Options) -> list[tuple[
             except SextonError as error:
                 partition.report.failure = error
     requests = []
-    for members in _by_name([p for p in partitions if p.is_live]).values():
+    for members in _by_name(partitions).values():
+        unknown = [member for member in members if member.directory not in bounds]
+        if unknown and options.coordination is Coordination.REPLICAS:
+            _hold_back(members, unknown[0])
+            continue
         for partition in members:
+            if partition.directory not in bounds:
+                continue
             terms = _terms(partition, members, bounds, options)
-            request = _request(partition, terms, bounds[partition.directory])
-            if request is not None:
-                requests.append((partition, request))
+            reason = _nothing_to_do(partition, terms, bounds[partition.directory])
+            if not reason:
+                log, survey = partition.loaded()
+                requests.append((partition, Request(log, survey, partition.config, terms, partition.first_dirty())))
+            elif not partition.has_been_worked_on:
+                partition.report.nothing_to_do = reason
     return requests
+
+
+def _hold_back(members: Sequence[_Partition], unknown: _Partition) -> None:
+    """Without one replica's word, MTRO and MXRO are unknown to the others, too."""
+    for member in members:
+        if member is not unknown and not member.has_been_worked_on:
+            member.report.failure = member.report.failure or unknown.report.failure
+            member.report.nothing_to_do = member.report.nothing_to_do or unknown.report.nothing_to_do
 
 
 def _terms(
@@ -274,16 +302,15 @@ def _terms(
     )
 
 
-def _request(partition: _Partition, terms: Terms, bound: Bound) -> Request | None:
-    log, survey = partition.loaded()
+def _nothing_to_do(partition: _Partition, terms: Terms, bound: Bound) -> str:
+    """Why a pass would change nothing; empty if it might."""
+    log, _ = partition.loaded()
     first_dirty = partition.first_dirty()
     if bound.offset <= log.segments[0].base_offset:
-        partition.report.nothing_to_do = f"nothing lies below offset {bound.offset}: {bound.because}"
-        return None
+        return f"nothing lies below offset {bound.offset}: {bound.because}"
     if first_dirty >= bound.offset and terms.mtro == 0 and terms.mxro == 0:
-        partition.report.nothing_to_do = f"clean up to offset {first_dirty}; above that, {bound.because}"
-        return None
-    return Request(log, survey, partition.config, terms, first_dirty)
+        return f"clean up to offset {first_dirty}; above that, {bound.because}"
+    return ""
 
 
 def _waits_for_replicas(report: Report) -> bool:
