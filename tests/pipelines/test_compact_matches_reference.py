@@ -74,7 +74,8 @@ def make_case(rng: random.Random, directory: Path) -> Case:
 def case_of(directory: Path, first_dirty: int, terms: Terms, config: TopicConfig) -> Case:
     before = logs.read_batches(directory)
     producers = logs.producers_of(before, terms.now_ms, config.producer_id_expiration_ms)
-    expected = compact(before, terms, producers)
+    segment_ends = {batches[-1].last_offset for batches in logs.read_segments(directory).values() if batches}
+    expected = compact(before, terms, producers, segment_ends)
     return Case(directory, first_dirty, terms, config, before, logs.contents(directory), expected)
 
 

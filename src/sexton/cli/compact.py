@@ -95,7 +95,7 @@ def parse_settings(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name:
-            raise BadSettingError(f"--config {text!r} is not NAME=VALUE", "", "For example --config segment.bytes=1048576")
+            raise BadSettingError(f"--config {text!r} is not NAME=VALUE", "", "As in --config segment.bytes=100000")
         settings[name.strip()] = value.strip()
     return settings
 
@@ -152,7 +152,8 @@ def _print(reports: list[Report], dry_run: bool, seconds: float) -> None:
             console.print(f"[red]{report.name}: not compacted:[/red] {report.failure}", highlight=False)
     total = sum(report.bytes_before for report in reports if report.failure is None)
     rate = total / seconds if seconds else 0.0
-    console.print(f"[dim]{show.bytes_text(total)} in {seconds:.1f} s ({show.bytes_text(int(rate))}/s)[/dim]", highlight=False)
+    speed = f"{show.bytes_text(total)} in {seconds:.1f} s ({show.bytes_text(int(rate))}/s)"
+    console.print(f"[dim]{speed}[/dim]", highlight=False)
 
 
 def _why(reports: list[Report], dry_run: bool) -> Table:

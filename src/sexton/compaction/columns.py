@@ -60,7 +60,7 @@ def facts_of(table: Table, work: PartitionWork, transactions: TransactionIndex) 
         transactions.outcome(table),
         transactions.has_data(table),
         rules.must_keep_batch(
-            is_log_end=table["last_offset"] == work.log_end_offset,
+            is_segment_end=np.isin(table["last_offset"], work.segment_ends),
             is_producers_last=_is_producers_last(table, work.producers),
         ),
     )

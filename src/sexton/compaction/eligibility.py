@@ -1,8 +1,8 @@
 """When a partition is due for cleaning, how far cleaning may go, and what holds it back.
 
 *Clean* is what lies below the first dirty offset (the cleaner's checkpoint): at most one record per key. *Dirty* is
-what lies above it, up to the bound. The dirty ratio compares their bytes, in closed segments only; it says nothing about how
-many duplicates there are.
+what lies above it, up to the bound. The dirty ratio compares their bytes, in closed segments only; it says nothing
+about how many duplicates there are.
 """
 
 from __future__ import annotations

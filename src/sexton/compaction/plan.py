@@ -20,7 +20,6 @@ BUCKET_ENTRIES = 1 << 17
 """Entries a bucket should have: 3 MB, so that finding the newest stays within the cache."""
 
 INT32_MAX = 2**31 - 1
-EMPTY_BATCH_BYTES = 61
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,8 @@ class PartitionWork:
     name: str
     directory: str
     terms: Terms
-    log_end_offset: int
-    """Last offset of the last batch below the bound: that batch stays whatever happens."""
+    segment_ends: npt.NDArray[np.int64]
+    """Last offset of the last batch of each segment below the bound: those batches stay whatever happens."""
     producers: npt.NDArray[np.void]
     markers: npt.NDArray[np.void]
     bucket_count: int
@@ -80,7 +79,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What is left of an old segment: where it lies, and the last offset of its last batch (-1: nothing is left)."""
+    """What is left of an old segment: where it lies, and where its last batch ends. Empty only if it was before."""
 
     base_offset: int
     last_offset: int
@@ -92,11 +91,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A new segment: what goes into it, in order. One old segment that did not change is linked, not copied.
-
-    Without extents it gets one empty batch that ends at ``end_offset``, because a new segment may not be empty: a
-    recovery could not tell which old ones it replaces.
-    """
+    """A new segment: what goes into it, in order, and the old ones it replaces. Or an old one that stays as it is."""
 
     base_offset: int
     end_offset: int
@@ -104,11 +99,6 @@ class Output:
     extents: tuple[Extent, ...]
     is_unchanged: bool
     size_bytes: int
-
-    @property
-    def is_old(self) -> bool:
-        """Whether the segment is already there, alone."""
-        return self.is_unchanged and len(self.old_base_offsets) == 1
 
 
 def chunk_bytes(segment_sizes: Sequence[int], parallelism: int) -> int:
@@ -162,46 +152,42 @@ def cut(
 
 
 def group_outputs(segments: Sequence[Rewritten], segment_bytes: int) -> list[Output]:
-    """New segments from old ones, in order.
+    """New segments from old ones, in order; empty segments that nothing follows into a new one are left alone.
 
-    Neighbours that were small before the pass are merged up to ``segment.bytes``, as Kafka does. An unchanged segment that is at least half full
-    stays as it is: merging it would rewrite much to gain little, pass after pass. One of which nothing is left goes
-    with its neighbour.
+    Neighbours that were small before the pass are merged up to ``segment.bytes``, as Kafka does. An unchanged segment
+    that is at least half full stays as it is: merging it would rewrite much to gain little, pass after pass.
     """
-    outputs: list[Output] = []
-    group: list[Rewritten] = []
+    groups: list[list[Rewritten]] = []
     for segment in segments:
-        if group and not _joins(group, segment, segment_bytes):
-            outputs.append(_output(group))
-            group = []
-        group.append(segment)
-    if group:
-        outputs.append(_output(group))
-    return outputs
+        if groups and _joins(groups[-1], segment, segment_bytes):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+    return [_output(group) for group in groups if group[-1].old_size_bytes]
 
 
 def _joins(group: Sequence[Rewritten], segment: Rewritten, segment_bytes: int) -> bool:
-    if segment.size_bytes == 0:
-        return True
+    """An empty segment can only be merged into what follows it: a new one must end in the last it replaces."""
+    filled = [member for member in group if member.old_size_bytes]
+    if segment.old_size_bytes == 0:
+        return not filled
     if segment.last_offset - group[0].base_offset > INT32_MAX:
         return False
-    filled = [member for member in group if member.size_bytes]
     if not filled:
-        return True
+        return not segment.is_unchanged
     if any(member.is_unchanged and member.size_bytes * 2 >= segment_bytes for member in (filled[0], segment)):
         return False
     return sum(member.old_size_bytes for member in filled) + segment.old_size_bytes <= segment_bytes
 
 
 def _output(group: Sequence[Rewritten]) -> Output:
-    filled = [member for member in group if member.size_bytes]
     return Output(
         base_offset=group[0].base_offset,
-        end_offset=(filled[-1].last_offset if filled else group[0].base_offset) + 1,
+        end_offset=group[-1].last_offset + 1,
         old_base_offsets=tuple(member.base_offset for member in group),
         extents=tuple(extent for member in group for extent in member.extents),
-        is_unchanged=filled == [group[0]] and group[0].is_unchanged,
-        size_bytes=sum(member.size_bytes for member in group) or EMPTY_BATCH_BYTES,
+        is_unchanged=len(group) == 1 and group[0].is_unchanged,
+        size_bytes=sum(member.size_bytes for member in group),
     )
 
 

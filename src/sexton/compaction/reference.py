@@ -5,7 +5,7 @@ It is the oracle of the tests: the Spark pipeline must keep exactly what this ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sexton.compaction import rules
@@ -46,8 +46,16 @@ class Compacted:
     verdicts: list[Verdict] = field(default_factory=list)
 
 
-def compact(batches: Sequence[Batch], terms: Terms, producers: Iterable[LastOfProducer] = ()) -> Compacted:
-    """Clean what lies below ``terms.bound``. ``batches`` is the whole log, records and all."""
+def compact(
+    batches: Sequence[Batch],
+    terms: Terms,
+    producers: Iterable[LastOfProducer] = (),
+    segment_ends: Collection[int] = (),
+) -> Compacted:
+    """Clean what lies below ``terms.bound``. ``batches`` is the whole log, records and all.
+
+    ``segment_ends`` are the last offsets of the segments, where the log has more than one below the bound.
+    """
     terms.check_invariants()
     outcomes = _outcomes(batches)
     with_data = _markers_with_data(batches)
@@ -61,7 +69,7 @@ def compact(batches: Sequence[Batch], terms: Terms, producers: Iterable[LastOfPr
             continue
         must_keep = bool(
             rules.must_keep_batch(
-                is_log_end=batch is below[-1],
+                is_segment_end=batch is below[-1] or batch.last_offset in segment_ends,
                 is_producers_last=any(is_last_of_producer(batch, producer) for producer in protected),
             )
         )

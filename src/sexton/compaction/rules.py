@@ -164,14 +164,15 @@ def marker_fate(terms: Terms, *, is_end_of_txn: Any, has_data: Any, offset: Any,
     )
 
 
-def must_keep_batch(*, is_log_end: Any, is_producers_last: Any) -> Any:
+def must_keep_batch(*, is_segment_end: Any, is_producers_last: Any) -> Any:
     """Whether a batch stays even with nothing in it.
 
-    The last batch below the bound carries the log's end: a new replica could otherwise never reach it, and an
-    interrupted swap could not tell which segments it replaced. A live producer's last batch carries its sequence,
-    without which a retry would be refused or, worse, appended twice.
+    The last batch of a segment carries the segment's end. At the log's end a new replica could otherwise never reach
+    it; everywhere else an interrupted swap could not tell which segments it replaced. (The next pass takes those that
+    have been merged into the middle of a segment.) A live producer's last batch carries its sequence, without which a
+    retry would be refused or, worse, appended twice.
     """
-    return np.logical_or(is_log_end, is_producers_last)
+    return np.logical_or(is_segment_end, is_producers_last)
 
 
 def is_settled(terms: Terms, *, is_transactional: Any, is_control: Any, has_ended: Any, batch_last: Any) -> Any:

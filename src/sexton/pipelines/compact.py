@@ -7,7 +7,7 @@
     reduce   a task a bucket group   who survives
     rewrite  a task a chunk          survivors into part files
     assemble a task a new segment    parts and untouched stretches into segments with indexes
-    commit   the driver              one atomic swap a partition, then the cleaner's checkpoint
+    commit   the driver              an atomic swap a new segment, lowest first; then the cleaner's checkpoint
 
 Nothing is written in place. Whatever fails before a partition's commit leaves that partition as it was, and the
 others go on.
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 from pyspark import RDD, SparkContext, StorageLevel
 
 from sexton.compaction import plan
@@ -171,7 +172,7 @@ def _work(index: int, request: Request, max_batch_bytes: int) -> PartitionWork:
         name=request.log.name,
         directory=str(request.log.directory),
         terms=terms,
-        log_end_offset=max((s.last_offset for s in below), default=-1),
+        segment_ends=np.array([s.last_offset for s in below if s.batch_count], dtype=np.int64),
         producers=live_producers(survey.producers, terms.now_ms, request.config.producer_id_expiration_ms),
         markers=survey.events.markers,
         bucket_count=plan.bucket_count(dirty_records),
@@ -282,19 +283,18 @@ def _gather(
         if report.failure is not None or not mine:
             continue
         outputs[index] = plan.group_outputs(_rewritten(request, mine), request.config.segment_bytes)
-        report.is_changed = any(not output.is_old for output in outputs[index])
+        report.is_changed = any(not output.is_unchanged for output in outputs[index])
         report.bytes_after = sum(output.size_bytes for output in outputs[index])
         report.segments_after -= sum(len(output.old_base_offsets) - 1 for output in outputs[index])
     return outputs
 
 
 def _rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritten]:
-    """What is left of each old segment, up to the last that holds a batch: an empty one behind it stays as it is."""
-    below = [s for s in request.survey.segments if s.base_offset < request.terms.bound]
-    while below and below[-1].batch_count == 0:
-        below.pop()
+    """What is left of each old segment."""
     left = []
-    for number, segment in enumerate(below):
+    for number, segment in enumerate(request.survey.segments):
+        if segment.base_offset >= request.terms.bound:
+            break
         slices = [piece for result in results for piece in result.slices if piece.segment == number]
         left.append(
             Rewritten(
@@ -342,29 +342,28 @@ def _assemble(
 
 
 def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None:
-    """Swap the new segments in, then move the checkpoint (rule 7). From the first change on, one contiguous span."""
+    """Swap the new segments in, each in one step, lowest first; then move the checkpoint (rule 7).
+
+    Whatever the process dies at, the log is whole: a value goes before its tombstone, a transaction's records before
+    its marker, so every state between two swaps folds to the same. Why not one swap for all: docs/decisions/0004.
+    """
     if report.failure is not None:
         return
+    directory = request.log.directory
     try:
-        first = next((i for i, output in enumerate(outputs) if not output.is_old), None)
-        if first is not None:
-            span = outputs[first:]
-            for output in span:
-                if output.is_unchanged:
-                    swap.stage_unchanged(request.log.directory, output.base_offset)
+        for output in outputs:
+            if not output.is_unchanged:
                 _keep_modification_time(request, output)
-            staged = [swap.StagedSegment(output.base_offset, output.end_offset) for output in span]
-            old = [base for output in span for base in output.old_base_offsets]
-            swap.commit(request.log.directory, staged, old)
+                staged = swap.StagedSegment(output.base_offset, output.end_offset)
+                swap.commit(directory, [staged], output.old_base_offsets)
         write_cleaner_offset(request.log, max(request.terms.bound, request.first_dirty_offset))
     except SextonError as error:
         report.failure = error
+        swap.recover(directory)
 
 
 def _keep_modification_time(request: Request, output: Output) -> None:
     """As Kafka does: where records have no timestamps, age is judged by the file's."""
-    if output.is_unchanged:
-        return
     last = output.old_base_offsets[-1]
     modified_ns = next(s.modified_ns for s in request.log.segments if s.base_offset == last)
     path = request.log.directory / f"{output.base_offset:020d}.log.cleaned"

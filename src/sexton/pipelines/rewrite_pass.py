@@ -35,7 +35,7 @@ from sexton.logdir.partition import mapped
 from sexton.pipelines import scratch
 from sexton.pipelines.index_pass import Note, place_of, unparsable, worker_unpacker
 from sexton.records import codecs, names, segment_indexes
-from sexton.records.batch import CODEC_MASK, HEADER_BYTES, Batch, encode
+from sexton.records.batch import CODEC_MASK, HEADER_BYTES
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan_whole
 
@@ -310,9 +310,9 @@ def assemble(output: Output, directory: str, transaction_index: bytes, interval_
 
 
 def _write_log(output: Output, directory: str, target: Path) -> None:
-    """The new segment's .log under its ``.cleaned`` name, flushed: a task's part as it is, or several copied together."""
-    part = Path(output.extents[0].path) if output.extents else None
-    if part is None or len(output.extents) > 1 or not part.match(PART_PATTERN) or not _is_whole(output.extents[0]):
+    """The new segment's .log under its ``.cleaned`` name, flushed: a task's part as it is, or a copy of several."""
+    part = Path(output.extents[0].path)
+    if len(output.extents) > 1 or not part.match(PART_PATTERN) or not _is_whole(output.extents[0]):
         part = _part_path(directory, output.base_offset)
         _concatenate(output, part)
     else:
@@ -330,9 +330,6 @@ def _is_whole(extent: Extent) -> bool:
 
 def _concatenate(output: Output, target: Path) -> None:
     with open(target, "wb") as out:
-        if not output.extents:
-            out.write(encode(Batch(output.end_offset - 1, output.end_offset - 1)))
-            out.flush()
         sources: dict[str, int] = {}
         try:
             for extent in output.extents:
