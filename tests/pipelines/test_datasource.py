@@ -219,6 +219,17 @@ def test_a_clock_in_nanoseconds_gives_null_instead_of_another_century(tmp_path: 
     assert read(write(logs.Log([0], [[batch]]), tmp_path))[0]["timestamp"] is None
 
 
+def test_a_batch_that_claims_more_records_than_fit_is_refused_before_room_is_made(tmp_path: Path) -> None:
+    batch = logs.data((b"k", b"v"), at=0, last_offset=2**31 - 2, attributes=codecs.Codec.ZSTD)
+    encoded = bytearray(encode(batch))
+    encoded[57:61] = (2**31 - 2).to_bytes(4, "big")
+    encoded[17:21] = crc_of(encoded)
+    directory = write(logs.Log([0], [[batch]]), tmp_path)
+    (directory / names.log_file_name(0)).write_bytes(encoded)
+    with pytest.raises(CorruptLogError, match="cannot be parsed"):
+        read(directory)
+
+
 def test_header_names_that_are_no_text_are_shown_as_kafka_reads_them(tmp_path: Path) -> None:
     batch = make_batch([Record(0, 1, b"k", b"v", (Header("a?c", b"1"),))])
     encoded = bytearray(encode(batch))

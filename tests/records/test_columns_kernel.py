@@ -45,7 +45,7 @@ def as_records(data: Bytes, rows: columns.Records) -> list[Record]:
 
     found = [
         Header(
-            (piece(int(h["name_start"]), int(h["name_size"])) or b"").decode(),
+            (piece(int(h["name_start"]), int(h["name_size"])) or b"").decode(errors="surrogateescape"),
             piece(int(h["value_start"]), int(h["value_size"])),
         )
         for h in headers
@@ -109,10 +109,8 @@ def test_kernel_refuses_exactly_what_the_reference_refuses(data: st.DataObject) 
     header = replace(batch, records=())
     try:
         expected = list(reference._read_records(bytes(broken), header, "test"))
-    except SextonError as error:
-        # Header names that are no UTF-8 are the one thing that the kernel leaves to whoever wants them as text.
-        if "utf-8" not in str(error):
-            assert walk([bytes(broken)], table)[2] == 0
+    except SextonError:
+        assert walk([bytes(broken)], table)[2] == 0
         return
     buffer, rows, bad = walk([bytes(broken)], table)
     assert bad == NOTHING_BAD

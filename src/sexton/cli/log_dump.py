@@ -30,6 +30,7 @@ from sexton.records.batch import (
     NO_SEQUENCE,
     Batch,
     ControlType,
+    Header,
     Record,
     decode,
     decode_header,
@@ -239,7 +240,9 @@ def _record_text(place: Place, batch: Batch, record: Record | None, kind: str) -
     notes = _batch_notes(batch, _sequence(batch, record))
     if batch.is_control:
         return f"{start}coordinator_epoch={_coordinator_epoch(record)} {where}{notes}"
-    headers = "".join(f" {show.quoted(h.name.encode())}={show.quoted(h.value)}" for h in record.headers)
+    headers = "".join(
+        f" {show.quoted(h.name.encode(errors='surrogateescape'))}={show.quoted(h.value)}" for h in record.headers
+    )
     body = f"key={show.quoted(record.key)} value={show.quoted(record.value)} "
     return start + body + (f"headers=[{headers.strip()}] " if headers else "") + where + notes
 
@@ -271,7 +274,7 @@ def _record_json(place: Place, batch: Batch, record: Record | None, kind: str) -
         line["coordinator_epoch"] = _coordinator_epoch(record)
     else:
         line["key"], line["value"] = show.bytes_json(record.key), show.bytes_json(record.value)
-        line["headers"] = [{"name": h.name, "value": show.bytes_json(h.value)} for h in record.headers]
+        line["headers"] = [{"name": _name(h), "value": show.bytes_json(h.value)} for h in record.headers]
     return show.json_text(line | {"batch": _batch_json(place, batch)})
 
 
@@ -315,6 +318,11 @@ def _coordinator_epoch(record: Record) -> int | None:
     """From a marker's value: version i16, coordinator epoch i32."""
     value = record.value or b""
     return int(struct.unpack_from(">i", value, 2)[0]) if len(value) >= 6 else None
+
+
+def _name(header: Header) -> str:
+    """Names are text in Kafka, but any bytes get past a broker: what is no text is shown as Kafka reads it."""
+    return header.name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _key_bytes(text: str | None) -> tuple[bytes, ...]:

@@ -27,7 +27,7 @@ from sexton.records.batch import (
 )
 from sexton.records.codecs import Codec, Unpacker
 from sexton.records.kernels import columns
-from sexton.records.kernels.columns import HEADER, NOTHING_BAD, RECORD, Records
+from sexton.records.kernels.columns import HEADER, NOTHING_BAD, RECORD, RECORD_BYTES_MIN, Records
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan
 
@@ -119,14 +119,23 @@ def read_runs(data: Bytes, source: Source, unpacker: Unpacker) -> Iterator[Run]:
         kept, kept_outcome = table[wanted], outcome[wanted]
         for rows, body, starts, ends in unpacked_runs(data, kept, unpacker, source.path):
             run_table = kept[rows]
-            records = np.empty(int(run_table["record_count"].sum(dtype=np.int64)), dtype=RECORD)
-            filled, bad = columns.walk_records(
-                body, starts, ends, run_table, source.from_offset, source.to_offset, records
-            )
-            if bad != NOTHING_BAD:
-                raise unparsable(source.path, int(run_table["position"][bad]))
-            if filled:
-                yield Run(source, body, run_table, kept_outcome[rows], records[:filled])
+            records = walk(body, starts, ends, run_table, source.path, source.from_offset, source.to_offset)
+            if len(records):
+                yield Run(source, body, run_table, kept_outcome[rows], records)
+
+
+def walk(
+    body: Bytes, starts: Longs, ends: Longs, table: Table, place: str, from_offset: int = 0, to_offset: int = INT64_MAX
+) -> Records:
+    """The records of a run of batches. Room is made for as many as their bytes can hold, whatever a header claims."""
+    too_many = np.flatnonzero(table["record_count"] > (ends - starts) // RECORD_BYTES_MIN)
+    if len(too_many):
+        raise unparsable(place, int(table["position"][too_many[0]]))
+    records = np.empty(int(table["record_count"].sum(dtype=np.int64)), dtype=RECORD)
+    filled, bad = columns.walk_records(body, starts, ends, table, from_offset, to_offset, records)
+    if bad != NOTHING_BAD:
+        raise unparsable(place, int(table["position"][bad]))
+    return records[:filled]
 
 
 def unpacked_runs(

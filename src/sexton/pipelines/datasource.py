@@ -75,7 +75,7 @@ from sexton.errors import SextonError
 from sexton.logdir.partition import PartitionLog, Segment, find_partitions, mapped, open_partition
 from sexton.pipelines.arrow_columns import Source, read_runs, to_arrow
 from sexton.pipelines.index_pass import worker_unpacker
-from sexton.pipelines.stable import last_stable_offset
+from sexton.pipelines.whole_log import stable_end
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 
 SCHEMA = (
@@ -275,7 +275,7 @@ def plan_partition(directory: Path, wanted: Wanted) -> Iterator[Source]:
     survey = _survey(log, log.segments if wanted.needs_transactions else in_range)
     end = wanted.to_offset
     if wanted.read_committed:
-        end = min(end, last_stable_offset(survey, log.high_watermark))
+        end = min(end, stable_end(log, survey))
     files = {file.base_offset: file for file in in_range}
     markers = survey.events.markers if wanted.needs_transactions else np.zeros(0, dtype=MARKER)
     for segment in survey.segments:

@@ -23,6 +23,7 @@ RECORD = np.dtype(
         ("key_start", np.int64),
         ("value_start", np.int64),
         ("headers_start", np.int64),
+        ("end", np.int64),
         ("key_size", np.int32),
         ("value_size", np.int32),
         ("header_count", np.int32),
@@ -41,6 +42,9 @@ Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 
 NOTHING_BAD = -1
+
+RECORD_BYTES_MIN = 7
+"""Length, attributes, two deltas, key and value length, header count: a batch that claims more records lies."""
 
 
 @kernel
@@ -120,6 +124,7 @@ def walk_records(
                 row.key_start, row.key_size = key_start, key_size
                 row.value_start, row.value_size = value_start, value_size
                 row.headers_start, row.header_count = headers_start, header_count
+                row.end = record_end
                 row.batch = batch
                 filled += 1
             position = record_end
