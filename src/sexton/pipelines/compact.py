@@ -153,9 +153,16 @@ def compact(
     finally:
         if not dry_run:
             for request, report in zip(requests, reports, strict=True):
-                if report.failure is not None or not report.is_changed:
-                    swap.clear_staging(request.log.directory)
+                _clear_staging(request, report)
     return reports
+
+
+def _clear_staging(request: Request, report: Report) -> None:
+    """Nothing that was staged outlives the job, however it ended; a commit that failed is finished or undone."""
+    try:
+        swap.recover(request.log.directory)
+    except SextonError as error:
+        report.failure = report.failure or error
 
 
 def _work(index: int, request: Request, max_batch_bytes: int) -> PartitionWork:
@@ -348,6 +355,7 @@ def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None
     its marker, so every state between two swaps folds to the same. Why not one swap for all: docs/decisions/0004.
     """
     if report.failure is not None:
+        report.is_changed = False
         return
     directory = request.log.directory
     try:
@@ -359,7 +367,8 @@ def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None
         write_cleaner_offset(request.log, max(request.terms.bound, request.first_dirty_offset))
     except SextonError as error:
         report.failure = error
-        swap.recover(directory)
+    except OSError as error:
+        report.failure = rewrite_pass.disk_failure(error, str(directory))
 
 
 def _keep_modification_time(request: Request, output: Output) -> None:

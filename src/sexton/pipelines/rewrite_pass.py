@@ -97,7 +97,7 @@ def rewrite_chunk(chunk: Chunk, work: PartitionWork, payloads: Iterable[bytes | 
         return ChunkResult(chunk.number, chunk.partition, failure=failure)
     except OSError as error:
         part.discard()
-        return ChunkResult(chunk.number, chunk.partition, failure=_disk_failure(error, work.directory))
+        return ChunkResult(chunk.number, chunk.partition, failure=disk_failure(error, work.directory))
     _count_keyless(tally, keyless_count, work)
     return ChunkResult(chunk.number, chunk.partition, tuple(results), tally)
 
@@ -306,7 +306,7 @@ def assemble(output: Output, directory: str, transaction_index: bytes, interval_
                 path = Path(directory) / names.segment_file_name(output.base_offset, kind, names.CLEANED_SUFFIX)
                 path.write_bytes(content)
     except OSError as error:
-        raise _disk_failure(error, directory) from error
+        raise disk_failure(error, directory) from error
 
 
 def _write_log(output: Output, directory: str, target: Path) -> None:
@@ -383,7 +383,7 @@ SYNC_FILE_RANGE_WRITE = 2
 _sync_file_range = _find_sync_file_range()
 
 
-def _disk_failure(error: OSError, directory: str) -> EnvironmentFailure:
+def disk_failure(error: OSError, directory: str) -> EnvironmentFailure:
     remedy = "Nothing was changed. Check the disk and try again"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "Nothing was changed. Free as much space as the compacted partition will need, then try again"
