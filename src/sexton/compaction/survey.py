@@ -47,6 +47,7 @@ PRODUCER = np.dtype(
 """A producer's last word: its epoch, the last offset of its last data batch under that epoch (-1: only a marker)."""
 
 NO_OFFSET = -1
+INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,12 @@ def survey_segment(data: Bytes, base_offset: int, place: str) -> SegmentSurvey:
             first_transactional = int(table["base_offset"][np.argmax(transactional)])
         events.append(events_of(table))
         producers.append(_producers(table))
+    if last_offset - base_offset > INT32_MAX:
+        raise CorruptLogError(
+            f"it holds offset {last_offset}, more than 2^31 above its base offset, which its index cannot express",
+            place,
+            "Nothing was changed. Start a broker on it once: it splits such a segment (KAFKA-6264)",
+        )
     return SegmentSurvey(
         base_offset,
         len(data),

@@ -40,6 +40,7 @@ OUTCOME = np.dtype(
 ``codes[list_start:list_end]`` are the listed records within it."""
 
 HEADER_BYTES = 61
+INT64_MIN = -(2**63)
 MAX_VARINT_GROWTH_BYTES = 16
 """How much longer a record can get when its timestamp delta (and so its length) is written anew."""
 
@@ -75,7 +76,7 @@ def copy_kept_records(
         lists_survivors = False
     shift = batch.base_timestamp - outcome.base_timestamp
     listed = outcome.list_start
-    newest_ms = np.int64(-1)
+    newest_ms = np.int64(INT64_MIN)
     kept_count = 0
     cursor = start
     pending_start = -1  # a run of kept neighbours is copied at once
@@ -111,7 +112,7 @@ def copy_kept_records(
     if pending_start >= 0:
         copy_bytes(data, pending_start, out, position, cursor - pending_start)
         position += cursor - pending_start
-    return position, newest_ms, kept_count
+    return position, newest_ms if kept_count else np.int64(-1), kept_count
 
 
 @kernel
