@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -32,6 +33,9 @@ UNPACK_STEP_BYTES = 4 * 1024 * 1024
 
 UNPACKED_STEP_BYTES = 64 * 1024 * 1024
 """...or so many unpacked ones: batches of equal records can unfold a thousandfold."""
+
+STEP_RECORDS = 1 << 14
+"""Records hashed at a time where nothing needs unpacking: their entries, 400 KB, stay in the cache."""
 
 RECORD_BYTES_MIN = 7
 """Length, attributes, two deltas, key and value length, header count. A batch that claims more records lies."""
@@ -63,27 +67,23 @@ ChunkRow = tuple[int, "bytes | Note"]
 
 def index_chunk(chunk: Chunk, work: PartitionWork, key: HashKey, dirty_keys: Filter | None) -> Iterator[BucketRow]:
     """One row per bucket that the chunk has entries for. Clean chunks are sieved through ``dirty_keys`` first."""
-    # The survey's record counts are not covered by a CRC that was checked, so they are only a hint.
-    entries = cast(Entries, scratch.take("entries", ENTRY, min(chunk.record_count, CHUNK_RECORDS_MAX)))
-    filled = keyless_count = 0
+    collector = _Collector(chunk, dirty_keys)
     try:
         for piece in chunk.slices:
-            entries, filled, keyless = _index_slice(piece, chunk, work, key, entries, filled)
-            keyless_count += keyless
+            _index_slice(piece, chunk, work, key, collector)
     except SextonError as failure:
         yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(failure=failure))
         return
-    if dirty_keys is not None:
-        filled = newest.pass_filter(entries, filled, dirty_keys.words, dirty_keys.sections)
+    filled = collector.filled
     split = cast(Entries, scratch.take("split entries", ENTRY, filled))
     slots = cast("npt.NDArray[np.int32]", scratch.take("slots", np.int32, newest.slots_needed(filled)))
     alive = cast("npt.NDArray[np.bool_]", scratch.take("alive", np.bool_, filled))
-    bounds = newest.split_newest(entries[:filled], work.bucket_count, split, slots, alive)
+    bounds = newest.split_newest(collector.entries[:filled], work.bucket_count, split, slots, alive)
     for bucket in np.flatnonzero(np.diff(bounds)):
         payload = split[bounds[bucket] : bounds[bucket + 1]].tobytes()
         yield (chunk.partition, int(bucket)), (chunk.number, chunk.is_dirty, payload)
-    if keyless_count:
-        yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(keyless_count))
+    if collector.keyless_count:
+        yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(collector.keyless_count))
 
 
 def reduce_buckets(rows: Iterable[BucketRow]) -> Iterator[ChunkRow]:
@@ -145,12 +145,36 @@ def _strike(
     return entries, bounds, alive
 
 
-def _index_slice(
-    piece: Slice, chunk: Chunk, work: PartitionWork, key: HashKey, entries: Entries, filled: int
-) -> tuple[Entries, int, int]:
-    """Append the slice's entries; returns them, grown if need be, how many there are, and how many had no key."""
+class _Collector:
+    """A chunk's entries as they come in. Those of a clean chunk are sieved step by step, while in the cache."""
+
+    def __init__(self, chunk: Chunk, dirty_keys: Filter | None) -> None:
+        # The survey's record counts are not covered by a CRC that was checked, so they are only a hint.
+        expected = STEP_RECORDS if dirty_keys is not None else min(chunk.record_count, CHUNK_RECORDS_MAX)
+        self.entries = cast(Entries, scratch.take("entries", ENTRY, expected))
+        self.filled = 0
+        self.keyless_count = 0
+        self._dirty_keys = dirty_keys
+
+    def reserve(self, count: int) -> None:
+        if self.filled + count > len(self.entries):
+            old = self.entries
+            wanted = max(self.filled + count, 2 * len(old))
+            self.entries = cast(Entries, scratch.take("entries", ENTRY, wanted))
+            self.entries[: self.filled] = old[: self.filled]
+
+    def added(self, filled: int, keyless_count: int) -> None:
+        """``entries`` is full up to ``filled`` now."""
+        if self._dirty_keys is not None:
+            fresh = self.entries[self.filled : filled]
+            words, sections = self._dirty_keys.words, self._dirty_keys.sections
+            filled = self.filled + newest.pass_filter(fresh, len(fresh), words, sections)
+        self.filled = filled
+        self.keyless_count += keyless_count
+
+
+def _index_slice(piece: Slice, chunk: Chunk, work: PartitionWork, key: HashKey, collector: _Collector) -> None:
     keyless_flags = _keyless_flags(chunk.is_dirty, work.terms.drop_keyless)
-    keyless_count = 0
     with mapped(piece.path) as data:
         table = scan_whole(
             data, piece.start, piece.end, piece.path, check_crc=True, previous_offset=piece.previous_offset
@@ -162,7 +186,7 @@ def _index_slice(
             too_many = np.flatnonzero(counts > (ends - starts) // RECORD_BYTES_MIN)
             if len(too_many):
                 raise unparsable(piece.path, int(table["position"][rows][too_many[0]]))
-            entries = _with_room(entries, filled, int(counts.sum(dtype=np.int64)))
+            collector.reserve(int(counts.sum(dtype=np.int64)))
             filled, bad, keyless = hash_records(
                 buffer,
                 starts,
@@ -172,21 +196,12 @@ def _index_slice(
                 np.uint64(key.first),
                 np.uint64(key.second),
                 keyless_flags,
-                entries,
-                filled,
+                collector.entries,
+                collector.filled,
             )
             if bad >= 0:
                 raise unparsable(piece.path, int(table["position"][rows][bad]))
-            keyless_count += keyless
-    return entries, filled, keyless_count
-
-
-def _with_room(entries: Entries, filled: int, count: int) -> Entries:
-    if filled + count <= len(entries):
-        return entries
-    grown = cast(Entries, scratch.take("entries", ENTRY, max(filled + count, 2 * len(entries))))
-    grown[:filled] = entries[:filled]
-    return grown
+            collector.added(filled, keyless)
 
 
 def _keyless_flags(is_dirty: bool, drop_keyless: bool) -> int:
@@ -207,37 +222,46 @@ def _unpacked(
         if first == last:
             continue
         if not is_packed[first]:
-            rows = slice(int(first), int(last))
-            starts = table["position"][rows] + HEADER_BYTES
-            yield rows, data, starts, table["position"][rows] + table["size"][rows]
+            yield from _plain_steps(data, table, int(first), int(last))
             continue
         unpacker = unpacker or worker_unpacker(max_batch_bytes)
         yield from _unpacked_run(data, table, int(first), int(last), unpacker, place)
+
+
+def _plain_steps(
+    data: Bytes, table: Table, first: int, last: int
+) -> Iterator[tuple[slice, Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """A run of batches that need no unpacking, some ten thousand records at a time."""
+    records = np.cumsum(table["record_count"][first:last], dtype=np.int64)
+    steps = np.flatnonzero(np.diff(records // STEP_RECORDS, prepend=0))
+    for start, end in pairwise([first, *(first + steps[steps > 0]).tolist(), last]):
+        rows = slice(start, end)
+        starts = table["position"][rows] + HEADER_BYTES
+        yield rows, data, starts, table["position"][rows] + table["size"][rows]
 
 
 def _unpacked_run(
     data: Bytes, table: Table, first: int, last: int, unpacker: Unpacker, place: str
 ) -> Iterator[tuple[slice, Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     view = memoryview(data)  # type: ignore[arg-type]
+    positions = table["position"][first:last].tolist()
+    sizes = table["size"][first:last].tolist()
+    codecs_used = (table["attributes"][first:last] & CODEC_MASK).tolist()
     start = first
     while start < last:
-        ends = np.zeros(last - start, dtype=np.int64)
-        end_position, packed_bytes, index = 0, 0, start
-        positions = table["position"][start:last].tolist()
-        sizes = table["size"][start:last].tolist()
-        codecs_used = (table["attributes"][start:last] & CODEC_MASK).tolist()
-        while index < last and packed_bytes < UNPACK_STEP_BYTES and end_position < UNPACKED_STEP_BYTES:
-            row = index - start
-            position, size = positions[row], sizes[row]
+        bounds = [0]
+        packed_bytes, index = 0, start
+        while index < last and packed_bytes < UNPACK_STEP_BYTES and bounds[-1] < UNPACKED_STEP_BYTES:
+            position, size = positions[index - first], sizes[index - first]
             packed = view[position + HEADER_BYTES : position + size]
+            end = bounds[-1]
             if len(packed):
-                end_position = unpacker.unpack(codecs_used[row], packed, end_position, place_of(place, position))
-            ends[row] = end_position
+                end = unpacker.unpack(codecs_used[index - first], packed, end, place_of(place, position))
+            bounds.append(end)
             packed_bytes += size
             index += 1
-        count = index - start
-        ends = ends[:count]
-        yield slice(start, index), unpacker.buffer, np.concatenate([[0], ends[:-1]]), ends
+        edges = np.array(bounds, dtype=np.int64)
+        yield slice(start, index), unpacker.buffer, edges[:-1], edges[1:]
         start = index
 
 
