@@ -52,9 +52,7 @@ def find_partitions(paths: Iterable[Path]) -> list[Path]:
         resolved = path.resolve()
         if not resolved.is_dir():
             what = "this is not a directory" if resolved.exists() else "there is no such directory"
-            raise NotALogError(
-                what, str(path), "Name a partition directory (topic-0) or a broker's log directory"
-            )
+            raise NotALogError(what, str(path), "Name a partition directory (topic-0) or a broker's log directory")
         if _is_partition(resolved):
             found[resolved] = None
             continue
@@ -103,10 +101,7 @@ def mapped(path: str | Path) -> Iterator[Bytes]:
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                yield np.zeros(0, dtype=np.uint8)
-                return
-            view = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+            view = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if size else b""
     except OSError as error:
         raise EnvironmentFailure(
             f"cannot be read ({error.strerror})", str(path), "Check its permissions and the disk"
@@ -117,16 +112,17 @@ def mapped(path: str | Path) -> Iterator[Bytes]:
 
 def _segments(directory: Path) -> Iterator[Segment]:
     try:
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+        for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+            file = names.parse_segment_file(entry.name)
+            if file is not None and file.kind == names.LOG_SUFFIX and not file.state:
+                status = entry.stat()
+                yield Segment(file.base_offset, Path(entry.path), status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise EnvironmentFailure(
-            f"cannot be listed ({error.strerror})", str(directory), "Check its permissions and the disk"
+            f"cannot be listed ({error.strerror})",
+            str(error.filename or directory),
+            "Check its permissions and the disk",
         ) from error
-    for entry in entries:
-        file = names.parse_segment_file(entry.name)
-        if file is not None and file.kind == names.LOG_SUFFIX and not file.state:
-            status = entry.stat()
-            yield Segment(file.base_offset, Path(entry.path), status.st_size, status.st_mtime_ns)
 
 
 def _is_partition(directory: Path) -> bool:
