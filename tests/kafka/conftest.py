@@ -1,30 +1,28 @@
-"""Options of the tests against real Kafka."""
+"""Options of the tests against real Kafka, for `pytest tests/kafka/...`; a run of everything takes the defaults."""
 
 from __future__ import annotations
 
-import pytest
-from pyspark.sql import SparkSession
+from typing import Final
 
-from sexton.pipelines import session
+import pytest
+
+SEED: Final = 1
+CRASHES: Final = 6
+"""Enough to see each recovery at work. `make soak` asks for a hundred."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sexton")
-    group.addoption("--seed", type=int, default=1, help="Seed of the random workloads against real Kafka.")
-    group.addoption("--crashes", type=int, default=6, help="How often `sexton compact` is killed in test_crash.py.")
+    group.addoption("--seed", type=int, default=SEED, help="Seed of the random workloads against real Kafka.")
+    group.addoption("--crashes", type=int, default=CRASHES, help="How often test_crash.py kills `sexton compact`.")
 
 
 @pytest.fixture(scope="session")
 def seed(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--seed"))
+    # A conftest below the tests' root is read too late to have its options parsed, unless it was asked for by path.
+    return int(request.config.getoption("--seed", SEED))
 
 
 @pytest.fixture(scope="session")
 def crash_count(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--crashes"))
-
-
-@pytest.fixture(scope="session")
-def spark() -> SparkSession:
-    """The process's session, started once; it ends with the process."""
-    return session.start("tests", "local[2]")
+    return int(request.config.getoption("--crashes", CRASHES))
