@@ -159,6 +159,14 @@ def test_a_corrupt_batch_is_named_after_what_came_before_it(example: Path) -> No
         assert result.exception.place == f"{path.resolve()} at byte {second}"
 
 
+def test_a_search_for_a_key_does_not_skip_over_corrupt_batches(example: Path) -> None:
+    path = example / names.log_file_name(0)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert isinstance(run(example, "--key", "nobody has it").exception, CorruptLogError)
+
+
 def test_a_torn_end_is_named_after_what_came_before_it(example: Path) -> None:
     path = example / names.log_file_name(10)
     path.write_bytes(path.read_bytes()[:-3])

@@ -277,6 +277,6 @@ def _compacted_away(has: Side, lacks: Side) -> str:
         f"{lacks.label} is clean up to offset {lacks.clean_offset} and holds nothing of this key: "
         f"{has.label} lacks the tombstone that {lacks.label} has compacted away"
     )
-    if has.last_stable_offset < min(lacks.last_stable_offset, has.log_end_offset):
+    if has.last_stable_offset < lacks.clean_offset:  # where that tombstone was
         reason += f", or does not show it yet ({has.pinned()})"
     return reason

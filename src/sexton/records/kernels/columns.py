@@ -69,6 +69,16 @@ def _skip_headers(data: Bytes, position: int, end: int, count: int) -> int:
 
 
 @kernel
+def _read_deltas(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
+    """Timestamp delta, offset delta and the position after them (-1: not inside ``end``), behind the attributes."""
+    timestamp_delta, position = read_varint(data, position + 1, end)
+    if position < 0:
+        return 0, 0, -1
+    offset_delta, position = read_varint(data, position, end)
+    return timestamp_delta, offset_delta, position
+
+
+@kernel
 def walk_records(
     data: Bytes,
     starts: Longs,
@@ -94,10 +104,7 @@ def walk_records(
             if position < 0 or length < 1 or length > end - position:
                 return filled, batch
             record_end = position + length
-            timestamp_delta, position = read_varint(data, position + 1, record_end)
-            if position < 0:
-                return filled, batch
-            offset_delta, position = read_varint(data, position, record_end)
+            timestamp_delta, offset_delta, position = _read_deltas(data, position, record_end)
             if position < 0 or offset_delta < 0 or offset_delta > last_offset - base_offset:
                 return filled, batch
             offset = base_offset + offset_delta
