@@ -17,9 +17,8 @@ from rich.table import Table
 from sexton.cli import show
 from sexton.compaction.reference import fold_by_key
 from sexton.compaction.rules import Fate
-from sexton.pipelines import session
+from sexton.pipelines import datasource, session
 from sexton.pipelines.compact import Report
-from sexton.pipelines.datasource import KafkaLogDataSource
 from sexton.pipelines.offline import Options, compact_directories
 from sexton.records import batch, checkpoints, names
 from sexton.records.batch import Batch, ControlType, Record
@@ -45,7 +44,7 @@ def demo(
     console.print("[bold]1.[/bold] A partition of 4 segments: orders of 500 customers, some deleted, some aborted")
     partition = write_sample(directory)
     spark = session.start("sexton demo")
-    spark.dataSource.register(KafkaLogDataSource)
+    datasource.register(spark)
     before = _figures(spark, partition)
     fold = _fold(partition)
 

@@ -92,13 +92,6 @@ class Report:
         )
 
 
-def load_kernels() -> None:
-    """Compile, or load from the cache, every kernel that the passes use."""
-    from sexton.pipelines import warm_up
-
-    warm_up.run()
-
-
 def survey_logs(context: SparkContext, logs: Sequence[PartitionLog]) -> list[LogSurvey | SextonError]:
     """Each log's survey, or what is wrong with it."""
     tasks = [

@@ -6,13 +6,19 @@ collects garbage after every task, walking everything that was ever imported, wh
 """
 
 import gc
+import sys
 
 import pyspark.daemon
 
-from sexton.pipelines import compact
+TASK_WORKER = "pyspark.worker"
+"""The module of the workers that run tasks. Spark starts a daemon like this for each kind of worker, and those that
+plan a query have no use for kernels."""
 
 if __name__ == "__main__":
-    compact.load_kernels()
+    if TASK_WORKER in sys.argv:
+        from sexton.pipelines import warm_up
+
+        warm_up.run()
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()
