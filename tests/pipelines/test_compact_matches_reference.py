@@ -28,7 +28,7 @@ from sexton.compaction.rules import Terms
 from sexton.compaction.survey import LogSurvey
 from sexton.logdir.partition import open_partition
 from sexton.pipelines import compact as pipeline
-from sexton.pipelines import index_pass, rewrite_pass
+from sexton.pipelines import rewrite_pass, unpacking
 from sexton.pipelines.compact import Report, Request
 from sexton.records import indexes, names
 from sexton.records.batch import Batch, ControlType
@@ -187,7 +187,7 @@ def cut_up(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "BUCKET_ENTRIES", rng.choice([1, 3, 1 << 17]))
     monkeypatch.setattr(survey, "GRAIN_BYTES", rng.choice([1, 150, 1 << 20]))
     monkeypatch.setattr(survey, "GRAIN_RECORDS", rng.choice([1, 5, 1 << 20]))
-    monkeypatch.setattr(index_pass, "UNPACK_STEP_BYTES", rng.choice([1, 100, 1 << 20]))
+    monkeypatch.setattr(unpacking, "RUN_BYTES", rng.choice([1, 100, 1 << 20]))
     monkeypatch.setattr(rewrite_pass, "BUFFER_BYTES", rng.choice([1, 500, 1 << 20]))
     monkeypatch.setattr(rewrite_pass, "LINKED_RUN_BYTES_MIN", rng.choice([1, 200, 1 << 20]))
     monkeypatch.setattr(pipeline, "REDUCE_BYTES", rng.choice([24, 1 << 20]))

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from sexton.compaction import survey
 from sexton.compaction.reference import fold_by_key
 from sexton.errors import CorruptLogError, NotALogError
-from sexton.pipelines import arrow_columns, datasource
+from sexton.pipelines import arrow_columns, datasource, unpacking
 from sexton.pipelines.datasource import SCHEMA, BadOptionError, KafkaLogReader, PushingKafkaLogReader, parse_options
 from sexton.records import checkpoints, codecs, names
 from sexton.records.batch import Batch, ControlType, Header, Record, encode, make_batch
@@ -162,8 +162,8 @@ def test_runs_and_tasks_of_any_size_give_the_same_rows(tmp_path: Path, monkeypat
     ]
     log = logs.Log([0, 80], segments)
     directory = write(log, tmp_path)
-    monkeypatch.setattr(arrow_columns, "RUN_BYTES", 100)
-    monkeypatch.setattr(arrow_columns, "RUN_RECORDS", 3)
+    monkeypatch.setattr(unpacking, "RUN_BYTES", 100)
+    monkeypatch.setattr(unpacking, "RUN_RECORDS", 3)
     monkeypatch.setattr(arrow_columns, "SCAN_ROWS", 4)
     monkeypatch.setattr(survey, "GRAIN_RECORDS", 8)
     monkeypatch.setattr(datasource, "TASK_BYTES", 500)

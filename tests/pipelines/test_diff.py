@@ -16,7 +16,7 @@ from sexton.compaction import survey
 from sexton.compaction.kernels.contents import CONTENT, buckets_of, hash_contents
 from sexton.compaction.reference import compact, fold_by_key
 from sexton.errors import CorruptLogError, NotALogError
-from sexton.pipelines import arrow_columns, whole_log
+from sexton.pipelines import arrow_columns, unpacking, whole_log
 from sexton.pipelines.diff import Diff, diff
 from sexton.records import checkpoints, names
 from sexton.records.batch import Batch, Header, Record, encode, make_batch
@@ -109,7 +109,7 @@ def test_chunks_cut_anywhere_give_the_same_answer(tmp_path: Path, monkeypatch: p
     whole = run(side_a, side_b)
     monkeypatch.setattr(survey, "GRAIN_RECORDS", 3)
     monkeypatch.setattr(whole_log, "CHUNK_RECORDS_MAX", 5)
-    monkeypatch.setattr(arrow_columns, "RUN_RECORDS", 2)
+    monkeypatch.setattr(unpacking, "RUN_RECORDS", 2)
     cut = run(side_a, side_b)
     assert whole.differing_count > 0
     assert cut.differences == whole.differences

@@ -15,26 +15,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sexton.compaction.transactions import TransactionIndex
-from sexton.pipelines.index_pass import place_of, unparsable
+from sexton.pipelines.unpacking import unpacked_runs, unparsable
 from sexton.records.batch import (
     CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
-    HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     ControlType,
 )
 from sexton.records.codecs import Codec, Unpacker
 from sexton.records.kernels import columns
-from sexton.records.kernels.columns import HEADER, NOTHING_BAD, RECORD, RECORD_BYTES_MIN, Records
+from sexton.records.kernels.columns import HEADER, NOTHING_BAD, RECORD, Records
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan
-
-RUN_BYTES = 8 * 1024 * 1024
-RUN_RECORDS = 1 << 16
-"""A run, and so an Arrow batch, ends when it has this many *unpacked* bytes or records. It holds at least one batch,
-which ``Unpacker`` bounds, so it stays far below the 2 GiB that Arrow's 32-bit offsets reach."""
 
 SCAN_ROWS = 1 << 12
 """Batches that are looked at together: small, so that a reader that stops early has read little."""
@@ -127,56 +121,12 @@ def read_runs(data: Bytes, source: Source, unpacker: Unpacker) -> Iterator[Run]:
 def walk(
     body: Bytes, starts: Longs, ends: Longs, table: Table, place: str, from_offset: int = 0, to_offset: int = INT64_MAX
 ) -> Records:
-    """The records of a run of batches. Room is made for as many as their bytes can hold, whatever a header claims."""
-    too_many = np.flatnonzero(table["record_count"] > (ends - starts) // RECORD_BYTES_MIN)
-    if len(too_many):
-        raise unparsable(place, int(table["position"][too_many[0]]))
+    """The records of a run of batches."""
     records = np.empty(int(table["record_count"].sum(dtype=np.int64)), dtype=RECORD)
     filled, bad = columns.walk_records(body, starts, ends, table, from_offset, to_offset, records)
     if bad != NOTHING_BAD:
         raise unparsable(place, int(table["position"][bad]))
     return records[:filled]
-
-
-def unpacked_runs(
-    data: Bytes, table: Table, unpacker: Unpacker, place: str
-) -> Iterator[tuple[slice, Bytes, Longs, Longs]]:
-    """Neighbouring batches, a buffer with their records unpacked, and where each one's begin and end.
-
-    Batches that are not compressed are used where they lie. How far the others unfold is known only afterwards, so
-    they are unpacked one by one until a run is full.
-    """
-    codecs = (table["attributes"] & CODEC_MASK).tolist()
-    positions, sizes, counts = table["position"].tolist(), table["size"].tolist(), table["record_count"].tolist()
-    view = memoryview(data)  # type: ignore[arg-type]
-    first = 0
-    while first < len(table):
-        is_packed = codecs[first] != Codec.NONE
-        unpacked_bytes = record_count = 0
-        ends: list[int] = []
-        row = first
-        while row < len(table) and (codecs[row] != Codec.NONE) == is_packed:
-            position, size = positions[row], sizes[row]
-            if is_packed:
-                body = view[position + HEADER_BYTES : position + size]
-                if len(body):
-                    where = place_of(place, position)
-                    unpacked_bytes = unpacker.unpack(codecs[row], body, unpacked_bytes, where)
-                ends.append(unpacked_bytes)
-            else:
-                unpacked_bytes += size
-            record_count += counts[row]
-            row += 1
-            if unpacked_bytes >= RUN_BYTES or record_count >= RUN_RECORDS:
-                break
-        rows = slice(first, row)
-        if is_packed:
-            packed_ends = np.array(ends, dtype=np.int64)
-            yield rows, unpacker.buffer, np.concatenate([[0], packed_ends[:-1]]).astype(np.int64), packed_ends
-        else:
-            starts = table["position"][rows]
-            yield rows, data, starts + HEADER_BYTES, starts + table["size"][rows]
-        first = row
 
 
 def to_arrow(run: Run, schema: pa.Schema) -> pa.RecordBatch:

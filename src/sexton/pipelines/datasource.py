@@ -74,7 +74,7 @@ from sexton.compaction.transactions import MARKER
 from sexton.errors import SextonError
 from sexton.logdir.partition import PartitionLog, Segment, find_partitions, mapped, open_partition
 from sexton.pipelines.arrow_columns import Source, read_runs, to_arrow
-from sexton.pipelines.index_pass import worker_unpacker
+from sexton.pipelines.unpacking import worker_unpacker
 from sexton.pipelines.whole_log import stable_end
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 

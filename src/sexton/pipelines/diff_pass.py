@@ -18,8 +18,8 @@ from sexton.compaction.plan import Chunk, Slice
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.logdir.partition import mapped
-from sexton.pipelines.arrow_columns import unpacked_runs, walk
-from sexton.pipelines.index_pass import worker_unpacker
+from sexton.pipelines.arrow_columns import walk
+from sexton.pipelines.unpacking import unpacked_runs, worker_unpacker
 from sexton.records.batch import CONTROL, ControlType
 from sexton.records.kernels.keys import TOMBSTONE
 from sexton.records.kernels.scan import scan_whole

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -18,27 +17,14 @@ from sexton.compaction import columns
 from sexton.compaction.kernels import newest
 from sexton.compaction.plan import CHUNK_RECORDS_MAX, Chunk, PartitionWork, Slice
 from sexton.compaction.transactions import TransactionIndex
-from sexton.errors import CorruptLogError, SextonError
+from sexton.errors import SextonError
 from sexton.logdir.partition import mapped
 from sexton.pipelines import scratch
-from sexton.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
-from sexton.records.codecs import Unpacker
+from sexton.pipelines.unpacking import RUN_RECORDS, unpacked_runs, unparsable, worker_unpacker
+from sexton.records.batch import CONTROL
 from sexton.records.kernels.keys import DEAD, ENTRY, SKIP_KEYLESS, Entries, hash_records
-from sexton.records.kernels.primitives import Bytes
-from sexton.records.kernels.scan import Table, scan_whole
+from sexton.records.kernels.scan import scan_whole
 from sexton.records.keyhash import HashKey
-
-UNPACK_STEP_BYTES = 4 * 1024 * 1024
-"""Packed bytes that are unpacked before their records are hashed: enough to make a kernel call cheap."""
-
-UNPACKED_STEP_BYTES = 64 * 1024 * 1024
-"""...or so many unpacked ones: batches of equal records can unfold a thousandfold."""
-
-STEP_RECORDS = 1 << 14
-"""Records hashed at a time where nothing needs unpacking: their entries, 400 KB, stay in the cache."""
-
-RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, key and value length, header count. A batch that claims more records lies."""
 
 NOTES = -1
 """The bucket of rows that carry notes (what a task counted, or why it failed) past the reduction."""
@@ -150,7 +136,7 @@ class _Collector:
 
     def __init__(self, chunk: Chunk, dirty_keys: Filter | None) -> None:
         # The survey's record counts are not covered by a CRC that was checked, so they are only a hint.
-        expected = STEP_RECORDS if dirty_keys is not None else min(chunk.record_count, CHUNK_RECORDS_MAX)
+        expected = RUN_RECORDS if dirty_keys is not None else min(chunk.record_count, CHUNK_RECORDS_MAX)
         self.entries = cast(Entries, scratch.take("entries", ENTRY, expected))
         self.filled = 0
         self.keyless_count = 0
@@ -180,19 +166,18 @@ def _index_slice(piece: Slice, chunk: Chunk, work: PartitionWork, key: HashKey, 
             data, piece.start, piece.end, piece.path, check_crc=True, previous_offset=piece.previous_offset
         )
         facts = columns.facts_of(table, work, TransactionIndex(work.markers))
-        skip = columns.is_aborted(table, facts) | ((table["attributes"] & CONTROL) != 0)
-        for rows, buffer, starts, ends in _unpacked(data, table, skip, work.max_batch_bytes, piece.path):
-            counts = np.where(skip[rows], 0, table["record_count"][rows])
-            too_many = np.flatnonzero(counts > (ends - starts) // RECORD_BYTES_MIN)
-            if len(too_many):
-                raise unparsable(piece.path, int(table["position"][rows][too_many[0]]))
-            collector.reserve(int(counts.sum(dtype=np.int64)))
+        wanted = table[~columns.is_aborted(table, facts) & ((table["attributes"] & CONTROL) == 0)]
+        skip_none = np.zeros(len(wanted), dtype=np.bool_)
+        for rows, buffer, starts, ends in unpacked_runs(
+            data, wanted, worker_unpacker(work.max_batch_bytes), piece.path
+        ):
+            collector.reserve(int(wanted["record_count"][rows].sum(dtype=np.int64)))
             filled, bad, keyless = hash_records(
                 buffer,
                 starts,
                 ends,
-                table[rows],
-                skip[rows],
+                wanted[rows],
+                skip_none[rows],
                 np.uint64(key.first),
                 np.uint64(key.second),
                 keyless_flags,
@@ -200,7 +185,7 @@ def _index_slice(piece: Slice, chunk: Chunk, work: PartitionWork, key: HashKey, 
                 collector.filled,
             )
             if bad >= 0:
-                raise unparsable(piece.path, int(table["position"][rows][bad]))
+                raise unparsable(piece.path, int(wanted["position"][rows][bad]))
             collector.added(filled, keyless)
 
 
@@ -209,77 +194,3 @@ def _keyless_flags(is_dirty: bool, drop_keyless: bool) -> int:
     if is_dirty:
         return SKIP_KEYLESS if drop_keyless else 0
     return DEAD if drop_keyless else SKIP_KEYLESS
-
-
-def _unpacked(
-    data: Bytes, table: Table, skip: npt.NDArray[np.bool_], max_batch_bytes: int, place: str
-) -> Iterator[tuple[slice, Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Runs of batches with a buffer that holds their records, unpacked, and where each one's begin and end."""
-    is_packed = ((table["attributes"] & CODEC_MASK) != 0) & ~skip
-    edges = np.flatnonzero(np.diff(is_packed)) + 1
-    unpacker: Unpacker | None = None
-    for first, last in zip(np.append(0, edges), np.append(edges, len(table)), strict=True):
-        if first == last:
-            continue
-        if not is_packed[first]:
-            yield from _plain_steps(data, table, int(first), int(last))
-            continue
-        unpacker = unpacker or worker_unpacker(max_batch_bytes)
-        yield from _unpacked_run(data, table, int(first), int(last), unpacker, place)
-
-
-def _plain_steps(
-    data: Bytes, table: Table, first: int, last: int
-) -> Iterator[tuple[slice, Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """A run of batches that need no unpacking, some ten thousand records at a time."""
-    records = np.cumsum(table["record_count"][first:last], dtype=np.int64)
-    steps = np.flatnonzero(np.diff(records // STEP_RECORDS, prepend=0))
-    for start, end in pairwise([first, *(first + steps[steps > 0]).tolist(), last]):
-        rows = slice(start, end)
-        starts = table["position"][rows] + HEADER_BYTES
-        yield rows, data, starts, table["position"][rows] + table["size"][rows]
-
-
-def _unpacked_run(
-    data: Bytes, table: Table, first: int, last: int, unpacker: Unpacker, place: str
-) -> Iterator[tuple[slice, Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    view = memoryview(data)  # type: ignore[arg-type]
-    positions = table["position"][first:last].tolist()
-    sizes = table["size"][first:last].tolist()
-    codecs_used = (table["attributes"][first:last] & CODEC_MASK).tolist()
-    start = first
-    while start < last:
-        bounds = [0]
-        packed_bytes, index = 0, start
-        while index < last and packed_bytes < UNPACK_STEP_BYTES and bounds[-1] < UNPACKED_STEP_BYTES:
-            position, size = positions[index - first], sizes[index - first]
-            packed = view[position + HEADER_BYTES : position + size]
-            end = bounds[-1]
-            if len(packed):
-                end = unpacker.unpack(codecs_used[index - first], packed, end, place_of(place, position))
-            bounds.append(end)
-            packed_bytes += size
-            index += 1
-        edges = np.array(bounds, dtype=np.int64)
-        yield slice(start, index), unpacker.buffer, edges[:-1], edges[1:]
-        start = index
-
-
-_unpackers: dict[int, Unpacker] = {}
-
-
-def worker_unpacker(max_batch_bytes: int) -> Unpacker:
-    """This worker's unpacker: its buffer is worth keeping."""
-    return _unpackers.setdefault(max_batch_bytes, Unpacker(max_batch_bytes))
-
-
-def place_of(path: str, position: int) -> str:
-    return f"{path} at byte {position}"
-
-
-def unparsable(path: str, position: int) -> CorruptLogError:
-    return CorruptLogError(
-        "the batch's records cannot be parsed, though its CRC is right",
-        place_of(path, position),
-        "A producer wrote it so. " + WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
-    )

@@ -33,7 +33,8 @@ from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import EnvironmentFailure, SextonError
 from sexton.logdir.partition import mapped
 from sexton.pipelines import scratch
-from sexton.pipelines.index_pass import Note, place_of, unparsable, worker_unpacker
+from sexton.pipelines.index_pass import Note
+from sexton.pipelines.unpacking import place_of, unparsable, worker_unpacker
 from sexton.records import codecs, names, segment_indexes
 from sexton.records.batch import CODEC_MASK, HEADER_BYTES
 from sexton.records.kernels.primitives import Bytes

@@ -18,8 +18,9 @@ from sexton.compaction.rules import NO_HORIZON, Fate
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.logdir.partition import mapped
-from sexton.pipelines.arrow_columns import unpacked_runs, walk
-from sexton.pipelines.index_pass import Note, worker_unpacker
+from sexton.pipelines.arrow_columns import walk
+from sexton.pipelines.index_pass import Note
+from sexton.pipelines.unpacking import unpacked_runs, worker_unpacker
 from sexton.records.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL, ControlType
 from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE
 from sexton.records.kernels.primitives import Bytes
