@@ -336,7 +336,7 @@ def write_partition(log: Log, directory: Path, *, transaction_indexes: bool = Tr
     directory.mkdir(parents=True)
     ends = [*log.bases[1:], 2**62]
     for base, end, segment in zip(log.bases, ends, log.segments, strict=True):
-        content = b"".join(map(encode, segment))
+        content = b"".join(map(encode_as_broker, segment))
         offset_index, time_index = _indexes(content, base)
         (directory / names.log_file_name(base)).write_bytes(content)
         (directory / names.offset_index_file_name(base)).write_bytes(offset_index)
@@ -350,6 +350,15 @@ def write_partition(log: Log, directory: Path, *, transaction_indexes: bool = Tr
         path = directory.parent / checkpoints.CLEANER_OFFSET_CHECKPOINT
         offsets = checkpoints.read_offset_checkpoint(path)
         checkpoints.write_offset_checkpoint(path, {**offsets, (parsed.topic, parsed.partition): log.clean_below})
+
+
+def encode_as_broker(batch: Batch) -> bytes:
+    """The bytes a broker would have: under LogAppendTime it stamps the header alone, and records keep the deltas that
+    their producer wrote, which nobody may look at."""
+    if not batch.is_log_append_time:
+        return encode(batch)
+    misleading = [replace(record, timestamp_ms=record.timestamp_ms + record.offset % 7 - 3) for record in batch.records]
+    return encode(replace(batch, records=tuple(misleading)))
 
 
 def _indexes(content: bytes, base_offset: int) -> tuple[bytes, bytes]:

@@ -1,10 +1,10 @@
-"""A process to be killed: `sexton compact` on one directory after another, in one Spark session.
+"""A process to be killed: `sexton compact` on one directory.
 
-    python -m tests.kafka.crash_driver DIR...
+    python -m tests.kafka.crash_driver DIR
 
-Beside each DIR it leaves `<DIR>.begun` when it begins, `<DIR>.committing` at the first change to a name in it, and
-`<DIR>.done`. Each step of a commit is slowed down a little, so that a kill at a random moment has a chance to
-fall between any two of them.
+It starts Spark and waits for `<DIR>.go`. Then it leaves `<DIR>.begun` when it begins, and `<DIR>.committing` at
+the first change to a name in it. Each step of a commit is slowed down a little, so that a kill at a random moment has
+a chance to fall between any two of them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from typing import Final
 
 from sexton.cli import main
 from sexton.logdir import swap
+from sexton.pipelines import session
 
+MASTER: Final = "local[2]"
 STEP_SECONDS_MAX: Final = 0.006
-
-_committing = Path()
 
 
 class SlowFiles(swap.Files):
     """Announces the first rename, and dawdles before every step."""
 
+    def __init__(self, announcement: Path) -> None:
+        self._announcement = announcement
+
     def rename(self, source: Path, target: Path) -> None:
-        _committing.touch()
+        self._announcement.touch()
         time.sleep(random.uniform(0, STEP_SECONDS_MAX))
         super().rename(source, target)
 
@@ -40,17 +43,17 @@ class SlowFiles(swap.Files):
         super().link(source, target)
 
 
-def run(directories: list[str]) -> None:
-    global _committing
-    slow = SlowFiles()
+def run(directory: str) -> None:
+    slow = SlowFiles(Path(f"{directory}.committing"))
     for name in ("rename", "unlink", "link"):
         setattr(swap.FILES, name, getattr(slow, name))
-    for directory in directories:
-        _committing = Path(f"{directory}.committing")
-        Path(f"{directory}.begun").touch()
-        main.app(["compact", directory, "--independent", "--master", "local[2]", "--json"], standalone_mode=False)
-        Path(f"{directory}.done").touch()
+    spark = session.start("sexton compact", MASTER)
+    spark.sparkContext.parallelize(range(2), 2).map(str).collect()  # starts the workers
+    while not Path(f"{directory}.go").exists():
+        time.sleep(0.01)
+    Path(f"{directory}.begun").touch()
+    main.app(["compact", directory, "--independent", "--master", MASTER, "--json"], standalone_mode=False)
 
 
 if __name__ == "__main__":
-    run(sys.argv[1:])
+    run(sys.argv[1])

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import psutil
 import pytest
@@ -24,14 +23,21 @@ from pyspark.sql import SparkSession
 from sexton.logdir import locks, swap
 from sexton.pipelines.offline import Coordination, Options, compact_directories
 from tests.kafka import KafkaCluster
-from tests.kafka.command import LOOPBACK
+from tests.kafka.command import ENVIRONMENT
 from tests.kafka.directories import Fold, Name, fold_dir, partition_dirs
 from tests.kafka.jars import PROJECT_DIR
-from tests.kafka.workload import consume_committed, create_topics, draw_mixes, fold_rows, write_all
+from tests.kafka.workload import (
+    NO_CLEANING,
+    QUICK_START,
+    consume_committed,
+    create_topics,
+    draw_mixes,
+    fold_rows,
+    write_all,
+)
 
-NO_CLEANING: Final = {"log.cleaner.min.cleanable.ratio": 1.0}
-TOPICS: Final = 6
-COPIES_PER_DRIVER: Final = 2
+MIXES: Final = (0, 1, 4)
+"""Records without keys, plain and idempotent producers, transactions of several producers over three partitions."""
 
 BEGIN_TIMEOUT_S: Final = 120
 """A driver begins five seconds after its start on a quiet machine."""
@@ -39,9 +45,9 @@ BEGIN_TIMEOUT_S: Final = 120
 GONE_TIMEOUT_S: Final = 60
 """What Spark leaves running when only its driver was killed notices within a second or two."""
 
-PASS_SECONDS: Final = 1.5
-COMMIT_SECONDS: Final = 0.8
-"""About how long the passes and the commits of a copy take here: kills fall within."""
+PASS_SECONDS: Final = 2.0
+COMMIT_SECONDS: Final = 1.0
+"""About how long the passes and the commits take: kills fall within."""
 
 Folds = Mapping[Name, Fold]
 
@@ -55,26 +61,26 @@ def test_a_kill_at_any_moment_leaves_the_fold_as_it_was(
     base = write_logs(seed, tmp_path / "base")
     folds = {name: fold_dir(path) for name, path in partition_dirs(base / "node-1" / "data", "mix-").items()}
     interrupted = 0
-    for number in range(crash_count):
-        copies = [tmp_path / f"crash-{number}" / f"copy-{index}" for index in range(COPIES_PER_DRIVER)]
-        for copy in copies:
-            shutil.copytree(base, copy)
-        crash(copies, rng)
-        interrupted += any(half_done(copy) for copy in copies)
-        for copy in copies:
-            if not marker(copy, "begun").exists():
-                continue
-            RECOVERIES[number % len(RECOVERIES)](copy, folds, spark)
-            assert {name: fold_dir(copy_dir(copy, name)) for name in folds} == folds, f"crash {number}, {copy}"
-            assert half_done(copy) == []
-        shutil.rmtree(tmp_path / f"crash-{number}")
+    with ExitStack() as drivers:
+        upcoming = drivers.enter_context(Driver(base, tmp_path / "crash-0"))
+        for number in range(crash_count):
+            driver = upcoming
+            driver.crash(rng)
+            # The next one starts Spark while this one's logs are recovered.
+            upcoming = drivers.enter_context(Driver(base, tmp_path / f"crash-{number + 1}"))
+            interrupted += half_done(driver.copy) != []
+            RECOVERIES[number % len(RECOVERIES)](driver.copy, folds, spark)
+            assert half_done(driver.copy) == []
+            assert {name: fold_dir(copy_dir(driver.copy, name)) for name in folds} == folds, f"crash {number}"
+            shutil.rmtree(driver.copy)
     assert interrupted > 0, "no kill fell between the first and the last step of anything"
 
 
 def write_logs(seed: int, base: Path) -> Path:
-    """Six random logs and more, in several segments, with transactions."""
-    mixes = [replace(mix, leaves_open=False, min_compaction_lag_ms=0) for mix in draw_mixes(seed, TOPICS)]
-    with KafkaCluster(base_dir=base, settings=NO_CLEANING, keep=True) as kafka:
+    """Five random logs or more, each of several segments, all of them cleanable."""
+    drawn = draw_mixes(seed, max(MIXES) + 1)
+    mixes = [replace(drawn[number], leaves_open=False, min_compaction_lag_ms=0) for number in MIXES]
+    with KafkaCluster(base_dir=base, settings=NO_CLEANING, jvm_options=QUICK_START, keep=True) as kafka:
         create_topics(kafka, mixes)
         write_all(kafka, mixes)
         kafka.stop()
@@ -84,33 +90,44 @@ def write_logs(seed: int, base: Path) -> Path:
 # ---- The crash.
 
 
-def crash(copies: list[Path], rng: random.Random) -> None:
-    """Start a driver, wait for it to be in the passes or the commits of one copy, and a little longer, and kill it."""
-    target, moment = rng.choice(copies), rng.choice(["begun", "committing", "committing"])
-    with running_driver([copy / "node-1" / "data" for copy in copies]) as driver:
-        wait_until(lambda: marker(target, moment).exists() or driver.poll() is not None, f"{moment} of {target}")
+class Driver:
+    """A process that compacts a copy of the logs, and does not live to tell."""
+
+    def __init__(self, base: Path, copy: Path) -> None:
+        self.copy = copy
+        shutil.copytree(base, copy)
+        self._log = copy / "driver.log"
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.kafka.crash_driver", str(copy / "node-1" / "data")],
+                cwd=PROJECT_DIR,
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        kill(self._process, everything=True)
+
+    def crash(self, rng: random.Random) -> None:
+        """Let it get into the passes or the commits, and a little further, and kill it."""
+        moment = rng.choice(["begun", "committing", "committing"])
+        marker(self.copy, "go").touch()
+        self._wait_for(marker(self.copy, moment))
         time.sleep(rng.uniform(0, PASS_SECONDS if moment == "begun" else COMMIT_SECONDS))
-        assert driver.poll() in (None, 0), f"the driver failed: see {copies[0].parent}/driver.log"
-        kill(driver, everything=rng.random() < 0.5)
+        kill(self._process, everything=rng.random() < 0.5)
 
-
-@contextmanager
-def running_driver(data_dirs: list[Path]) -> Iterator[subprocess.Popen[bytes]]:
-    log = data_dirs[0].parents[2] / "driver.log"
-    with log.open("wb") as output:
-        driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.kafka.crash_driver", *map(str, data_dirs)],
-            cwd=PROJECT_DIR,
-            env={**os.environ, **LOOPBACK},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield driver
-    finally:
-        kill(driver, everything=True)
+    def _wait_for(self, path: Path) -> None:
+        deadline_s = time.monotonic() + BEGIN_TIMEOUT_S
+        while not path.exists():
+            assert self._process.poll() is None, f"the driver ended before {path}:\n{self._log.read_text()}"
+            assert time.monotonic() < deadline_s, f"waited {BEGIN_TIMEOUT_S} s for {path}"
+            time.sleep(0.01)
 
 
 def kill(driver: subprocess.Popen[bytes], everything: bool) -> None:
@@ -161,7 +178,7 @@ def recover_with_swap(copy: Path, folds: Folds, spark: SparkSession) -> None:
 
 
 def recover_with_kafka(copy: Path, folds: Folds, spark: SparkSession) -> None:
-    with KafkaCluster.adopt(copy, settings=NO_CLEANING) as kafka:
+    with KafkaCluster.adopt(copy, settings=NO_CLEANING, jvm_options=QUICK_START) as kafka:
         served = consume_committed(kafka.bootstrap, folds)
         assert {name: fold_rows(rows) for name, rows in served.items()} == folds
         kafka.stop()
@@ -183,10 +200,3 @@ RECOVERIES: Final[list[Callable[[Path, Folds, SparkSession], None]]] = [
 
 def copy_dir(copy: Path, name: Name) -> Path:
     return copy / "node-1" / "data" / f"{name[0]}-{name[1]}"
-
-
-def wait_until(reached: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + BEGIN_TIMEOUT_S
-    while not reached():
-        assert time.monotonic() < deadline_s, f"waited {BEGIN_TIMEOUT_S} s for {what}"
-        time.sleep(0.01)

@@ -28,12 +28,20 @@ from sexton.records import checkpoints
 from sexton.records.batch import Batch, Header, decode_all
 from tests.kafka import KafkaCluster, dump_log
 from tests.kafka.directories import Fold, Name, fold, partition_dirs, partition_name, read_log
-from tests.kafka.workload import Mix, consume_committed, create_topics, draw_mixes, fold_rows, write_all
+from tests.kafka.workload import (
+    NO_CLEANING,
+    QUICK_START,
+    Mix,
+    consume_committed,
+    create_topics,
+    draw_mixes,
+    fold_rows,
+    write_all,
+)
 
 CLEAN_TIMEOUT_S: Final = 90
 """Kafka's cleaner takes two seconds for all logs here, when it has a core."""
 
-NO_CLEANING: Final = {"log.cleaner.min.cleanable.ratio": 1.0}
 CLEAN_AT_ONCE: Final = {"log.cleaner.min.cleanable.ratio": 0.0, "log.cleaner.backoff.ms": 100}
 
 APPENDED_SHARE: Final = 0.4
@@ -59,7 +67,7 @@ PLANS: Final = (Plan("4.3.0", 18, 3, "sexton"), Plan("3.9.2", 9, 2, "kafka"))
 def test_kafka_and_sexton_leave_the_same_records(plan: Plan, seed: int, spark: SparkSession, tmp_path: Path) -> None:
     mixes = draw_mixes(seed, plan.topics)
     base = tmp_path / "round-0"
-    with KafkaCluster(plan.version, base_dir=base, settings=NO_CLEANING, keep=True) as kafka:
+    with KafkaCluster(plan.version, 1, base, NO_CLEANING, jvm_options=QUICK_START, keep=True) as kafka:
         create_topics(kafka, mixes)
         opened = write_all(kafka, mixes)
         kafka.stop()
@@ -92,13 +100,13 @@ def check_round(plan: Plan, mixes: Sequence[Mix], base: Path, target: Path, numb
     check_dump_tool(copies["sexton"], plan.version)
 
     is_last = number == plan.rounds
-    with KafkaCluster.adopt(copies["sexton"], plan.version, NO_CLEANING) as kafka:
+    with KafkaCluster.adopt(copies["sexton"], plan.version, NO_CLEANING, jvm_options=QUICK_START) as kafka:
         check_served(kafka, folds)
         if not is_last and plan.continues_from == "sexton":
             write_all(kafka, mixes, number, APPENDED_SHARE)
         kafka.stop()
     if not is_last and plan.continues_from == "kafka":
-        with KafkaCluster.adopt(copies["kafka"], plan.version, NO_CLEANING) as kafka:
+        with KafkaCluster.adopt(copies["kafka"], plan.version, NO_CLEANING, jvm_options=QUICK_START) as kafka:
             write_all(kafka, mixes, number, APPENDED_SHARE)
             kafka.stop()
     return copies[plan.continues_from]
@@ -125,7 +133,7 @@ def idle(reports: Sequence[Report]) -> set[Name]:
 
 
 def clean_with_kafka(base_dir: Path, version: str, up_to: Mapping[Name, int]) -> None:
-    with KafkaCluster.adopt(base_dir, version, CLEAN_AT_ONCE) as kafka:
+    with KafkaCluster.adopt(base_dir, version, CLEAN_AT_ONCE, jvm_options=QUICK_START) as kafka:
         deadline_s = time.monotonic() + CLEAN_TIMEOUT_S
         while (missing := not_cleaned(base_dir, up_to)) and time.monotonic() < deadline_s:
             time.sleep(0.2)

@@ -29,7 +29,7 @@ class _Traceback:
 
 
 if __name__ == "__main__":
-    pyspark.daemon.traceback = _Traceback  # type: ignore[assignment]
+    pyspark.daemon.traceback = _Traceback  # type: ignore[attr-defined, assignment]
     if TASK_WORKER in sys.argv:
         from sexton.pipelines import warm_up
 
