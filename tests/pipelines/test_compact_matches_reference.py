@@ -88,13 +88,13 @@ def next_pass(rng: random.Random, case: Case) -> Case:
     return case_of(case.directory, max(case.terms.bound, case.first_dirty), terms, case.config)
 
 
-def run(context: SparkContext, cases: Sequence[Case]) -> list[Report]:
+def run(context: SparkContext, cases: Sequence[Case], dry_run: bool = False) -> list[Report]:
     opened = [open_partition(case.directory) for case in cases]
     requests = []
     for case, log, surveyed in zip(cases, opened, pipeline.survey_logs(context, opened), strict=True):
         assert isinstance(surveyed, LogSurvey), surveyed
         requests.append(Request(log, surveyed, case.config, case.terms, case.first_dirty))
-    return pipeline.compact(context, requests)
+    return pipeline.compact(context, requests, dry_run=dry_run)
 
 
 def check(case: Case, report: Report) -> None:
@@ -219,6 +219,35 @@ def test_many_partitions_go_through_one_job(tmp_path: Path, monkeypatch: pytest.
     cases = [make_case(rng, tmp_path / f"topic-{index}") for index in range(8)]
     for case, report in zip(cases, run(LocalContext(rng).as_spark, cases), strict=True):
         check(case, report)
+
+
+def test_a_dry_run_changes_nothing_and_counts_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(15):
+        rng = random.Random(seed)
+        cut_up(rng, monkeypatch)
+        case = make_case(rng, tmp_path / f"log-{seed}" / "topic-0")
+        checkpoints = logs.contents(case.directory.parent)
+        (report,) = run(LocalContext(rng).as_spark, [case], dry_run=True)
+        assert report.failure is None
+        assert logs.contents(case.directory) == case.files
+        assert logs.contents(case.directory.parent) == checkpoints
+        check_tally(case, report)
+        (real,) = run(LocalContext(rng).as_spark, [case])
+        assert (report.is_changed, report.segments_after) == (real.is_changed, real.segments_after)
+
+
+def test_a_new_segment_is_as_old_as_the_last_one_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where records have no timestamps, retention goes by the file's."""
+    batches = [[logs.data((b"a", b"%d" % base), at=base)] for base in (0, 10, 20)]
+    directory = tmp_path / "topic-0"
+    logs.write_partition(logs.Log([0, 10, 20, 30], [*batches, []]), directory)
+    for base in (0, 10, 20, 30):
+        os.utime(directory / names.log_file_name(base), (1000 + base, 1000 + base))
+    case = case_of(directory, 0, Terms(logs.NOW_MS, 30, logs.RETENTION_MS), TopicConfig(segment_bytes=1 << 20))
+    (report,) = run(LocalContext(random.Random(0)).as_spark, [case])
+    check(case, report)
+    assert report.segments_after == 1
+    assert (directory / names.log_file_name(0)).stat().st_mtime == 1020
 
 
 @pytest.mark.spark

@@ -198,6 +198,22 @@ def test_a_scan_of_a_torn_end_says_that_it_is_torn_and_where(missing: int) -> No
     assert "start the broker" in caught.value.remedy
 
 
+def test_a_tail_of_zeros_is_not_taken_for_an_old_format() -> None:
+    content, _ = two_batches()
+    with pytest.raises(CorruptLogError, match="length is impossible") as caught:
+        scan_all(content + bytes(4096))
+    assert caught.value.place == f"log at byte {len(content)}"
+    assert "start the broker" in caught.value.remedy
+    with pytest.raises(CorruptLogError, match="0 bytes long"):
+        list(decode_all(content + bytes(4096)))
+
+
+def test_a_file_that_shrank_is_refused_and_not_read_past_its_end() -> None:
+    content, _ = two_batches()
+    with pytest.raises(CorruptLogError, match="a moment ago it was longer"):
+        scan.scan_whole(array(content), 0, len(content) + 1, "log", check_crc=True)
+
+
 def test_a_scan_hands_out_what_came_before_the_damage() -> None:
     content, _ = two_batches()
     steps = scan.scan(array(content[:-1]), 0, len(content) - 1, "log", check_crc=True)

@@ -34,6 +34,7 @@ HEADER_BYTES = HEADER.size  # 61
 LOG_OVERHEAD_BYTES = 12  # base offset and length, which batchLength does not count
 ATTRIBUTES_POSITION = 21  # where the CRC's cover begins
 MAGIC = 2
+OLDEST_LENGTH_MIN = 14  # of a message in format v0: CRC, magic, attributes, and two lengths
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -212,7 +213,8 @@ def decode_header(data: bytes | memoryview, position: int, place: str = "") -> B
         raise _truncated(where)
     base_offset, length = struct.unpack_from(">qi", data, position)
     magic = struct.unpack_from(">b", data, position + 16)[0]
-    check_magic(magic, where)
+    if length >= OLDEST_LENGTH_MIN:  # what is shorter is of no format, above all the zeros that a power failure leaves
+        check_magic(magic, where)
     if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         raise CorruptLogError(f"the batch says it is {length} bytes long", where, WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
     if position + LOG_OVERHEAD_BYTES + length > len(data):

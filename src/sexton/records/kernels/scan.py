@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.errors import CorruptLogError
-from sexton.records.batch import OFFSET_MAX, WHAT_TO_DO_WITH_A_CORRUPT_BATCH, check_magic
+from sexton.records.batch import OFFSET_MAX, OLDEST_LENGTH_MIN, WHAT_TO_DO_WITH_A_CORRUPT_BATCH, check_magic
 from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.primitives import (
     Bytes,
@@ -96,6 +96,8 @@ def _scan(
         if position + 17 > end:
             return row, position, 2
         length = read_i32(data, position + 8)
+        if length < OLDEST_LENGTH_MIN:  # above all the zeros that a power failure leaves, which look like magic 0
+            return row, position, 4
         if data[position + 16] != 2:
             return row, position, 3
         if length < 49:
@@ -151,6 +153,12 @@ def scan(
 
     ``previous_offset`` is the last offset before ``start``: offsets must rise.
     """
+    if end > len(data):
+        raise CorruptLogError(
+            f"the file is {len(data)} bytes long, and a moment ago it was longer than {end - 1}",
+            place,
+            "Nothing was changed. Something else writes to this log: stop it, then try again",
+        )
     table = np.zeros(min(rows_per_step, max(1, (end - start) // 61)), dtype=BATCH)
     position = start
     while position < end:
@@ -186,6 +194,6 @@ def scan_error(data: Bytes, position: int, stop: ScanStop, place: str) -> Except
         ScanStop.OUT_OF_ORDER: "the batch's offset is not above the one before it",
     }[stop]
     remedy = WHAT_TO_DO_WITH_A_CORRUPT_BATCH
-    if stop == ScanStop.CUT_OFF:
+    if stop in (ScanStop.CUT_OFF, ScanStop.BAD_LENGTH):
         remedy = "If this is the newest segment's end, start the broker once: it cuts a torn write off. " + remedy
     return CorruptLogError(what, where, remedy)
