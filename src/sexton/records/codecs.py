@@ -13,6 +13,7 @@ import struct
 import threading
 from collections.abc import Callable
 from enum import IntEnum
+from typing import cast
 
 import cramjam
 import numpy as np
@@ -300,7 +301,13 @@ def _zstd() -> _Zstd:
     return _Zstd()
 
 
-_BROKEN: tuple[type[Exception], ...] = (cramjam.DecompressionError, isal_zlib.error, zstandard.ZstdError, ValueError)
+_BROKEN: tuple[type[Exception], ...] = (
+    cramjam.DecompressionError,
+    cast("type[Exception]", isal_zlib.error),
+    zstandard.ZstdError,
+    ValueError,
+)
+"""What the libraries say to data that is not theirs."""
 
 _DECOMPRESS_INTO: dict[int, Callable[[memoryview, memoryview], int]] = {
     Codec.GZIP: _gunzip_into,
