@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 from sexton.compaction.rules import Fate
 from sexton.pipelines.compact import Report
 from sexton.pipelines.offline import Coordination, Options, compact_directories
-from sexton.records import checkpoints
-from sexton.records.batch import Batch, Header, decode_all
+from sexton.records import checkpoints, indexes
+from sexton.records.batch import Batch, ControlType, Header, decode_all
 from tests.kafka import KafkaCluster, dump_log
 from tests.kafka.directories import Fold, Name, fold, partition_dirs, partition_name, read_log
 from tests.kafka.workload import (
@@ -37,6 +37,7 @@ from tests.kafka.workload import (
     draw_mixes,
     fold_rows,
     write_all,
+    write_with_java,
 )
 
 CLEAN_TIMEOUT_S: Final = 90
@@ -56,9 +57,11 @@ class Plan:
     topics: int
     rounds: int
     continues_from: str
+    has_java: bool
+    """Whether Kafka's own client writes a log, too."""
 
 
-PLANS: Final = (Plan("4.3.0", 18, 3, "sexton"), Plan("3.9.2", 9, 2, "kafka"))
+PLANS: Final = (Plan("4.3.0", 18, 3, "sexton", True), Plan("3.9.2", 9, 2, "kafka", False))
 
 
 @pytest.mark.kafka
@@ -70,6 +73,8 @@ def test_kafka_and_sexton_leave_the_same_records(plan: Plan, seed: int, spark: S
     with KafkaCluster(plan.version, 1, base, NO_CLEANING, jvm_options=QUICK_START, keep=True) as kafka:
         create_topics(kafka, mixes)
         opened = write_all(kafka, mixes)
+        if plan.has_java:
+            write_with_java(kafka)
         kafka.stop()
     assert opened, "one transaction should have stayed open"
     for number in range(1, plan.rounds + 1):
@@ -94,6 +99,7 @@ def check_round(plan: Plan, mixes: Sequence[Mix], base: Path, target: Path, numb
         else:
             ends = segment_ends(partition_dirs(data_dir(base), "mix-")[name])
             compare(f"{name} in round {number}", by_kafka[name], by_sexton[name], ends)
+            compare_aborted(copies["kafka"], copies["sexton"], name, by_sexton[name])
         assert fold(by_kafka[name]) == folds[name]
         assert fold(by_sexton[name]) == folds[name]
     assert cleaner_offsets(copies["sexton"], before) == cleaner_offsets(copies["kafka"], before)
@@ -103,13 +109,19 @@ def check_round(plan: Plan, mixes: Sequence[Mix], base: Path, target: Path, numb
     with KafkaCluster.adopt(copies["sexton"], plan.version, NO_CLEANING, jvm_options=QUICK_START) as kafka:
         check_served(kafka, folds)
         if not is_last and plan.continues_from == "sexton":
-            write_all(kafka, mixes, number, APPENDED_SHARE)
+            append(kafka, plan, mixes, number)
         kafka.stop()
     if not is_last and plan.continues_from == "kafka":
         with KafkaCluster.adopt(copies["kafka"], plan.version, NO_CLEANING, jvm_options=QUICK_START) as kafka:
-            write_all(kafka, mixes, number, APPENDED_SHARE)
+            append(kafka, plan, mixes, number)
             kafka.stop()
     return copies[plan.continues_from]
+
+
+def append(kafka: KafkaCluster, plan: Plan, mixes: Sequence[Mix], number: int) -> None:
+    write_all(kafka, mixes, number, APPENDED_SHARE)
+    if plan.has_java:
+        write_with_java(kafka, number)
 
 
 # ---- The two cleaners.
@@ -173,6 +185,23 @@ def compare(place: str, by_kafka: Sequence[Batch], by_sexton: Sequence[Batch], s
         if batch.record_count or batch.last_offset not in segment_ends or frame(batch) in known
     ]
     assert sexton_frames == kafka_frames, place
+
+
+def compare_aborted(by_kafka: Path, by_sexton: Path, name: Name, log: Sequence[Batch]) -> None:
+    """Sexton keeps an entry as long as its marker; Kafka only as long as the transaction has batches."""
+    entries = {copy: aborted_transactions(data_dir(copy) / f"{name[0]}-{name[1]}") for copy in (by_kafka, by_sexton)}
+    assert entries[by_kafka] <= entries[by_sexton]
+    aborts = {batch.last_offset for batch in log if batch.control_type is ControlType.ABORT}
+    assert {last for _, _, last in entries[by_sexton]} <= aborts
+
+
+def aborted_transactions(directory: Path) -> set[tuple[int, int, int]]:
+    """Producer, first and last offset of each entry in its transaction indexes."""
+    return {
+        (int(entry["producer_id"]), int(entry["first_offset"]), int(entry["last_offset"]))
+        for path in directory.glob("*.txnindex")
+        for entry in indexes.decode_transaction_index(path.read_bytes())
+    }
 
 
 def data_rows(log: Sequence[Batch]) -> list[tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]]:

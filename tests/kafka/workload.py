@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from tests.kafka import KafkaCluster
+from tests.kafka import KafkaCluster, run_tool
 from tests.kafka.cluster import Settings
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -309,6 +309,42 @@ def alter_config(kafka: KafkaCluster, topic: str, config: Settings) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
     for altered in admin.incremental_alter_configs([resource]).values():
         altered.result(DELIVERY_TIMEOUT_S)
+
+
+# ---- Java clients.
+
+JAVA_TOPIC: Final = "mix-java"
+JAVA_CONFIG: Final[Settings] = {
+    "cleanup.policy": "delete",
+    "internal.segment.bytes": 4096,
+    "index.interval.bytes": 512,
+    "delete.retention.ms": 0,
+}
+PRODUCER_TOOL: Final = "org.apache.kafka.tools.ConsoleProducer"
+TRANSACTIONS_TOOL: Final = "org.apache.kafka.tools.ProducerPerformance"
+
+
+def write_with_java(kafka: KafkaCluster, part: int = 0) -> None:
+    """One more log, written by Kafka's own client, as its tools use it (Kafka 4's names and options).
+
+    It frames snappy differently, and each end of a transaction raises its producer's epoch (KIP-890), so that a
+    marker is the only trace of the last one. The tool that does transactions gives its records no keys.
+    """
+    if part == 0:
+        kafka.create_topic(JAVA_TOPIC, config=JAVA_CONFIG)
+        load = ("--num-records", "300", "--record-size", "60", "--throughput", "2000")
+        settings = (f"bootstrap.servers={kafka.bootstrap}", "batch.size=400")
+        transactions = ("--transactional-id", JAVA_TOPIC, "--transaction-duration-ms", "20")
+        target = ("--topic", JAVA_TOPIC, "--command-property", *settings)
+        run_tool(TRANSACTIONS_TOOL, *target, *load, *transactions, version=kafka.version)
+        alter_config(kafka, JAVA_TOPIC, {"cleanup.policy": "compact"})
+    for codec in ("snappy", "lz4") if part == 0 else ("zstd",):
+        lines = [f"key-{n % 17}|{'NULL' if n % 5 == 0 else f'{part} {codec} {n}'}" for n in range(200)]
+        reader = ("parse.key=true", "key.separator=|", "null.marker=NULL")
+        properties = [word for name in reader for word in ("--reader-property", name)]
+        client = ("--bootstrap-server", kafka.bootstrap, "--command-property", "batch.size=300")
+        what = ("--topic", JAVA_TOPIC, "--compression-codec", codec, "--request-required-acks", "all")
+        run_tool(PRODUCER_TOOL, *client, *what, *properties, version=kafka.version, stdin="\n".join(lines) + "\n")
 
 
 # ---- Reading.
