@@ -210,9 +210,7 @@ def test_meta_properties_of_a_zookeeper_broker_may_be_sparse() -> None:
     st.none() | st.uuids(),
     st.sampled_from([0, 1]),
 )
-def test_meta_properties_come_back(
-    cluster_id: str, node_id: int, directory_id: uuid.UUID | None, version: int
-) -> None:
+def test_meta_properties_come_back(cluster_id: str, node_id: int, directory_id: uuid.UUID | None, version: int) -> None:
     meta = MetaProperties(cluster_id, node_id, directory_id, version)
     assert checkpoints.decode_meta_properties(checkpoints.encode_meta_properties(meta), "x") == meta
 
@@ -314,9 +312,7 @@ def test_content_is_flushed_before_the_rename_and_the_directory_after(
     assert steps == ["flush file", "rename", "flush directory"]
 
 
-def test_a_full_disk_leaves_the_old_content_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_content_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 

@@ -154,9 +154,7 @@ def test_a_transaction_index_cut_inside_an_entry_is_noticed(cut: int) -> None:
         ("position", 1, 4200, IndexFault.POSITIONS_OUT_OF_ORDER),
     ],
 )
-def test_an_offset_index_that_lies_is_found_out(
-    column: str, entry: int, value: int, fault: IndexFault
-) -> None:
+def test_an_offset_index_that_lies_is_found_out(column: str, entry: int, value: int, fault: IndexFault) -> None:
     problems = indexes.check_offset_index(changed(OFFSETS, column, entry, value), CLOSED)
     assert [(p.fault, p.entry, p.count) for p in problems] == [(fault, entry, 1)]
 
@@ -199,9 +197,7 @@ def test_a_time_index_that_starts_the_search_inside_the_right_batch_is_sound() -
         ("last_stable_offset", 1, 1009, IndexFault.STABLE_OFFSETS_OUT_OF_ORDER),
     ],
 )
-def test_a_transaction_index_that_lies_is_found_out(
-    column: str, entry: int, value: int, fault: IndexFault
-) -> None:
+def test_a_transaction_index_that_lies_is_found_out(column: str, entry: int, value: int, fault: IndexFault) -> None:
     problems = indexes.check_transaction_index(changed(ABORTS, column, entry, value), CLOSED)
     assert fault in faults(problems)
 
@@ -236,9 +232,7 @@ def test_a_problem_names_the_entry_what_it_holds_and_how_many_more_there_are() -
 def test_no_bytes_crash_a_check_and_each_fault_is_told_once(
     data: bytes, base: int, next_offset: int, closed: bool
 ) -> None:
-    facts = SegmentFacts(
-        base, next_offset, 4096, max_timestamp_ms=5, max_timestamp_offset=base, closed=closed
-    )
+    facts = SegmentFacts(base, next_offset, 4096, max_timestamp_ms=5, max_timestamp_offset=base, closed=closed)
     for check in (indexes.check_offset_index, indexes.check_time_index, indexes.check_transaction_index):
         problems = check(data, facts)
         assert len(faults(problems)) == len(problems)

@@ -100,9 +100,7 @@ def test_bytes_after_the_last_entry_are_refused_even_with_a_good_checksum(tail: 
     assert caught.value.what == f"{len(tail)} bytes after the last entry"
 
 
-@pytest.mark.parametrize(
-    ("count", "what"), [(-1, "negative count"), (3, "cut short"), (2**31 - 1, "cut short")]
-)
+@pytest.mark.parametrize(("count", "what"), [(-1, "negative count"), (3, "cut short"), (2**31 - 1, "cut short")])
 def test_a_count_that_lies_is_found_out_without_believing_it(count: int, what: str) -> None:
     body = struct.pack(">i", count) + encode_producer_snapshot(ENTRIES)[10:]
     with pytest.raises(CorruptLogError, match=what):

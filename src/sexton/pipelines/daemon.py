@@ -16,7 +16,6 @@ TASK_WORKER = "pyspark.worker"
 plan a query have no use for kernels."""
 
 
-
 class _Traceback:
     """What the daemon prints of a worker that ended badly. When Spark has gone away first, there is nobody to tell."""
 
