@@ -10,11 +10,23 @@ SEED: Final = 1
 CRASHES: Final = 6
 """Enough to see each recovery at work. `make soak` asks for a hundred."""
 
+TIMEOUT_S: Final = 300
+CRASH_TIMEOUT_S: Final = 90
+"""A crash and its recovery take ten seconds on two quiet cores."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sexton")
     group.addoption("--seed", type=int, default=SEED, help="Seed of the random workloads against real Kafka.")
     group.addoption("--crashes", type=int, default=CRASHES, help="How often test_crash.py kills `sexton compact`.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The more crashes, the longer it may take."""
+    crashes = int(config.getoption("--crashes", CRASHES))
+    for item in items:
+        if "crash_count" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S + crashes * CRASH_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
