@@ -250,6 +250,7 @@ def _unlz4_into(packed: memoryview, room: memoryview) -> int:
     checksum_bytes = 4 if flags & LZ4_BLOCK_CHECKSUM else 0
     if packed[:4] != LZ4_HEADER[:4]:
         raise ValueError("it does not begin like an LZ4 frame")
+    block_bytes_max = 1 << (8 + 2 * (packed[5] >> 4 & 7))
     position = 0
     while True:
         if cursor + 4 > len(packed):
@@ -261,20 +262,22 @@ def _unlz4_into(packed: memoryview, room: memoryview) -> int:
         size = length & ~LZ4_UNCOMPRESSED
         if cursor + size > len(packed):
             raise ValueError(f"a block of {size} bytes")
-        position += _unlz4_block(packed[cursor : cursor + size], room[position:], length != size)
+        position += _unlz4_block(packed[cursor : cursor + size], room[position:], length != size, block_bytes_max)
         cursor += size + checksum_bytes
 
 
-def _unlz4_block(block: memoryview, room: memoryview, is_plain: bool) -> int:
+def _unlz4_block(block: memoryview, room: memoryview, is_plain: bool, block_bytes_max: int) -> int:
     if is_plain:
         if len(block) > len(room):
             raise _NoRoomError
         room[: len(block)] = block
         return len(block)
     try:
-        return int(cramjam.lz4.decompress_block_into(block, room))
-    except cramjam.DecompressionError as error:
-        if "large enough" in str(error):
+        # Without output_len the library takes a block's first four bytes for its size whenever they could be one.
+        return int(cramjam.lz4.decompress_block_into(block, room, output_len=len(room)))
+    except cramjam.DecompressionError:
+        # It does not say whether the block is broken or the room too small.
+        if len(room) < block_bytes_max:
             raise _NoRoomError from None
         raise
 
