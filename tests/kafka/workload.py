@@ -101,9 +101,18 @@ RARE_KINDS: Final[Sequence[dict[str, Any]]] = (
     {"keyless": True, "producers": (("plain", "none"), ("idempotent", "lz4"), ("transactional", "gzip"))},
     {"leaves_open": True, "producers": (("transactional", "zstd"), ("transactional", "none"), ("plain", "snappy"))},
     {"age_ms": 2 * DAY_MS, "min_compaction_lag_ms": DAY_MS},
-    {"log_append_time": True},
-    {"partitions": 3, "producers": (("transactional", "lz4"), ("transactional", "snappy"), ("transactional", "none"))},
-    {"tombstone_share": 0.9, "key_count": 40},
+    {
+        "log_append_time": True,
+        "tombstone_share": 0.3,
+        "delete_retention_ms": DAY_MS,
+        "producers": (("idempotent", "none"), ("transactional", "zstd"), ("transactional", "gzip")),
+    },
+    {
+        "partitions": 3,
+        "delete_retention_ms": 0,
+        "producers": (("transactional", "lz4"), ("transactional", "snappy"), ("transactional", "none")),
+    },
+    {"tombstone_share": 0.9, "key_count": 40, "delete_retention_ms": 0},
     {"key_count": 2_000, "tombstone_share": 0.05},
     {"batch_records_max": 1},
 )

@@ -32,11 +32,18 @@ LAUNCHED: Final = re.compile(r"Asked to launch executor")
 PARTITIONS: Final = 4
 STEPS: Final = 2_000
 
+QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds."""
+
 ENVIRONMENT: Final = {
     **os.environ,
     "SPARK_HOME": str(Path(pyspark.__file__).parent),
     "SPARK_LOCAL_IP": HOST,
     "SPARK_DAEMON_MEMORY": "256m",
+    "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
+    "PYSPARK_SUBMIT_ARGS": (
+        f"--driver-java-options '{QUICK_START}' --conf 'spark.executor.extraJavaOptions={QUICK_START}' pyspark-shell"
+    ),
 }
 
 
