@@ -30,7 +30,7 @@ REGISTERED: Final = re.compile(r"Successfully registered with master")
 LAUNCHED: Final = re.compile(r"Asked to launch executor")
 
 PARTITIONS: Final = 4
-STEPS: Final = 2_000
+STEPS: Final = 700
 
 QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that live for seconds."""
