@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, ElectionType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import PartitionMetadata
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
@@ -289,9 +290,18 @@ def tombstones(data_dir: Path) -> set[bytes]:
 
 
 def in_sync_counts(kafka: KafkaCluster) -> list[int]:
+    return [len(partition.isrs) for partition in partitions_of(kafka)]
+
+
+def leaders(kafka: KafkaCluster) -> list[int]:
+    return [partition.leader for partition in partitions_of(kafka)]
+
+
+def partitions_of(kafka: KafkaCluster) -> list[PartitionMetadata]:
+    """As some broker has it: others may know more."""
     admin = AdminClient({**QUIET, "bootstrap.servers": kafka.bootstrap})
     partitions = admin.list_topics("t", timeout=WAIT_TIMEOUT_S).topics["t"].partitions
-    return [len(partitions[number].isrs) for number in sorted(partitions)]
+    return [partitions[number] for number in sorted(partitions)]
 
 
 def check_served_by_each_leader(kafka: KafkaCluster, latest: Values) -> None:
@@ -299,8 +309,7 @@ def check_served_by_each_leader(kafka: KafkaCluster, latest: Values) -> None:
     admin = AdminClient({**QUIET, "bootstrap.servers": kafka.bootstrap})
     names = [TopicPartition("t", partition) for partition in range(3)]
     admin.elect_leaders(ElectionType.PREFERRED, names).result(WAIT_TIMEOUT_S)
-    partitions = admin.list_topics("t", timeout=WAIT_TIMEOUT_S).topics["t"].partitions
-    assert [partitions[number].leader for number in range(3)] == [1, 2, 3]
+    wait_until(lambda: leaders(kafka) == [1, 2, 3], "each node to lead one partition")
     for rows in consume_committed(kafka.bootstrap, [("t", partition) for partition in range(3)]).values():
         assert {key: value for key, (_, value) in fold_rows(rows).items()} == latest
     for node in kafka.node_ids:
