@@ -16,7 +16,7 @@ from sexton.compaction.rules import OFFSET_MAX, Fate
 from sexton.errors import SextonError
 from sexton.pipelines import session
 from sexton.pipelines.compact import Report
-from sexton.pipelines.offline import Coordination, Options, compact_directories
+from sexton.pipelines.offline import Coordination, Options, check_free, compact_directories
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 
 
@@ -75,6 +75,7 @@ def compact(
         dry_run=dry_run,
         max_batch_bytes=max_batch_bytes,
     )
+    check_free(directories)
     console = Console(stderr=True)
     spark = session.start("sexton compact", master)
     started = time.monotonic()

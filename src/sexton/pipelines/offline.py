@@ -54,6 +54,13 @@ class Options:
     max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES
 
 
+def check_free(paths: Sequence[Path]) -> None:
+    """Fail at once, before Spark is started, when a path is no log or its broker runs."""
+    for log_dir in {directory.parent for directory in find_partitions(paths)}:
+        with locks.hold(log_dir):
+            pass
+
+
 def compact_directories(
     context: SparkContext, paths: Sequence[Path], options: Options, progress: Progress = lambda step, tasks: None
 ) -> list[Report]:
@@ -65,7 +72,7 @@ def compact_directories(
         partitions = [_open(directory, options) for directory in directories]
         _survey(context, partitions, progress)
         if options.coordination is Coordination.REPLICAS:
-            _check_replicas(partitions, len(paths))
+            _check_replicas(partitions, len({directory.parent for directory in directories}))
         _run(context, partitions, options, progress)
         return [partition.report for partition in partitions]
 
