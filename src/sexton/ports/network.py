@@ -1,0 +1,78 @@
+"""Byte streams between processes, as TCP gives them: in order, each byte once, until the connection ends.
+
+The interface is push-based on purpose. A receiver is handed everything that has arrived at once, so that requests that
+arrive together are handled together; what it sends while it handles them leaves in one system call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from sexton.ports.disk import Buffer, FileSlice
+
+Part = Buffer | FileSlice
+
+
+class Receiver(Protocol):
+    def received(self, data: memoryview) -> None:
+        """New bytes. The view is valid only during the call."""
+        ...
+
+    def writable(self) -> None:
+        """The backlog has fallen below the low mark after having been above the high one."""
+        ...
+
+    def closed(self, error: Exception | None) -> None:
+        """The last call a receiver gets; None means an orderly end by either side."""
+        ...
+
+
+class Connection(Protocol):
+    @property
+    def peer(self) -> str:
+        """host:port of the other side, for logs and for client metadata."""
+        ...
+
+    @property
+    def local(self) -> str: ...
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What was sent but has not left yet. Bounding it is the receiver's duty (see HIGH_BACKLOG_BYTES)."""
+        ...
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Never blocks, never raises: on a connection that has ended it does nothing. Buffers must not change after."""
+        ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None:
+        """Drops what is still in the backlog. `Receiver.closed` follows, never from inside this call."""
+        ...
+
+
+HIGH_BACKLOG_BYTES = 1 << 20
+LOW_BACKLOG_BYTES = 1 << 18
+
+
+class Listener(Protocol):
+    @property
+    def port(self) -> int:
+        """The real one, also when port 0 was asked for."""
+        ...
+
+    def close(self) -> None:
+        """Stops accepting; connections that exist go on."""
+        ...
+
+
+class Network(Protocol):
+    async def listen(self, host: str, port: int, accept: Callable[[Connection], Receiver]) -> Listener: ...
+
+    async def connect(self, host: str, port: int, receiver: Callable[[Connection], Receiver]) -> Connection:
+        """Raises OSError if nobody answers. Callers bound it with `asyncio.timeout`."""
+        ...

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: messages to and from bytes. No I/O."""
