@@ -1,4 +1,4 @@
-"""What time it is. Waiting is `asyncio.sleep`: the event loop is part of the world too, and the simulator brings its own."""
+"""What time it is. Waiting is `asyncio.sleep`: the event loop is part of the world too; the simulator has its own."""
 
 from __future__ import annotations
 

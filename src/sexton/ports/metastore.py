@@ -1,17 +1,17 @@
 """What the cluster agrees on: brokers and their leases, topics, partitions, settings, the controller, producer ids.
 
 Every change is one transaction that names what it was based on (an expected epoch, term or count) and fails whole with
-`StaleError` when that is no longer so. There is no lock to hold and nothing to clean up after a crash. Every change takes
-the next number of one counter, the *revision*; `read_changes` returns what changed after a revision, so that a broker
-follows the cluster with one cheap query.
+`StaleError` when that is no longer so. There is no lock to hold and nothing to clean up after a crash. Every change
+takes the next number of one counter, the *revision*; `read_changes` returns what changed after a revision, so that a
+broker follows the cluster with one cheap query.
 
 **Leases need no common clock.** A broker renews its lease by adding one to a count. It trusts its lease for `lease_ms`
 from the moment *before* it sent the renewal, by its own monotonic clock. Whoever wants to take something from it must
 have watched the count stand still for longer than that by *their* monotonic clock, and takes it by a compare-and-set
 on that very count. Only the rates of two clocks need to agree, within LEASE_MARGIN.
 
-Safety never rests on leases: epochs and compare-and-set protect the data. Leases bound how long a cut-off leader goes on
-serving reads.
+Safety never rests on leases: epochs and compare-and-set protect the data. Leases bound how long a cut-off leader goes
+on serving reads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class LeaseLostError(SextonError):
 
 
 class MetastoreUnavailableError(SextonError):
-    """No answer in time, or the connection broke. Whether the change was made is unknown: read before deciding again."""
+    """No answer in time, or the connection broke. Whether the change was made is unknown: read before deciding
+    again."""
 
 
 class BrokerStatus(StrEnum):
@@ -158,8 +159,8 @@ class Metastore(Protocol):
         ...
 
     async def register_broker(self, row: BrokerRow, replaces: BrokerRow | None) -> BrokerRow:
-        """Takes the broker id, as STARTING, with a new epoch and zero renewals. `replaces` is the row as last seen, None if
-        there was none; StaleError if it has changed (in epoch, renewals_count or status) meanwhile."""
+        """Takes the broker id, as STARTING, with a new epoch and zero renewals. `replaces` is the row as last seen,
+        None if there was none; StaleError if it has changed (in epoch, renewals_count or status) meanwhile."""
         ...
 
     async def renew_lease(self, broker_id: int, epoch: int) -> None:
@@ -175,8 +176,8 @@ class Metastore(Protocol):
         ...
 
     async def claim_controller(self, broker_id: int, broker_epoch: int, expected_term: int) -> ControllerRow:
-        """Makes this broker the controller with the next term. StaleError if the term has changed, LeaseLostError if the
-        broker is fenced. The controller stays controller while its broker's lease lasts."""
+        """Makes this broker the controller with the next term. StaleError if the term has changed, LeaseLostError if
+        the broker is fenced. The controller stays controller while its broker's lease lasts."""
         ...
 
     async def create_topic(
@@ -198,10 +199,10 @@ class Metastore(Protocol):
     async def update_partitions(
         self, rows: Sequence[PartitionRow], live: Mapping[int, int] | None = None
     ) -> Sequence[PartitionRow | None]:
-        """Writes each row whose stored partition_epoch is the given one, with partition_epoch + 1, and returns it as stored;
-        None where it had changed or is gone. `live` (broker id to epoch) must hold for the whole call, else StaleError:
-        it is how a leader adds to the ISR the very process that it saw caught up (KIP-903), and acts itself only as the
-        process that is registered."""
+        """Writes each row whose stored partition_epoch is the given one, with partition_epoch + 1, and returns it as
+        stored; None where it had changed or is gone. `live` (broker id to epoch) must hold for the whole call, else
+        StaleError: it is how a leader adds to the ISR the very process that it saw caught up (KIP-903), and acts
+        itself only as the process that is registered."""
         ...
 
     async def change_settings(
@@ -211,8 +212,8 @@ class Metastore(Protocol):
         changes: Mapping[str, str | None],
         expected: Mapping[str, str] | None = None,
     ) -> ConfigRow:
-        """None removes a setting. With `expected`, StaleError unless these were all the settings (used for lists that are
-        appended to). A topic's name must exist (StaleError)."""
+        """None removes a setting. With `expected`, StaleError unless these were all the settings (used for lists that
+        are appended to). A topic's name must exist (StaleError)."""
         ...
 
     async def allocate_producer_ids(self, count: int) -> int:
