@@ -25,14 +25,9 @@ from __future__ import annotations
 
 import atexit
 import base64
-import fcntl
 import json
-import os
-import random
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -44,22 +39,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.kafka.jars import DEFAULT_VERSION, HarnessError, classpath, java, logging_config
+from tests.kafka.processes import HOST, Port, ServerProcess
 from tests.kafka.tools import format_storage
 
 Settings = Mapping[str, str | int | float | bool]
-
-HOST: Final = "127.0.0.1"
-PORTS: Final = range(20_000, 32_000)
-"""Below Linux's ephemeral range, so that no outgoing connection takes a stopped node's port."""
-
-PORT_ATTEMPTS_COUNT: Final = 1_000
 
 READY_TIMEOUT_S: Final = 90
 """A node is up in 3 s on two idle cores, three at once in 9 s; a busy CI machine may need ten times that."""
@@ -67,7 +57,6 @@ READY_TIMEOUT_S: Final = 90
 STOP_TIMEOUT_S: Final = 60
 """A clean stop takes a second or two, more when leadership of many partitions moves first."""
 
-KILL_TIMEOUT_S: Final = 20
 REQUEST_TIMEOUT_S: Final = 10
 POLL_INTERVAL_S: Final = 0.05
 
@@ -131,10 +120,6 @@ NOISE: Final[Mapping[str, re.Pattern[str]]] = {
 LOG_PATTERN: Final = "[%d{yyyy-MM-dd HH:mm:ss,SSS}] %p [%c] %m%n"
 EVENT_START: Final = re.compile(r"^\[[\d :,-]{23}\] (?P<level>[A-Z]+) \[(?P<logger>[^\]]+)\] ", re.MULTILINE)
 
-WATCHDOG: Final = 'read -r _; grep -qaF -- "$2" "/proc/$1/cmdline" && kill -KILL "$1"'
-"""Waits for the end of its input, which is the end of the test process, however that came (SIGTERM and
-SIGKILL run no atexit), and takes the broker along, if its pid is still the broker's."""
-
 
 class LogEvent(NamedTuple):
     """One call of a logger, with the further lines of its message and its stack trace."""
@@ -154,117 +139,19 @@ def log_events(text: str) -> list[LogEvent]:
     ]
 
 
-class _Port:
-    """A loopback port that is ours until released, though nothing may be listening on it.
-
-    Two test processes choose ports at the same time, and a stopped node must find its own again: a locked
-    file per port keeps other harnesses away, a trial bind shows what anyone else has taken.
-    """
-
-    def __init__(self) -> None:
-        directory = Path(tempfile.gettempdir()) / f"sexton-test-ports-{os.getuid()}"
-        directory.mkdir(exist_ok=True)
-        for number in random.sample(PORTS, PORT_ATTEMPTS_COUNT):
-            lock = (directory / str(number)).open("w")
-            if self._try_lock(lock) and self._is_free(number):
-                self.number, self._lock = number, lock
-                return
-            lock.close()
-        raise HarnessError(f"none of {PORT_ATTEMPTS_COUNT} ports tried in {PORTS} is free: too many clusters running?")
-
-    def release(self) -> None:
-        self._lock.close()
-
-    @staticmethod
-    def _try_lock(file: IO[str]) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    @staticmethod
-    def _is_free(number: int) -> bool:
-        with socket.socket() as trial:
-            # As Kafka does: an old connection in TIME_WAIT is no obstacle.
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind((HOST, number))
-            except OSError:
-                return False
-        return True
-
-
-class _Jvm:
-    """A java process, out of reach of the terminal's Ctrl-C, and the watchdog that ends it if we die."""
-
-    def __init__(self, command: Sequence[str], console: Path) -> None:
-        with console.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                cwd=console.parent,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, "watchdog", str(self.pid), command[-1]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self.is_paused = False
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def terminate(self) -> None:
-        self._process.terminate()
-        self.resume()  # a paused process would not see the signal
-
-    def pause(self) -> None:
-        """Returns when every thread of it has stopped (or it ended)."""
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        self.is_paused = True
-
-    def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-        self.is_paused = False
-
-    def wait(self, timeout_s: float) -> None:
-        self._process.wait(timeout_s)
-
-    def kill(self) -> None:
-        """End it at once, paused or not, and dismiss the watchdog. Does no harm to one that has ended."""
-        self._process.kill()
-        self._process.wait(KILL_TIMEOUT_S)
-        self._watchdog.kill()
-        self._watchdog.wait(KILL_TIMEOUT_S)
-        if self._watchdog.stdin is not None:
-            self._watchdog.stdin.close()
-
-
 @dataclass
 class _Node:
     """One node's directory, ports and, while it runs, its process."""
 
     node_id: int
     directory: Path
-    client_port: _Port
-    controller_port: _Port
+    client_port: Port
+    controller_port: Port
     log_start_bytes: int = 0
     """How much of server.log is from before this cluster object (an adopted copy brings its own)."""
     run_start_bytes: int = 0
     """How much of server.log is from before the last start."""
-    jvm: _Jvm | None = None
+    jvm: ServerProcess | None = None
 
     @property
     def data_dir(self) -> Path:
@@ -313,9 +200,9 @@ class _Node:
     def spawn(self, command: Sequence[str]) -> None:
         self.kill()  # one that crashed has left its watchdog behind
         self.run_start_bytes = self.log_size_bytes()
-        self.jvm = _Jvm(command, self.console_path)
+        self.jvm = ServerProcess(command, self.console_path)
 
-    def running_jvm(self) -> _Jvm:
+    def running_jvm(self) -> ServerProcess:
         if self.jvm is None or not self.jvm.is_running:
             raise HarnessError(f"node {self.node_id} is not running; start_node({self.node_id}) starts it")
         return self.jvm
@@ -584,7 +471,7 @@ class KafkaCluster:
         return self._nodes[node_id]
 
     def _add_node(self, node_id: int, directory: Path) -> _Node:
-        node = _Node(node_id, directory, _Port(), _Port())
+        node = _Node(node_id, directory, Port(), Port())
         node.data_dir.mkdir(parents=True, exist_ok=True)
         node.log_start_bytes = node.log_size_bytes()
         self._nodes[node_id] = node
@@ -665,12 +552,12 @@ class KafkaCluster:
             for witness in witnesses:
                 witness.kill()
 
-    def _spawn_witness(self, node: _Node) -> _Jvm:
+    def _spawn_witness(self, node: _Node) -> ServerProcess:
         settings = self._settings_of(node)
         del settings["advertised.listeners"]
         settings["process.roles"] = "controller"
         settings["listeners"] = f"CONTROLLER://{node.controller_address}"
-        return _Jvm(self._command(node, "witness", settings), node.console_path)
+        return ServerProcess(self._command(node, "witness", settings), node.console_path)
 
     def _wait_until(self, node: _Node, goal: str, reached: Callable[[], bool], deadline_s: float) -> None:
         while not reached():
