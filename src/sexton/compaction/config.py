@@ -1,42 +1,253 @@
-"""The topic settings that cleaning obeys, under Kafka's names and with Kafka's defaults."""
+"""A topic's settings, under Kafka's names and with Kafka's defaults.
+
+Offline, they are read from a Kafka cluster's metadata; in a Sexton cluster, from the metastore
+(`sexton.cluster.settings`)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from sexton.errors import SextonError
+from sexton.compaction.settings import (
+    DAY_MS,
+    HOUR_MS,
+    INT64_MAX,
+    MINUTE_MS,
+    BadSettingError,
+    Kind,
+    Setting,
+    Synonym,
+    Update,
+    setting,
+    settings_of,
+)
 
-INT64_MAX = 2**63 - 1
-DAY_MS = 24 * 60 * 60 * 1000
+__all__ = [
+    "BROKER_DEFAULT_NAMES",
+    "DAY_MS",
+    "INT64_MAX",
+    "INTERNAL_SEGMENT_BYTES",
+    "TOPIC_SETTINGS",
+    "BadSettingError",
+    "TopicConfig",
+    "topic_names",
+]
+
+_THROTTLED_REPLICAS = re.compile(r"(\*|[0-9]+:[0-9]+(\s*,\s*[0-9]+:[0-9]+)*)?")
 
 
-class BadSettingError(SextonError):
-    """A setting has a value that Kafka would not accept either."""
+def _check_throttled(text: str) -> str:
+    if _THROTTLED_REPLICAS.fullmatch(text):
+        return ""
+    return "it must be * or a list of replicas, [partitionId]:[brokerId],[partitionId]:[brokerId],..."
 
-    exit_code = 64
+
+def _topic(kind: Kind, default: Any, doc: str, *broker_names: str | Synonym, **rules: Any) -> Any:
+    """A topic setting whose default brokers set under `broker_names`."""
+    synonyms = tuple(Synonym(name) if isinstance(name, str) else name for name in broker_names)
+    return setting(kind, default, doc, synonyms=synonyms, update=Update.CLUSTER_WIDE, **rules)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """A topic's settings. Field names are Kafka's with underscores for dots."""
 
-    cleanup_policy: frozenset[str] = frozenset({"delete"})
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = INT64_MAX
-    delete_retention_ms: int = DAY_MS
-    segment_bytes: int = 1024 * 1024 * 1024
-    segment_ms: int = 7 * DAY_MS
-    segment_index_bytes: int = 10 * 1024 * 1024
-    index_interval_bytes: int = 4096
-    retention_ms: int = 7 * DAY_MS
-    retention_bytes: int = -1
-    max_message_bytes: int = 1024 * 1024 + 12
-    message_timestamp_type: str = "CreateTime"
-    compression_type: str = "producer"
-    producer_id_expiration_ms: int = DAY_MS
+    cleanup_policy: frozenset[str] = _topic(
+        Kind.LIST,
+        frozenset({"delete"}),
+        "What happens to old segments: delete them by age and size, compact them to the newest record of each key, "
+        "both, or, if empty, nothing.",
+        "log.cleanup.policy",
+        choices=("compact", "delete"),
+        as_set=True,
+    )
+    min_cleanable_dirty_ratio: float = _topic(
+        Kind.DOUBLE,
+        0.5,
+        "How much of the log must be dirty before a compaction is worth its work.",
+        "log.cleaner.min.cleanable.ratio",
+        low=0,
+        high=1,
+    )
+    min_compaction_lag_ms: int = _topic(
+        Kind.LONG,
+        0,
+        "How long a record stays uncompacted at least.",
+        "log.cleaner.min.compaction.lag.ms",
+        low=0,
+    )
+    max_compaction_lag_ms: int = _topic(
+        Kind.LONG,
+        INT64_MAX,
+        "How long a record may stay uncompacted, whatever the dirty ratio.",
+        "log.cleaner.max.compaction.lag.ms",
+        low=1,
+    )
+    delete_retention_ms: int = _topic(
+        Kind.LONG,
+        DAY_MS,
+        "How long tombstones and transaction markers are kept after the cleaning that could have removed them.",
+        "log.cleaner.delete.retention.ms",
+        low=0,
+    )
+    segment_bytes: int = _topic(
+        Kind.INT,
+        1024 * 1024 * 1024,
+        "The size at which a segment is closed and the next begins. Kafka 4 refuses less than 1 MiB; Sexton does not.",
+        "log.segment.bytes",
+        low=14,
+    )
+    segment_ms: int = _topic(
+        Kind.LONG,
+        7 * DAY_MS,
+        "The age at which a segment is closed even if it is not full.",
+        "log.roll.ms",
+        Synonym("log.roll.hours", HOUR_MS),
+        low=1,
+    )
+    segment_index_bytes: int = _topic(
+        Kind.INT,
+        10 * 1024 * 1024,
+        "The size to which a segment's index may grow before the segment is closed.",
+        "log.index.size.max.bytes",
+        low=4,
+    )
+    index_interval_bytes: int = _topic(
+        Kind.INT,
+        4096,
+        "About how many bytes of the log lie between two entries of its index.",
+        "log.index.interval.bytes",
+        low=0,
+    )
+    retention_ms: int = _topic(
+        Kind.LONG,
+        7 * DAY_MS,
+        "The age at which segments are deleted where the policy is delete; -1 keeps them however old.",
+        "log.retention.ms",
+        Synonym("log.retention.minutes", MINUTE_MS),
+        Synonym("log.retention.hours", HOUR_MS),
+        low=-1,
+    )
+    retention_bytes: int = _topic(
+        Kind.LONG,
+        -1,
+        "The size of a partition above which its oldest segments are deleted where the policy is delete; "
+        "-1 sets no limit.",
+        "log.retention.bytes",
+    )
+    max_message_bytes: int = _topic(
+        Kind.INT,
+        1024 * 1024 + 12,
+        "The largest record batch that is accepted, in bytes after compression.",
+        "message.max.bytes",
+        low=0,
+    )
+    message_timestamp_type: str = _topic(
+        Kind.STRING,
+        "CreateTime",
+        "Whether records keep the time their producer gave them, or get the time at which they were appended.",
+        "log.message.timestamp.type",
+        choices=("CreateTime", "LogAppendTime"),
+    )
+    compression_type: str = _topic(
+        Kind.STRING,
+        "producer",
+        "How batches are compressed in the log. Brokers keep what the producer chose and offer nothing else.",
+        "compression.type",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    )
+    producer_id_expiration_ms: int = _topic(
+        Kind.INT,
+        DAY_MS,
+        "How long a partition remembers an idempotent producer that has gone silent.",
+        "producer.id.expiration.ms",
+        low=1,
+        is_broker_only=True,
+    )
+    min_insync_replicas: int = _topic(
+        Kind.INT,
+        1,
+        "How many replicas must be in sync for a write with acks=all to be accepted.",
+        "min.insync.replicas",
+        low=1,
+    )
+    unclean_leader_election_enable: bool = _topic(
+        Kind.BOOLEAN,
+        False,
+        "Whether a replica that is not in sync may become leader when all that are have gone. Records may be lost.",
+        "unclean.leader.election.enable",
+    )
+    message_timestamp_before_max_ms: int = _topic(
+        Kind.LONG,
+        INT64_MAX,
+        "How far a record's time may lie before the broker's, with CreateTime.",
+        "log.message.timestamp.before.max.ms",
+        low=0,
+    )
+    message_timestamp_after_max_ms: int = _topic(
+        Kind.LONG,
+        HOUR_MS,
+        "How far a record's time may lie after the broker's, with CreateTime.",
+        "log.message.timestamp.after.max.ms",
+        low=0,
+    )
+    segment_jitter_ms: int = _topic(
+        Kind.LONG,
+        0,
+        "Up to this much is taken off segment.ms at random, so that not all segments close at once.",
+        "log.roll.jitter.ms",
+        Synonym("log.roll.jitter.hours", HOUR_MS),
+        low=0,
+    )
+    file_delete_delay_ms: int = _topic(
+        Kind.LONG,
+        60_000,
+        "How long the files of a deleted segment stay, renamed, before they go.",
+        "log.segment.delete.delay.ms",
+        low=0,
+    )
+    flush_before_ack: bool = _topic(
+        Kind.BOOLEAN,
+        True,
+        "Whether data is on the disk of every in-sync replica before acks=all is acknowledged. False is Kafka's way: "
+        "in their page cache.",
+        "log.flush.before.ack",
+    )
+    flush_messages: int = _topic(
+        Kind.LONG,
+        INT64_MAX,
+        "1 flushes before each acknowledgement, as flush.before.ack does; no other limit is offered.",
+        "log.flush.interval.messages",
+        low=1,
+    )
+    flush_ms: int = _topic(
+        Kind.LONG,
+        INT64_MAX,
+        "Kafka's interval between flushes. Not offered: acknowledged data is on disk unless flush.before.ack is false.",
+        "log.flush.interval.ms",
+        "log.flush.scheduler.interval.ms",
+        low=0,
+    )
+    preallocate: bool = _topic(
+        Kind.BOOLEAN,
+        False,
+        "Whether a new segment's file gets its full size at once. Only false is offered.",
+        "log.preallocate",
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = _topic(
+        Kind.LIST,
+        (),
+        "Set by Kafka's reassignment tool and kept for it; replication is not throttled.",
+        check=_check_throttled,
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = _topic(
+        Kind.LIST,
+        (),
+        "Set by Kafka's reassignment tool and kept for it; replication is not throttled.",
+        check=_check_throttled,
+    )
 
     @property
     def compacts(self) -> bool:
@@ -46,14 +257,21 @@ class TopicConfig:
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
 
+    @property
+    def flushes_before_ack(self) -> bool:
+        """What an acknowledgement waits for: Kafka's way of asking for a flush of every write counts as well."""
+        return self.flush_before_ack or self.flush_messages == 1
+
     @staticmethod
     def of(*layers: Mapping[str, str]) -> TopicConfig:
-        """From Kafka's names and texts, later layers over earlier ones. Settings that cleaning ignores are skipped."""
-        merged = {name: value for layer in layers for name, value in _with_internal_names(layer).items()}
-        known = {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
-        settings: dict[str, Any] = {known[name]: _parse(name, value) for name, value in merged.items() if name in known}
-        return TopicConfig(**settings)
+        """From Kafka's names and texts, later layers over earlier ones. Names that are not known are skipped."""
+        merged = {name: text for layer in layers for name, text in _with_internal_names(layer).items()}
+        known = {name: found for name, found in TOPIC_SETTINGS.items() if name in merged}
+        values: dict[str, Any] = {name.replace(".", "_"): known[name].parse(merged[name]) for name in known}
+        return TopicConfig(**values)
 
+
+TOPIC_SETTINGS: Mapping[str, Setting] = settings_of(TopicConfig)
 
 INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
 """Kafka 4 allows segments below 1 MiB only under this name (for its own tests, and ours); it wins over the other."""
@@ -64,58 +282,18 @@ def _with_internal_names(layer: Mapping[str, str]) -> Mapping[str, str]:
     return layer if internal is None else {**layer, "segment.bytes": internal}
 
 
-BROKER_DEFAULT_NAMES = {
-    "log.cleanup.policy": "cleanup.policy",
-    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
-    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
-    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
-    "log.cleaner.delete.retention.ms": "delete.retention.ms",
-    "log.segment.bytes": "segment.bytes",
-    "log.roll.ms": "segment.ms",
-    "log.index.size.max.bytes": "segment.index.bytes",
-    "log.index.interval.bytes": "index.interval.bytes",
-    "log.retention.ms": "retention.ms",
-    "log.retention.bytes": "retention.bytes",
-    "message.max.bytes": "max.message.bytes",
-    "log.message.timestamp.type": "message.timestamp.type",
-    "compression.type": "compression.type",
-    "producer.id.expiration.ms": "producer.id.expiration.ms",
+BROKER_DEFAULT_NAMES: Mapping[str, str] = {
+    synonym.name: found.name for found in TOPIC_SETTINGS.values() for synonym in found.synonyms
 }
-"""A broker's default for each topic setting, by the broker's name for it."""
+"""For each name under which brokers set a topic setting's default, that topic setting."""
 
 
 def topic_names(broker_settings: Mapping[str, str]) -> dict[str, str]:
-    """Broker-wide defaults under the topic settings' names."""
-    return {
-        BROKER_DEFAULT_NAMES[name]: value for name, value in broker_settings.items() if name in BROKER_DEFAULT_NAMES
-    }
-
-
-def _parse(name: str, text: str) -> object:
-    try:
-        if name == "cleanup.policy":
-            return _parse_policy(text)
-        if name == "min.cleanable.dirty.ratio":
-            return _in_range(name, float(text), 0.0, 1.0)
-        if name in ("message.timestamp.type", "compression.type"):
-            return text
-        return _in_range(name, int(text), -1, INT64_MAX)
-    except ValueError as error:
-        raise BadSettingError(
-            f"{name}={text!r} is not a value Kafka accepts ({error})",
-            "",
-            "See Kafka's topic configuration reference",
-        ) from error
-
-
-def _parse_policy(text: str) -> frozenset[str]:
-    policy = frozenset(part.strip() for part in text.split(",") if part.strip())
-    if not policy <= {"delete", "compact"}:
-        raise ValueError("it may name delete, compact, or both")
-    return policy
-
-
-def _in_range(name: str, value: float | int, low: float, high: float) -> float | int:
-    if not low <= value <= high:
-        raise ValueError(f"it must lie between {low} and {high}")
-    return value
+    """Broker-wide defaults under the topic settings' names and in their units. The finest unit wins."""
+    translated = {}
+    for found in TOPIC_SETTINGS.values():
+        for synonym in found.synonyms:
+            if synonym.name in broker_settings:
+                translated[found.name] = synonym.convert(broker_settings[synonym.name])
+                break
+    return translated
