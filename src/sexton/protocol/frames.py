@@ -1,0 +1,109 @@
+"""Cuts a stream of bytes into frames: four bytes of size, then as many bytes.
+
+No I/O here. A frame that lies whole in the chunk that was received is handed out as a view of that chunk, without a
+copy; it is valid as long as the chunk is. A frame that spans chunks is gathered in a buffer that grows with what has
+really arrived, so that a peer pays in bytes, not in claims, for the memory it takes; growing is amortized, not quadratic.
+"""
+
+from __future__ import annotations
+
+import struct
+
+SIZE_BYTES = 4
+
+DEFAULT_MAX_FRAME_BYTES = 100 << 20
+"""Kafka's socket.request.max.bytes."""
+
+_SIZE = struct.Struct(">i")
+
+
+class FrameSizeError(Exception):
+    """A negative size, or one above the limit. What follows in the stream cannot be told apart any more."""
+
+    def __init__(self, size_bytes: int, max_bytes: int) -> None:
+        super().__init__(size_bytes, max_bytes)
+        self.size_bytes = size_bytes
+        self.max_bytes = max_bytes
+
+    def __str__(self) -> str:
+        return f"a frame of {self.size_bytes} bytes, where 0 to {self.max_bytes} are allowed"
+
+
+class FrameReader:
+    """`feed` a chunk, then call `next` until it returns None. One chunk at a time."""
+
+    __slots__ = ("_chunk", "_end", "_max_bytes", "_partial", "_partial_size", "_position")
+
+    def __init__(self, max_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._chunk = memoryview(b"")
+        self._position = 0
+        self._end = 0
+        self._partial = bytearray()
+        """The start of a frame whose rest has not come yet, its size included."""
+        self._partial_size = -1
+        """Of the whole frame, size included; -1 while even that is unknown."""
+
+    @property
+    def claimed_bytes(self) -> int:
+        """What the frame that is being gathered will take in all; 0 if there is none, or its size has not come yet."""
+        return max(self._partial_size, 0) if self._partial else 0
+
+    @property
+    def partial_bytes(self) -> int:
+        return len(self._partial)
+
+    def feed(self, chunk: memoryview) -> None:
+        assert self._position == self._end, "the chunk before was not read to its end"
+        self._chunk = chunk if chunk.readonly else chunk.toreadonly()
+        self._position = 0
+        self._end = len(chunk)
+
+    def next(self) -> memoryview | None:
+        """The next frame without its size, read-only; None if the chunk has no more whole frame.
+
+        Raises FrameSizeError, and so does every later call."""
+        if self._partial:
+            return self._next_partial()
+        position = self._position
+        rest = self._end - position
+        if rest >= SIZE_BYTES:
+            size: int = _SIZE.unpack_from(self._chunk, position)[0]
+            if not 0 <= size <= self._max_bytes:
+                raise FrameSizeError(size, self._max_bytes)
+            end = position + SIZE_BYTES + size
+            if end <= self._end:
+                self._position = end
+                return self._chunk[position + SIZE_BYTES : end]
+            self._partial_size = SIZE_BYTES + size
+        if rest:
+            self._take(rest)
+        return None
+
+    def take_rest(self) -> bytes:
+        """What `next` has not looked at yet, copied: it can be fed again when the reader has time."""
+        rest = bytes(self._chunk[self._position : self._end])
+        self._position = self._end
+        self._chunk = memoryview(b"")
+        return rest
+
+    def _take(self, size_bytes: int) -> None:
+        self._partial += self._chunk[self._position : self._position + size_bytes]
+        self._position += size_bytes
+
+    def _next_partial(self) -> memoryview | None:
+        if self._partial_size < 0:
+            self._take(min(SIZE_BYTES - len(self._partial), self._end - self._position))
+            if len(self._partial) < SIZE_BYTES:
+                return None
+            (size,) = _SIZE.unpack(self._partial)
+            if not 0 <= size <= self._max_bytes:
+                raise FrameSizeError(size, self._max_bytes)
+            self._partial_size = SIZE_BYTES + size
+        self._take(min(self._partial_size - len(self._partial), self._end - self._position))
+        if len(self._partial) < self._partial_size:
+            return None
+        frame = memoryview(self._partial).toreadonly()[SIZE_BYTES:]
+        self._partial = bytearray()
+        self._partial_size = -1
+        return frame
