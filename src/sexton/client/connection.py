@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sexton.client import codec as messages
 from sexton.client.errors import START_ONE, BadAnswerError, ConnectionLostError, NotConnectedError
 from sexton.ports.disk import Buffer
 from sexton.ports.network import HIGH_BACKLOG_BYTES, Connection, Network
+from sexton.protocol import messages
 
 DEFAULT_TIMEOUT_MS = 30_000
 """As Kafka's own clients wait (`request.timeout.ms`)."""
@@ -98,10 +98,11 @@ class Rpc:
         request = messages.encode_request(api_key, version, self._next_id(), self._client_id, body)
         frame = await self._exchange([request], timeout_ms)
         try:
-            return messages.decode_response(api_key, version, frame, 0)
-        except Exception as error:
-            self._give_up(BadAnswerError(f"cannot read its answer to request {api_key} v{version}: {error}", self.peer))
-            raise self._ended() from error
+            return messages.decode_response(api_key, version, frame)[1]
+        except messages.MalformedMessageError as error:
+            failure = BadAnswerError(f"cannot read its answer to request {api_key} v{version}: {error}", self.peer)
+            self._give_up(failure)
+            raise failure from error
 
     async def call_raw(
         self, api_key: int, parts: Sequence[Buffer], *, version: int = 0, timeout_ms: int | None = None
@@ -110,12 +111,13 @@ class Rpc:
         await self._wait_for_room()
         client_id = self._client_id.encode()
         header = _HEADER_V1.pack(api_key, version, self._next_id(), len(client_id)) + client_id
-        return (await self._exchange([header, *parts], timeout_ms))[4:]
+        size = _SIZE.pack(len(header) + sum(len(part) for part in parts))
+        return (await self._exchange([size, header, *parts], timeout_ms))[4:]
 
     async def tell(self, api_key: int, version: int, body: Mapping[str, Any]) -> None:
         """A request that has no answer: Produce with acks=0."""
         await self._wait_for_room()
-        self._send([messages.encode_request(api_key, version, self._next_id(), self._client_id, body)])
+        self._connection.send([messages.encode_request(api_key, version, self._next_id(), self._client_id, body)])
 
     def close(self) -> None:
         """Calls that wait end with ConnectionLostError. Twice is fine."""
@@ -134,15 +136,11 @@ class Rpc:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
 
-    def _send(self, parts: Sequence[Buffer]) -> None:
-        size_bytes = sum(len(part) for part in parts)
-        self._connection.send([_SIZE.pack(size_bytes), *parts])
-
     async def _exchange(self, parts: Sequence[Buffer], timeout_ms: int | None) -> memoryview:
         limit_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         answer: asyncio.Future[memoryview] = self._loop.create_future()
         self._waiting.append((self._correlation_id, answer))
-        self._send(parts)
+        self._connection.send(parts)
         timer = self._loop.call_later(limit_ms / 1000, self._too_late, answer, limit_ms)
         try:
             return await answer
@@ -212,7 +210,3 @@ class Rpc:
         for _, answer in waiting:
             if not answer.done():
                 answer.set_exception(type(error)(error.what, error.place, error.remedy))
-
-    def _ended(self) -> Exception:
-        assert self._end is not None
-        return self._end

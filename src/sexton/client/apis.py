@@ -1,0 +1,49 @@
+"""The Kafka APIs that this client uses, and the versions of each in which it finds the fields that it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """`lowest` and `highest` bound what is negotiated with a broker; requests are written for the highest."""
+
+    key: int
+    name: str
+    lowest: int
+    highest: int
+
+
+PRODUCE = Api(0, "Produce", 3, 12)
+"""Version 13 names topics by id."""
+FETCH = Api(1, "Fetch", 4, 12)
+"""Version 13 names topics by id."""
+LIST_OFFSETS = Api(2, "ListOffsets", 2, 9)
+METADATA = Api(3, "Metadata", 7, 12)
+OFFSET_COMMIT = Api(8, "OffsetCommit", 2, 9)
+"""Version 10 names topics by id."""
+OFFSET_FETCH = Api(9, "OffsetFetch", 8, 9)
+FIND_COORDINATOR = Api(10, "FindCoordinator", 4, 6)
+JOIN_GROUP = Api(11, "JoinGroup", 2, 9)
+HEARTBEAT = Api(12, "Heartbeat", 0, 4)
+LEAVE_GROUP = Api(13, "LeaveGroup", 3, 5)
+SYNC_GROUP = Api(14, "SyncGroup", 0, 5)
+DESCRIBE_GROUPS = Api(15, "DescribeGroups", 0, 5)
+LIST_GROUPS = Api(16, "ListGroups", 4, 5)
+API_VERSIONS = Api(18, "ApiVersions", 2, 2)
+"""Version 2 is the newest that brokers from 2018 to today all read."""
+CREATE_TOPICS = Api(19, "CreateTopics", 2, 7)
+DELETE_TOPICS = Api(20, "DeleteTopics", 6, 6)
+DELETE_RECORDS = Api(21, "DeleteRecords", 0, 2)
+INIT_PRODUCER_ID = Api(22, "InitProducerId", 0, 4)
+DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4)
+DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 4, 4)
+CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3)
+DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2)
+ELECT_LEADERS = Api(43, "ElectLeaders", 1, 2)
+INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", 0, 1)
+ALTER_PARTITION_REASSIGNMENTS = Api(45, "AlterPartitionReassignments", 0, 0)
+LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", 0, 0)
+DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 1)
+CONSUMER_GROUP_DESCRIBE = Api(69, "ConsumerGroupDescribe", 0, 1)

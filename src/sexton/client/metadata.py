@@ -1,0 +1,99 @@
+"""What a client believes of the cluster: brokers, topics, leaders. Pure: an answer goes in, a newer view comes out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sexton.protocol.errors import ErrorCode
+
+Address = tuple[str, int]
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+
+    @property
+    def address(self) -> Address:
+        return self.host, self.port
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    topic_id: uuid.UUID | None
+    is_internal: bool
+    partitions: Mapping[int, PartitionInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    cluster_id: str | None = None
+    controller_id: int = -1
+    brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    errors: Mapping[str, ErrorCode] = field(default_factory=dict)
+    """Topics that the last answer had an error for."""
+
+    def leader(self, topic: str, partition: int) -> PartitionInfo | None:
+        known = self.topics.get(topic)
+        return known.partitions.get(partition) if known is not None else None
+
+    def merged(self, answer: Any, *, is_complete: bool) -> Metadata:
+        """With an answer to a Metadata request; `is_complete` if that asked for all topics.
+
+        A broker that lags behind may answer with an older leader than is known already: of the same topic (by id) the
+        partition with the higher leader epoch is kept."""
+        topics = {} if is_complete else dict(self.topics)
+        errors: dict[str, ErrorCode] = {}
+        for told in answer.topics:
+            if told.error_code != ErrorCode.none:
+                topics.pop(told.name, None)
+                errors[told.name] = ErrorCode(told.error_code)
+            else:
+                topics[told.name] = _newer(self.topics.get(told.name), _topic(told))
+        brokers = {each.node_id: BrokerInfo(each.node_id, each.host, each.port, each.rack) for each in answer.brokers}
+        return Metadata(answer.cluster_id, answer.controller_id, brokers, topics, errors)
+
+
+def _topic(told: Any) -> TopicInfo:
+    partitions = {
+        each.partition_index: PartitionInfo(
+            each.partition_index,
+            each.leader_id,
+            each.leader_epoch,
+            tuple(each.replica_nodes),
+            tuple(each.isr_nodes),
+            tuple(each.offline_replicas),
+        )
+        for each in sorted(told.partitions, key=lambda each: int(each.partition_index))
+    }
+    return TopicInfo(told.name, getattr(told, "topic_id", None), told.is_internal, partitions)
+
+
+def _newer(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
+    if known is None or known.topic_id != told.topic_id:
+        return told
+    partitions = dict(told.partitions)
+    for number, before in known.partitions.items():
+        now = partitions.get(number)
+        if now is None or before.leader_epoch > now.leader_epoch:
+            partitions[number] = before
+    return TopicInfo(told.name, told.topic_id, told.is_internal, partitions)
