@@ -245,6 +245,8 @@ class Patience:
 
     def lasts(self, error: Exception) -> bool:
         """Whether there is a point, and time, in trying again after this."""
+        if isinstance(error, BadAnswerError):
+            return False
         if isinstance(error, RefusedError):
             if not error.code.retriable:
                 return False

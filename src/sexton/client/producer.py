@@ -1,7 +1,12 @@
 """Producing: every batch ends in one of three ways, and the caller is told which.
 
-Acknowledged: `send` returns the first offset. Failed for sure (`ProduceFailedError`): the records are not in the log and will
-not get there. Unknown (`ProduceUnknownError`): an answer was lost, and the time was over before another attempt could tell.
+Acknowledged: `send` returns the first offset. Failed for sure (`ProduceFailedError`): the records are not in the log
+and will not get there. Unknown (`ProduceUnknownError`): an answer was lost, or said nothing about the outcome, and the time
+was over before another attempt could tell.
+
+Few errors say that nothing was written: a leader that waits for its followers and loses leadership meanwhile answers
+NOT_LEADER_OR_FOLLOWER, as one that never was the leader, and its successor may well hold the records. So what is not
+known to be checked before the write counts as unknown.
 
 The idempotent producer repeats a batch under the same sequence number until its outcome is known; the broker answers a
 duplicate with the first one's offset. A partition has one batch in flight, so order needs no further thought. Once an
@@ -30,6 +35,8 @@ from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
 from sexton.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, Header, Record
 
+_Failure = RefusedError | NotConnectedError | ConnectionLostError | BadAnswerError
+
 ACKS_ALL = -1
 DELIVERY_TIMEOUT_MS = 120_000
 """How long a batch is tried, as in Kafka's clients (`delivery.timeout.ms`)."""
@@ -40,10 +47,44 @@ BATCH_BYTES_MAX = 500_000
 QUEUED_BYTES_MAX = 32 << 20
 """What one producer keeps in memory; `send` waits beyond it."""
 
+ANSWER_MARGIN_MS = 5_000
+"""How much longer than the broker may wait for its followers we wait for the broker."""
+
 RECORD_OVERHEAD_BYTES = 30
 """An upper estimate of what a record takes beside key, value and headers."""
 
-_MAYBE_APPENDED = (ErrorCode.request_timed_out, ErrorCode.not_enough_replicas_after_append, ErrorCode.network_exception)
+_SURELY_NOT_WRITTEN = frozenset(
+    {
+        ErrorCode.corrupt_message,
+        ErrorCode.invalid_record,
+        ErrorCode.invalid_required_acks,
+        ErrorCode.invalid_timestamp,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.message_too_large,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.policy_violation,
+        ErrorCode.record_list_too_large,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.unsupported_compression_type,
+        ErrorCode.unsupported_for_message_format,
+        ErrorCode.unsupported_version,
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.unknown_producer_id,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_id_mapping,
+    }
+)
+"""Checked before the write."""
+
+_NOT_THE_LEADER = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.leader_not_available,
+)
+"""Without acks=all nobody waits after the write: then these, too, were noticed before it."""
+
 _SEQUENCE_LOST = (
     ErrorCode.out_of_order_sequence_number,
     ErrorCode.unknown_producer_id,
@@ -117,9 +158,9 @@ class Producer:
         self._room = asyncio.Event()
 
     async def send(self, topic: str, partition: int, records: Sequence[Message]) -> int:
-        """The first record's offset (−1 with acks=0); the others follow it. They are kept together and in order.
+        """The first record's offset (-1 with acks=0, or if the broker has forgotten it); the others follow it.
 
-        Calls for one partition are sent in the order in which they were made, several in one batch."""
+        They stay together. Calls for one partition are sent in the order in which they were made, several in a batch."""
         return await (await self.queue(topic, partition, records))
 
     async def queue(self, topic: str, partition: int, records: Sequence[Message]) -> asyncio.Future[int]:
@@ -159,7 +200,7 @@ class Producer:
                 parcels = self._next_parcels(lane)
                 await self._settle(lane, parcels)
                 self._release(parcels)
-        except asyncio.CancelledError:
+        except BaseException:  # above all cancellation
             for parcel in parcels:
                 _fail(parcel, ProduceUnknownError("the producer was closed while it was sending", lane.place))
             for parcel in lane.waiting:
@@ -191,10 +232,9 @@ class Producer:
             for parcel in parcels:
                 _fail(parcel, ProduceUnknownError(error.what, error.place, error.remedy))
             return
-        except (ProduceFailedError, BadAnswerError) as error:
-            code = error.code if isinstance(error, ProduceFailedError) else ErrorCode.unsupported_version
+        except ProduceFailedError as error:
             for parcel in parcels:
-                _fail(parcel, ProduceFailedError(error.what, error.place, error.remedy, code))
+                _fail(parcel, ProduceFailedError(error.what, error.place, error.remedy, error.code))
             return
         offset = base_offset
         for parcel in parcels:
@@ -203,55 +243,61 @@ class Producer:
             offset += len(parcel.records) if base_offset >= 0 else 0
 
     async def _deliver(self, lane: _Lane, records: Sequence[Message]) -> int:
+        """Tries until the outcome is known or the time is over."""
         patience = Patience(self._client, self._delivery_timeout_ms)
         stamped_ms = self._client.clock.now_ms()
-        maybe_appended = False
+        maybe_written = False
         while True:
-            failure: RefusedError | NotConnectedError | ConnectionLostError | BadAnswerError
             try:
-                if self._is_idempotent and lane.producer is None:
-                    await self._take_producer_id(lane)
-                data = self._encode(lane, records, stamped_ms)
-                offset = await self._attempt(lane, data)
-                lane.sequence = (lane.sequence + len(records)) & 0x7FFFFFFF
-                return offset
+                return await self._attempt(lane, records, stamped_ms)
+            except _NotSentError as error:
+                failure: _Failure = error.cause
+            except (ConnectionLostError, BadAnswerError) as error:
+                failure = error
+                maybe_written = True
             except RefusedError as error:
                 failure = error
-                if error.code == ErrorCode.duplicate_sequence_number:
-                    lane.sequence = (lane.sequence + len(records)) & 0x7FFFFFFF
-                    return -1  # it is in the log, but the broker no longer knows where
-                maybe_appended = maybe_appended or error.code in _MAYBE_APPENDED
-                if error.code in _SEQUENCE_LOST and self._is_idempotent and not maybe_appended:
+                maybe_written = maybe_written or not self._is_surely_not_written(error.code)
+                if error.code in _SEQUENCE_LOST and self._is_idempotent and not maybe_written:
                     lane.producer = self._shared = None
                     if patience.elapsed_ms < self._delivery_timeout_ms:
                         await patience.pause()
                         continue
-            except NotConnectedError as error:
-                failure = error
-            except (ConnectionLostError, BadAnswerError) as error:
-                failure = error
-                maybe_appended = True
             self._client.forget()
-            may_repeat = self._is_idempotent or not maybe_appended
-            if not may_repeat or not patience.lasts(failure) or isinstance(failure, BadAnswerError):
-                raise _outcome(failure, maybe_appended, lane.place)
+            may_repeat = self._is_idempotent or not maybe_written
+            if not may_repeat or not patience.lasts(failure):
+                raise _outcome(failure, maybe_written, lane.place)
             await patience.pause()
 
-    async def _attempt(self, lane: _Lane, data: bytes) -> int:
-        peer = await self._client.leader(lane.topic, lane.partition)
+    def _is_surely_not_written(self, code: ErrorCode) -> bool:
+        return code in _SURELY_NOT_WRITTEN or (self._acks != ACKS_ALL and code in _NOT_THE_LEADER)
+
+    async def _attempt(self, lane: _Lane, records: Sequence[Message], stamped_ms: int) -> int:
+        try:
+            if self._is_idempotent and lane.producer is None:
+                await self._take_producer_id(lane)
+            peer = await self._client.leader(lane.topic, lane.partition)
+            version = peer.version(apis.PRODUCE)
+        except (RefusedError, NotConnectedError, ConnectionLostError, BadAnswerError) as error:
+            raise _NotSentError(error) from error
+        data = self._encode(lane, records, stamped_ms)
         body = {
             "acks": self._acks,
             "timeout": self._client.timeout_ms,
-            "topic_data": [
-                {"name": lane.topic, "partition_data": [{"index": lane.partition, "records": data}]},
-            ],
+            "topic_data": [{"name": lane.topic, "partition_data": [{"index": lane.partition, "records": data}]}],
         }
-        if self._acks == 0:
-            await peer.rpc.tell(apis.PRODUCE.key, peer.version(apis.PRODUCE), body)
-            return -1
-        answer = await peer.call(apis.PRODUCE, body, self._client.timeout_ms + 5_000)
+        limit_ms = self._client.timeout_ms + ANSWER_MARGIN_MS
+        try:
+            if self._acks == 0:
+                await peer.rpc.tell(apis.PRODUCE.key, version, body)
+                return -1
+            answer = await peer.rpc.call(apis.PRODUCE.key, version, body, timeout_ms=limit_ms)
+        except NotConnectedError as error:
+            raise _NotSentError(error) from error
         part = answer.responses[0].partition_responses[0]
-        check(part.error_code, lane.place, getattr(part, "error_message", None))
+        if part.error_code != ErrorCode.duplicate_sequence_number:  # in the log, but the broker has forgotten where
+            check(part.error_code, lane.place, getattr(part, "error_message", None))
+        lane.sequence = (lane.sequence + len(records)) & 0x7FFFFFFF
         return int(part.base_offset)
 
     # Ids and sequences
@@ -262,11 +308,7 @@ class Producer:
             if self._shared is None:
                 peer = await self._client.any_peer()
                 body = {"transactional_id": None, "transaction_timeout": 0x7FFFFFFF}
-                try:
-                    answer = await peer.call(apis.INIT_PRODUCER_ID, body)
-                except ConnectionLostError as error:
-                    # No record was sent, and an id that nobody uses harms nobody.
-                    raise NotConnectedError(error.what, error.place, error.remedy) from error
+                answer = await peer.call(apis.INIT_PRODUCER_ID, body)
                 check(answer.error_code, "producer id")
                 self._shared = (int(answer.producer_id), int(answer.producer_epoch))
             lane.producer, lane.sequence = self._shared, 0
@@ -296,10 +338,16 @@ class Producer:
         )
 
 
-def _outcome(
-    failure: RefusedError | NotConnectedError | ConnectionLostError | BadAnswerError, maybe_appended: bool, place: str
-) -> ProduceFailedError | ProduceUnknownError:
-    if maybe_appended:
+class _NotSentError(Exception):
+    """The attempt ended before the records were sent."""
+
+    def __init__(self, cause: _Failure) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+def _outcome(failure: _Failure, maybe_written: bool, place: str) -> ProduceFailedError | ProduceUnknownError:
+    if maybe_written:
         what = f"whether the records are in the log is unknown: {failure.what}"
         return ProduceUnknownError(what, place, failure.remedy)
     code = failure.code if isinstance(failure, RefusedError) else ErrorCode.network_exception

@@ -1,0 +1,212 @@
+"""Consuming: positions of partitions, and what is fetched from there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sexton.client import apis, fetching
+from sexton.client.client import Client, Peer
+from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError, check
+from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED, Aborted
+from sexton.protocol.errors import ErrorCode
+from sexton.records.batch import Record
+
+EARLIEST = -2
+LATEST = -1
+"""What ListOffsets takes for a timestamp."""
+
+FETCH_BYTES_MAX = 16 << 20
+PARTITION_BYTES_MAX = 1 << 20
+"""Of one answer. A first batch that is larger comes anyway, whole."""
+
+MAX_WAIT_MS = 500
+FETCH_MARGIN_MS = 10_000
+"""How much longer than it may wait for records we wait for the broker's answer."""
+
+TopicPartition = tuple[str, int]
+
+
+class Consumed(NamedTuple):
+    topic: str
+    partition: int
+    record: Record
+
+
+class PartitionFetch(NamedTuple):
+    """One partition's part of a Fetch answer."""
+
+    records: list[Record]
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+class Consumer:
+    """Reads the partitions it was told to. `poll` moves the positions past what it returns."""
+
+    def __init__(self, client: Client, *, isolation: int = READ_UNCOMMITTED, reset_to: int | None = None) -> None:
+        """`reset_to` is EARLIEST or LATEST, for a position that the log no longer has; None makes that an error."""
+        self._client = client
+        self._isolation = isolation
+        self._reset_to = reset_to
+        self.positions: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        """Where each partition's readable part ended at the last look."""
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Instead of what was assigned before."""
+        self.positions = dict(positions)
+        self.ends = {}
+
+    @property
+    def is_at_end(self) -> bool:
+        return all(self.ends.get(each, offset + 1) <= offset for each, offset in self.positions.items())
+
+    async def poll(self, max_wait_ms: int = MAX_WAIT_MS) -> list[Consumed]:
+        """What there is, from all partitions; nothing after about `max_wait_ms` without any, or when all leaders are
+        away. Raises RefusedError for what waiting cannot mend."""
+        leaders, is_any_lost = await self._by_leader()
+        if not leaders:
+            await asyncio.sleep(max_wait_ms / 1000)
+            return []
+        wait_ms = 0 if is_any_lost else max_wait_ms
+        results = await asyncio.gather(
+            *(self._poll_one(peer, parts, wait_ms) for peer, parts in leaders), return_exceptions=True
+        )
+        consumed: list[Consumed] = []
+        for result in results:
+            if isinstance(result, (NotConnectedError, ConnectionLostError)):
+                self._client.forget()
+                is_any_lost = True
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                consumed += result
+        if is_any_lost and not consumed:
+            await asyncio.sleep(min(max_wait_ms, 100) / 1000)
+        return consumed
+
+    async def _by_leader(self) -> tuple[list[tuple[Peer, list[TopicPartition]]], bool]:
+        """Partitions by the broker to ask, and whether some had none."""
+        grouped: dict[int, tuple[Peer, list[TopicPartition]]] = {}
+        is_any_lost = False
+        for topic, partition in self.positions:
+            try:
+                peer = await self._client.leader(topic, partition)
+            except (RefusedError, NotConnectedError, ConnectionLostError) as error:
+                if isinstance(error, RefusedError) and not error.code.retriable:
+                    raise
+                is_any_lost = True
+                continue
+            grouped.setdefault(id(peer), (peer, []))[1].append((topic, partition))
+        return list(grouped.values()), is_any_lost
+
+    async def _poll_one(self, peer: Peer, parts: Sequence[TopicPartition], max_wait_ms: int) -> list[Consumed]:
+        asked = {part: self.positions[part] for part in parts}
+        answer = await peer.call(
+            apis.FETCH, _fetch_body(asked, self._isolation, max_wait_ms), max_wait_ms + FETCH_MARGIN_MS
+        )
+        check(answer.error_code, peer.rpc.peer)
+        consumed: list[Consumed] = []
+        for topic in answer.responses:
+            for part in topic.partitions:
+                place = (topic.topic, part.partition_index)
+                if self.positions.get(place) == asked.get(place) is not None:  # not assigned anew meanwhile
+                    consumed += await self._take(place, part)
+        return consumed
+
+    async def _take(self, place: TopicPartition, part: Any) -> list[Consumed]:
+        code = ErrorCode(part.error_code)
+        if code == ErrorCode.offset_out_of_range and self._reset_to is not None:
+            found = await list_offsets(self._client, {place: self._reset_to}, isolation=self._isolation)
+            self.positions[place] = found[place]
+            return []
+        if code.retriable:
+            self._client.forget()
+            return []
+        check(code, f"{place[0]}-{place[1]}")
+        fetch = _read(place, part, self.positions[place], self._isolation)
+        self.positions[place] = fetch.next_offset
+        self.ends[place] = fetch.last_stable_offset if self._isolation == READ_COMMITTED else fetch.high_watermark
+        return [Consumed(*place, record) for record in fetch.records]
+
+
+def _fetch_body(asked: Mapping[TopicPartition, int], isolation: int, max_wait_ms: int) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for (topic, partition), offset in asked.items():
+        part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": PARTITION_BYTES_MAX}
+        topics.setdefault(topic, []).append(part)
+    return {
+        "max_wait": max_wait_ms,
+        "min_bytes": 1,
+        "max_bytes": FETCH_BYTES_MAX,
+        "isolation_level": isolation,
+        "topics": [{"topic": topic, "partitions": parts} for topic, parts in topics.items()],
+    }
+
+
+def _read(place: TopicPartition, part: Any, offset: int, isolation: int) -> PartitionFetch:
+    aborted = None
+    if isolation == READ_COMMITTED:
+        aborted = [Aborted(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()]
+    records, next_offset = fetching.visible(part.records or b"", offset, f"{place[0]}-{place[1]}", aborted)
+    return PartitionFetch(
+        records, next_offset, part.high_watermark, part.last_stable_offset, getattr(part, "log_start_offset", -1)
+    )
+
+
+async def fetch(
+    client: Client, topic: str, partition: int, offset: int, *, isolation: int = READ_UNCOMMITTED, max_wait_ms: int = 0
+) -> PartitionFetch:
+    """One look at one partition, with retries."""
+
+    async def attempt() -> PartitionFetch:
+        peer = await client.leader(topic, partition)
+        place = (topic, partition)
+        answer = await peer.call(
+            apis.FETCH, _fetch_body({place: offset}, isolation, max_wait_ms), max_wait_ms + FETCH_MARGIN_MS
+        )
+        check(answer.error_code, peer.rpc.peer)
+        part = answer.responses[0].partitions[0]
+        check(part.error_code, f"{topic}-{partition}")
+        return _read(place, part, offset, isolation)
+
+    return await client.retry(attempt)
+
+
+async def list_offsets(
+    client: Client, asked: Mapping[TopicPartition, int], *, isolation: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, int]:
+    """For each partition the offset at EARLIEST, at LATEST, or of the first record not older than a timestamp; -1 if
+    there is none as young."""
+
+    async def one(place: TopicPartition, timestamp_ms: int) -> int:
+        async def attempt() -> int:
+            peer = await client.leader(*place)
+            part = {"partition_index": place[1], "timestamp": timestamp_ms}
+            topics = [{"name": place[0], "partitions": [part]}]
+            body = {"replica_id": -1, "isolation_level": isolation, "topics": topics}
+            answer = await peer.call(apis.LIST_OFFSETS, body)
+            found = answer.topics[0].partitions[0]
+            check(found.error_code, f"{place[0]}-{place[1]}")
+            return int(found.offset)
+
+        return await client.retry(attempt)
+
+    offsets = await asyncio.gather(*(one(place, timestamp_ms) for place, timestamp_ms in asked.items()))
+    return dict(zip(asked, offsets, strict=True))
+
+
+async def start_positions(
+    client: Client, places: Iterable[TopicPartition], at: int, *, isolation: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, int]:
+    """Where to begin reading: EARLIEST, LATEST, or at a time (the end, if nothing is as young)."""
+    wanted = dict.fromkeys(places, at)
+    found = await list_offsets(client, wanted, isolation=isolation)
+    missing = {place: LATEST for place, offset in found.items() if offset < 0}
+    if missing:
+        found |= await list_offsets(client, missing, isolation=isolation)
+    return found

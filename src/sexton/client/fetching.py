@@ -1,0 +1,61 @@
+"""From the bytes of a Fetch answer to the records that a consumer may see. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sexton.records import batch as batches
+from sexton.records.batch import LOG_OVERHEAD_BYTES, ControlType, Record
+
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+
+class Aborted(NamedTuple):
+    """A transaction of the fetched stretch that was aborted: where the producer's data begins."""
+
+    producer_id: int
+    first_offset: int
+
+
+class Fetched(NamedTuple):
+    records: list[Record]
+    next_offset: int
+    """Where to read on: past control batches and past what compaction took away."""
+
+
+def visible(
+    data: bytes | memoryview, from_offset: int, place: str, aborted: Sequence[Aborted] | None = None
+) -> Fetched:
+    """The records from an offset on; without those of aborted transactions, if `aborted` names these.
+
+    The first batch may begin before the offset, and the last one may be cut off by the size limit."""
+    starts = sorted(aborted or (), key=lambda each: each.first_offset)
+    open_producers: set[int] = set()
+    next_offset = from_offset
+    records: list[Record] = []
+    for position in _whole_batches(data):
+        header = batches.decode_header(data, position, place)
+        next_offset = max(next_offset, header.next_offset)
+        while starts and starts[0].first_offset <= header.last_offset:
+            open_producers.add(starts.pop(0).producer_id)
+        if header.is_control:
+            marker = batches.decode(data, position, place)
+            if marker.control_type is ControlType.ABORT:
+                open_producers.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in open_producers):
+            whole = batches.decode(data, position, place)
+            records += [record for record in whole.records if record.offset >= from_offset]
+    return Fetched(records, next_offset)
+
+
+def _whole_batches(data: bytes | memoryview) -> Iterator[int]:
+    position = 0
+    while position + LOG_OVERHEAD_BYTES <= len(data):
+        size_bytes = LOG_OVERHEAD_BYTES + struct.unpack_from(">i", data, position + 8)[0]
+        if size_bytes <= LOG_OVERHEAD_BYTES or position + size_bytes > len(data):
+            return
+        yield position
+        position += size_bytes
