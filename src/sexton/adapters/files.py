@@ -1,0 +1,207 @@
+"""The disk port on a real file system.
+
+Appends go to the page cache by position (`pwritev`), flushes wait in threads of their own, so that many files are
+flushed at once and the event loop goes on.
+
+A descriptor is closed when the last reference to its file is dropped, not before: a slice that is still on its way
+through the network, or a flush that is under way, holds one. `close` only ends appending. This counts on CPython's
+reference counts; elsewhere descriptors would live until the next collection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+from sexton.logdir import locks
+from sexton.ports.disk import Buffer
+
+FLUSH_THREADS: Final = 16
+"""How many files are flushed at once. More only queue up in the device."""
+
+PARTS_MAX: Final = 1024
+"""Linux takes no more buffers than this in one write (IOV_MAX)."""
+
+FILE_MODE: Final = 0o644
+_TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+class DiskFile:
+    """`ports.disk.File`."""
+
+    __slots__ = ("_disk", "_fd", "_is_closed", "_path", "size_bytes")
+
+    def __init__(self, disk: FileDisk, path: str, fd: int) -> None:
+        self._fd = fd  # first, so that __del__ finds it whatever happens next
+        self._disk = disk
+        self._path = path
+        self._is_closed = False
+        self.size_bytes = os.fstat(fd).st_size
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def fileno(self) -> int:
+        """For sendfile. Valid as long as the caller holds this object."""
+        return self._fd
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        if self._is_closed:
+            raise ValueError(f"{self._path} is closed")
+        size = self.size_bytes
+        wanted = 0
+        for part in parts:
+            wanted += len(part)
+        try:
+            written = os.pwritev(self._fd, parts, size) if len(parts) <= PARTS_MAX else 0
+            if written != wanted:
+                self._append_rest(parts, written, size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, size)
+            raise
+        self.size_bytes = size + wanted
+
+    def _append_rest(self, parts: Sequence[Buffer], written: int, size: int) -> None:
+        """A write may stop half way, above all when the disk is about to be full; only the next one says why."""
+        position = 0
+        for part in parts:
+            view = memoryview(part).cast("B")
+            skipped = max(0, written - position)
+            position += len(view)
+            view = view[skipped:]
+            while len(view):
+                view = view[os.pwrite(self._fd, view, size + position - len(view)) :]
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        data = os.pread(self._fd, size_bytes, position)
+        if len(data) == size_bytes or not data:
+            return data
+        parts = [data]
+        left = size_bytes - len(data)
+        while left and data:
+            data = os.pread(self._fd, left, position + size_bytes - left)
+            left -= len(data)
+            parts.append(data)
+        return b"".join(parts)
+
+    def truncate(self, size_bytes: int) -> None:
+        if self._is_closed:
+            raise ValueError(f"{self._path} is closed")
+        if size_bytes < self.size_bytes:
+            os.ftruncate(self._fd, size_bytes)
+            self.size_bytes = size_bytes
+
+    async def flush(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"{self._path} is closed")
+        await self._disk.in_thread(self._synchronize)
+
+    def _synchronize(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+
+
+class FileDisk:
+    """`ports.disk.Disk`. One for a process is enough; `close` it when the event loop is done."""
+
+    def __init__(self, flush_threads: int = FLUSH_THREADS) -> None:
+        self._threads = ThreadPoolExecutor(flush_threads, thread_name_prefix="disk")
+        self._temporary_count = itertools.count()
+
+    def close(self) -> None:
+        """Waits for what is under way."""
+        self._threads.shutdown()
+
+    async def in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        fd = os.open(path, flags, FILE_MODE)
+        return DiskFile(self, path, fd)
+
+    def list(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def read_file(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    async def replace_file(self, path: str, content: bytes) -> None:
+        temporary = f"{path}.{next(self._temporary_count)}{_TEMPORARY_SUFFIX}"
+        await self.in_thread(lambda: _replace(path, temporary, content))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, directory: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(directory)
+
+    async def flush_directory(self, directory: str) -> None:
+        await self.in_thread(lambda: _synchronize_directory(directory))
+
+    def free_bytes(self, directory: str) -> tuple[int, int]:
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+
+    def lock(self, directory: str) -> AbstractContextManager[None]:
+        return locks.hold(Path(directory))
+
+
+def _replace(path: str, temporary: str, content: bytes) -> None:
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        try:
+            view = memoryview(content)
+            while len(view):
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _synchronize_directory(os.path.dirname(path))
+
+
+def _synchronize_directory(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
