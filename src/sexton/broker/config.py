@@ -1,0 +1,188 @@
+"""One broker's own settings: read from a file in Kafka's syntax or given as texts by name.
+
+A mistake anywhere stops the broker before it starts, with a sentence that says what to write instead: a broker that
+runs with half of what its operator meant is worse than one that does not run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sexton.cluster.settings import (
+    RACK_AWARE_SELECTOR,
+    BadSettingError,
+    BrokerSettings,
+    SettingsView,
+    broker_setting,
+    broker_values,
+    check_topic_defaults,
+)
+from sexton.compaction.settings import REQUIRED, settings_of
+
+LOOPBACK = "127.0.0.1"
+_ANY_ADDRESS = ("0.0.0.0", "::", "*")
+
+
+class Endpoint(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig(BrokerSettings):
+    """All settings as attributes, named after them: `config.socket_request_max_bytes`."""
+
+    static: Mapping[str, str] = field(default_factory=dict)
+    """The texts as they were given, by name: the layer under what is set at run time."""
+
+    @staticmethod
+    def of(settings: Mapping[str, str | int | bool], place: str = "") -> BrokerConfig:
+        """From texts by name (numbers and truth values are taken too). `place` is named in complaints."""
+        texts = {name: _text_of(value) for name, value in settings.items()}
+        try:
+            config = BrokerConfig(**_parse(texts), static=texts)
+            check_topic_defaults(texts)
+            config._check()
+        except BadSettingError as error:
+            raise BadSettingError(error.what, place) from error
+        return config
+
+    @staticmethod
+    def of_properties(text: str, place: str = "") -> BrokerConfig:
+        """From the text of a Java properties file."""
+        return BrokerConfig.of(parse_properties(text), place)
+
+    def effective(self, view: SettingsView) -> BrokerConfig:
+        """With what was set at run time. Only settings that may change then differ from these."""
+        return BrokerConfig(**_parse(broker_values(view, self.static, self.node_id)), static=self.static)
+
+    @property
+    def log_dir(self) -> str:
+        return self.log_dirs[0]
+
+    @property
+    def listener(self) -> Endpoint:
+        """Where to listen. Port 0 means any that is free."""
+        return _endpoint("listeners", self.listeners)
+
+    @property
+    def advertised(self) -> Endpoint:
+        """What others are told. Port 0 stands for the port that the broker was given when it began to listen."""
+        return (
+            _endpoint("advertised.listeners", self.advertised_listeners) if self.advertised_listeners else self.listener
+        )
+
+    @property
+    def reads_from_near_replicas(self) -> bool:
+        return self.replica_selector_class == RACK_AWARE_SELECTOR
+
+    def _check(self) -> None:
+        if len(self.log_dirs) != 1:
+            raise BadSettingError("log.dirs must name exactly one folder: a bigger machine runs more brokers")
+        if self.advertised.host in _ANY_ADDRESS:
+            raise BadSettingError(
+                f"{self.advertised.host} is no address that others can connect to: set advertised.listeners"
+            )
+        if self.broker_lease_renew_ms * 2 > self.broker_lease_ms:
+            raise BadSettingError(
+                "broker.lease.renew.ms must be at most half of broker.lease.ms, so that one may be lost"
+            )
+        _check_order("group.min.session.timeout.ms", "group.max.session.timeout.ms", self)
+        for kind in ("session.timeout", "heartbeat.interval"):
+            _check_order(f"group.consumer.min.{kind}.ms", f"group.consumer.{kind}.ms", self)
+            _check_order(f"group.consumer.{kind}.ms", f"group.consumer.max.{kind}.ms", self)
+
+
+def _check_order(lower: str, upper: str, config: BrokerConfig) -> None:
+    low, high = (getattr(config, name.replace(".", "_")) for name in (lower, upper))
+    if low > high:
+        raise BadSettingError(f"{lower} ({low}) must not be above {upper} ({high})")
+
+
+def _text_of(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Values by attribute. Names that are only topics' defaults are checked, but are no attributes."""
+    declared = settings_of(BrokerSettings)
+    missing = [name for name, setting in declared.items() if setting.default is REQUIRED and name not in texts]
+    if missing:
+        raise BadSettingError(f"{missing[0]} must be given")
+    values = {name: broker_setting(name).parse(text) for name, text in texts.items()}
+    return {name.replace(".", "_"): value for name, value in values.items() if name in declared}
+
+
+_LISTENER = re.compile(
+    r"(?P<scheme>[A-Za-z0-9_]+)://(\[(?P<six>[0-9a-fA-F:.]*)\]|(?P<host>[^:/\[\]]*)):(?P<port>[0-9]+)"
+)
+
+
+def _endpoint(name: str, listeners: tuple[str, ...]) -> Endpoint:
+    if len(listeners) != 1:
+        raise BadSettingError(f"{name} must name exactly one listener, PLAINTEXT://host:port")
+    match = _LISTENER.fullmatch(listeners[0])
+    if match is None:
+        raise BadSettingError(f"Invalid value {listeners[0]} for configuration {name}: expected PLAINTEXT://host:port")
+    if match["scheme"].upper() != "PLAINTEXT":
+        raise BadSettingError(
+            f"Invalid value {listeners[0]} for configuration {name}: only PLAINTEXT is offered; put a proxy in front "
+            "for encryption or authentication"
+        )
+    port = int(match["port"])
+    if port > 65_535:
+        raise BadSettingError(f"Invalid value {listeners[0]} for configuration {name}: there is no port {port}")
+    return Endpoint(match["six"] or match["host"] or LOOPBACK, port)
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java's properties syntax: comments with # or !, names ended by =, : or a blank, lines continued by a backslash,
+    \\u escapes. The last of several values for a name counts."""
+    settings: dict[str, str] = {}
+    for line in _logical_lines(text):
+        name_end = _end_of_name(line)
+        rest = line[name_end:].lstrip(" \t\f")
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(" \t\f")
+        settings[_unescape(line[:name_end])] = _unescape(rest)
+    return settings
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    continued = None
+    for raw in re.split(r"\r\n|\n|\r", text):
+        line = raw.lstrip(" \t\f")
+        if continued is None and (not line or line[0] in "#!"):
+            continue
+        whole = line if continued is None else continued + line
+        trailing = len(whole) - len(whole.rstrip("\\"))
+        if trailing % 2:
+            continued = whole[:-1]
+        else:
+            lines.append(whole)
+            continued = None
+    return lines if continued is None else [*lines, continued]
+
+
+def _end_of_name(line: str) -> int:
+    position = 0
+    while position < len(line) and line[position] not in "=: \t\f":
+        position += 2 if line[position] == "\\" else 1
+    return min(position, len(line))
+
+
+def _unescape(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        escaped = match[1]
+        return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _ESCAPES.get(escaped, escaped)
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", plain, text, flags=re.DOTALL)

@@ -1,0 +1,68 @@
+"""Every setting of topics, brokers and groups: what there is, what may be set, which value counts.
+
+`broker.py` declares those of brokers and groups (a topic's are in `sexton.compaction.config`), `layers.py` says which
+value counts and where it comes from, `rules.py` what may be set, `reference.py` writes `docs/settings.md`."""
+
+from sexton.cluster.settings.broker import (
+    BROKER_SETTINGS,
+    GROUP_SETTINGS,
+    RACK_AWARE_SELECTOR,
+    BrokerSettings,
+    GroupSettings,
+)
+from sexton.cluster.settings.layers import (
+    CLUSTER_DEFAULT,
+    Layered,
+    Resolved,
+    SettingsView,
+    Source,
+    broker_values,
+    describe_broker,
+    describe_cluster_default,
+    describe_group,
+    describe_topic,
+    group_settings,
+    topic_config,
+    with_overrides,
+)
+from sexton.cluster.settings.rules import (
+    broker_setting,
+    check_broker,
+    check_group,
+    check_topic,
+    check_topic_defaults,
+    group_setting,
+    topic_setting,
+)
+from sexton.compaction.config import TOPIC_SETTINGS, BadSettingError, TopicConfig
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "CLUSTER_DEFAULT",
+    "GROUP_SETTINGS",
+    "RACK_AWARE_SELECTOR",
+    "TOPIC_SETTINGS",
+    "BadSettingError",
+    "BrokerSettings",
+    "GroupSettings",
+    "Layered",
+    "Resolved",
+    "SettingsView",
+    "Source",
+    "TopicConfig",
+    "broker_setting",
+    "broker_values",
+    "check_broker",
+    "check_group",
+    "check_topic",
+    "check_topic_defaults",
+    "describe_broker",
+    "describe_cluster_default",
+    "describe_group",
+    "describe_topic",
+    "group_setting",
+    "group_settings",
+    "topic_config",
+    "topic_setting",
+    "with_overrides",
+]

@@ -1,0 +1,125 @@
+"""Whether settings may be made as somebody asks. What is wrong is a BadSettingError that says what to do instead.
+
+Kafka's rules, and four of Sexton's own: brokers do not recompress, preallocate or flush by interval, and a name that
+nobody knows is refused everywhere (Kafka keeps unknown names in a broker's settings)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from sexton.cluster.settings.broker import BROKER_SETTINGS, GROUP_SETTINGS, KAFKA_ONLY
+from sexton.cluster.settings.layers import GROUP_DEFAULTS, SettingsView, broker_values, with_overrides
+from sexton.compaction.config import INTERNAL_SEGMENT_BYTES, TOPIC_SETTINGS, TopicConfig, topic_names
+from sexton.compaction.settings import INT64_MAX, BadSettingError, Setting, Update
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for somebody who mistyped; empty if nothing is close."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    return f". Did you mean {close[0]}?" if close else ""
+
+
+def topic_setting(name: str) -> Setting:
+    """By the name that a topic may set."""
+    setting = TOPIC_SETTINGS.get("segment.bytes" if name == INTERNAL_SEGMENT_BYTES else name)
+    if setting is None or setting.is_broker_only:
+        topic_wide = [known.name for known in TOPIC_SETTINGS.values() if not known.is_broker_only]
+        raise BadSettingError(f"Unknown topic config name: {name}{nearest(name, topic_wide)}")
+    return setting
+
+
+def broker_setting(name: str) -> Setting:
+    setting = BROKER_SETTINGS.get(name)
+    if setting is None:
+        instead = (
+            f". Sexton does not have it: {KAFKA_ONLY[name]}" if name in KAFKA_ONLY else nearest(name, BROKER_SETTINGS)
+        )
+        raise BadSettingError(f"Unknown broker setting: {name}{instead}")
+    return setting
+
+
+def group_setting(name: str) -> Setting:
+    setting = GROUP_SETTINGS.get(name)
+    if setting is None:
+        raise BadSettingError(f"Unknown group config name: {name}{nearest(name, GROUP_SETTINGS)}")
+    return setting
+
+
+def check_topic(view: SettingsView, static: Mapping[str, str], broker_id: int, overrides: Mapping[str, str]) -> None:
+    """Whether a topic may have these settings."""
+    for name in overrides:
+        topic_setting(name)
+    config = with_overrides(view, static, broker_id, overrides)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise BadSettingError(
+            f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
+            f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
+        )
+    check_offered(config, {name: name for name in TOPIC_SETTINGS})
+
+
+def check_offered(config: TopicConfig, names: Mapping[str, str]) -> None:
+    """Refuses what Kafka has and Sexton does not do. `names` maps a topic setting to the name to complain about."""
+    if config.compression_type != "producer":
+        raise BadSettingError(
+            f"Invalid value {config.compression_type} for configuration {names['compression.type']}: brokers keep "
+            "batches as producers compressed them; set compression.type on the producer and leave this at producer"
+        )
+    if config.preallocate:
+        raise BadSettingError(
+            f"Invalid value true for configuration {names['preallocate']}: files are not preallocated"
+        )
+    if config.flush_ms != INT64_MAX:
+        raise BadSettingError(
+            f"Invalid value {config.flush_ms} for configuration {names['flush.ms']}: there is no flush by interval; "
+            "data is flushed before it is acknowledged unless flush.before.ack is false"
+        )
+    if config.flush_messages not in (1, INT64_MAX):
+        raise BadSettingError(
+            f"Invalid value {config.flush_messages} for configuration {names['flush.messages']}: 1 flushes before each "
+            "acknowledgement; no other count is offered"
+        )
+
+
+def check_broker(
+    view: SettingsView, static: Mapping[str, str], broker_id: int, settings: Mapping[str, str], *, is_for_all: bool
+) -> None:
+    """Whether these may be a broker's settings at run time, or those of all brokers."""
+    for name, text in settings.items():
+        setting = broker_setting(name)
+        if setting.update is Update.READ_ONLY:
+            raise BadSettingError(
+                f"Cannot update these configs dynamically: {name}. Change the broker's file and restart it"
+            )
+        if setting.update is Update.PER_BROKER and is_for_all:
+            raise BadSettingError(f"Cannot update {name} at default cluster level, a broker id must be specified")
+        setting.parse(text)
+    check_topic_defaults({**broker_values(view, static, broker_id), **settings})
+
+
+def check_topic_defaults(broker_settings: Mapping[str, str]) -> None:
+    """Whether what a broker sets for all topics may be set on a topic."""
+    config = TopicConfig.of(topic_names(broker_settings))
+    check_offered(config, {known.name: known.synonyms[0].name for known in TOPIC_SETTINGS.values() if known.synonyms})
+
+
+def check_group(view: SettingsView, static: Mapping[str, str], broker_id: int, overrides: Mapping[str, str]) -> None:
+    """Whether a group may have these settings: within what the broker allows, heartbeats within the session."""
+    values = {}
+    broker = broker_values(view, static, broker_id)
+    for name in overrides:
+        group_setting(name)
+    for name, setting in GROUP_SETTINGS.items():
+        default = GROUP_DEFAULTS[name]
+        text = overrides.get(name, broker.get(default, str(BROKER_SETTINGS[default].default)))
+        values[name] = setting.parse(text)
+    for name, value in values.items():
+        for bound, is_within in (("min", int.__ge__), ("max", int.__le__)):
+            limit_name = GROUP_DEFAULTS[name].replace("group.consumer.", f"group.consumer.{bound}.")
+            limit = BROKER_SETTINGS[limit_name]
+            if not is_within(value, limit.parse(broker.get(limit_name, str(limit.default)))):
+                relation = "greater" if bound == "min" else "less"
+                raise BadSettingError(f"{name} must be {relation} than or equal to {limit_name}")
+    if values["consumer.session.timeout.ms"] <= values["consumer.heartbeat.interval.ms"]:
+        raise BadSettingError("consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
