@@ -1,0 +1,1 @@
+"""One partition's replicas: who leads, who is in sync, what is committed, and how followers copy the log."""

@@ -1,0 +1,49 @@
+"""Where two logs part. Leader-epoch histories say which epoch wrote each offset.
+
+Each epoch has one leader, which writes each offset once. So two logs that have the same epoch at an offset have the
+same record there and everywhere below: they agree exactly up to the first offset at which their histories differ.
+Histories are copied whole from the leader (DESIGN, traps): one rebuilt from surviving batches forgets epochs that
+compaction emptied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sexton.records.checkpoints import EpochEntry
+
+NO_EPOCH = -1
+
+
+def epoch_before(history: Sequence[EpochEntry], end_offset: int) -> int:
+    """The epoch of the last record below `end_offset`; NO_EPOCH if the history has none."""
+    for entry in reversed(history):
+        if entry.start_offset < end_offset:
+            return entry.epoch
+    return NO_EPOCH
+
+
+def common_end(
+    ours: Sequence[EpochEntry],
+    our_start: int,
+    our_end: int,
+    theirs: Sequence[EpochEntry],
+    their_start: int,
+    their_end: int,
+) -> int:
+    """The offset below which both logs hold the same. Below the higher of the two log starts they count as agreeing:
+    what is not there cannot differ."""
+    low = max(our_start, their_start)
+    high = min(our_end, their_end)
+    if high <= low:
+        return high
+    edges = {entry.start_offset for entry in (*ours, *theirs)}
+    for offset in sorted(edge for edge in edges | {low} if low <= edge < high):
+        if epoch_before(ours, offset + 1) != epoch_before(theirs, offset + 1):
+            return offset
+    return high
+
+
+def is_prefix(held_end: int, held_last_epoch: int, history: Sequence[EpochEntry], log_end: int) -> bool:
+    """Whether a follower's log of this end and last epoch is a prefix of a log with this history."""
+    return held_end <= log_end and epoch_before(history, held_end) == held_last_epoch

@@ -1,0 +1,104 @@
+"""What a leader knows of its followers, and what follows from it. Pure.
+
+The *counted* replicas decide the high watermark: the ISR that the metastore holds, and every replica that an ISR
+change in flight would add. A change whose outcome is unknown stays in flight until the row is seen to have moved on.
+So the counted replicas always include every replica that anyone could elect, and what they all hold can be lost by no
+election.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sexton.ports.metastore import PartitionRow
+
+UNKNOWN_OFFSET = -1
+
+
+@dataclass(slots=True)
+class Progress:
+    """A follower as the leader sees it."""
+
+    end_offset: int = UNKNOWN_OFFSET
+    """Everything below is on the follower's disk and lies on the leader's history."""
+    broker_epoch: int = -1
+    fetched_ms: int = 0
+    caught_up_ms: int = 0
+    """The last time at which the follower held everything that the leader had at its fetch before."""
+    leader_end_at_fetch: int = UNKNOWN_OFFSET
+
+
+class Leadership:
+    def __init__(self, row: PartitionRow, broker_id: int, start_offset: int, now_ms: int) -> None:
+        self.broker_id = broker_id
+        self.leader_epoch = row.leader_epoch
+        self.epoch_start_offset = start_offset
+        self.row = row
+        self.pending_isr: tuple[int, ...] | None = None
+        self._progress = {b: Progress(caught_up_ms=now_ms) for b in row.replicas if b != broker_id}
+
+    def follow_row(self, row: PartitionRow, now_ms: int) -> None:
+        """The row changed, the leader and its epoch did not."""
+        assert row.leader_epoch == self.leader_epoch
+        if row.partition_epoch > self.row.partition_epoch:
+            self.pending_isr = None
+        self.row = row
+        self._progress = {
+            b: self._progress.get(b) or Progress(caught_up_ms=now_ms) for b in row.replicas if b != self.broker_id
+        }
+
+    def fetched(self, follower: int, broker_epoch: int, end_offset: int, leader_end: int, now_ms: int) -> None:
+        """A follower holds everything below `end_offset`, on disk, and asks for more."""
+        progress = self._progress.get(follower)
+        if progress is None or broker_epoch < progress.broker_epoch:
+            return  # not a replica any more, or the last words of a process that has been replaced
+        if end_offset >= leader_end:
+            progress.caught_up_ms = now_ms
+        elif end_offset >= progress.leader_end_at_fetch != UNKNOWN_OFFSET:
+            progress.caught_up_ms = max(progress.caught_up_ms, progress.fetched_ms)
+        progress.end_offset = end_offset
+        progress.broker_epoch = broker_epoch
+        progress.fetched_ms = now_ms
+        progress.leader_end_at_fetch = leader_end
+
+    def counted(self) -> Iterator[int]:
+        """Followers whose copy a record must be on before it is committed."""
+        for broker in self.row.isr:
+            if broker != self.broker_id:
+                yield broker
+        for broker in self.pending_isr or ():
+            if broker != self.broker_id and broker not in self.row.isr:
+                yield broker
+
+    def committed_end(self, own_end: int) -> int:
+        """The smallest end among the counted replicas; UNKNOWN_OFFSET while one of them has not been heard of."""
+        smallest = own_end
+        for broker in self.counted():
+            progress = self._progress.get(broker)
+            end = UNKNOWN_OFFSET if progress is None else progress.end_offset
+            if end < smallest:
+                smallest = end
+        return smallest
+
+    def lagging(self, leader_end: int, now_ms: int, lag_max_ms: int) -> list[int]:
+        """In the ISR, but behind for too long."""
+        return [
+            b
+            for b, progress in self._progress.items()
+            if b in self.row.isr and progress.end_offset < leader_end and now_ms - progress.caught_up_ms > lag_max_ms
+        ]
+
+    def caught_up(self, follower: int, high_watermark: int) -> bool:
+        """Whether a follower outside the ISR may join: it holds everything committed, and its log reaches into this
+        leader's epoch (so that it has taken over the whole history)."""
+        progress = self._progress.get(follower)
+        return (
+            progress is not None
+            and follower not in self.row.isr
+            and follower not in (self.pending_isr or ())
+            and progress.end_offset >= max(high_watermark, self.epoch_start_offset)
+        )
+
+    def progress_of(self, follower: int) -> Progress | None:
+        return self._progress.get(follower)

@@ -1,0 +1,177 @@
+"""`ReplicaFetch`, the one message that followers send to leaders.
+
+It is Sexton's own (API key 30000, never advertised), because it must carry what Kafka's Fetch has no field for: the
+end of the follower's log *on disk*, and the leader's epoch history as a whole. It is incremental by connection: a
+request names only the partitions whose state changed since the connection's last request, an answer only those with
+news. A new connection starts from nothing, so there is no session to expire or to agree on.
+
+    request   broker id, broker epoch, wait, limits; then per partition: what the follower holds, or that it forgets it
+    answer    per partition: error, or high watermark, log start, log end, the history if it differs, batches
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from sexton.ports.disk import Buffer
+from sexton.ports.network import Part
+from sexton.protocol.errors import ErrorCode
+from sexton.records.checkpoints import EpochEntry
+
+API_KEY = 30000
+VERSION = 0
+
+_REQUEST = struct.Struct(">iqiiii")
+_HELD = struct.Struct(">16siBiqiI")
+_ANSWER = struct.Struct(">i")
+_NEWS = struct.Struct(">16sihiqqqii")
+_EPOCH = struct.Struct(">iq")
+
+HISTORY_UNCHANGED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a follower holds of a partition: everything below `end_offset`, on disk."""
+
+    topic_id: uuid.UUID
+    partition: int
+    is_wanted: bool
+    """False: the follower no longer follows this broker for this partition."""
+    leader_epoch: int
+    end_offset: int
+    last_epoch: int
+    """Of the record before `end_offset`; -1 for an empty log."""
+    history_digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    broker_id: int
+    broker_epoch: int
+    max_wait_ms: int
+    max_bytes: int
+    partition_max_bytes: int
+    held: Sequence[Held]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a leader tells about a partition. `records` may be parts of files on the leader's side."""
+
+    topic_id: uuid.UUID
+    partition: int
+    error: ErrorCode
+    leader_epoch: int = -1
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    log_end_offset: int = -1
+    history: Sequence[EpochEntry] | None = None
+    """The leader's, whole; None if the follower's digest is the same."""
+    records: Sequence[Part] = ()
+    records_bytes: int = 0
+
+
+def encode_request(request: FetchRequest) -> bytes:
+    head = _REQUEST.pack(
+        request.broker_id,
+        request.broker_epoch,
+        request.max_wait_ms,
+        request.max_bytes,
+        request.partition_max_bytes,
+        len(request.held),
+    )
+    return head + b"".join(
+        _HELD.pack(
+            held.topic_id.bytes,
+            held.partition,
+            held.is_wanted,
+            held.leader_epoch,
+            held.end_offset,
+            held.last_epoch,
+            held.history_digest,
+        )
+        for held in request.held
+    )
+
+
+def decode_request(data: Buffer) -> FetchRequest:
+    """Raises ValueError or struct.error on anything malformed: the sender is no broker of ours."""
+    *head, count = _REQUEST.unpack_from(data, 0)
+    position = _REQUEST.size
+    if len(data) != position + count * _HELD.size:
+        raise ValueError(f"a ReplicaFetch of {count} partitions has {len(data)} bytes")
+    held = []
+    for _ in range(count):
+        topic_id, partition, is_wanted, *rest = _HELD.unpack_from(data, position)
+        held.append(Held(uuid.UUID(bytes=topic_id), partition, bool(is_wanted), *rest))
+        position += _HELD.size
+    return FetchRequest(*head, held)
+
+
+def encode_answer(news: Sequence[News]) -> list[Part]:
+    parts: list[Part] = [_ANSWER.pack(len(news))]
+    for one in news:
+        history = b"" if one.history is None else encode_history(one.history)
+        parts.append(
+            _NEWS.pack(
+                one.topic_id.bytes,
+                one.partition,
+                one.error.value,
+                one.leader_epoch,
+                one.high_watermark,
+                one.log_start_offset,
+                one.log_end_offset,
+                HISTORY_UNCHANGED if one.history is None else len(one.history),
+                one.records_bytes,
+            )
+            + history
+        )
+        parts.extend(one.records)
+    return parts
+
+
+def decode_answer(data: memoryview) -> list[News]:
+    (count,) = _ANSWER.unpack_from(data, 0)
+    position = _ANSWER.size
+    news = []
+    for _ in range(count):
+        topic_id, partition, error, epoch, watermark, start, end, epochs, size = _NEWS.unpack_from(data, position)
+        position += _NEWS.size
+        history = None
+        if epochs != HISTORY_UNCHANGED:
+            history = [EpochEntry(*_EPOCH.unpack_from(data, position + i * _EPOCH.size)) for i in range(epochs)]
+            position += epochs * _EPOCH.size
+        if size < 0 or position + size > len(data):
+            raise ValueError(f"an answer to ReplicaFetch promises {size} bytes of records and has fewer")
+        records = data[position : position + size]
+        position += size
+        news.append(
+            News(
+                uuid.UUID(bytes=topic_id),
+                partition,
+                ErrorCode(error),
+                epoch,
+                watermark,
+                start,
+                end,
+                history,
+                (records,) if size else (),
+                size,
+            )
+        )
+    return news
+
+
+def encode_history(history: Sequence[EpochEntry]) -> bytes:
+    return b"".join(_EPOCH.pack(entry.epoch, entry.start_offset) for entry in history)
+
+
+def history_digest(history: Sequence[EpochEntry]) -> int:
+    digest: int = crc32c(encode_history(history))
+    return digest
