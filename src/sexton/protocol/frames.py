@@ -2,7 +2,7 @@
 
 No I/O here. A frame that lies whole in the chunk that was received is handed out as a view of that chunk, without a
 copy; it is valid as long as the chunk is. A frame that spans chunks is gathered in a buffer that grows with what has
-really arrived, so that a peer pays in bytes, not in claims, for the memory it takes; growing is amortized, not quadratic.
+really arrived: a peer pays in bytes, not in claims, for the memory it takes. Growing is amortized, never quadratic.
 """
 
 from __future__ import annotations
