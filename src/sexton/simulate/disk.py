@@ -1,0 +1,448 @@
+"""A disk in memory that forgets, after a power loss, whatever `ports.disk` allows a real one to forget.
+
+Everything that was done since the last flush is kept in an undo log: appends and cuts per file, names per directory. A
+power loss takes back a suffix of each log, chosen by the seed for each file and each directory on its own, so that a
+file may survive with its bytes but without its name, or the other way round. The last append that survives may be torn:
+cut anywhere, or whole in length with zeros or noise in place of its end.
+
+What is stricter than most real file systems: flushing a file does not make its name durable, and after a flush has
+failed nothing that was appended since the last good one ever becomes durable, even if a later flush claims success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from sexton.errors import LogInUseError
+from sexton.ports.disk import Buffer
+from sexton.simulate.loop import MS, Process, SimulatedLoop
+
+VOLUME_BYTES = 1 << 34
+
+
+@dataclass(slots=True)
+class DiskWeather:
+    """How the device behaves. Times are drawn between the two bounds, per flush."""
+
+    flush_ns_min: int = MS // 10
+    flush_ns_max: int = 2 * MS
+    hiccup_probability: float = 0.005
+    hiccup_ns: int = 80 * MS
+    slowness: int = 1
+    flush_failure_probability: float = 0.0
+
+
+@dataclass(slots=True)
+class _Change:
+    """One append (how much came) or one cut (what went). Numbered in the order in which they happened."""
+
+    number: int
+    appended_bytes: int
+    removed: bytes = b""
+
+
+class _Inode:
+    """A file's content as the page cache has it, and how to get back to what the device has."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.content = bytearray(content)
+        self.changes: list[_Change] = []
+        self.is_poisoned = False
+
+    def append(self, data: bytes, number: int) -> None:
+        self.content += data
+        self.changes.append(_Change(number, len(data)))
+
+    def truncate(self, size_bytes: int, number: int) -> None:
+        if size_bytes < len(self.content):
+            self.changes.append(_Change(number, 0, bytes(self.content[size_bytes:])))
+            del self.content[size_bytes:]
+
+    def flushed(self, number: int) -> None:
+        if not self.is_poisoned:
+            self.changes = [change for change in self.changes if change.number > number]
+
+    def lose_power(self, rng: random.Random) -> None:
+        kept_count = 0 if self.is_poisoned else rng.randrange(len(self.changes) + 1)
+        torn: _Change | None = None
+        while len(self.changes) > kept_count:
+            torn = self.changes.pop()
+            if torn.appended_bytes:
+                lost = bytes(self.content[-torn.appended_bytes :])
+                del self.content[-torn.appended_bytes :]
+            else:
+                self.content += torn.removed
+        if torn is not None and torn.appended_bytes and not self.is_poisoned and rng.random() < 0.5:
+            self.content += _torn(lost, rng)
+        self.changes.clear()
+        self.is_poisoned = False
+
+
+def _torn(lost: bytes, rng: random.Random) -> bytes:
+    """What a write that was under way may leave behind."""
+    kept = lost[: rng.randrange(len(lost))]
+    style = rng.randrange(3)
+    if style == 0:
+        return kept
+    if style == 1:
+        return kept + bytes(len(lost) - len(kept))
+    return kept + rng.randbytes(len(lost) - len(kept))
+
+
+class _Directory:
+    def __init__(self) -> None:
+        self.children: dict[str, _Inode | _Directory] = {}
+
+
+_Child = _Inode | _Directory | None
+
+
+@dataclass(slots=True)
+class _NameChange:
+    """Names that changed together: (directory, name, what it was before)."""
+
+    number: int
+    before: list[tuple[_Directory, str, _Child]]
+
+
+class VirtualDisk:
+    """One machine's volume. It outlives the processes that use it; each of those has its own `SimulatedDisk`."""
+
+    def __init__(self, rng: random.Random, weather: DiskWeather | None = None, total_bytes: int = VOLUME_BYTES) -> None:
+        self.rng = rng
+        self.weather = weather or DiskWeather()
+        self.total_bytes = total_bytes
+        self.used_bytes = 0
+        self._root = _Directory()
+        self._journal: list[_NameChange] = []
+        self._number = 0
+        self._holders: dict[str, Process] = {}
+
+    def of(self, process: Process, loop: SimulatedLoop) -> SimulatedDisk:
+        return SimulatedDisk(self, process, loop)
+
+    # Looking up
+
+    def find(self, path: str) -> _Child:
+        node: _Child = self._root
+        for name in _names(path):
+            if not isinstance(node, _Directory):
+                return None
+            node = node.children.get(name)
+        return node
+
+    def parent(self, path: str) -> tuple[_Directory, str]:
+        names = _names(path)
+        directory = self.find("/" + "/".join(names[:-1]))
+        if not isinstance(directory, _Directory):
+            raise _error(errno.ENOENT, path)
+        return directory, names[-1]
+
+    def walk(self, path: str) -> Iterator[tuple[str, bytearray]]:
+        """Every file below a directory, for whoever inspects the disk from outside."""
+        node = self.find(path)
+        if isinstance(node, _Directory):
+            for name in sorted(node.children):
+                yield from self.walk(f"{path.rstrip('/')}/{name}")
+        elif node is not None:
+            yield path, node.content
+
+    # Changing names
+
+    def set_names(self, *changes: tuple[_Directory, str, _Child]) -> None:
+        before = [(directory, name, directory.children.get(name)) for directory, name, _ in changes]
+        for directory, name, child in changes:
+            _set(directory, name, child)
+        self._journal.append(_NameChange(self.next_number(), before))
+
+    def names_flushed(self, directory: _Directory, number: int) -> None:
+        """Changes up to a number, as far as they touch the directory, are durable, with what those in turn rest on."""
+        touched = {id(directory)}
+        left: list[_NameChange] = []
+        for change in reversed(self._journal):
+            directories = {id(place) for place, _, _ in change.before}
+            if change.number <= number and directories & touched:
+                touched |= directories
+            else:
+                left.append(change)
+        self._journal = left[::-1]
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    @property
+    def last_number(self) -> int:
+        return self._number
+
+    # The end of a process
+
+    def process_killed(self, power_lost: bool) -> None:
+        """The page cache survives a process, but not the machine."""
+        self._holders.clear()
+        if not power_lost:
+            return
+        self._lose_names()
+        for _, inode in self._inodes(self._root):
+            inode.lose_power(self.rng)
+        self.used_bytes = sum(len(inode.content) for _, inode in self._inodes(self._root))
+
+    def _lose_names(self) -> None:
+        """Of each directory a prefix of its changes survives; a change of two directories in both or in neither."""
+        counts: dict[int, int] = {}
+        for change in self._journal:
+            for directory, _, _ in change.before:
+                counts[id(directory)] = counts.get(id(directory), 0) + 1
+        left = {key: self.rng.randrange(count + 1) for key, count in counts.items()}
+        lost: list[_NameChange] = []
+        for change in self._journal:
+            keys = [id(directory) for directory, _, _ in change.before]
+            if all(left[key] > 0 for key in keys):
+                for key in dict.fromkeys(keys):
+                    left[key] -= 1
+            else:
+                left.update(dict.fromkeys(keys, 0))
+                lost.append(change)
+        for change in reversed(lost):
+            for directory, name, child in reversed(change.before):
+                _set(directory, name, child)
+        self._journal.clear()
+
+    def _inodes(self, directory: _Directory) -> Iterator[tuple[str, _Inode]]:
+        for name, child in sorted(directory.children.items()):
+            if isinstance(child, _Directory):
+                yield from self._inodes(child)
+            else:
+                yield name, child
+
+    # Locks
+
+    @contextmanager
+    def lock(self, directory: str, process: Process) -> Iterator[None]:
+        holder = self._holders.get(directory)
+        if holder is not None and holder.alive:
+            raise LogInUseError(f"{holder.name} holds the log directory's lock", directory, "Stop it, then try again")
+        self._holders[directory] = process
+        try:
+            yield
+        finally:
+            if self._holders.get(directory) is process:
+                del self._holders[directory]
+
+    def take(self, size_bytes: int) -> None:
+        if self.used_bytes + size_bytes > self.total_bytes:
+            raise _error(errno.ENOSPC, "")
+        self.used_bytes += size_bytes
+
+    def flush_ns(self) -> int:
+        weather, rng = self.weather, self.rng
+        ns = weather.flush_ns_min + int(rng.random() * (weather.flush_ns_max - weather.flush_ns_min))
+        if weather.hiccup_probability and rng.random() < weather.hiccup_probability:
+            ns += int(rng.random() * weather.hiccup_ns)
+        return ns * weather.slowness
+
+
+class _File:
+    """`ports.disk.File`. Names play no part once it is open: a file that was renamed or removed goes on."""
+
+    def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._is_closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._inode.content)
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        self._check_open()
+        data = b"".join(parts)
+        self._disk.volume.take(len(data))
+        if data:
+            self._inode.append(data, self._disk.volume.next_number())
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        # A slice that is still to be sent keeps the file open, as in the real adapter.
+        return bytes(self._inode.content[position : position + size_bytes])
+
+    def truncate(self, size_bytes: int) -> None:
+        self._check_open()
+        self._disk.volume.used_bytes -= max(0, self.size_bytes - size_bytes)
+        self._inode.truncate(size_bytes, self._disk.volume.next_number())
+
+    async def flush(self) -> None:
+        self._check_open()
+        number = self._disk.volume.last_number
+        try:
+            await self._disk.wait_for_device()
+        except OSError:
+            self._inode.is_poisoned = True
+            raise
+        self._inode.flushed(number)
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        self._disk.check_alive()
+        if self._is_closed:
+            raise _error(errno.EBADF, self._path)
+
+
+class SimulatedDisk:
+    """`ports.disk.Disk` for one process. Once that is dead, everything fails."""
+
+    def __init__(self, volume: VirtualDisk, process: Process, loop: SimulatedLoop) -> None:
+        self.volume = volume
+        self._process = process
+        self._loop = loop
+
+    def check_alive(self) -> None:
+        if not self._process.alive:
+            raise _error(errno.EIO, "the process is dead")
+
+    def open(self, path: str, *, create: bool = False) -> _File:
+        self.check_alive()
+        node = self.volume.find(path)
+        if isinstance(node, _Directory):
+            raise _error(errno.EISDIR, path)
+        if node is None:
+            if not create:
+                raise _error(errno.ENOENT, path)
+            directory, name = self.volume.parent(path)
+            node = _Inode()
+            self.volume.set_names((directory, name, node))
+        return _File(self, path, node)
+
+    def list(self, directory: str) -> list[str]:
+        node = self.volume.find(directory)
+        return sorted(node.children) if isinstance(node, _Directory) else []
+
+    def exists(self, path: str) -> bool:
+        return self.volume.find(path) is not None
+
+    def read_file(self, path: str) -> bytes | None:
+        node = self.volume.find(path)
+        if isinstance(node, _Directory):
+            raise _error(errno.EISDIR, path)
+        return None if node is None else bytes(node.content)
+
+    async def replace_file(self, path: str, content: bytes) -> None:
+        self.check_alive()
+        self.volume.parent(path)
+        self.volume.take(len(content))
+        await self.wait_for_device()
+        directory, name = self.volume.parent(path)
+        old = directory.children.get(name)
+        if isinstance(old, _Directory):
+            raise _error(errno.EISDIR, path)
+        self.volume.used_bytes -= len(old.content) if old is not None else 0
+        self.volume.set_names((directory, name, _Inode(content)))
+        number = self.volume.last_number
+        await self.wait_for_device()
+        self.volume.names_flushed(directory, number)
+
+    def make_directory(self, path: str) -> None:
+        self.check_alive()
+        node: _Child = self.volume.find("/")
+        for name in _names(path):
+            if not isinstance(node, _Directory):
+                raise _error(errno.ENOTDIR, path)
+            child = node.children.get(name)
+            if child is None:
+                child = _Directory()
+                self.volume.set_names((node, name, child))
+            node = child
+        if not isinstance(node, _Directory):
+            raise _error(errno.EEXIST, path)
+
+    def rename(self, path: str, new_path: str) -> None:
+        self.check_alive()
+        source, name = self.volume.parent(path)
+        target, new_name = self.volume.parent(new_path)
+        node = source.children.get(name)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        replaced = target.children.get(new_name)
+        if isinstance(replaced, _Directory) and replaced.children:
+            raise _error(errno.ENOTEMPTY, new_path)
+        self.volume.set_names((source, name, None), (target, new_name, node))
+
+    def remove(self, path: str) -> None:
+        self.check_alive()
+        node = self.volume.find(path)
+        if isinstance(node, _Directory):
+            raise _error(errno.EISDIR, path)
+        if node is not None:
+            directory, name = self.volume.parent(path)
+            self.volume.used_bytes -= len(node.content)
+            self.volume.set_names((directory, name, None))
+
+    def remove_tree(self, directory: str) -> None:
+        self.check_alive()
+        node = self.volume.find(directory)
+        if not isinstance(node, _Directory):
+            return
+        for name, child in sorted(node.children.items()):
+            if isinstance(child, _Directory):
+                self.remove_tree(f"{directory}/{name}")
+            else:
+                self.remove(f"{directory}/{name}")
+        parent, name = self.volume.parent(directory)
+        self.volume.set_names((parent, name, None))
+
+    async def flush_directory(self, directory: str) -> None:
+        self.check_alive()
+        node = self.volume.find(directory)
+        if not isinstance(node, _Directory):
+            raise _error(errno.ENOENT, directory)
+        number = self.volume.last_number
+        await self.wait_for_device()
+        self.volume.names_flushed(node, number)
+
+    def free_bytes(self, directory: str) -> tuple[int, int]:
+        return self.volume.total_bytes - self.volume.used_bytes, self.volume.total_bytes
+
+    def lock(self, directory: str) -> AbstractContextManager[None]:
+        return self.volume.lock(directory, self._process)
+
+    async def wait_for_device(self) -> None:
+        """The time that a flush takes. Raises EIO when the seed says that it fails."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._loop.call_for(self._process, self.volume.flush_ns(), _finish, done)
+        await done
+        self.check_alive()
+        failure_probability = self.volume.weather.flush_failure_probability
+        if failure_probability and self.volume.rng.random() < failure_probability:
+            raise _error(errno.EIO, "flush")
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]
+
+
+def _set(directory: _Directory, name: str, child: _Child) -> None:
+    if child is None:
+        directory.children.pop(name, None)
+    else:
+        directory.children[name] = child
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -1,0 +1,356 @@
+"""One behaviour suite for every disk: the real one and the simulated one."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib
+import importlib.util
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from sexton.errors import LogInUseError
+from sexton.ports.disk import Disk
+from sexton.simulate.disk import VirtualDisk
+from sexton.simulate.loop import Process, SimulatedLoop, new_loop
+
+T = TypeVar("T")
+Scenario = Callable[[Disk, str], Awaitable[None]]
+Runner = Callable[[Scenario], None]
+
+
+@pytest.fixture(params=["simulated", "files"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Runner:
+    """Runs a scenario on a disk of that kind, in a folder of its own."""
+    if request.param == "simulated":
+
+        def simulated(scenario: Scenario) -> None:
+            rng = random.Random(1)
+            loop = new_loop(rng)
+            disk = VirtualDisk(rng).of(loop.world, loop)
+            disk.make_directory("/data")
+            loop.run_until_complete(scenario(disk, "/data"))
+            loop.close()
+
+        return simulated
+    if importlib.util.find_spec("sexton.adapters.files") is None:
+        pytest.skip("there is no real disk yet")
+    files = importlib.import_module("sexton.adapters.files")
+
+    def real(scenario: Scenario) -> None:
+        async def main() -> None:
+            await scenario(files.FileDisk(), str(tmp_path))
+
+        asyncio.run(main())
+
+    return real
+
+
+def test_a_file_grows_at_its_end_and_is_read_anywhere(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        file = disk.open(f"{root}/a", create=True)
+        file.append([b"hello ", bytearray(b"wor"), memoryview(b"ld")])
+        file.append([])
+        assert file.path == f"{root}/a"
+        assert file.size_bytes == 11
+        assert file.read(6, 5) == b"world"
+        assert file.read(6, 500) == b"world"
+        assert file.read(11, 5) == b""
+        file.close()
+        file.close()
+
+    run(scenario)
+
+
+def test_appending_goes_on_after_a_cut_and_after_opening_again(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        file = disk.open(f"{root}/a", create=True)
+        file.append([b"0123456789"])
+        file.truncate(4)
+        assert file.size_bytes == 4
+        file.append([b"x"])
+        await file.flush()
+        file.close()
+        again = disk.open(f"{root}/a")
+        again.append([b"y"])
+        assert again.read(0, 100) == b"0123xy"
+        assert disk.read_file(f"{root}/a") == b"0123xy"
+
+    run(scenario)
+
+
+def test_a_file_that_is_not_there(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        with pytest.raises(FileNotFoundError):
+            disk.open(f"{root}/a")
+        assert not disk.exists(f"{root}/a")
+        assert disk.read_file(f"{root}/a") is None
+        disk.remove(f"{root}/a")
+        with pytest.raises(FileNotFoundError):
+            disk.rename(f"{root}/a", f"{root}/b")
+        with pytest.raises(FileNotFoundError):
+            disk.open(f"{root}/no/directory", create=True)
+
+    run(scenario)
+
+
+def test_names_are_listed_sorted_and_a_directory_that_is_not_there_has_none(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        disk.make_directory(f"{root}/d/e")
+        disk.make_directory(f"{root}/d/e")
+        for name in ("b", "a", "c"):
+            disk.open(f"{root}/d/{name}", create=True).close()
+        assert disk.list(f"{root}/d") == ["a", "b", "c", "e"]
+        assert disk.list(f"{root}/none") == []
+        await disk.flush_directory(f"{root}/d")
+
+    run(scenario)
+
+
+def test_a_renamed_or_removed_file_goes_on_for_those_who_have_it_open(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        file = disk.open(f"{root}/a", create=True)
+        file.append([b"1"])
+        disk.rename(f"{root}/a", f"{root}/b")
+        file.append([b"2"])
+        assert disk.read_file(f"{root}/b") == b"12"
+        assert disk.list(root) == ["b"]
+        disk.remove(f"{root}/b")
+        file.append([b"3"])
+        assert file.read(0, 10) == b"123"
+        assert disk.list(root) == []
+
+    run(scenario)
+
+
+def test_renaming_replaces_a_file_and_moves_a_directory_whole(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        disk.make_directory(f"{root}/t-0")
+        for name in ("t-0/x", "old"):
+            file = disk.open(f"{root}/{name}", create=True)
+            file.append([name.encode()])
+            file.close()
+        disk.rename(f"{root}/t-0", f"{root}/t-0-delete")
+        assert disk.list(root) == ["old", "t-0-delete"]
+        disk.rename(f"{root}/t-0-delete/x", f"{root}/old")
+        assert disk.read_file(f"{root}/old") == b"t-0/x"
+        assert disk.list(f"{root}/t-0-delete") == []
+
+    run(scenario)
+
+
+def test_a_file_is_replaced_whole(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        await disk.replace_file(f"{root}/checkpoint", b"one")
+        await disk.replace_file(f"{root}/checkpoint", b"two, longer")
+        assert disk.read_file(f"{root}/checkpoint") == b"two, longer"
+        assert disk.list(root) == ["checkpoint"]
+
+    run(scenario)
+
+
+def test_a_tree_is_removed_with_all_that_is_in_it(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        disk.make_directory(f"{root}/d/e")
+        disk.open(f"{root}/d/e/a", create=True).close()
+        disk.open(f"{root}/d/b", create=True).close()
+        disk.remove_tree(f"{root}/d")
+        assert not disk.exists(f"{root}/d")
+        disk.remove_tree(f"{root}/d")
+
+    run(scenario)
+
+
+def test_free_bytes_are_part_of_the_total(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        free_bytes, total_bytes = disk.free_bytes(root)
+        assert 0 < free_bytes <= total_bytes
+
+    run(scenario)
+
+
+def test_a_directory_has_one_holder(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        with disk.lock(root), pytest.raises(LogInUseError), disk.lock(root):
+            pass
+        with disk.lock(root):
+            pass
+
+    run(scenario)
+
+
+# What only the simulated disk can show: the end of a machine
+
+
+def simulate(seed: int, main: Callable[[SimulatedLoop, VirtualDisk], Coroutine[Any, Any, T]]) -> T:
+    rng = random.Random(seed)
+    loop = new_loop(rng)
+    volume = VirtualDisk(rng)
+    try:
+        return loop.run_until_complete(main(loop, volume))
+    finally:
+        loop.close()
+
+
+async def crash(loop: SimulatedLoop, volume: VirtualDisk, script: Callable[[Disk], Coroutine[Any, Any, None]]) -> Disk:
+    """Runs a script as a process until it waits forever, then takes the power away."""
+    process = Process("doomed")
+    loop.spawn(process, script(volume.of(process, loop)))
+    await asyncio.sleep(10)
+    loop.kill(process)
+    volume.process_killed(power_lost=True)
+    return volume.of(Process("next"), loop)
+
+
+def test_a_power_loss_keeps_what_was_flushed_and_a_perhaps_torn_prefix_of_the_rest() -> None:
+    flushed, unflushed = b"flushed|", [b"first|", b"second|", b"third|"]
+    outcomes = set()
+
+    async def script(disk: Disk) -> None:
+        file = disk.open("/a", create=True)
+        file.append([flushed])
+        await file.flush()
+        await disk.flush_directory("/")
+        for part in unflushed:
+            file.append([part])
+        await asyncio.sleep(1000)
+
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> None:
+        content = (await crash(loop, volume, script)).read_file("/a")
+        assert content is not None
+        assert content.startswith(flushed)
+        rest = content[len(flushed) :]
+        whole = next(n for n in (3, 2, 1, 0) if rest.startswith(b"".join(unflushed[:n])))
+        torn_bytes = len(rest) - len(b"".join(unflushed[:whole]))
+        assert torn_bytes <= (len(unflushed[whole]) if whole < 3 else 0)
+        outcomes.add((whole, torn_bytes > 0))
+
+    for seed in range(200):
+        simulate(seed, main)
+    assert outcomes == {(0, False), (0, True), (1, False), (1, True), (2, False), (2, True), (3, False)}
+
+
+def test_a_cut_that_was_not_flushed_may_come_undone() -> None:
+    async def script(disk: Disk) -> None:
+        file = disk.open("/a", create=True)
+        file.append([b"0123456789"])
+        await file.flush()
+        await disk.flush_directory("/")
+        file.truncate(3)
+        file.append([b"abc"])
+        await asyncio.sleep(1000)
+
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> bytes | None:
+        return (await crash(loop, volume, script)).read_file("/a")
+
+    outcomes = {simulate(seed, main) for seed in range(100)}
+    assert {b"0123456789", b"012", b"012abc"} <= outcomes
+
+
+def test_names_survive_in_order_and_only_for_sure_after_a_flush_of_the_directory() -> None:
+    async def script(disk: Disk) -> None:
+        for name in ("a", "b"):
+            disk.open(f"/{name}", create=True)
+        await disk.flush_directory("/")
+        disk.rename("/a", "/c")
+        disk.remove("/b")
+        disk.open("/d", create=True)
+        await asyncio.sleep(1000)
+
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> tuple[str, ...]:
+        return tuple((await crash(loop, volume, script)).list("/"))
+
+    outcomes = {simulate(seed, main) for seed in range(100)}
+    assert outcomes == {("a", "b"), ("b", "c"), ("c",), ("c", "d")}
+
+
+def test_a_move_between_directories_survives_in_both_or_in_neither() -> None:
+    async def script(disk: Disk) -> None:
+        disk.make_directory("/x")
+        disk.make_directory("/y")
+        disk.open("/x/a", create=True)
+        for directory in ("/", "/x", "/y"):
+            await disk.flush_directory(directory)
+        disk.open("/x/b", create=True)
+        disk.rename("/x/a", "/y/a")
+        disk.open("/y/c", create=True)
+        await asyncio.sleep(1000)
+
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        disk = await crash(loop, volume, script)
+        return tuple(disk.list("/x")), tuple(disk.list("/y"))
+
+    outcomes = {simulate(seed, main) for seed in range(200)}
+    assert all(("a" in x) != ("a" in y) for x, y in outcomes)
+    assert (("b",), ("a", "c")) in outcomes
+    assert not any("c" in y and "a" in x for x, y in outcomes)
+
+
+def test_replacing_a_file_is_atomic_and_durable_on_return() -> None:
+    async def script(disk: Disk) -> None:
+        await disk.replace_file("/a", b"old")
+        await asyncio.sleep(9.9965)
+        await disk.replace_file("/a", b"new")
+
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> bytes | None:
+        return (await crash(loop, volume, script)).read_file("/a")
+
+    outcomes = {simulate(seed, main) for seed in range(300)}
+    assert outcomes == {b"old", b"new"}
+
+
+def test_a_killed_process_loses_nothing_and_can_do_nothing_more() -> None:
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> None:
+        process = Process("killed")
+        disk = volume.of(process, loop)
+        file = disk.open("/a", create=True)
+        file.append([b"not flushed"])
+        loop.kill(process)
+        volume.process_killed(power_lost=False)
+        assert volume.of(Process("next"), loop).read_file("/a") == b"not flushed"
+        with pytest.raises(OSError, match="dead"):
+            file.append([b"more"])
+        with pytest.raises(OSError, match="dead"):
+            disk.remove("/a")
+
+    simulate(1, main)
+
+
+def test_after_a_failed_flush_nothing_appended_since_the_last_good_one_is_safe() -> None:
+    async def script(disk: Disk) -> None:
+        file = disk.open("/a", create=True)
+        await disk.flush_directory("/")
+        file.append([b"good|"])
+        await file.flush()
+        file.append([b"bad|"])
+        disk.volume.weather.flush_failure_probability = 1.0  # type: ignore[attr-defined]
+        with pytest.raises(OSError, match="Input/output"):
+            await file.flush()
+        disk.volume.weather.flush_failure_probability = 0.0  # type: ignore[attr-defined]
+        await file.flush()
+        await asyncio.sleep(1000)
+
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> bytes | None:
+        return (await crash(loop, volume, script)).read_file("/a")
+
+    assert {simulate(seed, main) for seed in range(20)} == {b"good|"}
+
+
+def test_a_full_disk_refuses_an_append_whole() -> None:
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> None:
+        volume.total_bytes = 100
+        disk = volume.of(loop.world, loop)
+        file = disk.open("/a", create=True)
+        file.append([bytes(90)])
+        with pytest.raises(OSError, match="No space left") as caught:
+            file.append([bytes(11)])
+        assert caught.value.errno == errno.ENOSPC
+        assert file.size_bytes == 90
+        file.truncate(10)
+        file.append([bytes(11)])
+
+    simulate(1, main)
