@@ -176,6 +176,10 @@ class Client:
             await self.refresh(())
         return await self.peer(broker_id)
 
+    def coordinator_id(self, group: str) -> int:
+        """As last found; -1 if it is not known."""
+        return self._coordinators.get(group, -1)
+
     def forget(self, group: str | None = None) -> None:
         """What is believed has proved wrong: the leaders, or who coordinates a group."""
         self._is_stale = True
@@ -209,18 +213,24 @@ class Client:
     # Trying again
 
     async def retry(
-        self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: int | None = None, group: str | None = None
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout_ms: int | None = None,
+        group: str | None = None,
+        is_repeatable: bool = True,
     ) -> T:
         """Until it succeeds, fails for good, or the time is over (then with the last failure).
 
-        For requests that may be carried out twice without harm: a lost connection is a reason to try again."""
+        What does no harm when it is carried out twice is tried again after a lost connection too."""
         patience = Patience(self, self.timeout_ms if timeout_ms is None else timeout_ms)
         while True:
             try:
                 return await attempt()
             except (RefusedError, NotConnectedError, ConnectionLostError) as error:
                 self.forget(group)
-                if not patience.lasts(error):
+                is_unclear = isinstance(error, ConnectionLostError) and not is_repeatable
+                if is_unclear or not patience.lasts(error):
                     raise
             await patience.pause()
 
@@ -248,7 +258,7 @@ class Patience:
         if isinstance(error, BadAnswerError):
             return False
         if isinstance(error, RefusedError):
-            if not error.code.retriable:
+            if not error.code.retriable or error.code == ErrorCode.corrupt_message:  # it would be corrupt again
                 return False
             if error.code in _UNKNOWN_TOPIC and self.elapsed_ms >= self._client.unknown_topic_patience_ms:
                 return False

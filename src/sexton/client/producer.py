@@ -1,8 +1,8 @@
 """Producing: every batch ends in one of three ways, and the caller is told which.
 
 Acknowledged: `send` returns the first offset. Failed for sure (`ProduceFailedError`): the records are not in the log
-and will not get there. Unknown (`ProduceUnknownError`): an answer was lost, or said nothing about the outcome, and the time
-was over before another attempt could tell.
+and will not get there. Unknown (`ProduceUnknownError`): an answer was lost, or said nothing about the outcome, and the
+time was over before another attempt could tell.
 
 Few errors say that nothing was written: a leader that waits for its followers and loses leadership meanwhile answers
 NOT_LEADER_OR_FOLLOWER, as one that never was the leader, and its successor may well hold the records. So what is not
@@ -160,7 +160,7 @@ class Producer:
     async def send(self, topic: str, partition: int, records: Sequence[Message]) -> int:
         """The first record's offset (-1 with acks=0, or if the broker has forgotten it); the others follow it.
 
-        They stay together. Calls for one partition are sent in the order in which they were made, several in a batch."""
+        They stay together. Calls for one partition are sent in the order in which they were made, many in a batch."""
         return await (await self.queue(topic, partition, records))
 
     async def queue(self, topic: str, partition: int, records: Sequence[Message]) -> asyncio.Future[int]:

@@ -1,0 +1,294 @@
+"""Administration: topics, settings, partitions, the cluster. Any broker carries these requests out.
+
+What would tell a different story when done twice (making a topic, deleting one) is not repeated after a lost
+connection: ConnectionLostError then says that the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from sexton.client import apis
+from sexton.client.client import Client
+from sexton.client.consumer import TopicPartition
+from sexton.client.errors import RefusedError, check, refusal
+from sexton.protocol.errors import ErrorCode
+
+BROKER_DEFAULT = -1
+"""As a number of partitions or replicas: what the brokers are configured to."""
+
+
+class Resource(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    UNKNOWN = -1
+    TOPIC = 1
+    BROKER = 2
+    CLUSTER = 3
+    STATIC = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+    documentation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSize:
+    broker_id: int
+    directory: str
+    topic: str
+    partition: int
+    size_bytes: int
+    lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    broker_id: int
+    path: str
+    error: str | None
+    total_bytes: int
+    usable_bytes: int
+    logs: tuple[LogSize, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class Admin:
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def _ask(self, api: apis.Api, body: Mapping[str, Any], *, is_repeatable: bool = True) -> Any:
+        """The answer of any broker; errors inside it are the caller's."""
+
+        async def attempt() -> Any:
+            peer = await self.client.any_peer()
+            return await peer.call(api, body, self.client.timeout_ms)
+
+        return await self.client.retry(attempt, is_repeatable=is_repeatable)
+
+    # Topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKER_DEFAULT,
+        replicas: int = BROKER_DEFAULT,
+        settings: Mapping[str, str] | None = None,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> tuple[int, int]:
+        """(partitions, replication factor) as made. `assignment` gives each partition its brokers instead."""
+        assigned = [{"partition_index": index, "broker_ids": list(ids)} for index, ids in enumerate(assignment or ())]
+        topic = {
+            "name": name,
+            "num_partitions": BROKER_DEFAULT if assigned else partitions,
+            "replication_factor": BROKER_DEFAULT if assigned else replicas,
+            "assignments": assigned,
+            "configs": [{"name": each, "value": value} for each, value in (settings or {}).items()],
+        }
+        body = {"topics": [topic], "timeout": self.client.timeout_ms, "validate_only": validate_only}
+        answer = await self._ask(apis.CREATE_TOPICS, body, is_repeatable=False)
+        told = answer.topics[0]
+        check(told.error_code, name, told.error_message)
+        return getattr(told, "num_partitions", partitions), getattr(told, "replication_factor", replicas)
+
+    async def delete_topic(self, name: str) -> None:
+        body = {"topics": [{"name": name, "topic_id": None}], "timeout": self.client.timeout_ms}
+        answer = await self._ask(apis.DELETE_TOPICS, body, is_repeatable=False)
+        check(answer.responses[0].error_code, name, answer.responses[0].error_message)
+
+    async def create_partitions(self, name: str, count: int) -> None:
+        """Grows the topic to `count` partitions in all."""
+        topic = {"name": name, "count": count, "assignments": None}
+        body = {"topics": [topic], "timeout": self.client.timeout_ms, "validate_only": False}
+        answer = await self._ask(apis.CREATE_PARTITIONS, body, is_repeatable=False)
+        check(answer.results[0].error_code, name, answer.results[0].error_message)
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Everything below an offset (-1: below the high watermark). The new log start of each partition."""
+        starts: dict[TopicPartition, int] = {}
+        for place, offset in before.items():
+            starts[place] = await self._delete_records_of(place, offset)
+        return starts
+
+    async def _delete_records_of(self, place: TopicPartition, offset: int) -> int:
+        topics = [{"name": place[0], "partitions": [{"partition_index": place[1], "offset": offset}]}]
+
+        async def attempt() -> int:
+            peer = await self.client.leader(*place)
+            answer = await peer.call(apis.DELETE_RECORDS, {"topics": topics, "timeout": self.client.timeout_ms})
+            part = answer.topics[0].partitions[0]
+            check(part.error_code, f"{place[0]}-{place[1]}")
+            return int(part.low_watermark)
+
+        return await self.client.retry(attempt)
+
+    # Replicas
+
+    async def elect_leaders(
+        self, places: Sequence[TopicPartition] | None, *, unclean: bool = False
+    ) -> dict[TopicPartition, RefusedError | None]:
+        """The preferred replica of each partition (None: of all) takes over; None where it did, else why not."""
+        grouped = None if places is None else [{"topic": name, "partitions": ids} for name, ids in by_topic(places)]
+        body = {"election_type": int(unclean), "topic_partitions": grouped, "timeout": self.client.timeout_ms}
+        answer = await self._ask(apis.ELECT_LEADERS, body)
+        check(answer.error_code, "election")
+        results: dict[TopicPartition, RefusedError | None] = {}
+        for topic in answer.replica_election_results:
+            for part in topic.partition_result:
+                place = f"{topic.topic}-{part.partition_id}"
+                is_fine = part.error_code == ErrorCode.none
+                failure = None if is_fine else refusal(part.error_code, place, part.error_message)
+                results[(topic.topic, part.partition_id)] = failure
+        return results
+
+    async def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        """Starts moving replicas; None cancels what is in progress. Raises the first refusal."""
+        topics = [
+            {
+                "name": name,
+                "partitions": [{"partition_index": each, "replicas": targets[(name, each)]} for each in partitions],
+            }
+            for name, partitions in by_topic(list(targets))
+        ]
+        answer = await self._ask(
+            apis.ALTER_PARTITION_REASSIGNMENTS, {"timeout": self.client.timeout_ms, "topics": topics}
+        )
+        check(answer.error_code, "reassignment", answer.error_message)
+        for topic in answer.responses:
+            for part in topic.partitions:
+                check(part.error_code, f"{topic.name}-{part.partition_index}", part.error_message)
+
+    async def list_reassignments(self) -> list[Reassignment]:
+        body = {"timeout": self.client.timeout_ms, "topics": None}
+        answer = await self._ask(apis.LIST_PARTITION_REASSIGNMENTS, body)
+        check(answer.error_code, "reassignments", answer.error_message)
+        return [
+            Reassignment(
+                topic.name,
+                part.partition_index,
+                tuple(part.replicas),
+                tuple(part.adding_replicas),
+                tuple(part.removing_replicas),
+            )
+            for topic in answer.topics
+            for part in topic.partitions
+        ]
+
+    async def log_directories(self, broker_id: int, topics: Sequence[str] | None = None) -> list[LogDirectory]:
+        wanted = None
+        if topics is not None:
+            metadata = await self.client.refresh(topics)
+            known = [metadata.topics[name] for name in topics if name in metadata.topics]
+            wanted = [{"topic": info.name, "partitions": list(info.partitions)} for info in known]
+
+        async def attempt() -> Any:
+            return await (await self.client.peer(broker_id)).call(apis.DESCRIBE_LOG_DIRS, {"topics": wanted})
+
+        answer = await self.client.retry(attempt)
+        check(answer.error_code, f"broker {broker_id}")
+        return [_log_directory(broker_id, told) for told in answer.results]
+
+    # Settings
+
+    async def settings(self, resource: Resource, name: str) -> list[Setting]:
+        """All settings of a topic, a broker (empty name: the cluster's defaults) or a group."""
+        wanted = {"resource_type": int(resource), "resource_name": name, "configuration_keys": None}
+        body = {"resources": [wanted], "include_synonyms": False, "include_documentation": True}
+
+        async def attempt() -> Any:
+            own = resource is Resource.BROKER and name
+            peer = await self.client.peer(int(name)) if own else await self.client.any_peer()
+            return await peer.call(apis.DESCRIBE_CONFIGS, body)
+
+        told = (await self.client.retry(attempt)).results[0]
+        check(told.error_code, name or "cluster", told.error_message)
+        return [
+            Setting(
+                each.name,
+                each.value,
+                ConfigSource(each.config_source) if each.config_source in _SOURCES else ConfigSource.UNKNOWN,
+                each.read_only,
+                each.is_sensitive,
+                getattr(each, "documentation", None),
+            )
+            for each in sorted(told.configs, key=lambda each: str(each.name))
+        ]
+
+    async def change_settings(self, resource: Resource, name: str, changes: Mapping[str, str | None]) -> None:
+        """None removes a setting, so that the default holds again."""
+        configs = [
+            {"name": each, "config_operation": _DELETE if value is None else _SET, "value": value}
+            for each, value in changes.items()
+        ]
+        wanted = {"resource_type": int(resource), "resource_name": name, "configs": configs}
+
+        async def attempt() -> Any:
+            own = resource is Resource.BROKER and name
+            peer = await self.client.peer(int(name)) if own else await self.client.any_peer()
+            return await peer.call(apis.INCREMENTAL_ALTER_CONFIGS, {"resources": [wanted], "validate_only": False})
+
+        told = (await self.client.retry(attempt)).responses[0]
+        check(told.error_code, name or "cluster", told.error_message)
+
+    # The cluster
+
+    async def cluster(self) -> Any:
+        """DescribeCluster's answer: cluster_id, controller_id, brokers."""
+        answer = await self._ask(apis.DESCRIBE_CLUSTER, {})
+        check(answer.error_code, "cluster", answer.error_message)
+        return answer
+
+
+_SET, _DELETE = 0, 1
+_SOURCES = frozenset(int(source) for source in ConfigSource)
+
+
+def by_topic(places: Sequence[TopicPartition]) -> list[tuple[str, list[int]]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in places:
+        topics.setdefault(topic, []).append(partition)
+    return list(topics.items())
+
+
+def _log_directory(broker_id: int, told: Any) -> LogDirectory:
+    logs = tuple(
+        LogSize(
+            broker_id,
+            told.log_dir,
+            topic.name,
+            part.partition_index,
+            part.partition_size,
+            part.offset_lag,
+            part.is_future_key,
+        )
+        for topic in told.topics
+        for part in topic.partitions
+    )
+    error = None if told.error_code == ErrorCode.none else refusal(told.error_code, told.log_dir).what
+    return LogDirectory(broker_id, told.log_dir, error, told.total_bytes, told.usable_bytes, logs)

@@ -1,0 +1,127 @@
+"""Groups, seen from outside: which there are, who is in them, and taking them away."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from sexton.client import apis
+from sexton.client.client import Client
+from sexton.client.consumer import TopicPartition
+from sexton.client.errors import check
+from sexton.client.groups import PROTOCOL, decode_assignment
+from sexton.protocol.errors import ErrorCode
+
+CLASSIC = "classic"
+CONSUMER = "consumer"
+DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group: str
+    state: str
+    kind: str
+    """`classic` (clients assign) or `consumer` (KIP-848: the broker assigns)."""
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assigned: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    group: str
+    state: str
+    kind: str
+    assignor: str
+    coordinator: int
+    members: tuple[Member, ...]
+
+
+async def list_groups(client: Client) -> list[GroupListing]:
+    """Of all brokers, each of which coordinates some."""
+    metadata = await client.refresh(())
+
+    async def of_broker(broker_id: int) -> list[GroupListing]:
+        async def attempt() -> list[GroupListing]:
+            answer = await (await client.peer(broker_id)).call(apis.LIST_GROUPS, {})
+            check(answer.error_code, f"broker {broker_id}")
+            return [
+                GroupListing(each.group_id, each.group_state, getattr(each, "group_type", CLASSIC), each.protocol_type)
+                for each in answer.groups
+            ]
+
+        return await client.retry(attempt)
+
+    found = await asyncio.gather(*(of_broker(broker_id) for broker_id in sorted(metadata.brokers)))
+    return sorted({each.group: each for part in found for each in part}.values(), key=lambda each: each.group)
+
+
+async def describe_group(client: Client, group: str) -> GroupDescription:
+    """RefusedError (group_id_not_found) if there is none."""
+
+    async def attempt() -> GroupDescription:
+        peer = await client.coordinator(group)
+        if peer.has(apis.CONSUMER_GROUP_DESCRIBE):
+            answer = await peer.call(apis.CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]})
+            told = answer.groups[0]
+            if told.error_code == ErrorCode.none:
+                return _described(told, client.coordinator_id(group))
+            if told.error_code not in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
+                check(told.error_code, f"group {group}", told.error_message)
+        answer = await peer.call(apis.DESCRIBE_GROUPS, {"groups": [group]})
+        told = answer.groups[0]
+        check(told.error_code, f"group {group}")
+        if told.group_state == DEAD:
+            check(ErrorCode.group_id_not_found, f"group {group}")
+        return _described_classic(told, client.coordinator_id(group))
+
+    return await client.retry(attempt, group=group)
+
+
+def _described(told: Any, coordinator: int) -> GroupDescription:
+    members = tuple(
+        Member(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            tuple((part.topic_name, number) for part in each.assignment.topic_partitions for number in part.partitions),
+        )
+        for each in told.members
+    )
+    return GroupDescription(told.group_id, told.group_state, CONSUMER, told.assignor_name, coordinator, members)
+
+
+def _described_classic(told: Any, coordinator: int) -> GroupDescription:
+    def assigned(data: bytes) -> tuple[TopicPartition, ...]:
+        return tuple(decode_assignment(bytes(data))) if told.protocol_type == PROTOCOL else ()
+
+    members = tuple(
+        Member(
+            each.member_id,
+            getattr(each, "group_instance_id", None),
+            each.client_id,
+            each.client_host,
+            assigned(each.member_assignment),
+        )
+        for each in told.members
+    )
+    return GroupDescription(told.group_id, told.group_state, CLASSIC, told.protocol_data, coordinator, members)
+
+
+async def delete_group(client: Client, group: str) -> None:
+    async def attempt() -> None:
+        peer = await client.coordinator(group)
+        answer = await peer.call(apis.DELETE_GROUPS, {"groups_names": [group]})
+        check(answer.results[0].error_code, f"group {group}")
+
+    await client.retry(attempt, group=group, is_repeatable=False)

@@ -1,0 +1,318 @@
+"""A member of a consumer group, by the classic protocol (join, sync, heartbeat), with the range assignor.
+
+The member that the coordinator names leader assigns partitions for all. What it reads of the others' subscriptions is
+their topics, which every version of the format begins with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sexton.client import apis
+from sexton.client.client import Client
+from sexton.client.consumer import LATEST, MAX_WAIT_MS, Consumed, Consumer, TopicPartition, start_positions
+from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError, check
+from sexton.client.fetching import READ_UNCOMMITTED
+from sexton.protocol.errors import ErrorCode
+
+SESSION_TIMEOUT_MS = 10_000
+HEARTBEAT_INTERVAL_MS = 3_000
+REBALANCE_TIMEOUT_MS = 60_000
+JOIN_MARGIN_MS = 10_000
+"""A join is answered when all members are back, or their time to come back is over; then some."""
+
+ASSIGNOR = "range"
+PROTOCOL = "consumer"
+
+_REJOIN = (
+    ErrorCode.rebalance_in_progress,
+    ErrorCode.illegal_generation,
+    ErrorCode.unknown_member_id,
+    ErrorCode.member_id_required,
+)
+
+
+def encode_subscription(topics: Sequence[str]) -> bytes:
+    """Version 0: topics, no user data."""
+    return b"".join([struct.pack(">hi", 0, len(topics)), *(_string(topic) for topic in topics), struct.pack(">i", -1)])
+
+
+def decode_subscription(data: bytes) -> list[str]:
+    (count,) = struct.unpack_from(">i", data, 2)
+    topics, position = [], 6
+    for _ in range(count):
+        topic, position = _read_string(data, position)
+        topics.append(topic)
+    return topics
+
+
+def encode_assignment(parts: Mapping[str, Sequence[int]]) -> bytes:
+    out = [struct.pack(">hi", 0, len(parts))]
+    for topic, partitions in parts.items():
+        out += [_string(topic), struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)]
+    return b"".join([*out, struct.pack(">i", -1)])
+
+
+def decode_assignment(data: bytes) -> list[TopicPartition]:
+    if not data:
+        return []
+    (count,) = struct.unpack_from(">i", data, 2)
+    places, position = [], 6
+    for _ in range(count):
+        topic, position = _read_string(data, position)
+        (size,) = struct.unpack_from(">i", data, position)
+        places += [(topic, each) for each in struct.unpack_from(f">{size}i", data, position + 4)]
+        position += 4 + 4 * size
+    return places
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def _read_string(data: bytes, position: int) -> tuple[str, int]:
+    (size,) = struct.unpack_from(">h", data, position)
+    return data[position + 2 : position + 2 + size].decode(), position + 2 + size
+
+
+def assign_ranges(
+    subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]
+) -> dict[str, dict[str, list[int]]]:
+    """For each member, of each of its topics, one stretch of partitions; the first members get one more each."""
+    assigned: dict[str, dict[str, list[int]]] = {member: {} for member in subscriptions}
+    for topic, count in sorted(partition_counts.items()):
+        members = sorted(member for member, topics in subscriptions.items() if topic in topics)
+        if not members:
+            continue
+        share, left_over = divmod(count, len(members))
+        start = 0
+        for index, member in enumerate(members):
+            size = share + (index < left_over)
+            if size:
+                assigned[member][topic] = list(range(start, start + size))
+            start += size
+    return assigned
+
+
+@dataclass(slots=True)
+class _Membership:
+    member_id: str = ""
+    generation: int = -1
+    is_joined: bool = False
+
+
+class GroupConsumer:
+    """`poll` joins when it has to, and hands out what is assigned to this member. Offsets are committed by `commit`."""
+
+    def __init__(
+        self,
+        client: Client,
+        group: str,
+        topics: Sequence[str],
+        *,
+        start_at: int = LATEST,
+        isolation: int = READ_UNCOMMITTED,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    ) -> None:
+        """`start_at` (EARLIEST, LATEST or a time) is where partitions without a committed offset begin."""
+        self._client = client
+        self._group = group
+        self._topics = list(topics)
+        self._start_at = start_at
+        self._isolation = isolation
+        self._session_timeout_ms = session_timeout_ms
+        self._membership = _Membership()
+        self._heart: asyncio.Task[None] | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        self.consumer = Consumer(client, isolation=isolation, reset_to=start_at if start_at < 0 else LATEST)
+
+    @property
+    def assigned(self) -> list[TopicPartition]:
+        return sorted(self.consumer.positions)
+
+    async def poll(self, max_wait_ms: int = MAX_WAIT_MS) -> list[Consumed]:
+        if not self._membership.is_joined:
+            with suppress(RefusedError, NotConnectedError, ConnectionLostError):
+                await self.commit()  # what was read under the former assignment, if that still counts
+            await self._join()
+        if not self.consumer.positions:
+            await asyncio.sleep(max_wait_ms / 1000)
+            return []
+        return await self.consumer.poll(max_wait_ms)
+
+    async def commit(self) -> None:
+        """The positions: everything that `poll` returned."""
+        moved = {place: at for place, at in self.consumer.positions.items() if self._committed.get(place) != at}
+        if not moved:
+            return
+        body = commit_body(self._group, moved, self._membership.generation, self._membership.member_id)
+        try:
+            await commit_offsets(self._client, self._group, body)
+        except RefusedError as error:
+            if error.code in _REJOIN:
+                self._membership.is_joined = False
+            raise
+        self._committed |= moved
+
+    async def close(self) -> None:
+        """Leaves the group, so that the others take over at once. Commits nothing."""
+        if self._heart is not None:
+            self._heart.cancel()
+        if self._membership.member_id:
+            member = {"member_id": self._membership.member_id, "reason": "the consumer was closed"}
+            with suppress(RefusedError, NotConnectedError, ConnectionLostError):
+                peer = await self._client.coordinator(self._group)
+                await peer.call(apis.LEAVE_GROUP, {"group_id": self._group, "members": [member]})
+        self._membership = _Membership()
+
+    # Membership
+
+    async def _join(self) -> None:
+        while not self._membership.is_joined:
+            try:
+                joined = await self._client.retry(self._ask_to_join, group=self._group)
+                places = await self._client.retry(lambda joined=joined: self._sync(joined), group=self._group)  # type: ignore[misc]
+            except RefusedError as error:
+                if error.code not in _REJOIN:
+                    raise
+                if error.code == ErrorCode.unknown_member_id:
+                    self._membership.member_id = ""
+                continue
+            self._membership.is_joined = True
+            await self._start_from(places)
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.ensure_future(self._beat())
+
+    async def _ask_to_join(self) -> Any:
+        peer = await self._client.coordinator(self._group)
+        subscription = encode_subscription(self._topics)
+        body = {
+            "group_id": self._group,
+            "session_timeout": self._session_timeout_ms,
+            "rebalance_timeout": REBALANCE_TIMEOUT_MS,
+            "member_id": self._membership.member_id,
+            "protocol_type": PROTOCOL,
+            "protocols": [{"name": ASSIGNOR, "metadata": subscription}],
+        }
+        answer = await peer.call(apis.JOIN_GROUP, body, REBALANCE_TIMEOUT_MS + JOIN_MARGIN_MS)
+        if answer.error_code in (ErrorCode.none, ErrorCode.member_id_required):
+            self._membership.member_id = answer.member_id
+        check(answer.error_code, f"group {self._group}")
+        self._membership.generation = answer.generation_id
+        return answer
+
+    async def _sync(self, joined: Any) -> list[TopicPartition]:
+        assignments: list[dict[str, Any]] = []
+        if joined.leader == joined.member_id:
+            subscriptions = {each.member_id: decode_subscription(each.metadata) for each in joined.members}
+            topics = sorted({topic for topics in subscriptions.values() for topic in topics})
+            metadata = await self._client.refresh(topics)
+            counts = {name: len(metadata.topics[name].partitions) for name in topics if name in metadata.topics}
+            assigned = assign_ranges(subscriptions, counts)
+            assignments = [
+                {"member_id": member, "assignment": encode_assignment(parts)} for member, parts in assigned.items()
+            ]
+        peer = await self._client.coordinator(self._group)
+        body = {
+            "group_id": self._group,
+            "generation_id": joined.generation_id,
+            "member_id": joined.member_id,
+            "protocol_type": PROTOCOL,
+            "protocol_name": ASSIGNOR,
+            "assignments": assignments,
+        }
+        answer = await peer.call(apis.SYNC_GROUP, body, REBALANCE_TIMEOUT_MS + JOIN_MARGIN_MS)
+        check(answer.error_code, f"group {self._group}")
+        return decode_assignment(bytes(answer.assignment))
+
+    async def _start_from(self, places: Sequence[TopicPartition]) -> None:
+        committed = await fetch_offsets(self._client, self._group, places) if places else {}
+        missing = [place for place in places if place not in committed]
+        fresh = await start_positions(self._client, missing, self._start_at, isolation=self._isolation)
+        self._committed = dict(committed)
+        self.consumer.assign({**committed, **fresh})
+
+    async def _beat(self) -> None:
+        """While joined. A group that changes, or does not know us, is joined again by the next `poll`."""
+        while self._membership.is_joined:
+            await asyncio.sleep(HEARTBEAT_INTERVAL_MS / 1000)
+            body = {
+                "group_id": self._group,
+                "generation_id": self._membership.generation,
+                "member_id": self._membership.member_id,
+            }
+            try:
+                peer = await self._client.coordinator(self._group)
+                answer = await peer.call(apis.HEARTBEAT, body, self._session_timeout_ms)
+            except (RefusedError, NotConnectedError, ConnectionLostError):
+                self._client.forget(self._group)
+                continue
+            code = ErrorCode(answer.error_code)
+            if code in _REJOIN:
+                self._membership.is_joined = False
+                if code == ErrorCode.unknown_member_id:
+                    self._membership.member_id = ""
+            elif code != ErrorCode.none:
+                self._client.forget(self._group)
+
+
+def commit_body(
+    group: str, offsets: Mapping[TopicPartition, int], generation: int = -1, member_id: str = ""
+) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), offset in offsets.items():
+        part = {"partition_index": partition, "committed_offset": offset, "committed_metadata": ""}
+        topics.setdefault(topic, []).append(part)
+    return {
+        "group_id": group,
+        "generation_id_or_member_epoch": generation,
+        "member_id": member_id,
+        "retention_time": -1,
+        "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
+    }
+
+
+async def commit_offsets(client: Client, group: str, body: Mapping[str, Any]) -> None:
+    """With a body of `commit_body`: by a member, or from outside for a group that is empty."""
+
+    async def attempt() -> None:
+        peer = await client.coordinator(group)
+        answer = await peer.call(apis.OFFSET_COMMIT, body)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                check(part.error_code, f"group {group}, {topic.name}-{part.partition_index}")
+
+    await client.retry(attempt, group=group)
+
+
+async def fetch_offsets(
+    client: Client, group: str, places: Sequence[TopicPartition] | None = None
+) -> dict[TopicPartition, int]:
+    """Committed offsets, of the given partitions or of all; those without one are left out."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in places or ():
+        topics.setdefault(topic, []).append(partition)
+    asked = None if places is None else [{"name": name, "partition_indexes": parts} for name, parts in topics.items()]
+
+    async def attempt() -> dict[TopicPartition, int]:
+        peer = await client.coordinator(group)
+        answer = await peer.call(
+            apis.OFFSET_FETCH, {"groups": [{"group_id": group, "topics": asked}], "require_stable": True}
+        )
+        told = answer.groups[0]
+        check(told.error_code, f"group {group}")
+        found: dict[TopicPartition, int] = {}
+        for topic in told.topics:
+            for part in topic.partitions:
+                check(part.error_code, f"group {group}, {topic.name}-{part.partition_index}")
+                if part.committed_offset >= 0:
+                    found[(topic.name, part.partition_index)] = part.committed_offset
+        return found
+
+    return await client.retry(attempt, group=group)
