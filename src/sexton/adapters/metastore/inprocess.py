@@ -1,0 +1,34 @@
+"""The metastore of the simulator: the same operations on SQLite in memory, without threads.
+
+A call runs to its end the moment it is made, so the order of calls is the order of the event loop, and a seed gives the
+same history every time. Delays and outages are the simulator's to add around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sexton.adapters.metastore.databases import IN_MEMORY, Database
+from sexton.adapters.metastore.session import Session
+from sexton.adapters.metastore.store import SqlMetastore
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class InProcessMetastore(SqlMetastore):
+    """One object is one database: all brokers of a simulated cluster share it."""
+
+    def __init__(self) -> None:
+        self._database = Database(IN_MEMORY, timeout_ms=0, opened=lambda _: None)
+        self._connection = self._database.engine.connect()
+
+    def call(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return operation(Session(self._connection, self._database.beginnings), *args, **kwargs)
+
+    async def run(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.call(operation, *args, **kwargs)
+
+    async def close(self) -> None:
+        """Keeps the data: a broker that closes its metastore leaves it to the others. It goes with the object."""
