@@ -257,17 +257,14 @@ class TopicConfig:
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
 
-    @property
-    def flushes_before_ack(self) -> bool:
-        """What an acknowledgement waits for: Kafka's way of asking for a flush of every write counts as well."""
-        return self.flush_before_ack or self.flush_messages == 1
-
     @staticmethod
     def of(*layers: Mapping[str, str]) -> TopicConfig:
         """From Kafka's names and texts, later layers over earlier ones. Names that are not known are skipped."""
         merged = {name: text for layer in layers for name, text in _with_internal_names(layer).items()}
         known = {name: found for name, found in TOPIC_SETTINGS.items() if name in merged}
         values: dict[str, Any] = {name.replace(".", "_"): known[name].parse(merged[name]) for name in known}
+        if values.get("flush_messages") == 1:  # Kafka's way of asking for a flush of every write
+            values["flush_before_ack"] = True
         return TopicConfig(**values)
 
 

@@ -8,7 +8,7 @@ from sexton.cluster.settings.broker import (
     GROUP_SETTINGS,
     RACK_AWARE_SELECTOR,
     BrokerSettings,
-    GroupSettings,
+    GroupConfig,
 )
 from sexton.cluster.settings.layers import (
     CLUSTER_DEFAULT,
@@ -21,7 +21,7 @@ from sexton.cluster.settings.layers import (
     describe_cluster_default,
     describe_group,
     describe_topic,
-    group_settings,
+    group_config,
     topic_config,
     with_overrides,
 )
@@ -44,7 +44,7 @@ __all__ = [
     "TOPIC_SETTINGS",
     "BadSettingError",
     "BrokerSettings",
-    "GroupSettings",
+    "GroupConfig",
     "Layered",
     "Resolved",
     "SettingsView",
@@ -60,8 +60,8 @@ __all__ = [
     "describe_cluster_default",
     "describe_group",
     "describe_topic",
+    "group_config",
     "group_setting",
-    "group_settings",
     "topic_config",
     "topic_setting",
     "with_overrides",

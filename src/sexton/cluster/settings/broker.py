@@ -16,6 +16,8 @@ from sexton.compaction.settings import INT32_MAX, INT64_MAX, REQUIRED, Kind, Set
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """Kafka names the choice by a class; so that a file for Kafka works here, so do we."""
 
+_KAFKAS_ASSIGNORS = "org.apache.kafka.coordinator.group.assignor."
+
 
 def _boolean(default: bool, doc: str, **rules: Any) -> Any:
     return setting(Kind.BOOLEAN, default, doc, **rules)
@@ -142,7 +144,12 @@ class BrokerSettings:
         Kind.LIST,
         ("uniform", "range"),
         "Server-side assignors, the default one first.",
-        choices=("uniform", "range"),
+        choices=("uniform", "range", _KAFKAS_ASSIGNORS + "UniformAssignor", _KAFKAS_ASSIGNORS + "RangeAssignor"),
+    )
+    group_consumer_migration_policy: str = _string(
+        "bidirectional",
+        "Which way a group with members may change between the old and the new protocol.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
 
     # --- Sexton's own ---
@@ -192,7 +199,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = {**settings_of(BrokerSettings), **_topi
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSettings:
+class GroupConfig:
     """What is set on a consumer group of the new protocol."""
 
     consumer_session_timeout_ms: int = _int(
@@ -206,7 +213,7 @@ class GroupSettings:
     )
 
 
-GROUP_SETTINGS: Mapping[str, Setting] = settings_of(GroupSettings)
+GROUP_SETTINGS: Mapping[str, Setting] = settings_of(GroupConfig)
 
 KAFKA_ONLY: Mapping[str, str] = {
     "broker.id": "use node.id",

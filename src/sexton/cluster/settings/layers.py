@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from sexton.cluster.settings.broker import BROKER_SETTINGS, GROUP_SETTINGS, GroupSettings
+from sexton.cluster.settings.broker import BROKER_SETTINGS, GROUP_SETTINGS, GroupConfig
 from sexton.compaction.config import TOPIC_SETTINGS, TopicConfig, topic_names
 from sexton.compaction.settings import Setting
 from sexton.ports.metastore import ConfigScope
@@ -77,11 +77,11 @@ def with_overrides(
     )
 
 
-def group_settings(view: SettingsView, static: Mapping[str, str], broker_id: int, group: str) -> GroupSettings:
+def group_config(view: SettingsView, static: Mapping[str, str], broker_id: int, group: str) -> GroupConfig:
     """A group's settings as this broker applies them."""
     resolved = describe_group(view, static, broker_id, group)
     values = {entry.setting.name.replace(".", "_"): entry.setting.parse(entry.value or "") for entry in resolved}
-    return GroupSettings(**values)
+    return GroupConfig(**values)
 
 
 def describe_topic(
