@@ -81,11 +81,16 @@ def test_empty_frame_is_a_frame() -> None:
 
 
 def test_rest_can_be_kept_for_later() -> None:
+    chunk = bytearray(framed(b"one") + framed(b"two") + framed(b"three") + b"\x00")
     reader = FrameReader()
-    reader.feed(memoryview(framed(b"one") + framed(b"two") + b"\x00"))
-    first = reader.next()
-    assert first is not None
-    rest = reader.take_rest()
-    assert rest == framed(b"two") + b"\x00"
+    reader.feed(memoryview(chunk))
+    assert reader.next() == b"one"
+    reader.keep_rest()
+    chunk[:] = bytes(len(chunk))
+    assert reader.has_rest
+    assert reader.next() == b"two"
+    reader.keep_rest()
+    assert reader.next() == b"three"
     assert reader.next() is None
-    assert read_all(reader, rest + b"\x00\x00\x01x") == [b"two", b"x"]
+    assert not reader.has_rest
+    assert read_all(reader, b"\x00\x00\x01x") == [b"x"]

@@ -2,8 +2,8 @@
 
 Sockets are non-blocking and watched with `add_reader` and `add_writer`, not wrapped in transports: only so can a file
 leave through `os.sendfile` between two answers, and can one receive buffer serve all connections (what it holds is
-handed over before anybody else reads). What a receiver sends while it handles what it received, and all that is sent otherwise
-in one turn of the loop, leaves in one system call.
+handed over before anybody else reads). What a receiver sends while it handles what it received, and all that is sent
+otherwise in one turn of the loop, leaves in one system call.
 """
 
 from __future__ import annotations

@@ -32,13 +32,14 @@ class FrameSizeError(Exception):
 class FrameReader:
     """`feed` a chunk, then call `next` until it returns None. One chunk at a time."""
 
-    __slots__ = ("_chunk", "_end", "_max_bytes", "_partial", "_partial_size", "_position")
+    __slots__ = ("_chunk", "_end", "_max_bytes", "_owns_chunk", "_partial", "_partial_size", "_position")
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self._max_bytes = max_bytes
         self._chunk = memoryview(b"")
         self._position = 0
         self._end = 0
+        self._owns_chunk = True
         self._partial = bytearray()
         """The start of a frame whose rest has not come yet, its size included."""
         self._partial_size = -1
@@ -58,6 +59,7 @@ class FrameReader:
         self._chunk = chunk if chunk.readonly else chunk.toreadonly()
         self._position = 0
         self._end = len(chunk)
+        self._owns_chunk = False
 
     def next(self) -> memoryview | None:
         """The next frame without its size, read-only; None if the chunk has no more whole frame.
@@ -80,12 +82,18 @@ class FrameReader:
             self._take(rest)
         return None
 
-    def take_rest(self) -> bytes:
-        """What `next` has not looked at yet, copied: it can be fed again when the reader has time."""
-        rest = bytes(self._chunk[self._position : self._end])
-        self._position = self._end
-        self._chunk = memoryview(b"")
-        return rest
+    def keep_rest(self) -> None:
+        """Copies what `next` has not looked at yet, so that it can go on after the chunk is no longer valid."""
+        if not self._owns_chunk:
+            self._chunk = memoryview(bytes(self._chunk[self._position : self._end]))
+            self._end -= self._position
+            self._position = 0
+            self._owns_chunk = True
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether bytes of the chunk are still to be looked at. A new chunk can be fed only when there are none."""
+        return self._position < self._end
 
     def _take(self, size_bytes: int) -> None:
         self._partial += self._chunk[self._position : self._position + size_bytes]
