@@ -7,7 +7,7 @@ Kafka's names and defaults where Kafka has the setting; what is Sexton's own is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sexton.compaction.config import TOPIC_SETTINGS
@@ -72,6 +72,11 @@ class BrokerSettings:
     default_replication_factor: int = _int(1, "How many replicas a partition gets when nobody says.", low=1)
     log_retention_check_interval_ms: int = _long(
         300_000, "How often segments are looked at that may have become too old or too many.", low=1
+    )
+
+    producer_id_expiration_ms: int = field(
+        default=TOPIC_SETTINGS["producer.id.expiration.ms"].default,
+        metadata={"setting": TOPIC_SETTINGS["producer.id.expiration.ms"]},
     )
 
     # --- replication ---
