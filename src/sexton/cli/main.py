@@ -7,30 +7,51 @@ other exception is a bug and crashes with its whole traceback.
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, ClassVar, Final
 
 import typer
 
-from sexton.cli import show
-from sexton.cli.compact import compact
-from sexton.cli.demo import demo
-from sexton.cli.log import app as log_app
+from sexton.cli.lazy import Entry, LazyGroup
 from sexton.errors import SextonError
+
+_RUN: Final = "Run a cluster"
+_USE: Final = "Use a cluster"
+_FILES: Final = "Work on a stopped broker's files"
+
+
+class _Commands(LazyGroup):
+    entries: ClassVar[dict[str, Entry]] = {
+        "up": Entry("sexton.cli.up:up", "Start a cluster on this machine and keep it running.", _RUN),
+        "broker": Entry("sexton.cli.broker:broker", "Run one broker in the foreground.", _RUN),
+        "topic": Entry("sexton.cli.topic:app", "Make, show, change and delete topics.", _USE),
+        "produce": Entry("sexton.cli.produce:produce", "Write lines from standard input to a topic.", _USE),
+        "consume": Entry("sexton.cli.consume:consume", "Read a topic's records.", _USE),
+        "group": Entry("sexton.cli.group:app", "Show consumer groups, move their offsets, delete them.", _USE),
+        "cluster": Entry("sexton.cli.cluster:app", "Show brokers, their health and their disks.", _USE),
+        "config": Entry("sexton.cli.config:app", "Show and change settings of topics, brokers and groups.", _USE),
+        "log": Entry("sexton.cli.log:app", "Look into a log: what is in it, and what becomes of it.", _FILES),
+        "compact": Entry("sexton.cli.compact:compact", "Compact the partitions of a broker that is stopped.", _FILES),
+        "demo": Entry(
+            "sexton.cli.demo:demo",
+            "A first look: make a sample partition, query it with SQL, compact it, show before and after.",
+            _FILES,
+        ),
+    }
+
 
 app = typer.Typer(
     name="sexton",
+    cls=_Commands,
     help="Kafka-compatible log compaction that cannot corrupt data.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(compact)
-app.command()(demo)
-app.add_typer(log_app, name="log")
 
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"sexton {version('sexton')}")
         raise typer.Exit
 
@@ -49,6 +70,8 @@ def main() -> None:
     try:
         app()
     except SextonError as error:
+        from sexton.cli import show
+
         sys.stdout.flush()  # what was printed before it failed comes before what failed
         if "--json" in sys.argv[1:]:
             # On one line, because what came before may be one document a line.

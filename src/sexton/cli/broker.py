@@ -1,0 +1,172 @@
+"""`sexton broker`: one broker in the foreground, until it is told to stop.
+
+The first SIGTERM or SIGINT asks for a controlled shutdown (leadership moves, everything is flushed, the folder is marked
+as clean); the second ends the process at once, which loses nothing that was acknowledged but makes the next start slower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import random
+import secrets
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sexton.cli.logs import log_to
+from sexton.errors import EnvironmentFailure, SextonError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.config import BrokerConfig
+
+READY = "ready"
+"""The first word of the line on stdout that says where the broker serves. Programs wait for it."""
+
+logger = logging.getLogger(__name__)
+
+
+class UsageError(SextonError):
+    """What was asked for makes no sense as it stands."""
+
+    exit_code = 64
+
+
+def broker(
+    config: Annotated[
+        Path, typer.Option("--config", metavar="FILE", help="Settings, one name=value a line, as Kafka's brokers have.")
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, over what the file says.")
+    ] = None,
+    log_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the log here, a few files in turn, and not to stderr.")
+    ] = None,
+) -> None:
+    """Run one broker in the foreground.
+
+    Stop it with Ctrl-C or SIGTERM: it hands its partitions over first. A second signal ends it at once.
+    """
+    log_to(log_file)
+    try:
+        _run(read_config(config, settings or []))
+    except SextonError as error:
+        if log_file is not None:
+            logger.critical("%s", error)
+        raise
+    except Exception:
+        logger.critical("a bug: the broker cannot go on", exc_info=True)
+        raise
+
+
+def read_config(path: Path, overrides: list[str]) -> BrokerConfig:
+    from sexton.broker.config import BrokerConfig, parse_properties
+
+    try:
+        texts: dict[str, str] = parse_properties(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        what = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read the settings: {what}", str(path), "Name the broker's settings file") from error
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        if not equals:
+            raise UsageError(f"--set {override} has no value", "", "Write --set name=value")
+        texts[name.strip()] = value.strip()
+    return BrokerConfig.of(texts, str(path))
+
+
+def _run(config: BrokerConfig) -> None:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config))
+
+
+async def _serve(config: BrokerConfig) -> None:
+    from sexton.adapters.clock import SystemClock
+    from sexton.adapters.files import FileDisk
+    from sexton.adapters.metastore import open_metastore
+    from sexton.adapters.sockets import SocketNetwork
+    from sexton.broker.broker import Broker
+
+    stop = _stop_signal()
+    disk = FileDisk()
+    running = Broker(
+        config,
+        clock=SystemClock(),
+        disk=disk,
+        network=SocketNetwork(),
+        metastore=open_metastore(config.metastore_url),
+        rng=random.Random(secrets.randbits(128)),
+    )
+    if not await _started(running, config, stop):
+        logger.info("stopped before it was ready")
+        _leave(0)
+    _announce(running, config)
+    await asyncio.wait([stop, running.failed], return_when=asyncio.FIRST_COMPLETED)
+    if running.failed.done():
+        # No controlled shutdown: something that it relies on is not as it should be. A restart recovers.
+        running.failed.result()
+    logger.info("stopping: leadership moves to other brokers, then everything is flushed")
+    await running.stop()
+    disk.close()
+    logger.info("stopped")
+
+
+async def _started(running: Broker, config: BrokerConfig, stop: asyncio.Future[None]) -> bool:
+    """False if it was told to stop meanwhile."""
+    starting = asyncio.ensure_future(running.start())
+    await asyncio.wait([starting, stop], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        return False
+    try:
+        starting.result()
+    except OSError as error:
+        raise _explained(error, config) from error
+    return True
+
+
+def _explained(error: OSError, config: BrokerConfig) -> SextonError:
+    if error.errno == errno.EADDRINUSE:
+        what, remedy = "another process listens there", "Stop it, or give this broker another port in `listeners`"
+        return EnvironmentFailure(what, str(config.listener), remedy)
+    if error.errno == errno.EADDRNOTAVAIL:
+        return EnvironmentFailure("this machine has no such address", str(config.listener), "Correct `listeners`")
+    place = str(error.filename) if error.filename is not None else config.log_dir
+    return EnvironmentFailure(error.strerror or str(error), place, "Check the disk, its permissions and its space")
+
+
+def _announce(running: Broker, config: BrokerConfig) -> None:
+    host = config.advertised.host
+    port = config.advertised.port or running.port
+    logger.info("ready at %s:%d", host, port)
+    print(f"{READY}: broker {config.node_id} serves at {host}:{port}", flush=True)
+
+
+def _stop_signal() -> asyncio.Future[None]:
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[None] = loop.create_future()
+
+    def asked(signum: int) -> None:
+        if stop.done():
+            logger.warning("a second %s: ending at once", signal.Signals(signum).name)
+            _leave(128 + signum)
+        logger.info("%s received", signal.Signals(signum).name)
+        stop.set_result(None)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, asked, signum)
+    return stop
+
+
+def _leave(exit_code: int) -> None:
+    """Without waiting for threads that may hang on a disk or a database."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(exit_code)
