@@ -1,0 +1,88 @@
+"""Who may still be serving: leases, judged by each broker's own monotonic clock (see `sexton.ports.metastore`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sexton.ports.metastore import LEASE_MARGIN, BrokerRow
+
+Leases = Mapping[int, tuple[int, int]]
+"""What `read_leases` returns: broker id to (epoch, renewals_count)."""
+
+BLIND_MS_MAX = 2000
+"""A watcher that has not looked for longer than this starts watching anew. Nobody could renew while the metastore was
+away, and the first watcher to reach it again must not take that for the death of everybody else (nor must one that was
+itself paused). Who lives renews soon after the metastore's return, well before a lease has passed again."""
+
+
+class OwnLease:
+    """Until when this broker may serve. It counts from the moment *before* a renewal was sent: whoever watches cannot
+    have seen it earlier."""
+
+    def __init__(self, lease_ms: int) -> None:
+        self.lease_ms = lease_ms
+        self._sent_ms: int | None = None
+
+    def renewed(self, sent_ms: int) -> None:
+        """The metastore has accepted the renewal (or registration) that was sent then. Answers may overtake each other."""
+        if self._sent_ms is None or sent_ms > self._sent_ms:
+            self._sent_ms = sent_ms
+
+    def lost(self) -> None:
+        """Fenced, or not registered: not valid until the next renewal."""
+        self._sent_ms = None
+
+    def is_valid(self, now_ms: int) -> bool:
+        return self._sent_ms is not None and now_ms - self._sent_ms < self.lease_ms
+
+    def remaining_ms(self, now_ms: int) -> int:
+        return 0 if self._sent_ms is None else max(0, self._sent_ms + self.lease_ms - now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredLease:
+    """What `fence_broker` compares: a renewal that comes meanwhile makes it fail."""
+
+    broker_id: int
+    epoch: int
+    renewals_count: int
+
+
+class LeaseWatch:
+    """Watches other brokers' counts. A lease has run out when its count was seen to stand still for `lease_ms` times
+    LEASE_MARGIN.
+
+    Safe, because the broker trusted the renewal that made the count what it is from before that renewal was sent, which
+    is before we first saw it; and because it is fenced by compare-and-set on that very count."""
+
+    def __init__(self, blind_ms_max: int = BLIND_MS_MAX) -> None:
+        self._blind_ms_max = blind_ms_max
+        self._seen: dict[int, tuple[int, int]] = {}
+        self._since_ms: dict[int, int] = {}
+        self._looked_ms: int | None = None
+
+    def observe(self, leases: Leases, now_ms: int) -> None:
+        """`now_ms` is taken after the answer came."""
+        was_blind = self._looked_ms is None or now_ms - self._looked_ms > self._blind_ms_max
+        self._looked_ms = now_ms
+        for broker_id in sorted(leases):
+            lease = leases[broker_id]
+            if was_blind or self._seen.get(broker_id) != lease:
+                self._since_ms[broker_id] = now_ms
+        self._seen = dict(leases)
+        self._since_ms = {broker_id: since for broker_id, since in self._since_ms.items() if broker_id in leases}
+
+    def has_run_out(self, row: BrokerRow, now_ms: int) -> bool:
+        seen = self._seen.get(row.broker_id)
+        if seen is None or seen[0] != row.epoch or not row.is_live:
+            return False
+        assert self._looked_ms is not None
+        # Only time until the last look counts: what has happened since is unknown.
+        stood_still_ms = min(now_ms, self._looked_ms) - self._since_ms[row.broker_id]
+        return stood_still_ms > row.lease_ms * LEASE_MARGIN
+
+    def expired(self, brokers: Iterable[BrokerRow], now_ms: int) -> list[ExpiredLease]:
+        return [
+            ExpiredLease(row.broker_id, *self._seen[row.broker_id]) for row in brokers if self.has_run_out(row, now_ms)
+        ]

@@ -1,0 +1,273 @@
+"""What a broker knows of the cluster: the metastore's rows in memory, as of some revision.
+
+Two streams feed it. `apply` takes what the poll found, in order of revisions. `apply_rows` takes what this broker has
+just written itself, so that it need not wait for the poll to tell it. The second runs ahead of the first, and a poll
+that was under way meanwhile brings older rows: so a row never replaces one that is newer by its own epoch, and the poll that
+follows brings whatever has none (settings, topics) again.
+
+Lookups are dictionary lookups; they happen for every partition of every request.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sexton.ports.metastore import (
+    BrokerRow,
+    BrokerStatus,
+    Changes,
+    ConfigRow,
+    ConfigScope,
+    ControllerRow,
+    PartitionRow,
+    TopicRow,
+)
+
+PartitionKey = tuple[uuid.UUID, int]
+
+_NO_SETTINGS: Mapping[str, str] = {}
+
+_STATUS_ORDER = {
+    BrokerStatus.STARTING: 0,
+    BrokerStatus.ACTIVE: 1,
+    BrokerStatus.DRAINING: 2,
+    BrokerStatus.FENCED: 3,
+}
+"""Within one broker epoch a status only moves forward: the metastore sees to that."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDelta:
+    """What has changed: rows as they are now, and topics that are gone (with their partitions and settings)."""
+
+    brokers: tuple[BrokerRow, ...] = ()
+    topics: tuple[TopicRow, ...] = ()
+    partitions: tuple[PartitionRow, ...] = ()
+    configs: tuple[tuple[ConfigScope, str], ...] = ()
+    controller: ControllerRow | None = None
+    deleted: tuple[TopicRow, ...] = ()
+
+    @property
+    def deleted_topics(self) -> tuple[uuid.UUID, ...]:
+        return tuple(topic.topic_id for topic in self.deleted)
+
+    def __bool__(self) -> bool:
+        return bool(self.brokers or self.topics or self.partitions or self.configs or self.controller or self.deleted)
+
+
+class ClusterView:
+    def __init__(self) -> None:
+        self.revision = 0
+        self.version = 0
+        """Grows with every change of the view, own ones included: tells a reader whether to look again."""
+        self.controller: ControllerRow | None = None
+        self._brokers: dict[int, BrokerRow] = {}
+        self._topics: dict[uuid.UUID, TopicRow] = {}
+        self._topics_by_name: dict[str, TopicRow] = {}
+        self._partitions: dict[uuid.UUID, dict[int, PartitionRow]] = {}
+        self._rows_of_topic: dict[uuid.UUID, tuple[PartitionRow, ...]] = {}
+        self._keys_on_broker: dict[int, dict[PartitionKey, None]] = {}
+        self._settings: dict[tuple[ConfigScope, str], Mapping[str, str]] = {}
+
+    # Looking things up
+
+    def topic(self, name: str) -> TopicRow | None:
+        return self._topics_by_name.get(name)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> TopicRow | None:
+        return self._topics.get(topic_id)
+
+    def topics(self) -> Iterable[TopicRow]:
+        return self._topics.values()
+
+    def topic_names(self) -> Iterable[str]:
+        return self._topics_by_name.keys()
+
+    def partition(self, name: str, index: int) -> PartitionRow | None:
+        topic = self._topics_by_name.get(name)
+        return None if topic is None else self._partitions[topic.topic_id].get(index)
+
+    def partition_by_id(self, topic_id: uuid.UUID, index: int) -> PartitionRow | None:
+        rows = self._partitions.get(topic_id)
+        return None if rows is None else rows.get(index)
+
+    def partitions_of(self, topic_id: uuid.UUID) -> tuple[PartitionRow, ...]:
+        """In order of the index; none for a topic that does not exist."""
+        found = self._rows_of_topic.get(topic_id)
+        if found is None:
+            rows = self._partitions.get(topic_id, {})
+            found = tuple(rows[index] for index in sorted(rows))
+            if rows:
+                self._rows_of_topic[topic_id] = found
+        return found
+
+    def partitions(self) -> Iterator[PartitionRow]:
+        for rows in self._partitions.values():
+            yield from rows.values()
+
+    def broker(self, broker_id: int) -> BrokerRow | None:
+        return self._brokers.get(broker_id)
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerRow]:
+        """All that ever registered, the fenced ones too."""
+        return self._brokers
+
+    def live_brokers(self) -> tuple[BrokerRow, ...]:
+        """In order of their ids."""
+        return tuple(self._brokers[id_] for id_ in sorted(self._brokers) if self._brokers[id_].is_live)
+
+    def settings_of(self, scope: ConfigScope, name: str) -> Mapping[str, str]:
+        """What was set on that very resource; empty if nothing was."""
+        return self._settings.get((scope, name), _NO_SETTINGS)
+
+    def replicas_on(self, broker_id: int) -> tuple[PartitionRow, ...]:
+        """The partitions that this broker holds a replica of."""
+        keys = self._keys_on_broker.get(broker_id, {})
+        return tuple(self._partitions[topic_id][index] for topic_id, index in keys)
+
+    # Taking changes in
+
+    def apply(self, changes: Changes) -> ViewDelta:
+        """What a poll found. A snapshot from before what is known here means that the metastore was restored from an
+        older copy: then it is right, and everything known here is wrong."""
+        if changes.is_snapshot:
+            return self._apply_snapshot(changes)
+        if changes.revision <= self.revision:
+            return ViewDelta()
+        self.revision = changes.revision
+        deleted = [topic for id_ in changes.deleted_topics if (topic := self._drop_topic(id_)) is not None]
+        return self._take(changes, deleted)
+
+    def apply_rows(
+        self,
+        partitions: Sequence[PartitionRow] = (),
+        *,
+        brokers: Sequence[BrokerRow] = (),
+        topics: Sequence[TopicRow] = (),
+        configs: Sequence[ConfigRow] = (),
+        controller: ControllerRow | None = None,
+    ) -> ViewDelta:
+        """What this broker has just written with success."""
+        return self._take(Changes(self.revision, False, brokers, topics, partitions, configs, controller), [])
+
+    def _apply_snapshot(self, snapshot: Changes) -> ViewDelta:
+        if snapshot.revision < self.revision:
+            return self._start_over(snapshot)
+        self.revision = snapshot.revision
+        named = {topic.topic_id for topic in snapshot.topics}
+        gone = [topic_id for topic_id in self._topics if topic_id not in named]
+        deleted = [topic for topic_id in gone if (topic := self._drop_topic(topic_id)) is not None]
+        delta = self._take(snapshot, deleted)
+        set_now = {(row.scope, row.name) for row in snapshot.configs}
+        cleared = [ConfigRow(*key, settings={}) for key in self._settings if key not in set_now]
+        cleared_delta = self._take(Changes(self.revision, False, configs=cleared), [])
+        if not cleared_delta:
+            return delta
+        return ViewDelta(
+            delta.brokers,
+            delta.topics,
+            delta.partitions,
+            delta.configs + cleared_delta.configs,
+            delta.controller,
+            delta.deleted,
+        )
+
+    def _start_over(self, snapshot: Changes) -> ViewDelta:
+        version, before = self.version, self._topics
+        self.__init__()  # type: ignore[misc]
+        self.version = version
+        self.revision = snapshot.revision
+        gone = [topic for topic_id, topic in before.items() if all(t.topic_id != topic_id for t in snapshot.topics)]
+        return self._take(snapshot, gone)
+
+    def _take(self, changes: Changes, deleted: Sequence[TopicRow]) -> ViewDelta:
+        replaced: list[TopicRow] = []
+        topics = [row for row in changes.topics if self._take_topic(row, replaced)]
+        controller = changes.controller
+        if controller is not None and not self._take_controller(controller):
+            controller = None
+        delta = ViewDelta(
+            brokers=tuple(row for row in changes.brokers if self._take_broker(row)),
+            topics=tuple(topics),
+            partitions=tuple(row for row in changes.partitions if self._take_partition(row)),
+            configs=tuple((row.scope, row.name) for row in changes.configs if self._take_settings(row)),
+            controller=controller,
+            deleted=(*deleted, *replaced),
+        )
+        if delta:
+            self.version += 1
+        return delta
+
+    def _take_topic(self, row: TopicRow, replaced: list[TopicRow]) -> bool:
+        """A name belongs to one topic: if another had it, that one has been deleted, even if we have not heard of it."""
+        former = self._topics_by_name.get(row.name)
+        if former == row:
+            return False
+        if former is not None:
+            self._drop_topic(former.topic_id)
+            replaced.append(former)
+        self._topics[row.topic_id] = row
+        self._topics_by_name[row.name] = row
+        self._partitions[row.topic_id] = {}
+        return True
+
+    def _drop_topic(self, topic_id: uuid.UUID) -> TopicRow | None:
+        topic = self._topics.pop(topic_id, None)
+        if topic is None:
+            return None
+        del self._topics_by_name[topic.name]
+        self._settings.pop((ConfigScope.TOPIC, topic.name), None)
+        self._rows_of_topic.pop(topic_id, None)
+        for index, row in self._partitions.pop(topic_id).items():
+            for broker_id in row.replicas:
+                del self._keys_on_broker[broker_id][topic_id, index]
+        return topic
+
+    def _take_partition(self, row: PartitionRow) -> bool:
+        rows = self._partitions.get(row.topic_id)
+        if rows is None:
+            return False  # of a topic that is gone
+        former = rows.get(row.partition)
+        if former is not None and row.partition_epoch <= former.partition_epoch:
+            return False
+        key = (row.topic_id, row.partition)
+        if former is None or former.replicas != row.replicas:
+            for broker_id in former.replicas if former is not None else ():
+                del self._keys_on_broker[broker_id][key]
+            for broker_id in row.replicas:
+                self._keys_on_broker.setdefault(broker_id, {})[key] = None
+        rows[row.partition] = row
+        self._rows_of_topic.pop(row.topic_id, None)
+        return True
+
+    def _take_broker(self, row: BrokerRow) -> bool:
+        former = self._brokers.get(row.broker_id)
+        if former is not None and _age(row) <= _age(former):
+            return False
+        self._brokers[row.broker_id] = row
+        return True
+
+    def _take_controller(self, row: ControllerRow) -> bool:
+        if self.controller is not None and row.term <= self.controller.term:
+            return False
+        self.controller = row
+        return True
+
+    def _take_settings(self, row: ConfigRow) -> bool:
+        key = (row.scope, row.name)
+        if row.scope is ConfigScope.TOPIC and row.name not in self._topics_by_name:
+            return False
+        if self._settings.get(key, _NO_SETTINGS) == row.settings:
+            return False
+        if row.settings:
+            self._settings[key] = row.settings
+        else:
+            del self._settings[key]
+        return True
+
+
+def _age(row: BrokerRow) -> tuple[int, int]:
+    return row.epoch, _STATUS_ORDER[row.status]
