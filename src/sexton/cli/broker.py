@@ -1,7 +1,8 @@
 """`sexton broker`: one broker in the foreground, until it is told to stop.
 
-The first SIGTERM or SIGINT asks for a controlled shutdown (leadership moves, everything is flushed, the folder is marked
-as clean); the second ends the process at once, which loses nothing that was acknowledged but makes the next start slower.
+The first SIGTERM or SIGINT asks for a controlled shutdown (leadership moves, everything is flushed, the folder is
+marked as clean); the second ends the process at once, which loses nothing that was acknowledged but makes the next
+start slower.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sexton.cli.logs import log_to
+from sexton.cli.processes import die_with
 from sexton.errors import EnvironmentFailure, SextonError
 
 if TYPE_CHECKING:
@@ -48,11 +50,16 @@ def broker(
     log_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the log here, a few files in turn, and not to stderr.")
     ] = None,
+    parent: Annotated[
+        int | None, typer.Option(hidden=True, help="End when the process with this id does: used by `sexton up`.")
+    ] = None,
 ) -> None:
     """Run one broker in the foreground.
 
     Stop it with Ctrl-C or SIGTERM: it hands its partitions over first. A second signal ends it at once.
     """
+    if parent is not None:
+        die_with(parent)
     log_to(log_file)
     try:
         _run(read_config(config, settings or []))

@@ -17,12 +17,12 @@ FILES_COUNT = 5
 
 
 class _Lines(logging.Formatter):
-    converter = time.gmtime
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+        self.converter = time.gmtime
 
 
 def log_to(file: Path | None, level: int = logging.INFO) -> None:
