@@ -1,0 +1,45 @@
+"""What clients are asked to do: the rows of docs/clients.md."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FEATURES: Final[dict[str, str]] = {
+    # Producing.
+    "codecs": "produce with every codec: none, gzip, snappy, lz4, zstd",
+    "acks": "produce with acks 0, 1 and all",
+    "idempotent": "idempotent producer",
+    "headers": "record headers",
+    "nulls": "null and empty keys and values",
+    "large": "messages of 900 KB, several in a batch, and a stream of them",
+    "create_time": "timestamps set by the producer",
+    "append_time": "timestamps set by the broker (LogAppendTime)",
+    # Consuming.
+    "positions": "consume from the beginning, the end and any offset; seek; reset out of range",
+    "times": "offsets for times",
+    "long_poll": "a waiting fetch is answered when a record arrives",
+    "pause": "pause and resume partitions",
+    "sessions": "many partitions in one fetch session, some of them idle",
+    # Groups.
+    "auto_commit": "group with automatic commit",
+    "manual_commit": "group with manual commit",
+    "rebalance": "two members join and leave",
+    "static": "static members keep their partitions over a restart",
+    "cooperative": "cooperative rebalancing",
+    "kip848": "the new group protocol (KIP-848)",
+    "pattern": "subscription by pattern",
+    # Administration.
+    "topics": "create, list, describe and delete topics",
+    "configs": "describe and alter topic settings",
+    "partitions": "add partitions",
+    "delete_records": "delete records",
+    "groups": "list, describe and delete groups",
+    "group_offsets": "read and alter the offsets of a group",
+    "cluster": "describe the cluster",
+    # Mistakes: each gets the error that Kafka gives.
+    "unknown_topic": "a topic that does not exist",
+    "existing_topic": "a topic that exists already, and one with settings that make no sense",
+    "too_large": "a message that is too large",
+    "keyless_compacted": "a record without a key in a compacted topic",
+}
+"""Key to what a reader is told. A scenario of that key in each client's module shows it."""
