@@ -25,7 +25,8 @@ class OwnLease:
         self._sent_ms: int | None = None
 
     def renewed(self, sent_ms: int) -> None:
-        """The metastore has accepted the renewal (or registration) that was sent then. Answers may overtake each other."""
+        """The metastore has accepted the renewal (or registration) sent at that time. Answers may overtake each
+        other."""
         if self._sent_ms is None or sent_ms > self._sent_ms:
             self._sent_ms = sent_ms
 

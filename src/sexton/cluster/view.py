@@ -2,8 +2,8 @@
 
 Two streams feed it. `apply` takes what the poll found, in order of revisions. `apply_rows` takes what this broker has
 just written itself, so that it need not wait for the poll to tell it. The second runs ahead of the first, and a poll
-that was under way meanwhile brings older rows: so a row never replaces one that is newer by its own epoch, and the poll that
-follows brings whatever has none (settings, topics) again.
+that was under way meanwhile brings older rows: so a row never replaces one that is newer by its own epoch, and the poll
+that follows brings whatever has none (settings, topics) again.
 
 Lookups are dictionary lookups; they happen for every partition of every request.
 """
@@ -202,7 +202,7 @@ class ClusterView:
         return delta
 
     def _take_topic(self, row: TopicRow, replaced: list[TopicRow]) -> bool:
-        """A name belongs to one topic: if another had it, that one has been deleted, even if we have not heard of it."""
+        """A name belongs to one topic: if another had it, that one has been deleted, even if we have not heard yet."""
         former = self._topics_by_name.get(row.name)
         if former == row:
             return False

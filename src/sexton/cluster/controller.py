@@ -1,0 +1,160 @@
+"""What the controller does next, as data: whoever runs the loop carries it out through the metastore.
+
+Every broker asks `controller_steps` each time it has looked at the leases. Most get one question answered: is there a
+controller, and does it live? If not, an ACTIVE broker claims the place. The controller itself fences brokers whose
+lease has run out, elects leaders, ends reassignments, and now and then gives leaderships back to preferred leaders.
+
+Each action is compare-and-set, so one that comes late fails and is decided anew; nothing is assumed to have worked
+until the view shows it. A second controller that does not know yet that it is none does the same work again, no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sexton.cluster import reassignment
+from sexton.cluster.elections import Brokers, elect, elect_preferred
+from sexton.cluster.leases import ExpiredLease, LeaseWatch
+from sexton.cluster.view import ClusterView
+from sexton.ports.metastore import NO_LEADER, BrokerRow, BrokerStatus, PartitionRow
+
+ROWS_PER_ACTION_MAX = 1000
+"""Rows in one transaction: large enough to move a dead broker's partitions at once, small enough for its timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    allows_unclean: Callable[[str], bool]
+    """By topic name: `unclean.leader.election.enable`."""
+    rebalances_leaders: bool = True
+    """`auto.leader.rebalance.enable`."""
+    rebalance_interval_ms: int = 300_000
+    """`leader.imbalance.check.interval.seconds`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`claim_controller(own id, own epoch, expected_term)`"""
+
+    expected_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """`fence_broker`"""
+
+    lease: ExpiredLease
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePartitions:
+    """`update_partitions(rows, live)`. `why` is for the log."""
+
+    rows: Sequence[PartitionRow]
+    live: Mapping[int, int]
+    why: str
+
+
+Action = Claim | Fence | UpdatePartitions
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerMemory:
+    """What one call leaves for the next. It only saves work: with a new memory, everything is looked at again."""
+
+    checked_version: int = -1
+    """The view as of which no partition needed anything."""
+    rebalanced_ms: int | None = None
+
+
+def controller_steps(
+    view: ClusterView,
+    watch: LeaseWatch,
+    broker_id: int,
+    broker_epoch: int,
+    now_ms: int,
+    settings: ControllerSettings,
+    memory: ControllerMemory,
+) -> tuple[list[Action], ControllerMemory]:
+    """`now_ms` is monotonic. Ask again after the actions have been carried out: fencing a broker makes elections
+    due."""
+    own = view.broker(broker_id)
+    if own is None or own.epoch != broker_epoch or own.status is not BrokerStatus.ACTIVE:
+        return [], ControllerMemory()
+    if not _is_controller(view, own):
+        return ([] if _has_controller(view, watch, now_ms) else [_claim(view)]), ControllerMemory()
+    others = [row for row in view.live_brokers() if row.broker_id != broker_id]
+    actions: list[Action] = [Fence(lease) for lease in watch.expired(others, now_ms)]
+    rebalanced_ms = now_ms if memory.rebalanced_ms is None else memory.rebalanced_ms
+    if memory.checked_version != view.version:
+        updates = _updates(view, own, _needed_rows(view, settings), "elections and reassignments")
+        actions += updates
+        if not updates:
+            memory = replace(memory, checked_version=view.version)
+    if settings.rebalances_leaders and now_ms - rebalanced_ms >= settings.rebalance_interval_ms:
+        rebalanced_ms = now_ms
+        actions += _updates(view, own, _rebalanced_rows(view), "preferred leaders")
+    return actions, replace(memory, rebalanced_ms=rebalanced_ms)
+
+
+def _is_controller(view: ClusterView, own: BrokerRow) -> bool:
+    row = view.controller
+    return row is not None and (row.broker_id, row.broker_epoch) == (own.broker_id, own.epoch)
+
+
+def _has_controller(view: ClusterView, watch: LeaseWatch, now_ms: int) -> bool:
+    """One that shuts down is on its way out: another may take over at once."""
+    row = view.controller
+    broker = view.broker(row.broker_id) if row is not None else None
+    return (
+        row is not None
+        and broker is not None
+        and broker.epoch == row.broker_epoch
+        and broker.status in (BrokerStatus.STARTING, BrokerStatus.ACTIVE)
+        and not watch.has_run_out(broker, now_ms)
+    )
+
+
+def _claim(view: ClusterView) -> Claim:
+    return Claim(view.controller.term if view.controller is not None else 0)
+
+
+def _needed_rows(view: ClusterView, settings: ControllerSettings) -> Iterator[PartitionRow]:
+    """Most partitions need nothing, and this runs whenever anything in the cluster has changed: so they are passed over
+    quickly."""
+    brokers = view.brokers
+    active = {id_ for id_, broker in brokers.items() if broker.status is BrokerStatus.ACTIVE}
+    for row in view.partitions():
+        if row.leader in active and active.issuperset(row.isr) and not reassignment.is_in_progress(row):
+            continue
+        topic = view.topic_by_id(row.topic_id)
+        assert topic is not None
+        changed = elect(row, brokers)
+        if (changed or row).leader == NO_LEADER and settings.allows_unclean(topic.name):
+            changed = elect(row, brokers, unclean=True)
+        changed = reassignment.progress(changed or row, brokers) or changed
+        if changed is not None:
+            yield changed
+
+
+def _rebalanced_rows(view: ClusterView) -> Iterator[PartitionRow]:
+    for row in view.partitions():
+        if row.leader not in (row.replicas[0], NO_LEADER):
+            changed = elect_preferred(row, view.brokers)
+            if changed is not None:
+                yield changed
+
+
+def _updates(view: ClusterView, own: BrokerRow, rows: Iterator[PartitionRow], why: str) -> list[UpdatePartitions]:
+    all_rows = list(rows)
+    return [
+        UpdatePartitions(batch, {own.broker_id: own.epoch, **_leaders(batch, view.brokers)}, why)
+        for start in range(0, len(all_rows), ROWS_PER_ACTION_MAX)
+        if (batch := all_rows[start : start + ROWS_PER_ACTION_MAX])
+    ]
+
+
+def _leaders(rows: Sequence[PartitionRow], brokers: Brokers) -> dict[int, int]:
+    """Elected as the very processes that were seen alive."""
+    return {row.leader: brokers[row.leader].epoch for row in rows if row.leader != NO_LEADER}

@@ -1,0 +1,176 @@
+"""Who leads a partition. Each rule takes a row and the brokers as they are known, and returns the row to write, or
+None.
+
+What is written is compare-and-set on the row's partition epoch, so a decision based on an old row harms nobody.
+
+- A leader is an in-sync replica on an ACTIVE broker, the first one in the order of preference. A DRAINING broker leads
+  only if there is nobody else; a STARTING one is not elected, but keeps what it leads if nobody else can take it.
+- The leader epoch grows whenever the leader changes, to nobody too, and when the same leader starts again.
+- Fenced brokers leave the ISR, so that `acks=all` does not wait for them: but only if a member remains that is ACTIVE
+  or DRAINING. A STARTING member may yet find out that its disk has lost what it acknowledged; and if all members are
+  away, each of them has everything, and the first to come back may lead.
+- Unclean election (a leader that may lack acknowledged records) happens only if it is allowed; the new leader is then
+  the only one in sync.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from enum import Enum
+
+from sexton.cluster.incarnations import is_missing, known_incarnation, marked_as_missing
+from sexton.ports.metastore import NO_LEADER, BrokerRow, BrokerStatus, PartitionRow
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+Brokers = Mapping[int, BrokerRow]
+
+
+class LogState(Enum):
+    """What a broker that starts finds of a replica on its disk."""
+
+    COMPLETE = "complete"
+    """Everything it ever acknowledged: its topic flushes first, or the broker was stopped cleanly."""
+    UNCERTAIN = "uncertain"
+    """The log is there, but its last records may be gone with the page cache."""
+    LOST = "lost"
+    """There is no such log, or it is another one than the metastore knows."""
+
+
+def elect(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> PartitionRow | None:
+    """What the controller does whenever a broker changes: keeps a leader that can lead, else finds another."""
+    isr = _without_fenced(row, brokers)
+    leader = _best_leader(row, isr, brokers)
+    if leader == NO_LEADER and unclean:
+        forced = _unclean_leader(row, brokers)
+        if forced is not None:
+            return forced
+    return _changed(row, leader, isr)
+
+
+def elect_preferred(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
+    """Back to the first replica, if it is in sync and ACTIVE: it was placed first so that leaders are spread evenly."""
+    preferred = row.replicas[0]
+    if row.leader == preferred or not _can_lead(row, row.isr, brokers, preferred, BrokerStatus.ACTIVE):
+        return None
+    return _changed(row, preferred, _without_fenced(row, brokers))
+
+
+def elect_on_request(row: PartitionRow, brokers: Brokers, *, unclean: bool) -> PartitionRow:
+    """For ElectLeaders. An operator who asks for an unclean election gets it, whatever the topic's settings say."""
+    if (row.leader != NO_LEADER) if unclean else (row.leader == row.replicas[0]):
+        raise KafkaError(ErrorCode.election_not_needed, "the partition has the leader that the election would choose")
+    if unclean:
+        elected = elect(row, brokers, unclean=True)
+        if elected is None or elected.leader == NO_LEADER:
+            raise KafkaError(ErrorCode.eligible_leaders_not_available, "no replica's broker is active")
+        return elected
+    preferred = elect_preferred(row, brokers)
+    if preferred is None:
+        what = f"broker {row.replicas[0]} is not in sync or not active"
+        raise KafkaError(ErrorCode.preferred_leader_not_available, what)
+    return preferred
+
+
+def hand_over(row: PartitionRow, broker_id: int, brokers: Brokers) -> PartitionRow | None:
+    """What a broker that shuts down does to each of its partitions: another leads, and nobody waits for it any more.
+    Where no other member of the ISR is ACTIVE it stays as it is until the very end."""
+    isr = tuple(member for member in _without_fenced(row, brokers) if member != broker_id)
+    others = [id_ for id_ in row.replicas if _can_lead(row, isr, brokers, id_, BrokerStatus.ACTIVE)]
+    if not others or broker_id not in row.isr:
+        return None
+    return _changed(row, others[0] if row.leader == broker_id else row.leader, isr)
+
+
+def restart(
+    row: PartitionRow,
+    broker_id: int,
+    brokers: Brokers,
+    *,
+    log: LogState,
+    on_disk: uuid.UUID | None,
+    fresh: uuid.UUID,
+) -> PartitionRow | None:
+    """What a broker that (re)starts must write, before it becomes ACTIVE, to each row that names it as a replica.
+
+    `on_disk` is the id beside the log that was found; `fresh` is the id of the empty log that takes the place of a lost
+    one. A log that was marked as missing stays so until that very log is found, whatever `log` says."""
+    known = known_incarnation(row, broker_id)
+    if is_missing(row, broker_id):
+        log = LogState.UNCERTAIN if on_disk == known else LogState.LOST
+    others_in_sync = tuple(member for member in row.isr if member != broker_id)
+    incarnations = dict(row.incarnations)
+    isr = row.isr
+    if log is LogState.LOST:
+        if broker_id in row.isr and not others_in_sync:
+            incarnations[broker_id] = marked_as_missing(known or fresh)
+        else:
+            incarnations[broker_id] = fresh
+            isr = others_in_sync
+    else:
+        if on_disk is not None:
+            incarnations[broker_id] = on_disk
+        if log is LogState.UNCERTAIN and others_in_sync:
+            isr = others_in_sync
+    told = replace(row, incarnations=incarnations)
+    leader = row.leader
+    if leader in (broker_id, NO_LEADER):
+        leader = _best_leader(replace(told, leader=NO_LEADER), isr, brokers)
+        if leader == NO_LEADER and broker_id in isr and not is_missing(told, broker_id):
+            leader = broker_id
+    return _changed(told, leader, isr, starts_again=leader == broker_id, before=row)
+
+
+# How the rules above choose
+
+
+def _without_fenced(row: PartitionRow, brokers: Brokers) -> tuple[int, ...]:
+    remaining = tuple(id_ for id_ in row.isr if (broker := brokers.get(id_)) is not None and broker.is_live)
+    proven = (BrokerStatus.ACTIVE, BrokerStatus.DRAINING)
+    if any(brokers[id_].status in proven and not is_missing(row, id_) for id_ in remaining):
+        return remaining
+    return row.isr
+
+
+def _can_lead(row: PartitionRow, isr: tuple[int, ...], brokers: Brokers, broker_id: int, status: BrokerStatus) -> bool:
+    broker = brokers.get(broker_id)
+    return broker is not None and broker.status is status and broker_id in isr and not is_missing(row, broker_id)
+
+
+def _best_leader(row: PartitionRow, isr: tuple[int, ...], brokers: Brokers) -> int:
+    """The present leader is considered first, so that leadership moves only when it must."""
+    candidates = (row.leader, *row.replicas)
+    for status in (BrokerStatus.ACTIVE, BrokerStatus.DRAINING):
+        for broker_id in candidates:
+            if _can_lead(row, isr, brokers, broker_id, status):
+                return broker_id
+    return row.leader if _can_lead(row, isr, brokers, row.leader, BrokerStatus.STARTING) else NO_LEADER
+
+
+def _unclean_leader(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
+    """A replica that has some of the log rather than one whose log is missing. If it must be the latter, it starts from
+    nothing, and what it had is forgotten."""
+    active = [id_ for id_ in row.replicas if id_ in brokers and brokers[id_].status is BrokerStatus.ACTIVE]
+    lost: Callable[[int], bool] = lambda id_: is_missing(row, id_)  # noqa: E731
+    leader = next(iter(sorted(active, key=lost)), None)
+    if leader is None:
+        return None
+    incarnations = dict(row.incarnations)
+    if lost(leader):
+        del incarnations[leader]
+    return replace(row, leader=leader, isr=(leader,), leader_epoch=row.leader_epoch + 1, incarnations=incarnations)
+
+
+def _changed(
+    row: PartitionRow,
+    leader: int,
+    isr: tuple[int, ...],
+    *,
+    starts_again: bool = False,
+    before: PartitionRow | None = None,
+) -> PartitionRow | None:
+    assert isr, "the last member never leaves the ISR"
+    leader_epoch = row.leader_epoch + (1 if starts_again or leader != row.leader else 0)
+    changed = replace(row, leader=leader, isr=isr, leader_epoch=leader_epoch)
+    return None if changed == (before or row) else changed

@@ -1,0 +1,89 @@
+"""Moving replicas from broker to broker while the partition is in use (KIP-455).
+
+A reassignment has three stages. It starts: the row names old and new replicas together (new ones first, `adding` and
+`removing` say which is which). New replicas copy the log and join the ISR as any follower does. When all replicas that
+are to stay are in sync, it ends: the removed ones leave replicas and ISR, and if one of them leads, another is elected.
+The row holds everything, so any controller can go on with it, and a second request replaces the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from sexton.cluster.elections import Brokers, elect
+from sexton.cluster.placement import check_assignment
+from sexton.ports.metastore import NO_LEADER, PartitionRow
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+
+def is_in_progress(row: PartitionRow) -> bool:
+    return bool(row.adding or row.removing)
+
+
+def in_progress(rows: Iterable[PartitionRow]) -> Iterator[PartitionRow]:
+    """For ListPartitionReassignments."""
+    return (row for row in rows if is_in_progress(row))
+
+
+def start(row: PartitionRow, target: Sequence[int], brokers: Brokers) -> PartitionRow | None:
+    """The row to write; None if the target is what is already there or on its way.
+
+    A reassignment under way is replaced: replicas that it was adding and that are not wanted any more go again. (Kafka
+    lets them stay as `removing` until the end. The effect is the same, and ours needs them for nothing.)"""
+    check_assignment(target, brokers)
+    if is_in_progress(row) and tuple(target) == tuple(id_ for id_ in row.replicas if id_ not in row.removing):
+        return None
+    base = tuple(id_ for id_ in row.replicas if id_ not in row.adding)
+    isr = row.isr
+    dropped = tuple(id_ for id_ in row.adding if id_ not in target)
+    if dropped and any(id_ not in dropped for id_ in row.isr):
+        isr = tuple(id_ for id_ in row.isr if id_ not in dropped)
+    elif dropped:
+        base = (*base, *(id_ for id_ in dropped if id_ in row.isr))  # what only they have must be copied first
+    removing = tuple(id_ for id_ in base if id_ not in target)
+    changed = replace(
+        row,
+        replicas=(*target, *removing),
+        isr=isr,
+        adding=tuple(id_ for id_ in target if id_ not in base),
+        removing=removing,
+    )
+    changed = progress(changed, brokers) or _elected(changed, brokers)
+    return None if changed == row else changed
+
+
+def progress(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
+    """Ends the reassignment if it can end; None while it cannot."""
+    if not is_in_progress(row):
+        return None
+    replicas = tuple(id_ for id_ in row.replicas if id_ not in row.removing)
+    isr = tuple(id_ for id_ in row.isr if id_ not in row.removing)
+    if not isr or any(id_ not in isr for id_ in replicas):
+        return None
+    return _elected(_settled(row, replicas, isr), brokers)
+
+
+def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> PartitionRow:
+    """Back to the replicas from before. If only new ones are in sync, that would be an unclean election."""
+    if not is_in_progress(row):
+        raise KafkaError(ErrorCode.no_reassignment_in_progress, "the partition is not being reassigned")
+    replicas = tuple(id_ for id_ in row.replicas if id_ not in row.adding)
+    isr = tuple(id_ for id_ in row.isr if id_ not in row.adding)
+    if not isr and not unclean:
+        what = "only the new replicas are in sync: going back needs an unclean election"
+        raise KafkaError(ErrorCode.invalid_replica_assignment, what)
+    return _elected(_settled(row, replicas, isr or replicas[:1]), brokers)
+
+
+def _settled(row: PartitionRow, replicas: tuple[int, ...], isr: tuple[int, ...]) -> PartitionRow:
+    return replace(row, replicas=replicas, isr=isr, adding=(), removing=())
+
+
+def _elected(row: PartitionRow, brokers: Brokers) -> PartitionRow:
+    """A leader that is no longer a replica leads no longer; ids of logs that are no longer replicas' are forgotten."""
+    known = {id_: incarnation for id_, incarnation in row.incarnations.items() if id_ in row.replicas}
+    row = replace(row, incarnations=known)
+    if row.leader == NO_LEADER or row.leader in row.isr:
+        return row
+    return elect(row, brokers) or row
