@@ -1,0 +1,135 @@
+"""What the admin APIs have in common: how a change is made, and how its failure is told.
+
+Any broker carries out admin requests itself, by compare-and-set on the metastore. Somebody else may have changed the
+same rows meanwhile; then the broker catches up, looks again and decides again, a bounded number of times. Before it
+answers "done" it catches up once more, so that a client that asks it next sees the change.
+
+**With the metastore away** the outcome is unknown, and the client should try again. NOT_CONTROLLER makes Java's client
+and kafka-python do so by themselves. REQUEST_TIMED_OUT must not be the answer to CreateTopics, DeleteTopics and
+CreatePartitions: librdkafka takes it for success, because Kafka once said so when it had begun but not finished. It is
+right for the others, whose clients leave retrying to their user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sexton.cluster.topics import check_topic_name
+from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, StaleError
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.cluster.view import ClusterView
+
+T = TypeVar("T")
+Answer = dict[str, Any]
+
+ATTEMPTS_MAX = 8
+"""Each lost race means that somebody else's change went through; more than this in a row is not bad luck."""
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+METADATA_TOPIC = "__cluster_metadata"
+
+NO_AUTHORIZED_OPERATIONS = -(2**31)
+"""What Kafka says when nobody asked."""
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+"""Every operation there is on a topic, on the cluster (Kafka's numbers): with no access rules, all are allowed."""
+
+
+async def make_change(broker: Broker, attempt: Callable[[], Awaitable[T]], if_away: ErrorCode) -> T:
+    """Runs `attempt`, which decides by the view and writes, until it is not too late; then catches up."""
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            try:
+                result = await attempt()
+            except StaleError:
+                await broker.catch_up()
+                continue
+        except MetastoreUnavailableError as error:
+            raise KafkaError(if_away, f"The metastore does not answer ({error}). Try again") from error
+        await catch_up_if_possible(broker)
+        return result
+    raise KafkaError(if_away, "Others kept changing the same thing. Try again")
+
+
+async def catch_up_if_possible(broker: Broker) -> None:
+    """After a change that was made: that the metastore has gone away since does not make it undone."""
+    with suppress(MetastoreUnavailableError):
+        await broker.catch_up()
+
+
+def failure(error: KafkaError) -> Answer:
+    return {"error_code": error.code, "error_message": error.message or None}
+
+
+SUCCESS: Answer = {"error_code": ErrorCode.none, "error_message": None}
+
+
+async def outcome(change: Awaitable[object]) -> Answer:
+    """The error fields that Kafka's admin answers end with."""
+    try:
+        await change
+    except KafkaError as error:
+        return failure(error)
+    return SUCCESS
+
+
+def repeated(names: Iterable[T]) -> frozenset[T]:
+    """Those that occur more than once."""
+    seen: set[T] = set()
+    twice: set[T] = set()
+    for name in names:
+        (twice if name in seen else seen).add(name)
+    return frozenset(twice)
+
+
+def is_valid_topic_name(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except KafkaError:
+        return False
+    return True
+
+
+def cluster_id_text(cluster_id: uuid.UUID) -> str:
+    """As Kafka writes ids: URL-safe base64 without padding."""
+    return urlsafe_b64encode(cluster_id.bytes).decode().rstrip("=")
+
+
+def is_serving(row: BrokerRow | None) -> bool:
+    """Whether clients can be sent to it: it has joined, and has not left."""
+    return row is not None and row.status in (BrokerStatus.ACTIVE, BrokerStatus.DRAINING)
+
+
+def serving_brokers(view: ClusterView) -> list[BrokerRow]:
+    return [row for row in view.live_brokers() if is_serving(row)]
+
+
+def controller_id(broker: Broker) -> int:
+    """Any broker does what a controller is asked to do, so each names itself: nothing depends on one of them."""
+    own = broker.config.node_id
+    serving = [row.broker_id for row in serving_brokers(broker.view)]
+    return own if own in serving or not serving else serving[0]
+
+
+async def before_deadline(broker: Broker, condition: Callable[[], bool], timeout_ms: int) -> bool:
+    """Polls until the condition holds. False if it did not within the time."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            while not condition():
+                await asyncio.sleep(POLL_MS / 1000)
+                await catch_up_if_possible(broker)
+    except TimeoutError:
+        return condition()
+    return True
+
+
+POLL_MS = 50
+"""While a client waits for partitions to have leaders."""

@@ -1,0 +1,79 @@
+"""AlterPartitionReassignments, versions 0 and 1 (KIP-455): moves replicas to other brokers, or, with null, moves back.
+
+The answer says that the move has begun; ListPartitionReassignments says what is still under way. A move that only
+changes the order of replicas, or removes some, ends at once.
+
+Deviations from Kafka: none known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sexton.broker.admin import Answer, make_change, outcome
+from sexton.broker.topics import with_incarnations
+from sexton.cluster import reassignment
+from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow, StaleError
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 45
+VERSIONS = (0, 1)
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    may_change_factor = getattr(body, "allow_replication_factor_change", True)
+    responses = []
+    try:
+        # Java's client tries again after a NOT_CONTROLLER of the whole request, not of a partition.
+        await broker.catch_up()
+    except MetastoreUnavailableError as error:
+        return {"error_code": ErrorCode.not_controller, "error_message": f"The metastore does not answer ({error})"}
+    for topic in body.topics:
+        partitions = []
+        for asked in topic.partitions:
+            made = await outcome(_reassign(broker, topic.name, asked, may_change_factor))
+            partitions.append({"partition_index": asked.partition_index, **made})
+        responses.append({"name": topic.name, "partitions": partitions})
+    return {
+        "error_code": ErrorCode.none,
+        "allow_replication_factor_change": may_change_factor,
+        "responses": responses,
+    }
+
+
+async def _reassign(broker: Broker, topic: str, asked: Any, may_change_factor: bool) -> None:
+    async def attempt() -> None:
+        if broker.view.topic(topic) is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {topic}.")
+        row = broker.view.partition(topic, asked.partition_index)
+        if row is None:
+            what = f"Unable to find partition {topic}:{asked.partition_index}."
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, what)
+        changed = _changed(broker, topic, row, asked.replicas, may_change_factor)
+        if changed is not None:
+            (stored,) = await broker.metastore.update_partitions([with_incarnations(changed, broker.rng)])
+            if stored is None:
+                raise StaleError("the partition changed meanwhile")
+
+    await make_change(broker, attempt, ErrorCode.not_controller)
+
+
+def _changed(
+    broker: Broker, topic: str, row: PartitionRow, target: tuple[int, ...] | None, may_change_factor: bool
+) -> PartitionRow | None:
+    brokers = broker.view.brokers
+    if target is None:
+        unclean = broker.topic_config(topic).unclean_leader_election_enable
+        return reassignment.cancel(row, brokers, unclean=unclean)
+    kept = [id_ for id_ in row.replicas if id_ not in row.adding]
+    if not may_change_factor and len(target) != len(kept):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"The replication factor is changed from {len(kept)} to {len(target)}",
+        )
+    return reassignment.start(row, target, brokers)

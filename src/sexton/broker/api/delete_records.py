@@ -1,0 +1,58 @@
+"""DeleteRecords, versions 0 to 2: records below an offset go; -1 means all up to the high watermark.
+
+The leader moves its log start; followers take it over with their next fetch, and the answer does not wait for them.
+
+Deviations from Kafka: the low watermark is the leader's new log start. Kafka waits until all live replicas have
+followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from sexton.broker.admin import INTERNAL_TOPICS, Answer
+from sexton.broker.request import milliseconds
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 21
+VERSIONS = (0, 2)
+
+NO_LOW_WATERMARK = -1
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    topics = []
+    timeout_ms = milliseconds(request.body.timeout)
+    for topic in request.body.topics:
+        partitions = []
+        for asked in topic.partitions:
+            low_watermark, error = NO_LOW_WATERMARK, ErrorCode.none
+            try:
+                low_watermark = await _delete(broker, topic.name, asked.partition_index, asked.offset, timeout_ms)
+            except KafkaError as failed:
+                error = failed.code
+            partitions.append(
+                {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": error}
+            )
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+async def _delete(broker: Broker, topic: str, partition: int, offset: int, timeout_ms: int) -> int:
+    if broker.view.partition(topic, partition) is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    if topic in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"Cannot delete records of internal topic {topic}")
+    replica = broker.replicas.leader(topic, partition)
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await replica.delete_records(offset)
+    except TimeoutError:
+        raise KafkaError(ErrorCode.request_timed_out) from None
+    except OSError as error:
+        raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error

@@ -1,0 +1,47 @@
+"""DescribeLogDirs, versions 1 to 5: this broker's data folder, its room, and the size of each replica in it.
+
+Deviations from Kafka: a broker has one folder. Nothing is ever moved between folders, so there are no future replicas,
+and no folder is cordoned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.admin import Answer
+from sexton.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+    from sexton.replication.replica import Replica
+
+API_KEY = 35
+VERSIONS = (1, 5)
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    asked = request.body.topics
+    wanted = None if asked is None else {(topic.topic, index) for topic in asked for index in topic.partitions}
+    topics: dict[str, list[Answer]] = {}
+    for replica in sorted(broker.replicas.all(), key=lambda replica: (replica.topic, replica.partition)):
+        if wanted is None or (replica.topic, replica.partition) in wanted:
+            topics.setdefault(replica.topic, []).append(_describe(replica))
+    folder = broker.config.log_dir
+    result: Answer = {"error_code": ErrorCode.none, "log_dir": folder}
+    try:
+        result["usable_bytes"], result["total_bytes"] = broker.disk.free_bytes(folder)
+    except OSError:
+        return {"results": [{"error_code": ErrorCode.kafka_storage_error, "log_dir": folder}]}
+    result["topics"] = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+    return {"error_code": ErrorCode.none, "results": [result]}
+
+
+def _describe(replica: Replica) -> Answer:
+    """The lag is what the replica holds less than the high watermark it knows, as Kafka counts it."""
+    return {
+        "partition_index": replica.partition,
+        "partition_size": replica.log.size_bytes,
+        "offset_lag": max(0, replica.high_watermark - replica.log.end_offset),
+        "is_future_key": False,
+    }

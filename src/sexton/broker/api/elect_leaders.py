@@ -1,0 +1,71 @@
+"""ElectLeaders, versions 0 to 2: makes the preferred replica lead, or, from version 1, elects an unclean leader.
+
+Null topics means all partitions; then those that need no election are not in the answer.
+
+Deviations from Kafka: an unclean election that is asked for is carried out whatever the topic's settings say, as in
+Kafka's KRaft mode.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.admin import SUCCESS, Answer, failure, make_change
+from sexton.cluster.elections import elect_on_request
+from sexton.ports.metastore import StaleError
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 43
+VERSIONS = (0, 2)
+
+PREFERRED = 0
+UNCLEAN = 1
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    election_type = getattr(body, "election_type", PREFERRED)
+    if election_type not in (PREFERRED, UNCLEAN):
+        return {"error_code": ErrorCode.invalid_request}
+    results: dict[str, list[Answer]] = {}
+    for topic, partition in _wanted(broker, request):
+        try:
+            made = await _elect(broker, topic, partition, unclean=election_type == UNCLEAN)
+        except KafkaError as error:
+            if error.code is ErrorCode.election_not_needed and body.topic_partitions is None:
+                continue
+            made = failure(error)
+        results.setdefault(topic, []).append({"partition_id": partition, **made})
+    return {
+        "error_code": ErrorCode.none,
+        "replica_election_results": [{"topic": name, "partition_result": found} for name, found in results.items()],
+    }
+
+
+def _wanted(broker: Broker, request: Request) -> list[tuple[str, int]]:
+    asked = request.body.topic_partitions
+    if asked is not None:
+        return [(topic.topic, partition) for topic in asked for partition in topic.partitions]
+    return [
+        (topic.name, row.partition)
+        for topic in sorted(broker.view.topics(), key=lambda topic: topic.name)
+        for row in broker.view.partitions_of(topic.topic_id)
+    ]
+
+
+async def _elect(broker: Broker, topic: str, partition: int, *, unclean: bool) -> Answer:
+    async def attempt() -> None:
+        row = broker.view.partition(topic, partition)
+        if row is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{partition}")
+        elected = elect_on_request(row, broker.view.brokers, unclean=unclean)
+        (stored,) = await broker.metastore.update_partitions([elected])
+        if stored is None:
+            raise StaleError("the partition changed meanwhile")
+
+    await make_change(broker, attempt, ErrorCode.request_timed_out)
+    return SUCCESS

@@ -1,0 +1,56 @@
+"""IncrementalAlterConfigs, versions 0 and 1: sets, removes, and appends to or takes from settings.
+
+The changes to one resource are made together or not at all. A broker's settings are changed at that broker, those for
+all brokers (the empty name) at any.
+
+Deviations from Kafka:
+- A name that nobody knows is refused everywhere; Kafka keeps unknown names in a broker's settings.
+- What Sexton does not do is refused with INVALID_CONFIG and a reason: compression other than the producer's,
+  preallocation, flushing by interval or count.
+- There are no broker loggers to set at run time, and no client metrics (INVALID_REQUEST).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sexton.broker.admin import Answer, outcome, repeated
+from sexton.broker.api.alter_configs import check_entries
+from sexton.broker.resources import Operation, Settings, apply_operation, change_settings, resource_of
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 44
+VERSIONS = (0, 1)
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    asked = request.body.resources
+    twice = repeated((resource.resource_type, resource.resource_name) for resource in asked)
+    responses = []
+    for resource in asked:
+        key = (resource.resource_type, resource.resource_name)
+        made = await outcome(_change(broker, resource, key in twice, request.body.validate_only))
+        responses.append({**made, "resource_type": key[0], "resource_name": key[1]})
+    return {"responses": responses}
+
+
+async def _change(broker: Broker, resource: Any, is_repeated: bool, validate_only: bool) -> None:
+    entries = resource.configs
+    null_names = [e.name for e in entries if e.value is None and e.config_operation != Operation.DELETE]
+    check_entries(entries, is_repeated, null_names)
+    for entry in entries:
+        if entry.config_operation not in set(Operation):
+            raise KafkaError(ErrorCode.invalid_request, f"Unknown operations type {entry.config_operation}")
+    target = resource_of(broker, resource.resource_type, resource.resource_name)
+
+    def change(before: Settings) -> Settings:
+        after = dict(before)
+        for entry in entries:
+            apply_operation(target, after, entry.name, entry.config_operation, entry.value)
+        return after
+
+    await change_settings(broker, target, change, validate_only=validate_only)

@@ -1,0 +1,149 @@
+"""Metadata, versions 0 to 13: the brokers, and topics with their partitions, replicas and leaders.
+
+All topics (null; before version 1 an empty list), by name, or from version 12 by id. What is told is this broker's
+view, usually `metadata.poll.ms` behind the metastore at most. A topic that does not exist is created if the client and
+`auto.create.topics.enable` allow it, and the answer waits for that.
+
+Deviations from Kafka:
+- Auto-creation is finished before the answer, which then describes the new topic; Kafka answers
+  UNKNOWN_TOPIC_OR_PARTITION and lets the client ask again. If creation fails, the topic's error says why.
+- The controller is the broker that was asked: every broker can do what a controller is asked to do.
+- A partition whose leader is being fenced has no leader (LEADER_NOT_AVAILABLE) at once.
+- There are no access rules: whoever asks for authorized operations is told all of them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sexton.broker.admin import (
+    CLUSTER_OPERATIONS,
+    INTERNAL_TOPICS,
+    NO_AUTHORIZED_OPERATIONS,
+    TOPIC_OPERATIONS,
+    Answer,
+    cluster_id_text,
+    controller_id,
+    is_serving,
+    is_valid_topic_name,
+    serving_brokers,
+)
+from sexton.broker.topics import ensure_topic
+from sexton.ports.metastore import NO_LEADER, PartitionRow, TopicRow
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+    from sexton.cluster.view import ClusterView
+
+API_KEY = 3
+VERSIONS = (0, 13)
+
+TOPIC_IDS_SINCE = 12
+
+
+def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+    body = request.body
+    wanted = body.topics
+    if wanted is None or (request.version == 0 and not wanted):
+        found = sorted(broker.view.topics(), key=lambda topic: topic.name)
+        return _answer(broker, request, [_known(broker.view, topic, request.version) for topic in found])
+    if request.version < TOPIC_IDS_SINCE and any(_names_by_id(topic) for topic in wanted):
+        topics = [_unknown(topic.name, ErrorCode.invalid_request, topic.topic_id) for topic in wanted]
+        return _answer(broker, request, topics)
+    ids = list(dict.fromkeys(topic.topic_id for topic in wanted if getattr(topic, "topic_id", None) is not None))
+    if ids:
+        return _answer(broker, request, [_by_id(broker.view, topic_id, request.version) for topic_id in ids])
+    names = list(dict.fromkeys(topic.name for topic in wanted if topic.name is not None))
+    missing = [name for name in names if broker.view.topic(name) is None]
+    may_create = broker.config.auto_create_topics_enable and getattr(body, "allow_auto_topic_creation", True)
+    if missing and may_create:
+        return _create_and_answer(broker, request, names, missing)
+    return _answer(broker, request, [_by_name(broker.view, name, request.version) for name in names])
+
+
+def _names_by_id(topic: Any) -> bool:
+    return topic.name is None or getattr(topic, "topic_id", None) is not None
+
+
+async def _create_and_answer(broker: Broker, request: Request, names: Sequence[str], missing: Sequence[str]) -> Answer:
+    errors: dict[str, ErrorCode] = {}
+    for name in missing:
+        try:
+            await ensure_topic(broker, name)
+        except KafkaError as error:
+            errors[name] = error.code
+    topics = [
+        _unknown(name, errors[name]) if name in errors else _by_name(broker.view, name, request.version)
+        for name in names
+    ]
+    return _answer(broker, request, topics)
+
+
+def _answer(broker: Broker, request: Request, topics: list[Answer]) -> Answer:
+    body = request.body
+    if getattr(body, "include_topic_authorized_operations", False):
+        for topic in topics:
+            topic["topic_authorized_operations"] = TOPIC_OPERATIONS
+    asked = getattr(body, "include_cluster_authorized_operations", False)
+    return {
+        "brokers": [
+            {"node_id": row.broker_id, "host": row.host, "port": row.port, "rack": row.rack}
+            for row in serving_brokers(broker.view)
+        ],
+        "cluster_id": cluster_id_text(broker.cluster_id),
+        "controller_id": controller_id(broker),
+        "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NO_AUTHORIZED_OPERATIONS,
+    }
+
+
+def _by_name(view: ClusterView, name: str, version: int) -> Answer:
+    topic = view.topic(name)
+    if topic is not None:
+        return _known(view, topic, version)
+    is_valid = is_valid_topic_name(name)
+    return _unknown(name, ErrorCode.unknown_topic_or_partition if is_valid else ErrorCode.invalid_topic_exception)
+
+
+def _by_id(view: ClusterView, topic_id: uuid.UUID, version: int) -> Answer:
+    topic = view.topic_by_id(topic_id)
+    return _unknown(None, ErrorCode.unknown_topic_id, topic_id) if topic is None else _known(view, topic, version)
+
+
+def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID | None = None) -> Answer:
+    return {"error_code": error, "name": name, "topic_id": topic_id, "is_internal": name in INTERNAL_TOPICS}
+
+
+def _known(view: ClusterView, topic: TopicRow, version: int) -> Answer:
+    rows = view.partitions_of(topic.topic_id)
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [describe_partition(view, row, hides_absent=version == 0) for row in rows],
+    }
+
+
+def describe_partition(view: ClusterView, row: PartitionRow, *, hides_absent: bool = False) -> Answer:
+    """With `hides_absent`, as version 0 has it: replicas that are away are left out, which is an error of its own."""
+    offline = [replica for replica in row.replicas if not is_serving(view.broker(replica))]
+    replicas, isr = list(row.replicas), list(row.isr)
+    error = ErrorCode.none
+    if hides_absent and offline:
+        replicas, isr = ([r for r in kept if r not in offline] for kept in (replicas, isr))
+        error = ErrorCode.replica_not_available
+    has_leader = row.leader != NO_LEADER and is_serving(view.broker(row.leader))
+    return {
+        "error_code": error if has_leader else ErrorCode.leader_not_available,
+        "partition_index": row.partition,
+        "leader_id": row.leader if has_leader else NO_LEADER,
+        "leader_epoch": row.leader_epoch,
+        "replica_nodes": replicas,
+        "isr_nodes": isr,
+        "offline_replicas": offline,
+    }

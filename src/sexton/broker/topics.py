@@ -1,0 +1,157 @@
+"""How topics come into being: by CreateTopics, by a client that asks for one, or because the cluster itself needs one.
+
+What a new topic looks like is decided in `sexton.cluster.topics`; here it is written, and waited for.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from sexton.broker.admin import INTERNAL_TOPICS, METADATA_TOPIC, before_deadline, is_serving, make_change
+from sexton.cluster.incarnations import new_id
+from sexton.cluster.settings import BadSettingError, check_topic
+from sexton.cluster.topics import check_topic_name, new_topic_rows
+from sexton.ports.metastore import AlreadyExistsError, PartitionRow, TopicRow
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.config import BrokerConfig
+
+OFFSETS_TOPIC = "__consumer_offsets"
+USE_DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """What somebody wants. USE_DEFAULT leaves a number to the broker's settings; `assignments`, if any, says all."""
+
+    name: str
+    partitions_count: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+async def create_topic(
+    broker: Broker, wanted: NewTopic, *, validate_only: bool = False
+) -> tuple[TopicRow, Sequence[PartitionRow]]:
+    """Makes the topic, and returns when this broker sees it. With `validate_only`, what would have been made."""
+
+    async def attempt() -> tuple[TopicRow, Sequence[PartitionRow]]:
+        topic, rows = plan_topic(broker, wanted)
+        if not validate_only:
+            try:
+                await broker.metastore.create_topic(topic, rows, wanted.settings)
+            except AlreadyExistsError as error:
+                await broker.catch_up()
+                raise _already_exists(wanted.name) from error
+        return topic, rows
+
+    if validate_only:
+        return await attempt()
+    return await make_change(broker, attempt, ErrorCode.not_controller)
+
+
+async def ensure_topic(broker: Broker, name: str) -> None:
+    """Creates a topic that a client, or the cluster itself, asks for without having made it. It may exist already."""
+    wanted = NewTopic(name)
+    if name == OFFSETS_TOPIC:
+        wanted = offsets_topic(broker)
+    try:
+        await create_topic(broker, wanted)
+    except KafkaError as error:
+        if error.code is ErrorCode.topic_already_exists:
+            return
+        if error.code is ErrorCode.not_controller:  # a passing state, in the words that consumers and producers know
+            raise KafkaError(ErrorCode.leader_not_available, error.message) from error
+        raise
+
+
+def offsets_topic(broker: Broker) -> NewTopic:
+    """The internal topic that holds committed offsets, with Kafka's settings."""
+    return NewTopic(
+        OFFSETS_TOPIC,
+        broker.config.offsets_topic_num_partitions,
+        broker.config.offsets_topic_replication_factor,
+        settings={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(broker.config.offsets_topic_segment_bytes),
+        },
+    )
+
+
+def plan_topic(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, list[PartitionRow]]:
+    """The rows to write, in Kafka's order of complaints: name, existence, settings, numbers, brokers."""
+    existing = list(broker.view.topic_names())
+    check_topic_name(wanted.name, existing)
+    if wanted.name == METADATA_TOPIC:
+        raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+    if broker.view.topic(wanted.name) is not None:
+        raise _already_exists(wanted.name)
+    _check_settings(broker, wanted.settings)
+    partitions_count, replication_factor = _numbers(broker.config, wanted)
+    return new_topic_rows(
+        wanted.name,
+        partitions_count,
+        replication_factor,
+        broker.view.brokers,
+        broker.rng,
+        assignments=wanted.assignments,
+        existing=existing,
+        is_internal=wanted.name in INTERNAL_TOPICS,
+    )
+
+
+def with_incarnations(row: PartitionRow, rng: random.Random) -> PartitionRow:
+    """An id for every replica that has none: those that are new."""
+    missing = {id_: new_id(rng) for id_ in row.replicas if id_ not in row.incarnations}
+    return replace(row, incarnations={**row.incarnations, **missing}) if missing else row
+
+
+async def wait_for_leaders(broker: Broker, topic_id: uuid.UUID, timeout_ms: int) -> None:
+    """Until every partition has a leader that serves, as this broker sees it, or the topic is gone again."""
+
+    def have_leaders() -> bool:
+        rows = broker.view.partitions_of(topic_id)
+        return all(is_serving(broker.view.broker(row.leader)) for row in rows)
+
+    if not await before_deadline(broker, have_leaders, timeout_ms):
+        raise KafkaError(ErrorCode.request_timed_out, "The topic exists, but not all partitions have a leader yet.")
+
+
+def _check_settings(broker: Broker, settings: Mapping[str, str]) -> None:
+    try:
+        check_topic(broker.view, broker.config.static, broker.config.node_id, settings)
+    except BadSettingError as error:
+        raise KafkaError(ErrorCode.invalid_config, str(error)) from error
+
+
+def _numbers(config: BrokerConfig, wanted: NewTopic) -> tuple[int, int]:
+    """Partitions and replicas. Given replicas leave nothing to say about numbers."""
+    count, factor = wanted.partitions_count, wanted.replication_factor
+    if wanted.assignments:
+        for value, what in ((factor, "replication factor"), (count, "numPartitions")):
+            if value != USE_DEFAULT:
+                what = f"A manual partition assignment was specified, but {what} was not set to -1."
+                raise KafkaError(ErrorCode.invalid_request, what)
+        return count, factor
+    if factor == 0 or factor < USE_DEFAULT:
+        what = "Replication factor must be larger than 0, or -1 to use the default value."
+        raise KafkaError(ErrorCode.invalid_replication_factor, what)
+    if count == 0 or count < USE_DEFAULT:
+        what = "Number of partitions was set to an invalid non-positive value."
+        raise KafkaError(ErrorCode.invalid_partitions, what)
+    return (
+        config.num_partitions if count == USE_DEFAULT else count,
+        config.default_replication_factor if factor == USE_DEFAULT else factor,
+    )
+
+
+def _already_exists(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
