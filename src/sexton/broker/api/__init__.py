@@ -1,0 +1,37 @@
+"""One module per API key. Each has API_KEY, VERSIONS (lowest, highest) and `handle(broker, request)`, and opens with
+what it does and where it differs from Kafka. A module that is in this package is offered to clients; there is no
+other list. Modules without an API_KEY are helpers.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from sexton.broker.request import Handler
+
+API_VERSIONS_KEY = 18
+
+
+class ApiModule(Protocol):
+    API_KEY: int
+    VERSIONS: tuple[int, int]
+    handle: Handler
+
+
+@cache
+def modules() -> Mapping[int, ApiModule]:
+    """By API key, in its order."""
+    found: dict[int, ApiModule] = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = import_module(f"{__name__}.{info.name}")
+        if hasattr(module, "API_KEY"):
+            api = cast(ApiModule, module)
+            assert api.API_KEY not in found, f"two modules for API key {api.API_KEY}"
+            found[api.API_KEY] = api
+    return MappingProxyType(dict(sorted(found.items())))

@@ -1,0 +1,88 @@
+"""ListOffsets: the offset at a time, or at one of a few special places.
+
+Versions 1 to 11. Answered by the leader; replica id -2 (debugging) by any replica. With isolation level
+read_committed the latest offset is the last stable one. All data is local, so the earliest local offset is the
+earliest one (KIP-405), and those in or on their way to remote storage are unknown (-1). A leader that does not know
+yet how far its predecessors had committed says OFFSET_NOT_AVAILABLE (KIP-207), for otherwise the latest offset could
+go back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sexton.broker.request import Answer, Request
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.replication.replica import Replica
+
+API_KEY = 2
+VERSIONS = (1, 11)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
+
+_SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_DEBUGGING = -2
+_READ_COMMITTED = 1
+_OFFSET_NOT_AVAILABLE_SINCE = 5
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_offset_of(broker, request, topic.name, asked) for asked in topic.partitions],
+            }
+            for topic in request.body.topics
+        ]
+    }
+
+
+def _offset_of(broker: Broker, request: Request, topic: str, asked: Any) -> dict[str, int]:
+    version = request.version
+    try:
+        if asked.timestamp < EARLIEST and version < _SINCE_VERSION.get(asked.timestamp, 1 << 15):
+            raise KafkaError(ErrorCode.unsupported_version)
+        replica = broker.replicas.local(topic, asked.partition_index)
+        replica.check_epoch(asked.current_leader_epoch if version >= 4 else -1)
+        if request.body.replica_id != _DEBUGGING:
+            replica.check_serving_as_leader()
+        read_committed = version >= 2 and request.body.isolation_level == _READ_COMMITTED
+        timestamp_ms, offset, epoch = _find(replica, asked.timestamp, read_committed, version)
+    except KafkaError as error:
+        return {"partition_index": asked.partition_index, "error_code": error.code}
+    except OSError:
+        return {"partition_index": asked.partition_index, "error_code": ErrorCode.kafka_storage_error}
+    return {
+        "partition_index": asked.partition_index,
+        "timestamp": timestamp_ms,
+        "offset": offset,
+        "leader_epoch": epoch,
+    }
+
+
+def _find(replica: Replica, timestamp: int, read_committed: bool, version: int) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch), each -1 if there is none."""
+    log = replica.log
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, log.start_offset, log.epochs.epoch_of(log.start_offset)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return -1, -1, -1
+    _check_settled(replica, version)
+    end_offset = replica.last_stable_offset if read_committed else replica.high_watermark
+    if timestamp == LATEST:
+        return -1, end_offset, replica.leader_epoch
+    found = log.offset_of_max_timestamp(end_offset) if timestamp < 0 else log.offset_for_time(timestamp, end_offset)
+    return (-1, -1, -1) if found is None else (found.timestamp_ms, found.offset, found.leader_epoch)
+
+
+def _check_settled(replica: Replica, version: int) -> None:
+    if not replica.is_leader:
+        return
+    found = replica.log.epochs.end_offset_of(replica.leader_epoch - 1, replica.log.end_offset)
+    if found is not None and replica.high_watermark < found[1]:
+        code = ErrorCode.offset_not_available
+        raise KafkaError(code if version >= _OFFSET_NOT_AVAILABLE_SINCE else ErrorCode.leader_not_available)

@@ -1,0 +1,326 @@
+"""One client's connection: requests in, answers out in the same order.
+
+Requests that arrived together are all started before anything is sent, and what can be answered then leaves together.
+A request that must wait holds back the answers behind it, not the work. Four things make the connection stop reading,
+so that a client is slowed down by its own TCP window and the broker's memory stays bounded:
+
+- too many of its requests wait (IN_FLIGHT_MAX);
+- it does not read its answers (the backlog is above HIGH_BACKLOG_BYTES);
+- a request is too large for what is left of the broker's memory for requests (`Budget`);
+- it has had its turn (REQUESTS_PER_TURN_MAX): others go first.
+
+What has been received but not looked at is kept, at most one chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from sexton.broker.request import DropConnectionError, Encoded
+from sexton.ports.network import HIGH_BACKLOG_BYTES, Connection, Part
+from sexton.protocol.errors import KafkaError
+from sexton.protocol.frames import FrameReader, FrameSizeError
+from sexton.protocol.messages import MalformedMessageError
+
+if TYPE_CHECKING:
+    from sexton.broker.dispatch import Dispatch
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX = 100
+"""Requests of one connection that wait for something. Kafka's own clients send five at most."""
+
+REQUESTS_PER_TURN_MAX = 256
+SEND_BYTES_MAX = 1 << 17
+"""Small answers are gathered up to this before they are handed to the network."""
+
+
+class _Slot:
+    """An answer's place in the queue."""
+
+    __slots__ = ("encode", "future", "held_bytes", "is_ready", "parts")
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self.parts: Encoded | None = None
+        self.held_bytes = 0
+        self.future: asyncio.Future[Any] | None = None
+        self.encode: Callable[[Any], Encoded | None] | None = None
+
+
+class Waiting:
+    """What `Dispatch.start` returns when the answer is not there yet."""
+
+    __slots__ = ("awaitable", "encode")
+
+    def __init__(self, awaitable: Awaitable[Any], encode: Callable[[Any], Encoded | None]) -> None:
+        self.awaitable = awaitable
+        self.encode = encode
+        """Turns what was awaited into a frame; also called with the KafkaError that was raised instead."""
+
+
+class ClientConnection:
+    """`ports.network.Receiver` on the broker's side. API modules see it as `request.connection`."""
+
+    def __init__(self, connection: Connection, dispatch: Dispatch, max_request_bytes: int) -> None:
+        self.dispatch = dispatch
+        self.attachments: dict[Any, Any] = {}
+        """Whatever an API wants to remember for as long as the connection lives."""
+        self.client_software: tuple[str, str] | None = None
+        """Name and version, from clients that say (KIP-511)."""
+        self.last_active_s = dispatch.loop.time()
+        self.is_closed = False
+        self._connection = connection
+        self._frames = FrameReader(max_request_bytes)
+        self._slots: deque[_Slot] = deque()
+        self._out: list[Part] = []
+        self._out_bytes = 0
+        self._granted_bytes = 0
+        """Of the budget, for the frame that is being gathered."""
+        self._is_short_of_budget = False
+        self._is_paused = False
+        self._is_due = False
+        """Its turn is over, the next one is scheduled."""
+        self._seen_backlog_bytes = 0
+        self._on_close: list[Callable[[], None]] = []
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
+
+    @property
+    def local(self) -> str:
+        return self._connection.local
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._slots)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._on_close.append(callback)
+
+    def close(self) -> None:
+        """What was not sent yet is dropped. What its requests have started goes on."""
+        self.is_closed = True
+        self._connection.close()
+
+    # Receiver
+
+    def received(self, data: memoryview) -> None:
+        if self.is_closed:
+            return
+        self.last_active_s = self.dispatch.loop.time()
+        self._frames.feed(data)
+        self._work()
+
+    def writable(self) -> None:
+        self.go_on()
+
+    def closed(self, error: Exception | None) -> None:
+        self.is_closed = True
+        budget = self.dispatch.budget
+        budget.forget(self)
+        budget.give_back(self._granted_bytes + sum(slot.held_bytes for slot in self._slots))
+        self._granted_bytes = 0
+        for slot in self._slots:
+            slot.held_bytes = 0
+            # A task is a request that runs to its end whether or not somebody is left to hear of it.
+            if slot.future is not None and not isinstance(slot.future, asyncio.Task):
+                slot.future.cancel()
+        self._slots.clear()
+        self.dispatch.closed(self)
+        for callback in self._on_close:
+            callback()
+        self._on_close.clear()
+
+    # Reading
+
+    def _is_blocked(self) -> bool:
+        return (
+            self._is_short_of_budget
+            or self.dispatch.is_held
+            or len(self._slots) >= IN_FLIGHT_MAX
+            or self._connection.backlog_bytes + self._out_bytes > HIGH_BACKLOG_BYTES
+        )
+
+    def _work(self) -> None:
+        """Starts what has been received, until there is no more or something says stop."""
+        start = self.dispatch.start
+        frames = self._frames
+        left = REQUESTS_PER_TURN_MAX
+        try:
+            while not self.is_closed:
+                if self._is_blocked():
+                    self._pause()
+                    break
+                if left == 0:
+                    self._pause()
+                    self._take_turn_later()
+                    break
+                frame = frames.next()
+                if frame is None:
+                    break
+                left -= 1
+                self._started(start(self, frame), len(frame))
+            self._account_for_partial()
+        except FrameSizeError as error:
+            self.dispatch.complain("%s: closed: it announces %s", self.peer, error)
+            self.close()
+        except (MalformedMessageError, DropConnectionError) as error:
+            self.dispatch.complain("%s: closed: %s", self.peer, error)
+            self.close()
+        except Exception:
+            logger.exception("%s: closed: a request failed in a way that nobody expected", self.peer)
+            self.close()
+        if self._out:
+            self._send_out()
+
+    def _started(self, result: Encoded | Waiting | None, size_bytes: int) -> None:
+        if isinstance(result, Waiting):
+            self._wait_for(result, size_bytes)
+        elif result is None:
+            return
+        elif self._slots:
+            slot = _Slot()
+            slot.parts = result
+            slot.is_ready = True
+            self._slots.append(slot)
+        else:
+            self._put_out(result)
+
+    def _wait_for(self, waiting: Waiting, size_bytes: int) -> None:
+        slot = _Slot()
+        slot.encode = waiting.encode
+        slot.future = asyncio.ensure_future(waiting.awaitable)
+        if isinstance(slot.future, asyncio.Task):  # it keeps the request's body; a bare future does not
+            slot.held_bytes = size_bytes
+            self.dispatch.budget.take_over(size_bytes)
+        self._slots.append(slot)
+        slot.future.add_done_callback(lambda future: self._finished(slot, future))
+
+    def _account_for_partial(self) -> None:
+        """A frame that spans chunks is gathered in memory: its whole size is asked for before more of it is read."""
+        claimed = self._frames.claimed_bytes
+        if claimed == self._granted_bytes or self._is_short_of_budget:
+            return
+        budget = self.dispatch.budget
+        if self._granted_bytes:
+            granted, self._granted_bytes = self._granted_bytes, 0
+            budget.give_back(granted)
+        if claimed:
+            if budget.take(self, claimed, lambda: self._budget_granted(claimed)):
+                self._granted_bytes = claimed
+            else:
+                self._is_short_of_budget = True
+                self._pause()
+
+    def _budget_granted(self, size_bytes: int) -> None:
+        self._granted_bytes = size_bytes
+        self._is_short_of_budget = False
+        self._take_turn_later()
+
+    def _pause(self) -> None:
+        self._frames.keep_rest()
+        if not self._is_paused:
+            self._is_paused = True
+            self._connection.pause_reading()
+
+    def _take_turn_later(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self.dispatch.loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_due = False
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Something that made it pause may be over."""
+        if not self._is_paused or self.is_closed or self._is_due or self._is_blocked():
+            return
+        self._is_paused = False
+        self._connection.resume_reading()
+        if self._frames.has_rest:
+            self._work()
+
+    # Answering
+
+    def _finished(self, slot: _Slot, future: asyncio.Future[Any]) -> None:
+        if self.is_closed:
+            if not future.cancelled():
+                future.exception()  # nobody is left to be told
+            return
+        try:
+            slot.parts = self._outcome(slot, future)
+        except (MalformedMessageError, DropConnectionError) as error:
+            self.dispatch.complain("%s: closed: %s", self.peer, error)
+            self.close()
+            return
+        except asyncio.CancelledError:
+            self.dispatch.complain("%s: closed: its request was cancelled", self.peer)
+            self.close()
+            return
+        except Exception:
+            logger.exception("%s: closed: a request failed in a way that nobody expected", self.peer)
+            self.close()
+            return
+        slot.is_ready = True
+        slot.future = None
+        if slot.held_bytes:
+            held, slot.held_bytes = slot.held_bytes, 0
+            self.dispatch.budget.give_back(held)
+        slots = self._slots
+        while slots and slots[0].is_ready:
+            parts = slots.popleft().parts
+            if parts is not None:
+                self._put_out(parts)
+        if self._out:
+            self._send_out()
+        if self._is_paused:
+            self.go_on()
+
+    @staticmethod
+    def _outcome(slot: _Slot, future: asyncio.Future[Any]) -> Encoded | None:
+        assert slot.encode is not None
+        try:
+            return slot.encode(future.result())
+        except KafkaError as error:
+            return slot.encode(error)
+
+    def _put_out(self, parts: Encoded) -> None:
+        if isinstance(parts, bytes):
+            self._out.append(parts)
+            self._out_bytes += len(parts)
+            if self._out_bytes >= SEND_BYTES_MAX:
+                self._send_out()
+        else:
+            self._out += parts
+            self._send_out()
+
+    def _send_out(self) -> None:
+        out, self._out = self._out, []
+        self._out_bytes = 0
+        if not self.is_closed:
+            self._connection.send(out if len(out) < 3 or not _is_all_bytes(out) else [b"".join(out)])  # type: ignore[arg-type]
+
+    # What the dispatcher's sweep asks
+
+    def idle_s(self, now_s: float) -> float:
+        """Since bytes last moved in either direction, or a request of its own was still being worked on."""
+        backlog = self._connection.backlog_bytes
+        if backlog != self._seen_backlog_bytes or (self._slots and not backlog):
+            self._seen_backlog_bytes = backlog
+            self.last_active_s = now_s
+        return now_s - self.last_active_s
+
+    @property
+    def holds_budget(self) -> bool:
+        return self._granted_bytes > 0
+
+
+def _is_all_bytes(parts: list[Part]) -> bool:
+    return all(type(part) is bytes for part in parts)

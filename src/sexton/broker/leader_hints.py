@@ -1,0 +1,65 @@
+"""Where the leader is now: told beside an error that says it is not here, so that a client need not ask (KIP-951)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from sexton.ports.metastore import NO_LEADER
+from sexton.protocol.encoder import write_varint
+from sexton.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+
+TOLD_WITH = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
+
+_LEADER = struct.Struct(">iiB")
+
+
+class LeaderHint(NamedTuple):
+    leader: int
+    leader_epoch: int
+
+
+def leader_hint(broker: Broker, topic: str, partition: int, error: ErrorCode) -> LeaderHint | None:
+    if error not in TOLD_WITH:
+        return None
+    row = broker.view.partition(topic, partition)
+    if row is None or row.leader == NO_LEADER:
+        return None
+    return LeaderHint(row.leader, row.leader_epoch)
+
+
+def encode_hint(hint: LeaderHint) -> bytes:
+    """The content of the tagged field."""
+    return _LEADER.pack(hint.leader, hint.leader_epoch, 0)
+
+
+def write_endpoints(out: bytearray, broker: Broker, hints: list[LeaderHint]) -> None:
+    """The tagged fields at the end of the answer: none, or the addresses of the brokers that were named."""
+    rows = {hint.leader: broker.view.broker(hint.leader) for hint in hints}
+    known = [row for row in rows.values() if row is not None]
+    if not known:
+        out.append(0)
+        return
+    content = bytearray()
+    write_varint(content, len(known) + 1)
+    for row in known:
+        content += struct.pack(">i", row.broker_id)
+        _write_string(content, row.host)
+        content += struct.pack(">i", row.port)
+        if row.rack is None:
+            content.append(0)
+        else:
+            _write_string(content, row.rack)
+        content.append(0)
+    out += b"\x01\x00"
+    write_varint(out, len(content))
+    out += content
+
+
+def _write_string(out: bytearray, text: str) -> None:
+    encoded = text.encode()
+    write_varint(out, len(encoded) + 1)
+    out += encoded

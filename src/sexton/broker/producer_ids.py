@@ -1,0 +1,34 @@
+"""Producer ids for this broker's clients, taken from the metastore in blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+
+BLOCK_COUNT = 1000
+"""Ids that are lost when a broker stops. There are 2^63."""
+
+
+class ProducerIds:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._next = self._end = 0
+        self._asking = asyncio.Lock()
+
+    async def next(self) -> int:
+        """One that nobody was given before. KafkaError, retriable, while the metastore is away."""
+        async with self._asking:
+            if self._next == self._end:
+                try:
+                    self._next = await self._broker.metastore.allocate_producer_ids(BLOCK_COUNT)
+                except MetastoreUnavailableError as error:
+                    raise KafkaError(ErrorCode.coordinator_load_in_progress, str(error)) from error
+                self._end = self._next + BLOCK_COUNT
+            self._next += 1
+            return self._next - 1

@@ -1,0 +1,69 @@
+"""What a handler is given, and what it may hand back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sexton.ports.network import Part
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.connection import ClientConnection
+
+Encoded = bytes | list[Part]
+"""A whole frame, size and header included, as bytes or in parts."""
+
+Answer = Mapping[str, Any] | Encoded | None
+"""None: this request gets no answer (Produce with acks=0)."""
+
+Handler = Callable[["Broker", "Request"], Answer | Awaitable[Answer]]
+
+PrivateHandler = Callable[["ClientConnection", memoryview], Sequence[Part] | Awaitable[Sequence[Part]]]
+"""For messages between our own brokers. The payload is the handler's to keep; the answer is the body alone."""
+
+
+class DropConnectionError(Exception):
+    """Raised by a handler whose protocol has no other way to tell the client: the connection is closed."""
+
+
+class Request:
+    __slots__ = ("api_key", "body", "client_id", "connection", "correlation_id", "version")
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        body: Any,
+        connection: ClientConnection,
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.body = body
+        self.connection = connection
+
+    def __repr__(self) -> str:
+        return f"Request({self.api_key} v{self.version} from {self.client_id} at {self.connection.peer})"
+
+
+def milliseconds(duration: Any) -> int:
+    """kio reads durations as timedelta."""
+    return duration.days * 86_400_000 + duration.seconds * 1000 + duration.microseconds // 1000  # type: ignore[no-any-return]
+
+
+__all__ = [
+    "Answer",
+    "DropConnectionError",
+    "Encoded",
+    "ErrorCode",
+    "Handler",
+    "KafkaError",
+    "PrivateHandler",
+    "Request",
+    "milliseconds",
+]
