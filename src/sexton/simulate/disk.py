@@ -47,13 +47,15 @@ class _Change:
     removed: bytes = b""
 
 
-class _Inode:
+class Inode:
     """A file's content as the page cache has it, and how to get back to what the device has."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = bytearray(content)
         self.changes: list[_Change] = []
         self.is_poisoned = False
+        self.cuts_count = 0
+        """How often something but an append happened: while this stays, what was read stays true."""
 
     def append(self, data: bytes, number: int) -> None:
         self.content += data
@@ -61,6 +63,7 @@ class _Inode:
 
     def truncate(self, size_bytes: int, number: int) -> None:
         if size_bytes < len(self.content):
+            self.cuts_count += 1
             self.changes.append(_Change(number, 0, bytes(self.content[size_bytes:])))
             del self.content[size_bytes:]
 
@@ -69,6 +72,7 @@ class _Inode:
             self.changes = [change for change in self.changes if change.number > number]
 
     def lose_power(self, rng: random.Random) -> None:
+        self.cuts_count += 1
         kept_count = 0 if self.is_poisoned else rng.randrange(len(self.changes) + 1)
         torn: _Change | None = None
         while len(self.changes) > kept_count:
@@ -97,10 +101,10 @@ def _torn(lost: bytes, rng: random.Random) -> bytes:
 
 class _Directory:
     def __init__(self) -> None:
-        self.children: dict[str, _Inode | _Directory] = {}
+        self.children: dict[str, Inode | _Directory] = {}
 
 
-_Child = _Inode | _Directory | None
+_Child = Inode | _Directory | None
 
 
 @dataclass(slots=True)
@@ -144,14 +148,12 @@ class VirtualDisk:
             raise _error(errno.ENOENT, path)
         return directory, names[-1]
 
-    def walk(self, path: str) -> Iterator[tuple[str, bytearray]]:
-        """Every file below a directory, for whoever inspects the disk from outside."""
-        node = self.find(path)
-        if isinstance(node, _Directory):
-            for name in sorted(node.children):
-                yield from self.walk(f"{path.rstrip('/')}/{name}")
-        elif node is not None:
-            yield path, node.content
+    def files(self, directory: str) -> list[tuple[str, Inode]]:
+        """Of one directory, by name, for whoever inspects the disk from outside."""
+        node = self.find(directory)
+        if not isinstance(node, _Directory):
+            return []
+        return [(name, child) for name, child in sorted(node.children.items()) if isinstance(child, Inode)]
 
     # Changing names
 
@@ -184,13 +186,13 @@ class VirtualDisk:
     # The end of a process
 
     def process_killed(self, power_lost: bool) -> None:
-        """The page cache survives a process, but not the machine."""
+        """The page cache survives a process, but not the machine; and not pages that could not be written back."""
         self._holders.clear()
-        if not power_lost:
-            return
-        self._lose_names()
+        if power_lost:
+            self._lose_names()
         for _, inode in self._inodes(self._root):
-            inode.lose_power(self.rng)
+            if power_lost or inode.is_poisoned:
+                inode.lose_power(self.rng)
         self.used_bytes = sum(len(inode.content) for _, inode in self._inodes(self._root))
 
     def _lose_names(self) -> None:
@@ -214,7 +216,7 @@ class VirtualDisk:
                 _set(directory, name, child)
         self._journal.clear()
 
-    def _inodes(self, directory: _Directory) -> Iterator[tuple[str, _Inode]]:
+    def _inodes(self, directory: _Directory) -> Iterator[tuple[str, Inode]]:
         for name, child in sorted(directory.children.items()):
             if isinstance(child, _Directory):
                 yield from self._inodes(child)
@@ -251,7 +253,7 @@ class VirtualDisk:
 class _File:
     """`ports.disk.File`. Names play no part once it is open: a file that was renamed or removed goes on."""
 
-    def __init__(self, disk: SimulatedDisk, path: str, inode: _Inode) -> None:
+    def __init__(self, disk: SimulatedDisk, path: str, inode: Inode) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
@@ -321,7 +323,7 @@ class SimulatedDisk:
             if not create:
                 raise _error(errno.ENOENT, path)
             directory, name = self.volume.parent(path)
-            node = _Inode()
+            node = Inode()
             self.volume.set_names((directory, name, node))
         return _File(self, path, node)
 
@@ -348,7 +350,7 @@ class SimulatedDisk:
         if isinstance(old, _Directory):
             raise _error(errno.EISDIR, path)
         self.volume.used_bytes -= len(old.content) if old is not None else 0
-        self.volume.set_names((directory, name, _Inode(content)))
+        self.volume.set_names((directory, name, Inode(content)))
         number = self.volume.last_number
         await self.wait_for_device()
         self.volume.names_flushed(directory, number)

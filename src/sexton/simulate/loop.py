@@ -392,6 +392,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if not process.alive or self._closed:
             return
         error = context.get("exception")
+        if isinstance(error, SimulationFailure):
+            self.failures.append(error)
+            return
         evidence = f"{context.get('message', '')} ({owner!r})"
         failure = SimulationFailure("crash", f"in {process.name}: {evidence}")
         failure.__cause__ = error

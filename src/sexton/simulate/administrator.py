@@ -1,0 +1,120 @@
+"""One who changes the cluster while it works: topics, partitions, settings, replicas, log starts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+from sexton.client import consumer as consuming
+from sexton.client.admin import Admin, Resource
+from sexton.client.client import Client
+from sexton.client.consumer import LATEST
+from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
+from sexton.protocol.errors import ErrorCode
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.history import History
+from sexton.simulate.plan import Action, AdminPlan, TopicPlan
+from sexton.simulate.trace import Trace
+
+NAME = "admin"
+PARTITIONS_MAX = 6
+CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
+
+
+class Administrator:
+    def __init__(self, client: Client, history: History, trace: Trace, brokers_count: int) -> None:
+        self._client = client
+        self._admin = Admin(client)
+        self._history = history
+        self._trace = trace
+        self._brokers_count = brokers_count
+        self.topics: dict[str, int] = {}
+        """Those that exist for sure, with the partitions that they have at least."""
+
+    async def create_all(self, topics: Sequence[TopicPlan]) -> None:
+        """Tries until each of them exists."""
+        for topic in topics:
+            while topic.name not in self.topics:
+                try:
+                    await self._admin.create_topic(
+                        topic.name, topic.partitions_count, topic.replicas_count, topic.settings
+                    )
+                    self._trace.note(NAME, f"created {topic.name}")
+                except CallError as error:
+                    if not (isinstance(error, RefusedError) and error.code == ErrorCode.topic_already_exists):
+                        self._trace.note(NAME, f"could not create {topic.name}: {error.what}")
+                        await asyncio.sleep(0.5)
+                        continue
+                self.topics[topic.name] = topic.partitions_count
+
+    async def run(self, plans: Sequence[AdminPlan], elapsed_ms: Callable[[], int]) -> None:
+        for plan in plans:
+            await asyncio.sleep(max(0, plan.at_ms - elapsed_ms()) / 1000)
+            try:
+                what = await self._do(plan, random.Random(plan.draw))
+            except CallError as error:
+                what = f"failed: {error.what}"
+            self._trace.note(NAME, f"{plan.action} {plan.topic}: {what}")
+
+    async def _do(self, plan: AdminPlan, rng: random.Random) -> str:
+        match plan.action:
+            case Action.CREATE_TOPIC:
+                return await self._create(plan.topic, rng)
+            case Action.DELETE_TOPIC:
+                return await self._delete(plan.topic)
+            case Action.ADD_PARTITIONS:
+                return await self._add_partitions(plan.topic, rng)
+            case Action.CHANGE_SETTINGS:
+                return await self._change_settings(plan.topic, rng)
+            case Action.REASSIGN:
+                return await self._reassign(plan.topic, rng)
+            case Action.ELECT:
+                return f"{len(await self._admin.elect_leaders(None))} partitions"
+            case Action.DELETE_RECORDS:
+                return await self._delete_records(plan.topic, rng)
+
+    async def _create(self, topic: str, rng: random.Random) -> str:
+        replicas_count = rng.randint(1, min(3, self._brokers_count))
+        made = await self._admin.create_topic(topic, rng.randint(1, 3), replicas_count)
+        return f"{made[0]} partitions with {made[1]} replicas"
+
+    async def _delete(self, topic: str) -> str:
+        self._history.dropped_topics.add(topic)
+        await self._admin.delete_topic(topic)
+        return "done"
+
+    async def _add_partitions(self, topic: str, rng: random.Random) -> str:
+        count = min(PARTITIONS_MAX, self.topics.get(topic, 1) + rng.randint(1, 2))
+        await self._admin.create_partitions(topic, count)
+        self.topics[topic] = count
+        return f"{count} in all"
+
+    async def _change_settings(self, topic: str, rng: random.Random) -> str:
+        possible: list[dict[str, str | None]] = [
+            {"segment.bytes": str(rng.choice((20_000, 50_000, 1 << 20)))},
+            {"segment.bytes": None},
+            {"min.insync.replicas": str(rng.randint(1, 2))},
+            {"max.message.bytes": str(rng.choice((200_000, 1 << 20)))},
+            {"segment.ms": str(rng.choice((5_000, 600_000)))},
+        ]
+        changes = rng.choice(possible)
+        await self._admin.change_settings(Resource.TOPIC, topic, changes)
+        return f"{changes}"
+
+    async def _reassign(self, topic: str, rng: random.Random) -> str:
+        place = (topic, rng.randrange(self.topics.get(topic, 1)))
+        count = rng.randint(min(2, self._brokers_count), min(3, self._brokers_count))
+        replicas = rng.sample(range(1, self._brokers_count + 1), count)
+        await self._admin.reassign({place: replicas})
+        return f"{place[1]} to {replicas}"
+
+    async def _delete_records(self, topic: str, rng: random.Random) -> str:
+        place = (topic, rng.randrange(self.topics.get(topic, 1)))
+        end = (await consuming.list_offsets(self._client, {place: LATEST}))[place]
+        before = int(end * rng.random())
+        self._history.deleting_records(place, before)
+        start = (await self._admin.delete_records({place: before}))[place]
+        if start > before and start > self._history.start_bounds[place]:
+            raise SimulationFailure("rule 1", f"{place}: {before} was asked for, but the log now starts at {start}")
+        return f"{place[1]} starts at {start}"

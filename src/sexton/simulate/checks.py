@@ -1,0 +1,184 @@
+"""The rules of DESIGN.md, section 3, as far as they can be seen from outside a broker while it runs.
+
+**The ledger.** A batch is *committed* once any replica's high watermark has passed it. From then on it is written down
+here: offset, epoch, checksum. Whatever happens later,
+
+- no replica may hold anything else at those offsets below its own high watermark (rules 2 and 4),
+- every in-sync replica of the partition, by the metastore's own row, running or not, must hold it on its disk (rule 1):
+  also when the machine has just lost power, which is how an acknowledgement before the flush is found,
+- and no high watermark moves back while a process lives (rule 7).
+
+Log starts are the exception: what was deleted on request may be gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sexton.broker.broker import Broker
+from sexton.ports.metastore import PartitionRow
+from sexton.replication.replica import Replica
+from sexton.simulate.cluster import DATA, Node, SimulatedCluster
+from sexton.simulate.copies import Copy, Entry
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.history import History
+from sexton.simulate.observe import Agreement, Key
+from sexton.simulate.trace import Trace
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One partition's committed batches, by base offset."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    end_offset: int = 0
+
+    def conflict(self, entry: Entry) -> str | None:
+        """Evidence that a batch contradicts what is committed at its offsets."""
+        if entry.base_offset >= self.end_offset:
+            return None
+        committed = self.entries.get(entry.base_offset)
+        if committed == entry:
+            return None
+        return f"holds {entry}, committed is {committed or 'another batch across that offset'}"
+
+    def add(self, entry: Entry) -> None:
+        self.entries[entry.base_offset] = entry
+        self.end_offset = max(self.end_offset, entry.last_offset + 1)
+
+
+@dataclass(slots=True)
+class _Verified:
+    """How far a copy has been compared with the ledger, and at which version of the copy."""
+
+    copy: Copy
+    version: int = 0
+    until_offset: int = 0
+
+
+class Judge:
+    def __init__(self, cluster: SimulatedCluster, agreement: Agreement, history: History, trace: Trace) -> None:
+        self._cluster = cluster
+        self._agreement = agreement
+        self._history = history
+        self._trace = trace
+        self._ledgers: dict[Key, Ledger] = {}
+        self._watermarks: dict[tuple[str, Key], int] = {}
+        self._verified: dict[tuple[str, Key], _Verified] = {}
+        self.sweeps_count = 0
+
+    # Every few callbacks: what brokers believe
+
+    def look(self) -> None:
+        """High watermarks: traced, and never back within a process (rule 7)."""
+        for node in self._cluster.nodes.values():
+            for replica in replicas_of(node.broker):
+                self._look_at(node, replica)
+
+    def _look_at(self, node: Node, replica: Replica) -> None:
+        assert node.process is not None
+        place = (node.process.name, (replica.topic_id, replica.partition))
+        hw = replica.high_watermark
+        before = self._watermarks.get(place)
+        if before == hw:
+            return
+        self._watermarks[place] = hw
+        self._trace.note(node.name, f"{replica.topic}-{replica.partition} high watermark {hw} ({replica.role.value})")
+        if before is not None and hw < before:
+            raise SimulationFailure(
+                "rule 7",
+                f"{node.name}: the high watermark of {replica.topic}-{replica.partition} went {before} -> {hw}",
+            )
+        if hw > replica.log.end_offset:
+            raise SimulationFailure(
+                "rule 1",
+                f"{node.name}: {replica.topic}-{replica.partition} has committed {hw}, but ends at "
+                f"{replica.log.end_offset}",
+            )
+
+    # Every now and then, and whenever a row changes: what disks hold
+
+    def sweep(self) -> None:
+        self.sweeps_count += 1
+        for key, row in list(self._agreement.rows.items()):
+            self.sweep_partition(key, row)
+
+    def sweep_partition(self, key: Key, row: PartitionRow) -> None:
+        ledger = self._ledgers.setdefault(key, Ledger())
+        for node in self._cluster.nodes.values():
+            for replica in replicas_of(node.broker):
+                if (replica.topic_id, replica.partition) == key:
+                    self._commit(node, key, ledger, replica.high_watermark, replica.log.start_offset)
+        for broker_id in row.isr:
+            node = self._cluster.node_of(broker_id)
+            if not node.is_wiped:
+                self._require(node, key, ledger)
+
+    def _commit(self, node: Node, key: Key, ledger: Ledger, hw: int, start_offset: int) -> None:
+        """What lies below a replica's high watermark is committed, and agrees with what already was."""
+        seen = self._seen(node, key)
+        for entry in seen.copy.entries_from(max(seen.until_offset, start_offset)):
+            if entry.base_offset >= hw:
+                break
+            evidence = ledger.conflict(entry)
+            if evidence is not None:
+                raise SimulationFailure("rule 2", f"{node.name}: {self._agreement.name(key)} {evidence}")
+            if entry.base_offset >= ledger.end_offset:
+                ledger.add(entry)
+            seen.until_offset = entry.last_offset + 1
+
+    def _require(self, node: Node, key: Key, ledger: Ledger) -> None:
+        """An in-sync replica holds everything that is committed (rule 1), and nothing else there (rule 4)."""
+        seen = self._seen(node, key)
+        start_offset = self._history.start_bounds.get((self._agreement.topics[key[0]], key[1]), 0)
+        expected = seen.until_offset
+        if expected >= ledger.end_offset:
+            return
+        for entry in seen.copy.entries_from(expected):
+            if entry.base_offset >= ledger.end_offset:
+                break
+            evidence = ledger.conflict(entry)
+            if evidence is not None and entry.last_offset >= start_offset:
+                raise SimulationFailure("rule 4", f"{node.name}, in sync: {self._agreement.name(key)} {evidence}")
+            if entry.base_offset > expected and entry.base_offset > start_offset:
+                self._missing(node, key, expected, entry.base_offset)
+            expected = entry.last_offset + 1
+        if expected < ledger.end_offset and start_offset < ledger.end_offset:
+            self._missing(node, key, expected, ledger.end_offset)
+        seen.until_offset = max(seen.until_offset, expected)
+
+    def _missing(self, node: Node, key: Key, low: int, high: int) -> None:
+        state = "is running" if node.is_started else "is starting" if node.is_up else "is down"
+        raise SimulationFailure(
+            "rule 1",
+            f"{node.name}, which {state}, is in sync for {self._agreement.name(key)} but its disk lacks the committed "
+            f"offsets {low} to {high - 1}",
+        )
+
+    def _seen(self, node: Node, key: Key) -> _Verified:
+        seen = self._verified.get((node.name, key))
+        if seen is None or seen.copy.volume is not node.volume:
+            directory = f"{DATA}/{self._agreement.topics[key[0]]}-{key[1]}"
+            seen = self._verified[node.name, key] = _Verified(Copy(node.volume, directory))
+        seen.copy.refresh()
+        if seen.version != seen.copy.version:
+            seen.version = seen.copy.version
+            seen.until_offset = 0
+        return seen
+
+    # For others
+
+    def holds_something_alone(self, node: Node) -> bool:
+        """Whether losing this machine would lose something that was acknowledged."""
+        nodes = self._cluster.nodes.values()
+        holders = {other.broker_id for other in nodes if other is not node and not other.is_wiped}
+        return any(node.broker_id in row.isr and not holders & set(row.isr) for row in self._agreement.rows.values())
+
+    def ledger_end(self, key: Key) -> int:
+        return self._ledgers[key].end_offset if key in self._ledgers else 0
+
+
+def replicas_of(broker: Broker | None) -> list[Replica]:
+    """None before it has got so far as to have any."""
+    replicas = getattr(broker, "replicas", None)
+    return replicas.all() if replicas is not None else []

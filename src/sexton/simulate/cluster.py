@@ -1,0 +1,222 @@
+"""The machines of a simulated cluster, and the brokers' processes that come and go on them.
+
+A broker that ends by itself is started again, as a supervisor would. Whether it may end by itself is another question:
+only a disk that fails is a reason (rules 11 and 12), everything else is found to be a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sexton.adapters.metastore.inprocess import InProcessMetastore
+from sexton.broker.broker import Broker
+from sexton.broker.config import BrokerConfig
+from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.simulate.clock import RATE_PPM_MAX, SimulatedClock, WallClock
+from sexton.simulate.disk import VirtualDisk
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.loop import NS, Process, SimulatedLoop
+from sexton.simulate.metastore import MetastoreService
+from sexton.simulate.network import Fabric, Host
+from sexton.simulate.trace import Trace
+
+PORT = 9092
+DATA = "/data"
+RESTART_AFTER_NS = NS
+SKEW_MS_MAX = 2_000
+STOP_TIMEOUT_MS = 60_000
+"""An orderly stop that takes longer is cut short, as a supervisor would."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTimes:
+    """Settings of all brokers that the seed varies."""
+
+    lease_ms: int
+    lag_max_ms: int
+
+    @staticmethod
+    def draw(rng: random.Random) -> BrokerTimes:
+        return BrokerTimes(rng.choice((2_000, 5_000, 5_000)), rng.choice((3_000, 10_000, 30_000)))
+
+
+class Node:
+    """One broker's machine."""
+
+    def __init__(self, broker_id: int, host: Host, rng: random.Random) -> None:
+        self.broker_id = broker_id
+        self.name = host.name
+        self.host = host
+        self.rng = rng
+        self.volume = VirtualDisk(rng)
+        self.wall = WallClock(rng.randint(-SKEW_MS_MAX, SKEW_MS_MAX))
+        self.rate_ppm = rng.randint(-RATE_PPM_MAX, RATE_PPM_MAX)
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        self.is_started = False
+        """`Broker.start` has returned."""
+        self.starts_count = 0
+        self.is_held_down = 0
+        """Faults that keep it from being started."""
+        self.disk_may_fail = False
+        self.is_wiped = False
+        """Its disk was replaced, and it has not started since: the cluster may still count on what it held."""
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None
+
+
+class SimulatedCluster:
+    def __init__(
+        self, loop: SimulatedLoop, seed: int, brokers_count: int, fabric: Fabric, trace: Trace, times: BrokerTimes
+    ) -> None:
+        self.loop = loop
+        self.fabric = fabric
+        self.trace = trace
+        self._times = times
+        self.metastore = MetastoreService(loop, random.Random(f"{seed}:metastore"), fabric, InProcessMetastore())
+        self.nodes: dict[str, Node] = {}
+        for broker_id in range(1, brokers_count + 1):
+            host = fabric.add_host(f"broker-{broker_id}")
+            self.nodes[host.name] = Node(broker_id, host, random.Random(f"{seed}:{host.name}"))
+        self.on_start: Callable[[Node, Broker], None] | None = None
+        self.on_end: Callable[[Node], None] | None = None
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        return [(name, PORT) for name in self.nodes]
+
+    def node_of(self, broker_id: int) -> Node:
+        return self.nodes[f"broker-{broker_id}"]
+
+    # Starting
+
+    def start(self, node: Node) -> None:
+        if node.is_up or node.is_held_down:
+            return
+        node.starts_count += 1
+        node.host.is_up = True
+        process = Process(
+            f"{node.name}.{node.starts_count}", self.loop.now_ns, node.rate_ppm, node.rng.randrange(1_000 * NS)
+        )
+        node.process = process
+        self.trace.note(node.name, f"starts (process {node.starts_count})")
+        self.loop.spawn(process, self._life(node, process), name=f"life of {process.name}")
+
+    async def _life(self, node: Node, process: Process) -> None:
+        try:
+            broker = Broker(
+                self._config(node),
+                clock=SimulatedClock(node.wall, process, self.loop),
+                disk=node.volume.of(process, self.loop),
+                network=self.fabric.of(process, node.name),
+                metastore=self.metastore.of(process, node.name),
+                rng=random.Random(node.rng.getrandbits(64)),
+            )
+            node.broker = broker
+            if self.on_start is not None:
+                self.on_start(node, broker)
+            await broker.start()
+            node.is_started = True
+            node.is_wiped = False
+            self.trace.note(node.name, "has started")
+            await broker.failed
+        except Exception as error:
+            self.loop.call_for(self.loop.world, 0, self._ended_by_itself, node, process, error)
+
+    def _config(self, node: Node) -> BrokerConfig:
+        return BrokerConfig.of(
+            {
+                "node.id": node.broker_id,
+                "listeners": f"PLAINTEXT://{node.name}:{PORT}",
+                "log.dirs": DATA,
+                "metastore.url": "sqlite://",
+                "broker.rack": f"rack-{node.broker_id % 2}",
+                "broker.lease.ms": self._times.lease_ms,
+                "broker.lease.renew.ms": self._times.lease_ms // 5,
+                "replica.lag.time.max.ms": self._times.lag_max_ms,
+                "leader.imbalance.check.interval.seconds": 15,
+                "log.retention.check.interval.ms": 20_000,
+                "offsets.topic.num.partitions": 2,
+                "offsets.topic.replication.factor": min(3, len(self.nodes)),
+                "group.initial.rebalance.delay.ms": 200,
+            }
+        )
+
+    # Ending
+
+    def _ended_by_itself(self, node: Node, process: Process, error: Exception) -> None:
+        if node.process is not process:
+            return
+        self.trace.note(node.name, f"ends by itself: {type(error).__name__}: {error}")
+        if not (node.disk_may_fail and isinstance(_root(error), OSError)):
+            rule = "rule 12" if isinstance(error, MetastoreUnavailableError) else "rule 11"
+            failure = SimulationFailure(rule, f"{node.name} ended by itself: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self.loop.failures.append(failure)
+            self.loop.stop()
+            return
+        self.kill(node, power_lost=False)
+        self.start_later(node, RESTART_AFTER_NS)
+
+    def kill(self, node: Node, *, power_lost: bool) -> None:
+        process = node.process
+        if process is None:
+            return
+        if self.on_end is not None:
+            self.on_end(node)
+        node.process, node.broker, node.is_started = None, None, False
+        self.loop.kill(process)
+        node.host.is_up = not power_lost
+        self.fabric.process_killed(process, node.host, power_lost)
+        node.volume.process_killed(power_lost)
+
+    def start_later(self, node: Node, delay_ns: int) -> None:
+        self.loop.call_for(self.loop.world, delay_ns, self.start, node)
+
+    def stop_orderly(self, node: Node, then: Callable[[], None]) -> None:
+        """As on SIGTERM. `then` is called when the process has ended, one way or the other."""
+        process, broker = node.process, node.broker
+        if process is None or broker is None or not node.is_started:
+            self.kill(node, power_lost=False)
+            then()
+            return
+        self.loop.spawn(process, self._stop(node, process, broker, then), name=f"stop of {process.name}")
+
+    async def _stop(self, node: Node, process: Process, broker: Broker, then: Callable[[], None]) -> None:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_MS / 1000):
+                await broker.stop()
+        except TimeoutError:
+            self.trace.note(node.name, "did not stop in time")
+        self.loop.call_for(self.loop.world, 0, self._stopped, node, process, then)
+
+    def _stopped(self, node: Node, process: Process, then: Callable[[], None]) -> None:
+        if node.process is process:
+            self.trace.note(node.name, "has stopped")
+            self.kill(node, power_lost=False)
+        then()
+
+    # Disks
+
+    def replace_disk(self, node: Node) -> None:
+        assert not node.is_up
+        node.volume = VirtualDisk(node.rng)
+        node.is_wiped = True
+
+    def describe(self) -> str:
+        states = []
+        for node in self.nodes.values():
+            state = "down" if not node.is_up else "up" if node.is_started else "starting"
+            states.append(f"{node.name} {state}{', paused' if node.process and node.process.paused else ''}")
+        return ", ".join(states)
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -1,0 +1,102 @@
+"""What a replica's files really hold, read from its disk with the plain reference parser.
+
+The judge does not ask the log package what is in a log. It reads `.log` files batch by batch, and remembers how far it
+has come, because a file that was only appended to need not be read again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import crc32c
+
+from sexton.errors import CorruptLogError
+from sexton.records import batch as batches
+from sexton.simulate.disk import Inode, VirtualDisk
+
+SEGMENT_SUFFIX = ".log"
+
+
+class Entry(NamedTuple):
+    """One batch: where it stands and what it is. Equal entries are the same batch."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    crc: int
+
+    def __str__(self) -> str:
+        return f"{self.base_offset}..{self.last_offset} (epoch {self.leader_epoch}, crc {self.crc:08x})"
+
+
+@dataclass(slots=True)
+class _Segment:
+    inode: Inode
+    cuts_count: int
+    parsed_bytes: int = 0
+    entries: list[Entry] = field(default_factory=list)
+
+
+class Copy:
+    """One replica on one disk. `entries` is what its files hold, in order, up to the first byte that is no batch."""
+
+    def __init__(self, volume: VirtualDisk, directory: str) -> None:
+        self.volume = volume
+        self._directory = directory
+        self._segments: dict[str, _Segment] = {}
+        self.version = 0
+        """Grows whenever something that was read may have changed. Appending does not count."""
+
+    @property
+    def exists(self) -> bool:
+        return self.volume.find(self._directory) is not None
+
+    def refresh(self) -> None:
+        found: dict[str, _Segment] = {}
+        for name, inode in self.volume.files(self._directory):
+            if not name.endswith(SEGMENT_SUFFIX):
+                continue
+            segment = self._segments.get(name)
+            if segment is None or segment.inode is not inode or segment.cuts_count != inode.cuts_count:
+                self.version += segment is not None
+                segment = _Segment(inode, inode.cuts_count)
+            _parse_on(segment)
+            found[name] = segment
+        self.version += any(name not in found for name in self._segments)
+        self._segments = found
+
+    def entries_from(self, offset: int) -> Iterator[Entry]:
+        """Batches whose last offset is not below `offset`."""
+        for segment in self._segments.values():
+            entries = segment.entries
+            if entries and entries[-1].last_offset >= offset:
+                yield from entries[bisect_left(entries, offset, key=lambda entry: entry.last_offset) :]
+
+    @property
+    def end_offset(self) -> int:
+        return max(
+            (segment.entries[-1].last_offset + 1 for segment in self._segments.values() if segment.entries), default=0
+        )
+
+
+def _parse_on(segment: _Segment) -> None:
+    content = segment.inode.content
+    if segment.parsed_bytes == len(content):
+        return
+    data = bytes(memoryview(content)[segment.parsed_bytes :])
+    position = 0
+    while position < len(data):
+        try:
+            batch = batches.decode_header(data, position)
+        except CorruptLogError:
+            break
+        crc = int.from_bytes(data[position + 17 : position + 21], "big")
+        covered = memoryview(data)[position + batches.ATTRIBUTES_POSITION : position + batch.size_bytes]
+        if crc32c.crc32c(covered) != crc:
+            break
+        segment.entries.append(Entry(batch.base_offset, batch.last_offset, batch.leader_epoch, crc))
+        position += batch.size_bytes
+    segment.parsed_bytes += position

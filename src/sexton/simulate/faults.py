@@ -1,0 +1,131 @@
+"""What goes wrong, when and for how long: a schedule drawn from the seed before anything runs.
+
+Swarm testing: every seed allows only some kinds of faults, each at its own rate, because a run in which everything
+fails all the time never gets to the states in which a single fault hurts. The schedule is a plain list, so that a
+failing run can be shrunk by leaving entries out; nothing else of the run is drawn from the same random numbers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    KILL = "kill"
+    """kill -9: unflushed bytes survive in the page cache, peers are told by the kernel."""
+    POWER = "power loss"
+    """Unflushed bytes are lost, nobody is told."""
+    ABSENCE = "absence"
+    """A power loss from which the machine does not come back for long."""
+    RESTART = "restart"
+    """An orderly stop and a new start."""
+    PAUSE = "pause"
+    """SIGSTOP and SIGCONT."""
+    WIPE = "wipe"
+    """The disk is replaced by an empty one. Only while others hold everything that was acknowledged."""
+    CUT = "cut"
+    """Two hosts cannot reach each other."""
+    CUT_ONE_WAY = "one-way cut"
+    ISOLATION = "isolation"
+    """A broker reaches neither the other brokers nor the clients, but the metastore."""
+    NO_METASTORE = "no metastore"
+    """One broker cannot reach the metastore."""
+    DEAF_METASTORE = "answers lost"
+    """One broker's requests reach the metastore, the answers do not come back."""
+    METASTORE_DOWN = "metastore down"
+    METASTORE_HANGS = "metastore hangs"
+    CLOCK_JUMP = "clock jump"
+    SLOW_DISK = "slow disk"
+    FULL_DISK = "full disk"
+    FAILING_DISK = "failing disk"
+    """Flushes fail now and then: a broker must stop trusting what it flushed."""
+    SLOW_NETWORK = "slow network"
+    BREAKING_NETWORK = "breaking network"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a kind of fault looks: how long it lasts, how long between two, how strong it is."""
+
+    lasts_ms: tuple[int, int]
+    every_ms: tuple[int, int]
+    amount: tuple[int, int] = (0, 0)
+    weight: float = 0.4
+    """How likely a seed has this kind at all."""
+
+
+SHAPES: dict[Kind, Shape] = {
+    Kind.KILL: Shape((200, 15_000), (8_000, 40_000)),
+    Kind.POWER: Shape((500, 15_000), (8_000, 40_000), weight=0.6),
+    Kind.ABSENCE: Shape((40_000, 120_000), (60_000, 200_000), weight=0.2),
+    Kind.RESTART: Shape((100, 10_000), (15_000, 60_000), weight=0.3),
+    Kind.PAUSE: Shape((100, 20_000), (6_000, 40_000)),
+    Kind.WIPE: Shape((500, 15_000), (30_000, 90_000), weight=0.15),
+    Kind.CUT: Shape((200, 25_000), (6_000, 40_000)),
+    Kind.CUT_ONE_WAY: Shape((200, 25_000), (6_000, 40_000)),
+    Kind.ISOLATION: Shape((500, 25_000), (8_000, 40_000), weight=0.3),
+    Kind.NO_METASTORE: Shape((200, 20_000), (8_000, 40_000), weight=0.3),
+    Kind.DEAF_METASTORE: Shape((200, 15_000), (8_000, 40_000), weight=0.3),
+    Kind.METASTORE_DOWN: Shape((500, 30_000), (15_000, 60_000), weight=0.3),
+    Kind.METASTORE_HANGS: Shape((500, 20_000), (15_000, 60_000), weight=0.3),
+    Kind.CLOCK_JUMP: Shape((0, 0), (5_000, 40_000), (-3_600_000, 3_600_000), weight=0.3),
+    Kind.SLOW_DISK: Shape((1_000, 20_000), (10_000, 60_000), (10, 400), weight=0.3),
+    Kind.FULL_DISK: Shape((1_000, 15_000), (20_000, 60_000), weight=0.15),
+    Kind.FAILING_DISK: Shape((500, 5_000), (20_000, 60_000), (1, 30), weight=0.15),
+    Kind.SLOW_NETWORK: Shape((1_000, 20_000), (10_000, 60_000), (10, 500), weight=0.3),
+    Kind.BREAKING_NETWORK: Shape((1_000, 30_000), (10_000, 60_000), (1, 60), weight=0.3),
+}
+
+FIRST_FAULT_MS = 3_000
+"""The cluster has come up by then, more or less: starting is worth disturbing, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    at_ms: int
+    lasts_ms: int
+    kind: Kind
+    targets: tuple[str, ...]
+    amount: int
+
+    def __str__(self) -> str:
+        extent = f" by {self.amount}" if self.amount else ""
+        duration = f" for {self.lasts_ms} ms" if self.lasts_ms else ""
+        return f"{self.kind} {' -> '.join(self.targets)}{extent}{duration}"
+
+
+def schedule(rng: random.Random, brokers: Sequence[str], clients: Sequence[str], until_ms: int) -> list[Fault]:
+    """All faults of a run, in order."""
+    faults: list[Fault] = []
+    pace = rng.choice((1, 1, 2, 4))
+    for kind, shape in SHAPES.items():
+        is_enabled = rng.random() < shape.weight
+        pause_ms = rng.randint(*shape.every_ms) // pace
+        if not is_enabled:
+            continue
+        at_ms = FIRST_FAULT_MS + rng.randrange(pause_ms + 1)
+        while at_ms < until_ms:
+            lasts_ms = _skewed(rng, *shape.lasts_ms)
+            targets = _targets(rng, kind, brokers, clients)
+            faults.append(Fault(at_ms, lasts_ms, kind, targets, rng.randint(*shape.amount)))
+            at_ms += lasts_ms // 2 + pause_ms // 2 + rng.randrange(pause_ms + 1)
+    faults.sort(key=lambda fault: fault.at_ms)
+    return faults
+
+
+def _skewed(rng: random.Random, low: int, high: int) -> int:
+    """Short ones are more frequent than long ones."""
+    return low + int((high - low) * rng.random() * rng.random())
+
+
+def _targets(rng: random.Random, kind: Kind, brokers: Sequence[str], clients: Sequence[str]) -> tuple[str, ...]:
+    if kind in (Kind.CUT, Kind.CUT_ONE_WAY):
+        if rng.random() < 0.2:
+            return rng.choice(brokers), rng.choice(clients)
+        return tuple(rng.sample(brokers, 2)) if len(brokers) > 1 else (brokers[0], rng.choice(clients))
+    if kind in (Kind.METASTORE_DOWN, Kind.METASTORE_HANGS, Kind.BREAKING_NETWORK):
+        return ()
+    return (rng.choice(brokers),)

@@ -1,0 +1,233 @@
+"""The metastore as brokers meet it: behind a network, sometimes slow, sometimes away, sometimes without an answer.
+
+The operations are those of production, on a database in memory. What is simulated is the way there and back:
+
+- *Down*: the connection is refused at once, and nothing was changed.
+- *Hanging* (a stopped server): requests wait in its socket and are carried out, late, when it goes on; whoever sent
+  them has given up by then.
+- *Cut off* in one direction: the request never arrives, or it does and the answer is lost.
+
+A request that is under way when its sender dies is carried out all the same. Requests of one process keep their order,
+as on one database connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sexton.ports.metastore import (
+    BrokerRow,
+    BrokerStatus,
+    Changes,
+    ConfigRow,
+    ConfigScope,
+    ControllerRow,
+    Metastore,
+    MetastoreUnavailableError,
+    PartitionRow,
+    TopicRow,
+)
+from sexton.simulate.loop import MS, Process, SimulatedLoop
+from sexton.simulate.network import Fabric
+
+HOST = "metastore"
+TIMEOUT_MS = 5_000
+
+
+@dataclass(slots=True)
+class MetastoreWeather:
+    latency_ns_min: int = MS // 5
+    latency_ns_max: int = 3 * MS
+    lost_answer_probability: float = 0.0
+
+
+@dataclass(slots=True)
+class _Request:
+    process: Process
+    host_name: str
+    operation: str
+    arguments: tuple[Any, ...]
+    answer: asyncio.Future[Any]
+
+
+Observer = Callable[[str, str, tuple[Any, ...], Any], None]
+"""Told of every operation that was carried out: for whom, which, with what, and its result."""
+
+
+class MetastoreService:
+    """The server. `inner` must answer without waiting for anything."""
+
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, fabric: Fabric, inner: Metastore) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._fabric = fabric
+        self.inner = inner
+        self.weather = MetastoreWeather()
+        self.is_down = False
+        self._is_hanging = False
+        self._held: list[_Request] = []
+        self._last_arrival_ns: dict[Process, int] = {}
+        self.observer: Observer | None = None
+
+    def of(self, process: Process, host_name: str) -> SimulatedMetastore:
+        return SimulatedMetastore(self, process, host_name)
+
+    def hang(self) -> None:
+        self._is_hanging = True
+
+    def go_on(self) -> None:
+        self._is_hanging = False
+        held, self._held = self._held, []
+        for request in held:
+            self._carry_out(request)
+
+    async def call(self, process: Process, host_name: str, operation: str, arguments: tuple[Any, ...]) -> Any:
+        loop = self._loop
+        answer = loop.create_future()
+        request = _Request(process, host_name, operation, arguments, answer)
+        arrival_ns = max(loop.now_ns + self._delay_ns(), self._last_arrival_ns.get(process, 0))
+        self._last_arrival_ns[process] = arrival_ns
+        loop.call_for(loop.world, arrival_ns - loop.now_ns, self._arrive, request)
+        timer = loop.call_later(TIMEOUT_MS / 1000, _give_up, answer)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def _arrive(self, request: _Request) -> None:
+        if self._fabric.is_cut(request.host_name, HOST):
+            return
+        if self.is_down:
+            self._reply(request, None, MetastoreUnavailableError("connection refused", HOST))
+        elif self._is_hanging:
+            self._held.append(request)
+        else:
+            self._carry_out(request)
+
+    def _carry_out(self, request: _Request) -> None:
+        result: Any = None
+        failure: Exception | None = None
+        try:
+            result = _run(getattr(self.inner, request.operation)(*request.arguments))
+        except Exception as error:
+            failure = error
+        if self.observer is not None:
+            self.observer(request.process.name, request.operation, request.arguments, failure or result)
+        if self._fabric.is_cut(HOST, request.host_name):
+            return
+        if self._rng.random() < self.weather.lost_answer_probability:
+            failure = MetastoreUnavailableError("the connection broke before the answer came", HOST)
+        self._reply(request, result, failure)
+
+    def _reply(self, request: _Request, result: Any, failure: Exception | None) -> None:
+        self._loop.call_for(request.process, self._delay_ns(), _settle, request.answer, result, failure)
+
+    def _delay_ns(self) -> int:
+        weather = self.weather
+        return weather.latency_ns_min + int(self._rng.random() * (weather.latency_ns_max - weather.latency_ns_min))
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise AssertionError("the metastore waited for something in the middle of an instant")
+
+
+def _settle(answer: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
+    if answer.done():
+        return
+    if failure is not None:
+        answer.set_exception(failure)
+    else:
+        answer.set_result(result)
+
+
+def _give_up(answer: asyncio.Future[Any]) -> None:
+    _settle(answer, None, MetastoreUnavailableError(f"no answer within {TIMEOUT_MS} ms", HOST))
+
+
+class SimulatedMetastore:
+    """`ports.metastore.Metastore` for one process."""
+
+    def __init__(self, service: MetastoreService, process: Process, host_name: str) -> None:
+        self._service = service
+        self._process = process
+        self._host_name = host_name
+
+    async def _call(self, operation: str, *arguments: Any) -> Any:
+        return await self._service.call(self._process, self._host_name, operation, arguments)
+
+    async def open_cluster(self, proposed: uuid.UUID) -> uuid.UUID:
+        answer: uuid.UUID = await self._call("open_cluster", proposed)
+        return answer
+
+    async def read_changes(self, after_revision: int) -> Changes:
+        answer: Changes = await self._call("read_changes", after_revision)
+        return answer
+
+    async def read_leases(self) -> Mapping[int, tuple[int, int]]:
+        answer: Mapping[int, tuple[int, int]] = await self._call("read_leases")
+        return answer
+
+    async def register_broker(self, row: BrokerRow, replaces: BrokerRow | None) -> BrokerRow:
+        answer: BrokerRow = await self._call("register_broker", row, replaces)
+        return answer
+
+    async def renew_lease(self, broker_id: int, epoch: int) -> None:
+        await self._call("renew_lease", broker_id, epoch)
+
+    async def set_broker_status(self, broker_id: int, epoch: int, status: BrokerStatus) -> BrokerRow:
+        answer: BrokerRow = await self._call("set_broker_status", broker_id, epoch, status)
+        return answer
+
+    async def fence_broker(self, broker_id: int, epoch: int, renewals_count: int) -> None:
+        await self._call("fence_broker", broker_id, epoch, renewals_count)
+
+    async def claim_controller(self, broker_id: int, broker_epoch: int, expected_term: int) -> ControllerRow:
+        answer: ControllerRow = await self._call("claim_controller", broker_id, broker_epoch, expected_term)
+        return answer
+
+    async def create_topic(
+        self, topic: TopicRow, partitions: Sequence[PartitionRow], settings: Mapping[str, str]
+    ) -> None:
+        await self._call("create_topic", topic, partitions, settings)
+
+    async def delete_topic(self, topic_id: uuid.UUID) -> None:
+        await self._call("delete_topic", topic_id)
+
+    async def add_partitions(
+        self, topic_id: uuid.UUID, expected_count: int, partitions: Sequence[PartitionRow]
+    ) -> None:
+        await self._call("add_partitions", topic_id, expected_count, partitions)
+
+    async def update_partitions(
+        self, rows: Sequence[PartitionRow], live: Mapping[int, int] | None = None
+    ) -> Sequence[PartitionRow | None]:
+        answer: Sequence[PartitionRow | None] = await self._call("update_partitions", rows, live)
+        return answer
+
+    async def change_settings(
+        self,
+        scope: ConfigScope,
+        name: str,
+        changes: Mapping[str, str | None],
+        expected: Mapping[str, str] | None = None,
+    ) -> ConfigRow:
+        answer: ConfigRow = await self._call("change_settings", scope, name, changes, expected)
+        return answer
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        answer: int = await self._call("allocate_producer_ids", count)
+        return answer
+
+    async def close(self) -> None:
+        """The connection of one process; the database stays."""

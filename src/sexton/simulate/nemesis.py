@@ -1,0 +1,201 @@
+"""Carries out the schedule of faults, and takes every one of them back at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sexton.simulate.cluster import Node, SimulatedCluster
+from sexton.simulate.disk import VOLUME_BYTES
+from sexton.simulate.faults import Fault, Kind
+from sexton.simulate.loop import MS
+from sexton.simulate.metastore import HOST as METASTORE
+
+Undo = Callable[[], None]
+
+
+class Nemesis:
+    def __init__(self, cluster: SimulatedCluster, clients: Sequence[str], may_lose: Callable[[Node], bool]) -> None:
+        """`may_lose` says whether everything acknowledged is also on other machines than this one."""
+        self._cluster = cluster
+        self._clients = clients
+        self._may_lose = may_lose
+        self._active: dict[int, Undo] = {}
+        self._number = 0
+        self.done_count = 0
+        self._starters: dict[Kind, Callable[[Fault], Undo | None]] = {
+            Kind.KILL: lambda fault: self._down(fault, power_lost=False),
+            Kind.POWER: lambda fault: self._down(fault, power_lost=True),
+            Kind.ABSENCE: lambda fault: self._down(fault, power_lost=True),
+            Kind.RESTART: self._restart,
+            Kind.PAUSE: self._pause,
+            Kind.WIPE: self._wipe,
+            Kind.CUT: lambda fault: self._cut(_both_ways([fault.targets])),
+            Kind.CUT_ONE_WAY: lambda fault: self._cut([fault.targets]),
+            Kind.ISOLATION: self._isolate,
+            Kind.NO_METASTORE: lambda fault: self._cut(_both_ways([(fault.targets[0], METASTORE)])),
+            Kind.DEAF_METASTORE: lambda fault: self._cut([(METASTORE, fault.targets[0])]),
+            Kind.METASTORE_DOWN: self._metastore_down,
+            Kind.METASTORE_HANGS: self._metastore_hangs,
+            Kind.CLOCK_JUMP: self._clock_jump,
+            Kind.SLOW_DISK: self._slow_disk,
+            Kind.FULL_DISK: self._full_disk,
+            Kind.FAILING_DISK: self._failing_disk,
+            Kind.SLOW_NETWORK: self._slow_network,
+            Kind.BREAKING_NETWORK: self._breaking_network,
+        }
+
+    def plan(self, faults: Sequence[Fault]) -> None:
+        loop = self._cluster.loop
+        for fault in faults:
+            loop.call_for(loop.world, max(0, fault.at_ms * MS - loop.now_ns), self._begin, fault)
+
+    def _begin(self, fault: Fault) -> None:
+        loop = self._cluster.loop
+        self._cluster.trace.note("nemesis", str(fault))
+        undo = self._starters[fault.kind](fault)
+        self.done_count += 1
+        if undo is not None:
+            self._number += 1
+            self._active[self._number] = undo
+            loop.call_for(loop.world, fault.lasts_ms * MS, self._end, self._number, fault)
+
+    def _end(self, number: int, fault: Fault) -> None:
+        undo = self._active.pop(number, None)
+        if undo is not None:
+            self._cluster.trace.note("nemesis", f"end of {fault}")
+            undo()
+
+    def heal(self) -> None:
+        """Takes back whatever is still in force."""
+        self._cluster.trace.note("nemesis", "heals everything")
+        active, self._active = list(self._active.values()), {}
+        for undo in active:
+            undo()
+        for node in self._cluster.nodes.values():
+            self._cluster.start(node)
+
+    # Processes
+
+    def _node(self, fault: Fault) -> Node:
+        return self._cluster.nodes[fault.targets[0]]
+
+    def _down(self, fault: Fault, *, power_lost: bool) -> Undo:
+        node = self._node(fault)
+        node.is_held_down += 1
+        self._cluster.kill(node, power_lost=power_lost)
+        return lambda: self._up(node)
+
+    def _up(self, node: Node) -> None:
+        node.is_held_down -= 1
+        self._cluster.start(node)
+
+    def _restart(self, fault: Fault) -> Undo:
+        node = self._node(fault)
+        node.is_held_down += 1
+        self._cluster.stop_orderly(node, lambda: self._cluster.start(node))
+        return lambda: self._up(node)
+
+    def _wipe(self, fault: Fault) -> Undo | None:
+        node = self._node(fault)
+        if not self._may_lose(node):
+            self._cluster.trace.note("nemesis", f"spares {node.name}: it alone holds something")
+            return None
+        undo = self._down(fault, power_lost=True)
+        self._cluster.replace_disk(node)
+        return undo
+
+    def _pause(self, fault: Fault) -> Undo | None:
+        process = self._node(fault).process
+        if process is None or process.paused:
+            return None
+        self._cluster.loop.pause(process)
+        return lambda: self._cluster.loop.resume(process)
+
+    # Network
+
+    def _cut(self, pairs: Sequence[tuple[str, ...]]) -> Undo:
+        fabric = self._cluster.fabric
+        for source, target in pairs:
+            fabric.cut(source, target)
+
+        def undo() -> None:
+            for source, target in pairs:
+                fabric.heal(source, target)
+
+        return undo
+
+    def _isolate(self, fault: Fault) -> Undo:
+        name = fault.targets[0]
+        others = [other for other in (*self._cluster.nodes, *self._clients) if other != name]
+        return self._cut(_both_ways([(name, other) for other in others]))
+
+    def _slow_network(self, fault: Fault) -> Undo:
+        host = self._node(fault).host
+        host.slowness, host.bytes_per_s = fault.amount, 1 << 22
+
+        def undo() -> None:
+            host.slowness, host.bytes_per_s = 1, None
+
+        return undo
+
+    def _breaking_network(self, fault: Fault) -> Undo:
+        weather = self._cluster.fabric.weather
+        weather.break_probability = fault.amount / 1000
+
+        def undo() -> None:
+            weather.break_probability = 0.0
+
+        return undo
+
+    # Metastore, clocks, disks
+
+    def _metastore_down(self, fault: Fault) -> Undo:
+        service = self._cluster.metastore
+        service.is_down = True
+
+        def undo() -> None:
+            service.is_down = False
+
+        return undo
+
+    def _metastore_hangs(self, fault: Fault) -> Undo:
+        self._cluster.metastore.hang()
+        return self._cluster.metastore.go_on
+
+    def _clock_jump(self, fault: Fault) -> None:
+        self._node(fault).wall.jump(fault.amount)
+
+    def _slow_disk(self, fault: Fault) -> Undo:
+        weather = self._node(fault).volume.weather
+        weather.slowness = fault.amount
+
+        def undo() -> None:
+            weather.slowness = 1
+
+        return undo
+
+    def _full_disk(self, fault: Fault) -> Undo:
+        node = self._node(fault)
+        volume = node.volume
+        node.disk_may_fail = True
+        volume.total_bytes = volume.used_bytes
+
+        def undo() -> None:
+            volume.total_bytes = VOLUME_BYTES
+
+        return undo
+
+    def _failing_disk(self, fault: Fault) -> Undo:
+        node = self._node(fault)
+        weather = node.volume.weather
+        node.disk_may_fail = True
+        weather.flush_failure_probability = fault.amount / 100
+
+        def undo() -> None:
+            weather.flush_failure_probability = 0.0
+
+        return undo
+
+
+def _both_ways(pairs: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [way for source, target in pairs for way in ((source, target), (target, source))]

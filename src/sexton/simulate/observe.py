@@ -1,0 +1,62 @@
+"""What the cluster has agreed on, written down as the metastore carries it out, and told in the trace."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sexton.ports.metastore import PartitionRow, TopicRow
+from sexton.simulate.trace import Trace
+
+Key = tuple[uuid.UUID, int]
+
+
+class Agreement:
+    """Topics and partitions as the metastore has them: the truth that no broker may know yet."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self.topics: dict[uuid.UUID, str] = {}
+        self.rows: dict[Key, PartitionRow] = {}
+        self.on_change: Callable[[Key, PartitionRow], None] | None = None
+
+    def name(self, key: Key) -> str:
+        return f"{self.topics.get(key[0], '?')}-{key[1]}"
+
+    def carried_out(self, who: str, operation: str, arguments: tuple[Any, ...], result: Any) -> None:
+        """An observer of the metastore."""
+        if isinstance(result, Exception):
+            self._trace.note("metastore", f"{who}: {operation}: {type(result).__name__}")
+            return
+        if operation == "create_topic":
+            topic: TopicRow = arguments[0]
+            self.topics[topic.topic_id] = topic.name
+            self._trace.note("metastore", f"{who}: creates {topic.name}")
+            self._take(who, arguments[1])
+        elif operation == "add_partitions":
+            self._take(who, arguments[2])
+        elif operation == "update_partitions":
+            self._take(who, [row for row in result if row is not None])
+        elif operation == "delete_topic":
+            self._trace.note("metastore", f"{who}: deletes {self.topics.pop(arguments[0], '?')}")
+            self.rows = {key: row for key, row in self.rows.items() if key[0] != arguments[0]}
+        elif operation not in ("read_changes", "read_leases", "renew_lease", "open_cluster"):
+            self._trace.note("metastore", f"{who}: {operation} {_brief(arguments)}")
+
+    def _take(self, who: str, rows: Sequence[PartitionRow]) -> None:
+        for row in rows:
+            key = (row.topic_id, row.partition)
+            self.rows[key] = row
+            moving = f" adding {list(row.adding)} removing {list(row.removing)}" if row.adding or row.removing else ""
+            self._trace.note(
+                "metastore",
+                f"{who}: {self.name(key)} leader {row.leader} epoch {row.leader_epoch} isr {list(row.isr)} "
+                f"replicas {list(row.replicas)}{moving}",
+            )
+            if self.on_change is not None:
+                self.on_change(key, row)
+
+
+def _brief(arguments: tuple[Any, ...]) -> str:
+    return ", ".join(str(each) for each in arguments if isinstance(each, int | str))

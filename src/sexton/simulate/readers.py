@@ -1,0 +1,125 @@
+"""Consumers: some read every partition from its beginning, some share the work as a group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from sexton.client import consumer as consuming
+from sexton.client.client import Client
+from sexton.client.consumer import EARLIEST, Consumer
+from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
+from sexton.client.groups import GroupConsumer
+from sexton.protocol.errors import ErrorCode
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.history import History, Place
+
+CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
+BACKOFF_S = 0.2
+
+
+class Reader:
+    """Reads everything of some partitions, in order, for as long as the simulation lasts."""
+
+    def __init__(
+        self,
+        name: str,
+        places: Sequence[Place],
+        client: Client,
+        history: History,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._name = name
+        self._places = places
+        self._client = client
+        self._history = history
+        self._is_over = is_over
+        self._consumer = Consumer(client)
+
+    async def run(self) -> None:
+        self._consumer.assign(dict.fromkeys(self._places, 0))
+        while not self._is_over():
+            await self._poll()
+
+    async def _poll(self) -> None:
+        before = dict(self._consumer.positions)
+        try:
+            consumed = await self._consumer.poll()
+        except RefusedError as error:
+            self._client.forget()
+            if error.code == ErrorCode.offset_out_of_range:
+                await self._find_again()
+            else:
+                self._drop_deleted()
+                await asyncio.sleep(BACKOFF_S)
+            return
+        except CallError:
+            self._client.forget()
+            await asyncio.sleep(BACKOFF_S)
+            return
+        for topic, partition, record in consumed:
+            place = (topic, partition)
+            if record.offset < before.get(place, 0):
+                raise SimulationFailure(
+                    "rule 2", f"{self._name} asked {place} from {before[place]}, got {record.offset}"
+                )
+            before[place] = record.offset + 1
+            self._history.saw(self._name, place, record.offset, record.value)
+
+    def _drop_deleted(self) -> None:
+        gone = self._history.dropped_topics
+        self._consumer.positions = {
+            place: offset for place, offset in self._consumer.positions.items() if place[0] not in gone
+        }
+
+    async def _find_again(self) -> None:
+        """A position that the log no longer has: fine below its start, a loss above its end."""
+        for place, position in list(self._consumer.positions.items()):
+            try:
+                start = (await consuming.list_offsets(self._client, {place: EARLIEST}))[place]
+            except CallError:
+                continue
+            if start > self._history.start_bounds.get(place, 0):
+                raise SimulationFailure(
+                    "rule 1",
+                    f"{place} starts at {start}, though nobody asked for more than "
+                    f"{self._history.start_bounds.get(place, 0)} to be deleted",
+                )
+            if start > position:
+                self._consumer.positions[place] = start
+
+
+class GroupReader:
+    """A member of a group. What it was given, it commits; after a change of members it may be given some again."""
+
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        topics: Sequence[str],
+        client: Client,
+        history: History,
+        delivered: dict[Place, set[int]],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._name = name
+        self._group = group
+        self._topics = topics
+        self._client = client
+        self._history = history
+        self._delivered = delivered
+        """Shared by the members: what the group as a whole was given."""
+        self._is_over = is_over
+
+    async def run(self) -> None:
+        member = GroupConsumer(self._client, self._group, self._topics, start_at=EARLIEST)
+        while not self._is_over():
+            try:
+                for topic, partition, record in await member.poll():
+                    self._history.saw(self._name, (topic, partition), record.offset, record.value)
+                    self._delivered.setdefault((topic, partition), set()).add(record.offset)
+                await member.commit()
+            except CallError:
+                self._client.forget(self._group)
+                await asyncio.sleep(BACKOFF_S)
+        await member.close()

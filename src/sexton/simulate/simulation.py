@@ -1,0 +1,228 @@
+"""One run: a cluster comes up, clients work, things go wrong, everything is healed, and then it must all be right.
+
+virtual time 0     brokers start, topics are made, clients begin
+until the plan's end    faults; the judge looks every few callbacks and reads the disks every second
+then               everything is healed; within a virtual minute every partition must have its leader and all its
+                   replicas in sync, and every writer an answer
+at the end         everything that was acknowledged is read again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from sexton.client.client import Client
+from sexton.simulate import final
+from sexton.simulate.administrator import NAME as ADMIN
+from sexton.simulate.administrator import Administrator
+from sexton.simulate.checks import Judge, replicas_of
+from sexton.simulate.clock import SimulatedClock, WallClock
+from sexton.simulate.cluster import SimulatedCluster
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.history import History, Place
+from sexton.simulate.loop import MS, NS, Process, SimulatedLoop, new_loop
+from sexton.simulate.nemesis import Nemesis
+from sexton.simulate.network import Fabric
+from sexton.simulate.observe import Agreement
+from sexton.simulate.plan import Plan
+from sexton.simulate.readers import GroupReader, Reader
+from sexton.simulate.trace import Trace
+from sexton.simulate.writers import Writer
+
+CLIENT_TIMEOUT_MS = 5_000
+CALLBACKS_PER_LOOK = 16
+SWEEP_S = 1
+RECOVERY_S = 60
+"""How long a healed cluster may take: a virtual minute."""
+
+AFTERMATH_S = 3
+"""How long writers go on after everything is healed."""
+
+
+class Simulation:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.loop: SimulatedLoop = new_loop(random.Random(f"{plan.seed}:order"))
+        self.trace = Trace(self.loop)
+        self.fabric = Fabric(self.loop, random.Random(f"{plan.seed}:network"), replace(plan.weather))
+        self.fabric.on_delivery = self.trace.delivered
+        self.cluster = SimulatedCluster(self.loop, plan.seed, plan.brokers_count, self.fabric, self.trace, plan.times)
+        self.agreement = Agreement(self.trace)
+        self.cluster.metastore.observer = self.agreement.carried_out
+        self.history = History()
+        self.judge = Judge(self.cluster, self.agreement, self.history, self.trace)
+        self.agreement.on_change = self.judge.sweep_partition
+        clients = [ADMIN, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
+        self.nemesis = Nemesis(self.cluster, clients, lambda node: not self.judge.holds_something_alone(node))
+        self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name) for name in clients}
+        self._writers: list[tuple[Writer, asyncio.Task[None]]] = []
+        self._delivered: dict[Place, set[int]] = {}
+        self._writing_is_over = False
+        self._reading_is_over = False
+        self._since_look = 0
+
+    def run(self) -> None:
+        """Raises SimulationFailure."""
+        handler = _LogHandler(self.loop, self.trace)
+        logger = logging.getLogger("sexton")
+        before = logger.level, logger.propagate
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        self.loop.after_each = self._after_each
+        try:
+            self.loop.run_until_complete(self._main())
+        finally:
+            logger.removeHandler(handler)
+            logger.level, logger.propagate = before
+            self.loop.close()
+
+    def _after_each(self) -> None:
+        self._since_look += 1
+        if self._since_look >= CALLBACKS_PER_LOOK:
+            self._since_look = 0
+            self.judge.look()
+
+    # The course of things
+
+    async def _main(self) -> None:
+        plan = self.plan
+        self._watch(asyncio.ensure_future(self._sweep()))
+        for node in self.cluster.nodes.values():
+            self.cluster.start_later(node, node.rng.randrange(NS))
+        self.nemesis.plan(plan.faults)
+        admin_process, admin_client = self._clients[ADMIN]
+        admin = Administrator(admin_client, self.history, self.trace, plan.brokers_count)
+        await self._spawn(admin_process, admin.create_all(plan.topics))
+        self._start_clients()
+        admin_task = self._spawn(admin_process, admin.run(plan.admin, lambda: self.loop.now_ns // MS))
+        await asyncio.sleep(max(0, plan.until_ms / 1000 - self.loop.now_ns / NS))
+        self.nemesis.heal()
+        await asyncio.sleep(AFTERMATH_S)
+        self._writing_is_over = True
+        await self._recovers("writers have their answers", lambda: self._pending(admin_task))
+        await self._recovers("the cluster is whole", lambda: final.not_whole(self.cluster, self.agreement))
+        await self._recovers("the logs are equal", lambda: final.unequal(self.cluster, self.agreement))
+        self.judge.look()
+        self.judge.sweep()
+        await self._spawn(admin_process, final.read_everything(admin_client, self.agreement, self.history))
+        final.check_history(self.history, self.agreement)
+        if any(each.group for each in plan.readers):
+            await self._recovers("the group has it all", lambda: final.undelivered(self.history, self._delivered))
+        self._reading_is_over = True
+        self.trace.note("world", "all is well")
+
+    async def _recovers(self, what: str, missing: Callable[[], list[str]]) -> None:
+        """Waits until nothing is missing any more, for at most a virtual minute."""
+        for _ in range(RECOVERY_S * 2):
+            found = missing()
+            if not found:
+                self.trace.note("world", what)
+                return
+            await asyncio.sleep(0.5)
+        raise SimulationFailure(
+            "liveness",
+            f"a minute after all was healed, it is not true that {what}: {found[0]}"
+            + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""),
+        )
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.judge.sweep()
+
+    def _pending(self, admin_task: asyncio.Task[None]) -> list[str]:
+        pending = [line for writer, task in self._writers if not task.done() for line in writer.stuck() or ["a writer"]]
+        return pending + (["the administrator is not done"] if not admin_task.done() else [])
+
+    # Clients
+
+    def _client(self, name: str) -> tuple[Process, Client]:
+        self.fabric.add_host(name)
+        rng = random.Random(f"{self.plan.seed}:{name}")
+        process = Process(name, rate_ppm=rng.randint(-20_000, 20_000))
+        client = Client(
+            self.fabric.of(process, name),
+            self.cluster.addresses,
+            clock=SimulatedClock(WallClock(rng.randint(-1000, 1000)), process, self.loop),
+            rng=rng,
+            client_id=name,
+            timeout_ms=CLIENT_TIMEOUT_MS,
+            connect_timeout_ms=CLIENT_TIMEOUT_MS,
+        )
+        return process, client
+
+    def _start_clients(self) -> None:
+        places = [place for topic in self.plan.topics for place in topic.places]
+        for plan in self.plan.writers:
+            process, client = self._clients[plan.name]
+            rng = random.Random(f"{self.plan.seed}:{plan.name}:values")
+            writer = Writer(plan, client, self.history, self.trace, self.loop, rng, lambda: self._writing_is_over)
+            self._writers.append((writer, self._spawn(process, writer.run())))
+        for each in self.plan.readers:
+            process, client = self._clients[each.name]
+            if each.group is None:
+                reader = Reader(each.name, places, client, self.history, lambda: self._reading_is_over)
+                self._spawn(process, reader.run())
+            else:
+                topics = [topic.name for topic in self.plan.topics]
+                member = GroupReader(
+                    each.name, each.group, topics, client, self.history, self._delivered, lambda: self._reading_is_over
+                )
+                self._spawn(process, member.run())
+
+    def _spawn(self, process: Process, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._watch(self.loop.spawn(process, coroutine))
+
+    def _watch(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        """A client that fails is a failure of the simulation, at once."""
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = task.exception() if not task.cancelled() else None
+        if error is not None:
+            if not isinstance(error, SimulationFailure):
+                failure = SimulationFailure("crash", f"in a client: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                error = failure
+            self.loop.failures.append(error)
+            self.loop.stop()
+
+    # For reports
+
+    def state(self) -> list[str]:
+        """Where everything stood when the run ended."""
+        lines = [self.cluster.describe()]
+        for key, row in self.agreement.rows.items():
+            lines.append(
+                f"{self.agreement.name(key)}: leader {row.leader} epoch {row.leader_epoch} isr {list(row.isr)} "
+                f"replicas {list(row.replicas)}, committed {self.judge.ledger_end(key)}"
+            )
+            for node in self.cluster.nodes.values():
+                for replica in replicas_of(node.broker):
+                    if (replica.topic_id, replica.partition) == key:
+                        log = replica.log
+                        lines.append(
+                            f"    {node.name} {replica.role.value} epoch {replica.leader_epoch} hw "
+                            f"{replica.high_watermark} log {log.start_offset}..{log.end_offset} flushed "
+                            f"{log.flushed_offset}"
+                        )
+        return lines
+
+
+class _LogHandler(logging.Handler):
+    """What brokers log becomes part of the trace."""
+
+    def __init__(self, loop: SimulatedLoop, trace: Trace) -> None:
+        super().__init__(logging.INFO)
+        self._loop = loop
+        self._trace = trace
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._trace.remark(self._loop.current.name, f"{record.levelname.lower()}: {record.getMessage()}")

@@ -1,0 +1,255 @@
+"""Producers that write unique values and remember what they were told about each.
+
+They build batches and read answers themselves, one level below the client's own producer: several batches in flight per
+partition, repeated under the same sequence numbers, and every answer looked at for rule 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sexton.client import apis
+from sexton.client.client import Client, Peer
+from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError, check
+from sexton.protocol.errors import ErrorCode
+from sexton.records import batch as batches
+from sexton.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, Record
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.history import History, Outcome, Place, Write
+from sexton.simulate.loop import SimulatedLoop
+from sexton.simulate.trace import Trace
+
+CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
+
+ACKS_ALL = -1
+TIMEOUT_MS = 5_000
+BACKOFF_S = 0.1
+NOT_WRITTEN = (
+    ErrorCode.not_enough_replicas,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.message_too_large,
+    ErrorCode.invalid_record,
+)
+"""Errors of acks=all that are noticed before the write. A topic that is unknown may be known a moment later, but the
+batch was not appended by whoever said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterPlan:
+    name: str
+    places: tuple[Place, ...]
+    acks: int
+    is_idempotent: bool
+    interval_ms: int
+    records_max: int
+    value_bytes_max: int
+    window_count: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    write: Write
+    sequence: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Lane:
+    place: Place
+    pending: list[_Batch] = field(default_factory=list)
+    sequence: int = 0
+    producer: tuple[int, int] = (NO_PRODUCER_ID, -1)
+    last_error: ErrorCode | None = None
+    """Of the oldest batch that is pending; None if there was no answer."""
+
+
+class Writer:
+    def __init__(
+        self,
+        plan: WriterPlan,
+        client: Client,
+        history: History,
+        trace: Trace,
+        loop: SimulatedLoop,
+        rng: random.Random,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._plan = plan
+        self._client = client
+        self._history = history
+        self._trace = trace
+        self._loop = loop
+        self._rng = rng
+        self._is_over = is_over
+        self._values_count = 0
+        self._lanes = [_Lane(place) for place in plan.places]
+
+    async def run(self) -> None:
+        """Until the simulation says that it is over, and then until everything has an outcome."""
+        await asyncio.gather(*(self._work(lane) for lane in self._lanes))
+
+    def stuck(self) -> list[str]:
+        """What has no outcome yet, for whoever wonders why this does not end.
+
+        A batch whose predecessor was acknowledged is never out of order for a leader that has lost nothing; one that
+        was cut off may say so, but not for long."""
+        return [
+            f"{self._plan.name} has {len(lane.pending)} batches pending for {lane.place[0]}-{lane.place[1]}, the first "
+            f"with sequence {lane.pending[0].sequence}, last told {lane.last_error and lane.last_error.name}"
+            for lane in self._lanes
+            if lane.pending
+        ]
+
+    async def _work(self, lane: _Lane) -> None:
+        if self._plan.is_idempotent:
+            await self._take_producer_id(lane)
+        while not self._is_over() and lane.place[0] not in self._history.dropped_topics:
+            await asyncio.sleep(self._plan.interval_ms * (0.5 + self._rng.random()) / 1000)
+            for _ in range(self._rng.randint(1, self._plan.window_count)):
+                self._add_batch(lane)
+            if self._plan.is_idempotent:
+                await self._deliver(lane)
+            else:
+                await self._try_once(lane)
+
+    # Making batches
+
+    def _add_batch(self, lane: _Lane) -> None:
+        plan, rng = self._plan, self._rng
+        now_ms = self._client.clock.now_ms()
+        records = []
+        for index in range(rng.randint(1, plan.records_max)):
+            self._values_count += 1
+            padding = bytes(rng.randrange(plan.value_bytes_max))
+            value = f"{plan.name}:{lane.place[1]}:{self._values_count}:".encode() + padding
+            records.append(Record(index, now_ms, f"key-{rng.randrange(50)}".encode(), value))
+        values = tuple(record.value for record in records if record.value is not None)
+        write = Write(plan.name, lane.place, plan.acks, plan.is_idempotent, values, self._loop.now_ns)
+        producer_id, epoch = lane.producer
+        sequence = lane.sequence if plan.is_idempotent else NO_SEQUENCE
+        data = batches.encode(
+            batches.make_batch(
+                records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, leader_epoch=-1
+            )
+        )
+        lane.sequence += len(records)
+        lane.pending.append(_Batch(self._history.begin(write), sequence, data))
+
+    async def _take_producer_id(self, lane: _Lane) -> None:
+        while True:
+            try:
+                peer = await self._client.any_peer()
+                answer = await peer.call(
+                    apis.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout": 0x7FFFFFFF}, TIMEOUT_MS
+                )
+                check(answer.error_code, "producer id")
+            except CallError:
+                await asyncio.sleep(BACKOFF_S)
+                continue
+            lane.producer = (int(answer.producer_id), int(answer.producer_epoch))
+            return
+
+    # Sending
+
+    async def _deliver(self, lane: _Lane) -> None:
+        """Repeats what is pending, in order, until all of it is acknowledged."""
+        while lane.pending:
+            if lane.place[0] in self._history.dropped_topics:
+                self._give_up(lane)
+                return
+            peer = await self._leader(lane.place)
+            if peer is None:
+                await asyncio.sleep(BACKOFF_S)
+                continue
+            window = list(lane.pending)
+            results = await asyncio.gather(*(self._produce(peer, each) for each in window))
+            for index, (each, code) in enumerate(zip(window, results, strict=True)):
+                if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
+                    lane.pending.remove(each)
+                elif index == 0:
+                    lane.last_error = code
+            if lane.pending:
+                self._client.forget()
+                await asyncio.sleep(BACKOFF_S * (0.5 + self._rng.random()))
+
+    async def _try_once(self, lane: _Lane) -> None:
+        """Without idempotence a batch is sent once, so that nothing can be in the log twice."""
+        for each in lane.pending:
+            peer = await self._leader(each.write.place)
+            if peer is None:
+                self._end(each, Outcome.FAILED, "no leader")
+            else:
+                await self._produce(peer, each)
+        lane.pending.clear()
+
+    async def _leader(self, place: Place) -> Peer | None:
+        try:
+            return await self._client.leader(*place)
+        except CallError:
+            self._client.forget()
+            return None
+
+    async def _produce(self, peer: Peer, each: _Batch) -> ErrorCode | None:
+        """One attempt; None if no answer came."""
+        topic, partition = each.write.place
+        body = {
+            "acks": self._plan.acks,
+            "timeout": TIMEOUT_MS,
+            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": each.data}]}],
+        }
+        is_final = not self._plan.is_idempotent
+        try:
+            answer = await peer.call(apis.PRODUCE, body, 2 * TIMEOUT_MS)
+        except NotConnectedError as error:
+            if is_final:
+                self._end(each, Outcome.FAILED, error.what)
+            return None
+        except (ConnectionLostError, BadAnswerError) as error:
+            if is_final:
+                self._end(each, Outcome.UNKNOWN, error.what)
+            return None
+        return self._answered(each, answer.responses[0].partition_responses[0], is_final)
+
+    def _answered(self, each: _Batch, part: Any, is_final: bool) -> ErrorCode:
+        code = ErrorCode(part.error_code)
+        if code is ErrorCode.none:
+            self._end(each, Outcome.OK, f"at {part.base_offset}", int(part.base_offset))
+            return code
+        if part.base_offset != -1:
+            raise SimulationFailure(
+                "rule 9",
+                f"{self._plan.name} was told {code.name} with base offset {part.base_offset} for a batch to "
+                f"{each.write.place[0]}-{each.write.place[1]}",
+            )
+        if code is ErrorCode.duplicate_sequence_number:
+            self._end(each, Outcome.OK, "as a duplicate")
+        elif is_final:
+            is_sure = code in NOT_WRITTEN or (self._plan.acks == 1 and code is ErrorCode.not_leader_or_follower)
+            self._end(each, Outcome.FAILED if is_sure else Outcome.UNKNOWN, code.name)
+        return code
+
+    def _end(self, each: _Batch, outcome: Outcome, why: str, base_offset: int = -1) -> None:
+        write = each.write
+        if write.outcome is not Outcome.PENDING:
+            if (
+                outcome is Outcome.OK
+                and -1 not in (write.base_offset, base_offset)
+                and write.base_offset != base_offset
+            ):
+                raise SimulationFailure(
+                    "rule 2", f"one batch was acknowledged at {write.base_offset} and {base_offset}"
+                )
+            return
+        write.outcome, write.base_offset, write.ended_ns = outcome, base_offset, self._loop.now_ns
+        self._history.acknowledged_count += outcome is Outcome.OK
+        place = f"{write.place[0]}-{write.place[1]}"
+        self._trace.note(self._plan.name, f"{len(write.values)} records to {place}: {outcome} {why}")
+
+    def _give_up(self, lane: _Lane) -> None:
+        for each in lane.pending:
+            self._end(each, Outcome.UNKNOWN, "the topic was deleted")
+        lane.pending.clear()
