@@ -22,6 +22,9 @@ PARTITION_BYTES_MAX = 1 << 20
 """Of one answer. A first batch that is larger comes anyway, whole."""
 
 MAX_WAIT_MS = 500
+LOST_PAUSE_MS = 100
+"""Before leaders that could not be reached are looked for again."""
+
 FETCH_MARGIN_MS = 10_000
 """How much longer than it may wait for records we wait for the broker's answer."""
 
@@ -42,6 +45,10 @@ class PartitionFetch(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+
+
+_Fetch = tuple[TopicPartition, int, PartitionFetch]
+"""Where, from which offset on, and what came."""
 
 
 class Consumer:
@@ -84,9 +91,21 @@ class Consumer:
             elif isinstance(result, BaseException):
                 raise result
             else:
-                consumed += result
+                consumed += self._move_on(result)
         if is_any_lost and not consumed:
-            await asyncio.sleep(min(max_wait_ms, 100) / 1000)
+            await asyncio.sleep(min(max_wait_ms, LOST_PAUSE_MS) / 1000)
+        return consumed
+
+    def _move_on(self, fetches: Sequence[_Fetch]) -> list[Consumed]:
+        """Only here do positions move, in the same step in which the records are handed out: a poll that is cancelled
+        has read nothing. What was assigned anew meanwhile is dropped."""
+        consumed: list[Consumed] = []
+        for place, offset, fetch in fetches:
+            if self.positions.get(place) == offset:
+                self.positions[place] = fetch.next_offset
+                is_committed = self._isolation == READ_COMMITTED
+                self.ends[place] = fetch.last_stable_offset if is_committed else fetch.high_watermark
+                consumed += [Consumed(*place, record) for record in fetch.records]
         return consumed
 
     async def _by_leader(self) -> tuple[list[tuple[Peer, list[TopicPartition]]], bool]:
@@ -104,34 +123,31 @@ class Consumer:
             grouped.setdefault(id(peer), (peer, []))[1].append((topic, partition))
         return list(grouped.values()), is_any_lost
 
-    async def _poll_one(self, peer: Peer, parts: Sequence[TopicPartition], max_wait_ms: int) -> list[Consumed]:
-        asked = {part: self.positions[part] for part in parts}
-        answer = await peer.call(
-            apis.FETCH, _fetch_body(asked, self._isolation, max_wait_ms), max_wait_ms + FETCH_MARGIN_MS
-        )
+    async def _poll_one(self, peer: Peer, parts: Sequence[TopicPartition], max_wait_ms: int) -> list[_Fetch]:
+        asked = {part: self.positions[part] for part in parts if part in self.positions}
+        body = _fetch_body(asked, self._isolation, max_wait_ms)
+        answer = await peer.call(apis.FETCH, body, max_wait_ms + FETCH_MARGIN_MS)
         check(answer.error_code, peer.rpc.peer)
-        consumed: list[Consumed] = []
+        fetches: list[_Fetch] = []
         for topic in answer.responses:
             for part in topic.partitions:
                 place = (topic.topic, part.partition_index)
-                if self.positions.get(place) == asked.get(place) is not None:  # not assigned anew meanwhile
-                    consumed += await self._take(place, part)
-        return consumed
+                if place in asked:
+                    fetches += await self._take(place, asked[place], part)
+        return fetches
 
-    async def _take(self, place: TopicPartition, part: Any) -> list[Consumed]:
+    async def _take(self, place: TopicPartition, offset: int, part: Any) -> list[_Fetch]:
         code = ErrorCode(part.error_code)
         if code == ErrorCode.offset_out_of_range and self._reset_to is not None:
             found = await list_offsets(self._client, {place: self._reset_to}, isolation=self._isolation)
-            self.positions[place] = found[place]
+            if self.positions.get(place) == offset:
+                self.positions[place] = found[place]
             return []
         if code.retriable:
             self._client.forget()
             return []
         check(code, f"{place[0]}-{place[1]}")
-        fetch = _read(place, part, self.positions[place], self._isolation)
-        self.positions[place] = fetch.next_offset
-        self.ends[place] = fetch.last_stable_offset if self._isolation == READ_COMMITTED else fetch.high_watermark
-        return [Consumed(*place, record) for record in fetch.records]
+        return [(place, offset, _read(place, part, offset, self._isolation))]
 
 
 def _fetch_body(asked: Mapping[TopicPartition, int], isolation: int, max_wait_ms: int) -> dict[str, Any]:
