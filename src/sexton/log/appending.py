@@ -1,0 +1,233 @@
+"""Into the log: as a leader, who judges and stamps, or as a follower, who copies."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from crc32c import crc32c
+
+from sexton.log.batches import (
+    Head,
+    check_client_batch,
+    check_frame,
+    check_keys,
+    has_valid_crc,
+    head_at,
+    read_marker,
+)
+from sexton.log.producers import EndedTransaction, Marker, PastBatch
+from sexton.log.segment import INT32_MAX, AbortedEntry, Segment
+from sexton.log.state import LogState
+from sexton.log.types import Appended
+from sexton.ports.disk import Buffer
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import ATTRIBUTES_POSITION, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL
+
+_FRONT = struct.Struct(">qii")
+"""Base offset, length, leader epoch: all that a leader changes of a batch that keeps its time."""
+
+_TIMED_FRONT = struct.Struct(">qiibIhiqq")
+"""All up to the newest timestamp."""
+
+_CRC = struct.Struct(">I")
+CRC_POSITION = 17
+
+
+class Appending(LogState):
+    def append_as_leader(
+        self, records: Buffer, leader_epoch: int, now_ms: int, *, from_client: bool = True
+    ) -> Appended:
+        """One batch, whose offsets and epoch are assigned here. Not from a client means: made by this broker, such as a
+        marker or a group's offsets, which have no sequence."""
+        if self.failure is not None:
+            raise self._refusal()
+        view = records if type(records) is memoryview else memoryview(records)
+        size = len(view)
+        fields = check_frame(view, self._place, self._batch_bytes_max)
+        _, length, _, _, _, attributes, delta, base_ts, max_ts, producer_id, _, _, _ = fields
+        if from_client:
+            check_client_batch(fields, self._place)
+            self._check_time(attributes, base_ts, max_ts, now_ms)
+            if self._compacts:
+                check_keys(view, fields, self._place)
+        if size > self.config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.record_list_too_large,
+                f"{self._place}: the batch has {size} bytes, a segment at most {self.config.segment_bytes}",
+            )
+        marker: tuple[Marker, int] | None = None
+        parts: tuple[Buffer, Buffer]
+        if producer_id >= 0:
+            if attributes & CONTROL:
+                marker = self._check_marker(view, fields)
+            else:
+                past = self._check_producer(fields, from_client)
+                if past is not None:
+                    log_append_time_ms = past.timestamp_ms if self._stamps_time else -1
+                    return Appended(past.first_offset, past.last_offset, log_append_time_ms, self.start_offset, True)
+        first = self.end_offset
+        last = first + delta
+        if self._stamps_time:
+            max_ts = now_ms
+            parts = _stamped(view, fields, first, leader_epoch, now_ms)
+        else:
+            parts = (_FRONT.pack(first, length, leader_epoch), view[16:])
+        try:
+            segment = self._active
+            if self._must_roll(segment, size, last, max_ts, now_ms):
+                segment = self._roll(first, now_ms)
+            segment.append(parts, size, last, max_ts)
+        except OSError as error:
+            raise self._append_failed(error) from error
+        self.end_offset = last + 1
+        if producer_id >= 0:
+            self._note_producer(fields, first, last, max_ts, marker)
+        return Appended(first, last, now_ms if self._stamps_time else -1, self.start_offset)
+
+    def _check_producer(self, fields: tuple[int, ...], from_client: bool) -> PastBatch | None:
+        """The batch that this one repeats, if any. Raises if it may not come now."""
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = fields
+        if from_client:
+            past = self.producers.duplicate_of(producer_id, epoch, sequence, delta + 1)
+            if past is not None:
+                return past
+        self.producers.check_data(producer_id, epoch, sequence, bool(attributes & TRANSACTIONAL), from_client)
+        return None
+
+    def _note_producer(
+        self, fields: tuple[int, ...], first: int, last: int, timestamp_ms: int, marker: tuple[Marker, int] | None
+    ) -> None:
+        _, _, _, _, _, attributes, _, _, _, producer_id, epoch, sequence, _ = fields
+        if marker is not None:
+            self._note_end(self.producers.note_marker(producer_id, epoch, first, marker[1], marker[0]))
+        else:
+            is_transactional = bool(attributes & TRANSACTIONAL)
+            self.producers.note_data(producer_id, epoch, sequence, first, last, timestamp_ms, is_transactional)
+
+    def _check_time(self, attributes: int, base_ts: int, max_ts: int, now_ms: int) -> None:
+        if attributes & LOG_APPEND_TIME:
+            raise KafkaError(ErrorCode.invalid_timestamp, f"{self._place}: LogAppendTime is not for producers to set")
+        if self._stamps_time:
+            return
+        config = self.config
+        too_late = max_ts - now_ms > config.message_timestamp_after_max_ms
+        if too_late or (base_ts >= 0 and now_ms - base_ts > config.message_timestamp_before_max_ms):
+            raise KafkaError(
+                ErrorCode.invalid_timestamp,
+                f"{self._place}: records of time {base_ts} to {max_ts} at time {now_ms}: further apart than "
+                "message.timestamp.before.max.ms or message.timestamp.after.max.ms",
+            )
+
+    def _check_marker(self, view: memoryview, fields: tuple[int, ...]) -> tuple[Marker, int]:
+        head = head_at(view, 0, 0)
+        marker = read_marker(head, bytes(view[HEADER_BYTES:])) if isinstance(head, Head) else None
+        if marker is None:
+            raise KafkaError(ErrorCode.invalid_record, f"{self._place}: a control batch that ends no transaction")
+        self.producers.check_marker(fields[9], fields[10], marker[0])
+        return marker
+
+    def _note_end(self, ended: EndedTransaction | None) -> None:
+        if ended is not None and ended.is_abort:
+            self._active.add_aborted(
+                AbortedEntry(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
+            )
+
+    def append_as_follower(self, records: Buffer) -> None:
+        """Batches as the leader has them, one or more, at `end_offset` or above; gaps are what compaction left. What is
+        cut off at the end is ignored: the next fetch has it whole. All that go into one segment are one write."""
+        if self.failure is not None:
+            raise self._refusal()
+        view = memoryview(records)
+        heads = self._check_copied(view)
+        begun = 0
+        while begun < len(heads):
+            segment = self._active
+            if self._must_roll(
+                segment,
+                heads[begun].size_bytes,
+                heads[begun].last_offset,
+                heads[begun].max_timestamp_ms,
+                segment.created_ms,
+            ):
+                segment = self._roll_or_fail(heads[begun].base_offset)
+            done, size = begun + 1, heads[begun].size_bytes
+            while (
+                done < len(heads)
+                and segment.size_bytes + size + heads[done].size_bytes <= self.config.segment_bytes
+                and heads[done].last_offset - segment.base_offset <= INT32_MAX
+            ):
+                size += heads[done].size_bytes
+                done += 1
+            self._write_copied(view, segment, heads[begun:done], size)
+            begun = done
+
+    def _check_copied(self, view: memoryview) -> list[Head]:
+        heads: list[Head] = []
+        at, end_offset = 0, self.end_offset
+        while at + HEADER_BYTES <= len(view):
+            head = head_at(view, at, at)
+            if isinstance(head, str):
+                raise KafkaError(ErrorCode.corrupt_message, f"{self._place}: {head}")
+            if at + head.size_bytes > len(view):
+                break
+            if head.base_offset < end_offset:
+                raise KafkaError(
+                    ErrorCode.offset_out_of_range,
+                    f"{self._place}: a batch for offset {head.base_offset} came where {end_offset} or more was due",
+                )
+            if not has_valid_crc(view[at : at + head.size_bytes]):
+                raise KafkaError(
+                    ErrorCode.corrupt_message, f"{self._place}: the CRC at offset {head.base_offset} does not match"
+                )
+            heads.append(head)
+            end_offset = head.last_offset + 1
+            at += head.size_bytes
+        return heads
+
+    def _write_copied(self, view: memoryview, segment: Segment, heads: Sequence[Head], size: int) -> None:
+        start = heads[0].position
+        position = segment.size_bytes
+        try:
+            segment.file.append((view[start : start + size],))
+        except OSError as error:
+            raise self._append_failed(error) from error
+        for head in heads:
+            segment.note(position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
+            if head.producer_id >= 0:
+                self._note_copied(head, view)
+            position += head.size_bytes
+        self.end_offset = heads[-1].last_offset + 1
+
+    def _note_copied(self, head: Head, view: memoryview) -> None:
+        if not head.attributes & CONTROL:
+            self.producers.note_data(
+                head.producer_id,
+                head.producer_epoch,
+                head.base_sequence,
+                head.base_offset,
+                head.last_offset,
+                head.max_timestamp_ms,
+                bool(head.attributes & TRANSACTIONAL),
+            )
+            return
+        read = read_marker(head, bytes(view[head.position + HEADER_BYTES : head.position + head.size_bytes]))
+        if read is not None:
+            marker, timestamp_ms = read
+            self._note_end(
+                self.producers.note_marker(
+                    head.producer_id, head.producer_epoch, head.base_offset, timestamp_ms, marker
+                )
+            )
+
+
+def _stamped(
+    view: memoryview, fields: tuple[int, ...], first: int, leader_epoch: int, now_ms: int
+) -> tuple[Buffer, Buffer]:
+    """With the time of the append, and the CRC over it."""
+    _, length, _, magic, _, attributes, delta, base_ts, _, _, _, _, _ = fields
+    attributes |= LOG_APPEND_TIME
+    front = bytearray(_TIMED_FRONT.pack(first, length, leader_epoch, magic, 0, attributes, delta, base_ts, now_ms))
+    rest = view[_TIMED_FRONT.size :]
+    _CRC.pack_into(front, CRC_POSITION, crc32c(rest, crc32c(front[ATTRIBUTES_POSITION:])))
+    return front, rest

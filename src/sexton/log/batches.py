@@ -1,0 +1,283 @@
+"""Batch headers: read from bytes, walked in a file, judged and stamped on their way into a log.
+
+A batch is opaque but for its header, with two exceptions: a compacted topic takes no record without a key, and a
+marker's outcome is in its record.
+
+Declared differences from Kafka, which unpacks every batch on the leader: a header's record count and newest timestamp
+are believed; timestamps are judged by the header's first and newest; a client may not set the delete horizon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from sexton.errors import CorruptLogError, UnsupportedFormatError
+from sexton.log.producers import Marker
+from sexton.ports.disk import Buffer, File
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records import codecs
+from sexton.records.batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    OFFSET_MAX,
+    OLDEST_LENGTH_MIN,
+    ControlType,
+    control_type_of_key,
+)
+from sexton.records.varint import read_varint
+
+CODEC_MAX: Final = 4
+SCAN_BYTES: Final = 1 << 20
+"""What a scan reads at once: enough for the disk to be the limit, little enough for a thousand logs."""
+
+LOOKUP_BYTES: Final = 1 << 13
+"""What a lookup reads at once: an index entry is at most a few batches away."""
+
+_LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD_BYTES
+
+
+class Head(NamedTuple):
+    """A batch header with the place where it lies in its file."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    attributes: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+def head_at(data: Buffer, at: int, position: int) -> Head | str:
+    """The header at `at`, believed to lie at `position` of its file; or what is wrong with it."""
+    if at + HEADER_BYTES > len(data):
+        return "the batch is cut off"
+    base_offset, length, leader_epoch, magic, _, attributes, delta, base_ts, max_ts, pid, epoch, sequence, count = (
+        HEADER.unpack_from(data, at)
+    )
+    if length < _LENGTH_MIN:
+        return f"the batch says it is {length} bytes long"
+    if magic != MAGIC:
+        return (
+            f"message format v{magic} is not supported" if magic in (0, 1) else f"magic byte {magic} is no known format"
+        )
+    if delta < 0 or not 0 <= count <= delta + 1 or not 0 <= base_offset <= OFFSET_MAX - delta:
+        return f"base offset {base_offset}, last offset delta {delta} and record count {count} cannot be right"
+    return Head(
+        position,
+        LOG_OVERHEAD_BYTES + length,
+        base_offset,
+        base_offset + delta,
+        leader_epoch,
+        attributes,
+        base_ts,
+        max_ts,
+        pid,
+        epoch,
+        sequence,
+        count,
+    )
+
+
+def has_valid_crc(batch: Buffer) -> bool:
+    stored = int.from_bytes(batch[17:21], "big")
+    return bool(crc32c(batch[ATTRIBUTES_POSITION:]) == stored)
+
+
+class Walk:
+    """The headers of a file's batches from `position` on. Ends at `end`, or at the first thing that is no batch: then
+    `fault` says what is wrong at `position`."""
+
+    def __init__(
+        self, file: File, position: int, end: int, *, check_crc: bool, chunk_bytes: int = LOOKUP_BYTES
+    ) -> None:
+        self._file = file
+        self._end = end
+        self._check_crc = check_crc
+        self._chunk_bytes = chunk_bytes
+        self.position = position
+        self.fault: str | None = None
+
+    def __iter__(self) -> Iterator[Head]:
+        start, data = self.position, b""
+        view = memoryview(data)
+        while self.position < self._end:
+            at = self.position - start
+            needed = HEADER_BYTES
+            if at + HEADER_BYTES <= len(data) and self._check_crc:
+                needed = max(
+                    HEADER_BYTES, LOG_OVERHEAD_BYTES + int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
+                )
+            if at + needed > len(data) and start + len(data) < self._end:
+                size = min(max(self._chunk_bytes, needed), self._end - self.position)
+                start, data = self.position, self._file.read(self.position, size)
+                view = memoryview(data)
+                if len(data) < size:
+                    self.fault = "the file ends before its size"
+                    return
+                continue
+            head = head_at(data, at, self.position)
+            if isinstance(head, str):
+                self.fault = head
+                return
+            if self.position + head.size_bytes > self._end:
+                self.fault = "the batch is cut off"
+                return
+            if self._check_crc and not has_valid_crc(view[at : at + head.size_bytes]):
+                self.fault = "the CRC does not match"
+                return
+            self.position += head.size_bytes
+            yield head
+
+
+def find_batch(data: Buffer, start: int, after_offset: int) -> int | None:
+    """Where in `data`, at `start` or later, a whole and valid batch begins whose offsets lie above `after_offset`.
+
+    Tells damage in the middle of a file from a torn end: behind a torn write there is nothing."""
+    view = memoryview(data)
+    raw = bytes(data)
+    at = raw.find(b"\x02", start + 16)
+    while at >= 0:
+        candidate = at - 16
+        head = head_at(raw, candidate, candidate)
+        if (
+            not isinstance(head, str)
+            and head.base_offset > after_offset
+            and candidate + head.size_bytes <= len(raw)
+            and has_valid_crc(view[candidate : candidate + head.size_bytes])
+        ):
+            return candidate
+        at = raw.find(b"\x02", at + 1)
+    return None
+
+
+# ---- markers and keys: the two looks into records ----
+
+
+def read_marker(head: Head, body: bytes) -> tuple[Marker, int] | None:
+    """A control batch's outcome and time. None for one that compaction has emptied, or of a kind that ends nothing."""
+    if head.record_count == 0 or len(body) == 0:
+        return None
+    _, at = read_varint(body, 0)
+    timestamp_delta, at = read_varint(body, at + 1)
+    _, at = read_varint(body, at)
+    key_bytes, at = read_varint(body, at)
+    control_type = control_type_of_key(bytes(body[at : at + max(0, key_bytes)]))
+    if control_type is ControlType.UNKNOWN:
+        return None
+    value_bytes, at = read_varint(body, at + key_bytes)
+    coordinator_epoch = int.from_bytes(body[at + 2 : at + 6], "big", signed=True) if value_bytes >= 6 else 0
+    is_log_append_time = head.attributes & LOG_APPEND_TIME
+    timestamp_ms = head.max_timestamp_ms if is_log_append_time else head.base_timestamp_ms + timestamp_delta
+    return Marker(control_type is ControlType.ABORT, coordinator_epoch), timestamp_ms
+
+
+def first_keyless(body: bytes, record_count: int) -> int | None:
+    """The index of the first record without a key. Raises IndexError or ValueError on bytes that are no records."""
+    at = 0
+    end = len(body)
+    for index in range(record_count):
+        byte = body[at]
+        if byte < 0x80:
+            length, at = (byte >> 1) ^ -(byte & 1), at + 1
+        else:
+            length, at = read_varint(body, at)
+        record_end = at + length
+        if length < 0 or record_end > end:
+            raise ValueError(f"record {index} is {length} bytes long")
+        at += 1
+        while body[at] >= 0x80:  # timestamp delta
+            at += 1
+        at += 1
+        while body[at] >= 0x80:  # offset delta
+            at += 1
+        at += 1
+        if body[at] & 1:  # zigzag: odd is negative, so -1, no key
+            return index
+        at = record_end
+    if at != end:
+        raise ValueError(f"{end - at} bytes follow the last record")
+    return None
+
+
+# ---- what a leader accepts ----
+
+
+def check_frame(records: Buffer, place: str, size_max: int) -> tuple[int, ...]:
+    """The header's fields of the one batch that `records` is: whole, of the right format, not too large, and intact."""
+    size = len(records)
+    if size < HEADER_BYTES:
+        raise _frame_error(records, place)
+    fields = HEADER.unpack_from(records)
+    if fields[1] != size - LOG_OVERHEAD_BYTES or fields[3] != MAGIC:
+        raise _frame_error(records, place)
+    if fields[6] < 0 or fields[12] < 0:
+        raise KafkaError(ErrorCode.invalid_record, f"{place}: {fields[12]} records for {fields[6] + 1} offsets")
+    if size > size_max:
+        raise KafkaError(
+            ErrorCode.message_too_large, f"{place}: the batch has {size} bytes, max.message.bytes is {size_max}"
+        )
+    if crc32c(records[ATTRIBUTES_POSITION:]) != fields[4]:
+        raise KafkaError(ErrorCode.corrupt_message, f"{place}: the batch's CRC does not match")
+    return fields
+
+
+def _frame_error(records: Buffer, place: str) -> KafkaError:
+    """Why the bytes are not one whole batch of format 2."""
+    size = len(records)
+    if size >= 17:
+        length = int.from_bytes(records[8:12], "big", signed=True)
+        magic = records[16]
+        if magic in (0, 1) and length >= OLDEST_LENGTH_MIN:
+            return KafkaError(
+                ErrorCode.unsupported_for_message_format, f"{place}: message format v{magic} is from before Kafka 0.11"
+            )
+        if magic == MAGIC and _LENGTH_MIN <= length < size - LOG_OVERHEAD_BYTES:
+            return KafkaError(ErrorCode.invalid_record, f"{place}: more than one batch in one request")
+    return KafkaError(ErrorCode.corrupt_message, f"{place}: {size} bytes that are no whole batch")
+
+
+def check_client_batch(fields: tuple[int, ...], place: str) -> None:
+    """What a client's batch must be, and a coordinator's need not."""
+    base_offset, _, _, _, _, attributes, delta, _, _, producer_id, _, sequence, count = fields
+    what = ""
+    if base_offset != 0:
+        what = f"the base offset should be 0, not {base_offset}"
+    elif count <= 0 or count != delta + 1:
+        what = f"{count} records for {delta + 1} offsets"
+    elif attributes & (CONTROL | DELETE_HORIZON):
+        what = "control batches and delete horizons are not for clients"
+    elif attributes & CODEC_MASK > CODEC_MAX:
+        what = f"codec {attributes & CODEC_MASK} is unknown"
+    elif producer_id >= 0 and sequence < 0:
+        what = f"producer {producer_id} sent no sequence number"
+    if what:
+        raise KafkaError(ErrorCode.invalid_record, f"{place}: {what}")
+
+
+def check_keys(records: Buffer, fields: tuple[int, ...], place: str) -> None:
+    """A compacted topic refuses a record without a key: it could neither be superseded nor superseding."""
+    try:
+        body = memoryview(records)[HEADER_BYTES:]
+        codec = fields[5] & CODEC_MASK
+        plain = codecs.decompress(codec, body, place) if codec else bytes(body)
+        index = first_keyless(plain, fields[12])
+    except (CorruptLogError, UnsupportedFormatError, IndexError, ValueError) as error:
+        raise KafkaError(ErrorCode.invalid_record, f"{place}: the records cannot be read ({error})") from error
+    if index is not None:
+        raise KafkaError(ErrorCode.invalid_record, f"{place}: record {index} has no key, and the topic is compacted")

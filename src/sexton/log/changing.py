@@ -1,0 +1,294 @@
+"""What waits for the device: flushing, moving the log's ends, epochs, closing.
+
+One thing at a time. Appends go on meanwhile, so everything below takes what it needs to know before it waits, and
+changes what is in memory without waiting in between.
+
+The order of steps is what a crash between any two of them needs (see `recovery`): a snapshot goes, for good, before
+what it vouches for; it comes after. Segments go from the end backwards when the log is cut, from the start forwards
+when its start moves, so that what a crash leaves is always a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Sequence
+
+from sexton.errors import CorruptLogError, UnsupportedFormatError
+from sexton.log.recovery import replay, snapshot_offsets, snapshot_path, start_offset_path
+from sexton.log.segment import Segment
+from sexton.log.state import PASSING_ERRORS, UNKNOWN_TIME_MS, LogState
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records import names
+from sexton.records.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    encode_leader_epochs,
+    encode_offset_checkpoint,
+)
+from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
+
+
+class Changing(LogState):
+    # Flushing
+
+    async def flush(self) -> None:
+        """On return, what had been appended before survives a crash. Callers may overlap: one flush is under way at a
+        time, and the next covers all who wait."""
+        if self.failure is not None:
+            raise self._refusal()
+        if not self.needs_flush:
+            return
+        loop = asyncio.get_running_loop()
+        flushed: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(flushed)
+        if self._flusher is None:
+            self._flusher = loop.create_task(self._flush_for_all())
+        await flushed
+
+    async def _flush_for_all(self) -> None:
+        """A task of its own, so that no caller who is cancelled takes the others' flush with it."""
+        waiting: list[asyncio.Future[None]] = []
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                error = await self._flush_once()
+                for flushed in waiting:
+                    if not flushed.done():
+                        if error is None:
+                            flushed.set_result(None)
+                        else:
+                            flushed.set_exception(error)
+        finally:
+            self._flusher = None
+            for flushed in (*waiting, *self._waiting):
+                flushed.cancel()
+
+    async def _flush_once(self) -> KafkaError | None:
+        async with self._one_at_a_time:
+            try:
+                await self._flush_all()
+            except OSError as error:
+                return self._storage_error(error)
+            return None
+
+    async def _flush_all(self) -> None:
+        end_offset, active = self.end_offset, self._active
+        for sealed in list(self._sealed):
+            await self._on_device(sealed.segment.file.flush())
+            await sealed.segment.write_index()
+            await self._disk.replace_file(snapshot_path(self.directory, sealed.next_base_offset), sealed.snapshot)
+            self._sealed.remove(sealed)
+            self.flushed_offset = max(self.flushed_offset, min(end_offset, sealed.next_base_offset))
+        if self.flushed_offset < end_offset:
+            await self._on_device(active.file.flush())
+            self.flushed_offset = end_offset
+
+    async def _on_device(self, flush: Awaitable[None]) -> None:
+        """After a flush that failed nobody knows what the device holds, whatever the reason it gave."""
+        try:
+            await flush
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def _storage_error(self, error: OSError) -> KafkaError:
+        if error.errno not in PASSING_ERRORS:
+            self.failure = error
+        return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}")
+
+    # The log's end
+
+    async def truncate_to(self, offset: int) -> None:
+        """Keeps whole batches below `offset`. Below the log's start there is nothing to keep: it starts empty there."""
+        if offset < self.start_offset:
+            await self.restart_at(offset)
+            return
+        async with self._one_at_a_time:
+            if offset >= self.end_offset:
+                return
+            try:
+                await self._remove_snapshots_above(offset)
+                self._cut_segments(offset)
+                self._reload_producers()
+                epochs_changed = self.epochs.cut_end(offset)
+                await self._on_device(self._active.file.flush())
+                await self._disk.flush_directory(self.directory)
+                if epochs_changed:
+                    await self._write_epochs()
+            except OSError as error:
+                raise self._storage_error(error) from error
+            if not self._sealed:
+                self.flushed_offset = self._active.end_offset
+
+    def _cut_segments(self, offset: int) -> None:
+        for segment in reversed(self._segments[1:]):
+            if segment.base_offset < offset:
+                break
+            self._segments.pop()
+            self._forget(segment)
+            segment.remove()
+        active = self._active = self._segments[-1]
+        self._sealed = [sealed for sealed in self._sealed if sealed.segment is not active]
+        self._read_lately.pop(active.base_offset, None)
+        active.cut(offset)
+        active.reconfigure(self.config)
+        self.end_offset = active.end_offset
+        self.flushed_offset = min(self.flushed_offset, self.end_offset)
+
+    def _forget(self, segment: Segment) -> None:
+        self._read_lately.pop(segment.base_offset, None)
+        self._sealed = [sealed for sealed in self._sealed if sealed.segment is not segment]
+
+    async def _remove_snapshots_above(self, offset: int) -> None:
+        doomed = [one for one in snapshot_offsets(self._disk, self.directory) if one > offset]
+        for one in reversed(doomed):
+            self._disk.remove(snapshot_path(self.directory, one))
+        if doomed:
+            await self._disk.flush_directory(self.directory)
+
+    def _reload_producers(self) -> None:
+        """From the newest snapshot that is left and what follows it. Nobody expires here: time does not pass."""
+        snapshot_offset, entries = self._newest_snapshot()
+        replay(self.producers, self._segments, snapshot_offset, entries, now_ms=-1)
+
+    def _newest_snapshot(self) -> tuple[int, tuple[ProducerEntry, ...]]:
+        for offset in reversed(snapshot_offsets(self._disk, self.directory)):
+            path = snapshot_path(self.directory, offset)
+            try:
+                return offset, decode_producer_snapshot(self._disk.read_file(path) or b"", path)
+            except (CorruptLogError, UnsupportedFormatError):
+                continue
+        return self._segments[0].base_offset, ()
+
+    async def restart_at(self, offset: int) -> None:
+        """Throws everything away, history included, and starts empty at `offset`."""
+        async with self._one_at_a_time:
+            try:
+                await self._remove_snapshots_above(-1)
+                for segment in reversed(self._segments):
+                    self._forget(segment)
+                    segment.remove()
+                segment = Segment(self._disk, self.directory, offset, self.config, UNKNOWN_TIME_MS)
+                segment.create()
+                self._segments, self._sealed, self._active = [segment], [], segment
+                self.start_offset = self.end_offset = self.flushed_offset = offset
+                self.producers.clear()
+                self.epochs.replace(())
+                await self._disk.flush_directory(self.directory)
+                await self._write_start(offset)
+                await self._write_epochs()
+            except OSError as error:
+                raise self._storage_error(error) from error
+
+    # The log's start
+
+    async def advance_start(self, offset: int) -> None:
+        """Segments that lie below as a whole go, the active one too. Durable before anything is gone."""
+        async with self._one_at_a_time:
+            if offset <= self.start_offset:
+                return
+            if offset > self.end_offset:
+                raise KafkaError(
+                    ErrorCode.offset_out_of_range, f"{self._place}: {offset} is past the log's end {self.end_offset}"
+                )
+            try:
+                await self._write_start(offset)
+                self.start_offset = offset
+                if offset >= self.end_offset and self._active.size_bytes:
+                    await self._roll_at_end()
+                self._drop_segments_below(offset)
+                if self.epochs.cut_start(offset):
+                    await self._write_epochs()
+            except OSError as error:
+                raise self._storage_error(error) from error
+
+    async def _roll_at_end(self) -> None:
+        """The producers outlive their records, so their state must be on disk before the records go."""
+        self._roll(self.end_offset, UNKNOWN_TIME_MS)
+        await self._flush_all()
+
+    def _drop_segments_below(self, offset: int) -> None:
+        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
+            segment = self._segments.pop(0)
+            self._forget(segment)
+            segment.remove()
+        first = self._segments[0].base_offset
+        for snapshot in snapshot_offsets(self._disk, self.directory)[:-1]:
+            if snapshot < first:
+                self._disk.remove(snapshot_path(self.directory, snapshot))
+
+    async def _write_start(self, offset: int) -> None:
+        content = encode_offset_checkpoint({(self.topic, self.partition): offset})
+        await self._disk.replace_file(start_offset_path(self.directory), content)
+
+    # Epochs
+
+    async def begin_epoch(self, leader_epoch: int) -> None:
+        """A leader takes over here. Durable on return."""
+        async with self._one_at_a_time:
+            before = self.epochs.entries
+            if self.epochs.begin(leader_epoch, self.end_offset):
+                await self._write_epochs_or(before)
+
+    async def replace_epochs(self, entries: Sequence[EpochEntry]) -> None:
+        """The leader's history, whole. Durable on return."""
+        async with self._one_at_a_time:
+            before = self.epochs.entries
+            if tuple(entries) != before:
+                self.epochs.replace(entries)
+                await self._write_epochs_or(before)
+
+    async def _write_epochs_or(self, before: Sequence[EpochEntry]) -> None:
+        try:
+            await self._write_epochs()
+        except OSError as error:
+            self.epochs.replace(before)
+            raise self._storage_error(error) from error
+
+    async def _write_epochs(self) -> None:
+        content = encode_leader_epochs(self.epochs.entries)
+        await self._disk.replace_file(f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}", content)
+
+    # The end of it
+
+    async def close(self) -> None:
+        """Flushes, and leaves the directory as Kafka expects it after a clean stop, with indexes and a snapshot at its
+        end. A log that has failed is left as it is."""
+        if self.failure is None:
+            async with self._one_at_a_time:
+                try:
+                    await self._flush_all()
+                    self._active.seal()
+                    await self._active.write_index()
+                    path = snapshot_path(self.directory, self.end_offset)
+                    await self._disk.replace_file(path, self.producers.encode())
+                except OSError as error:
+                    raise self._storage_error(error) from error
+        for segment in self._segments:
+            segment.close_file()
+
+    async def delete(self) -> None:
+        """Under another name first, in one step, so that a crash leaves a whole log or one that is to be deleted."""
+        async with self._one_at_a_time:
+            for segment in self._segments:
+                segment.close_file()
+            parent = self.directory.rpartition("/")[0]
+            unique_id = uuid.uuid5(self.topic_id, str(self.partition)).hex
+            doomed = f"{parent}/{_name_of_deleted(self.topic, self.partition, unique_id)}"
+            try:
+                self._disk.remove_tree(doomed)
+                self._disk.rename(self.directory, doomed)
+                await self._disk.flush_directory(parent)
+                self._disk.remove_tree(doomed)
+            except OSError as error:
+                raise self._storage_error(error) from error
+
+
+def _name_of_deleted(topic: str, partition: int, unique_id: str) -> str:
+    """Kafka's name, which cuts the topic's end if a file system could not take it whole."""
+    for length in range(len(topic), 0, -1):
+        name = names.PartitionDir(topic[:length], partition, names.DirState.DELETE, unique_id).name
+        if len(name) <= names.DIR_NAME_LENGTH_MAX:
+            return name
+    raise ValueError(f"no name is short enough for {topic!r}")

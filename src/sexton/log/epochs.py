@@ -1,0 +1,88 @@
+"""Which leader epoch wrote which offsets of a log.
+
+An entry (epoch, start offset) says that records from that offset on, up to the next entry's, were written by that
+epoch's leader. A leader extends its own history when it takes over; a follower copies its leader's whole. It is never
+derived from batches, because compaction may empty an epoch that still tells two logs apart (DESIGN, traps). The one
+exception is a directory that has no history at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+from sexton.records.checkpoints import EpochEntry
+
+NO_EPOCH = -1
+
+
+class EpochHistory:
+    """In order of epoch and of start offset, both strictly rising. Kept in memory; `Log` makes changes durable."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: Sequence[EpochEntry] = ()) -> None:
+        self.entries: tuple[EpochEntry, ...] = tuple(entries)
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.entries[-1].epoch if self.entries else NO_EPOCH
+
+    def epoch_of(self, offset: int) -> int:
+        """Of the record at that offset; NO_EPOCH before the first entry."""
+        index = bisect_right(self.entries, offset, key=_start)
+        return self.entries[index - 1].epoch if index else NO_EPOCH
+
+    def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
+        """Kafka's OffsetForLeaderEpoch: the largest known epoch up to the asked one, and the offset at which it ends.
+
+        Of an epoch from before the history, only its end is known: that of the first entry's start. None for an epoch
+        newer than any in the history.
+        """
+        if epoch == NO_EPOCH:
+            return None
+        if epoch == self.latest_epoch:
+            return epoch, log_end_offset
+        index = bisect_right(self.entries, epoch, key=_epoch)
+        if index == len(self.entries):
+            return None
+        known = self.entries[index - 1].epoch if index else epoch
+        return known, self.entries[index].start_offset
+
+    def begin(self, epoch: int, start_offset: int) -> bool:
+        """Notes that `epoch` writes from `start_offset` on. False if that was known.
+
+        Epochs that began there or later wrote nothing, so they go: no two entries share an offset.
+        """
+        if self.entries and self.latest_epoch == epoch and self.entries[-1].start_offset <= start_offset:
+            return False
+        kept = [entry for entry in self.entries if entry.epoch < epoch and entry.start_offset < start_offset]
+        self.entries = (*kept, EpochEntry(epoch, start_offset))
+        return True
+
+    def replace(self, entries: Iterable[EpochEntry]) -> None:
+        self.entries = tuple(entries)
+
+    def cut_end(self, offset: int) -> bool:
+        """Drops epochs that began at `offset` or later. False if there were none."""
+        index = bisect_left(self.entries, offset, key=_start)
+        if index == len(self.entries):
+            return False
+        self.entries = self.entries[:index]
+        return True
+
+    def cut_start(self, offset: int) -> bool:
+        """Drops what lies below the log's start; the epoch that wrote the record there begins there from now on."""
+        index = bisect_right(self.entries, offset, key=_start)
+        if index == 0 or (self.entries[index - 1].start_offset == offset and index == 1):
+            return False
+        self.entries = (EpochEntry(self.entries[index - 1].epoch, offset), *self.entries[index:])
+        return True
+
+
+def _start(entry: EpochEntry) -> int:
+    return entry.start_offset
+
+
+def _epoch(entry: EpochEntry) -> int:
+    return entry.epoch

@@ -1,0 +1,139 @@
+"""One partition's log.
+
+A log is a list of segments, of which the last is appended to. Appending and reading reach the page cache and return at
+once; `flush` waits for the device. Whatever has to be durable in a certain order (a log's start before its old segments
+go, a certificate after what it vouches for; see `recovery`) happens in coroutines, one at a time.
+
+An error of the device leaves nobody knowing what is on it, so the log gives up: `failure` is set and appends are
+refused until the log is opened again. A full disk is no such error: the append is taken back whole, and the next may
+succeed.
+
+Batches are written as they came, but for what a leader stamps: base offset and leader epoch, which the CRC does not
+cover, and with LogAppendTime the time, after which the CRC is made anew.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+
+from sexton.compaction import retention
+from sexton.compaction.config import DAY_MS, TopicConfig
+from sexton.compaction.eligibility import SegmentSummary
+from sexton.errors import NotALogError
+from sexton.log import reading
+from sexton.log.appending import Appending
+from sexton.log.changing import Changing
+from sexton.log.producers import ProducerStates
+from sexton.log.recovery import Recovery
+from sexton.log.segment import Segment
+from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
+from sexton.ports.disk import Disk
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.checkpoints import (
+    PARTITION_METADATA,
+    PartitionMetadata,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+
+__all__ = ["AbortedTransaction", "Appended", "Log", "Read", "TimedOffset"]
+
+OPEN_SEGMENTS_MAX: Final = 4
+"""Closed segments of one log that keep a descriptor and an index in memory, for readers that are behind."""
+
+
+class Log(Appending, Changing):
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        topic: str,
+        partition: int,
+        topic_id: uuid.UUID,
+        config: TopicConfig,
+        *,
+        now_ms: int,
+        stopped_cleanly: bool,
+        producer_expiry_ms: int = DAY_MS,
+        start_offset: int = 0,
+    ) -> Log:
+        """Makes it if there is none, and puts right what a crash left behind. `start_offset` is what Kafka's checkpoint
+        of log starts says, for a directory that comes from Kafka; the log keeps its own durably."""
+        log = cls(disk, directory, topic, partition, topic_id, config)
+        await log._own_directory()
+        producers = ProducerStates(log._place, producer_expiry_ms)
+        recovery = Recovery(disk, directory, topic, partition, config, now_ms, stopped_cleanly, producers)
+        log._take(await recovery.run(start_offset))
+        return log
+
+    async def _own_directory(self) -> None:
+        path = f"{self.directory}/{PARTITION_METADATA}"
+        self._disk.make_directory(self.directory)
+        data = self._disk.read_file(path)
+        if data is None:
+            content = encode_partition_metadata(PartitionMetadata(self.topic_id))
+            await self._disk.replace_file(path, content)
+            await self._disk.flush_directory(self.directory.rpartition("/")[0])
+            return
+        found = decode_partition_metadata(data, path).topic_id
+        if found != self.topic_id:
+            raise NotALogError(
+                f"it belongs to the topic with id {found}, not to {self.topic} with id {self.topic_id}",
+                self.directory,
+                "Move the directory away: it is of a topic that was deleted, or of another cluster",
+            )
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool) -> Read:
+        end_offset = min(end_offset, self.end_offset)
+        if not self.start_offset <= offset <= end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self._place}: offset {offset} is not between {self.start_offset} and {end_offset}",
+            )
+        if offset == end_offset:
+            return Read([], 0, offset, offset)
+        if offset < self._active.base_offset:
+            self._keep_open(self._segments[reading.segment_index(self._segments, offset)])
+        return reading.read(self._segments, offset, max_bytes, end_offset, min_one)
+
+    def _keep_open(self, segment: Segment) -> None:
+        """Of the closed segments, those that were read last stay open."""
+        lately = self._read_lately
+        lately.pop(segment.base_offset, None)
+        lately[segment.base_offset] = segment
+        if len(lately) > OPEN_SEGMENTS_MAX:
+            oldest = lately.pop(next(iter(lately)))
+            if all(sealed.segment is not oldest for sealed in self._sealed):
+                oldest.release()
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Below it every transaction has ended, and its end is committed."""
+        unstable = self.producers.first_unstable_offset(high_watermark)
+        if unstable is None:
+            return high_watermark
+        return min(high_watermark, max(unstable, self.start_offset))
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        return reading.aborted_transactions(self._segments, start_offset, end_offset)
+
+    def offset_for_time(self, timestamp_ms: int, end_offset: int) -> TimedOffset | None:
+        """The first record of that time or later, below `end_offset`."""
+        return reading.offset_for_time(self._segments, timestamp_ms, self.start_offset, end_offset)
+
+    def offset_of_max_timestamp(self, end_offset: int) -> TimedOffset | None:
+        return reading.newest_record(self._segments, self.start_offset, end_offset)
+
+    def retention_start(self, high_watermark: int, now_ms: int) -> int:
+        """Where retention would put the log's start: only a leader asks, and all replicas follow. As in Kafka, the
+        active segment goes too once all of it is due."""
+        summaries = [
+            SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, one.newest_ms())
+            for one in self._segments
+        ]
+        if summaries[-1].size_bytes:
+            summaries.append(SegmentSummary(self.end_offset, 0, -1, now_ms))
+        return max(self.start_offset, retention.retained_from(summaries, self.config, high_watermark, now_ms))

@@ -1,0 +1,290 @@
+"""What a log knows about its idempotent and transactional producers.
+
+Of each producer: its epoch, its last five batches (a client sends at most five at once, so a retry is one of them), and
+where its open transaction began. A leader refuses by it what is out of sequence and answers a retry with the offset
+that the first attempt got; a follower only takes note, because its leader has judged.
+
+Transactions end with a marker. What came before a marker is *decided*, but the outcome is safe only once the marker is
+committed too, so the last stable offset waits for the high watermark to pass it.
+
+Where a follower differs from a leader (DESIGN, traps): compaction settles committed batches, that is, makes them plain,
+and drops transactions whole. A follower that was behind may thus receive a plain batch of a producer whose transaction
+it holds open, or a marker with nothing open. Neither is an error, and neither changes an open transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.producer_snapshot import ProducerEntry, encode_producer_snapshot
+
+BATCHES_MAX: Final = 5
+"""As many as Kafka's clients have in flight at most."""
+
+SEQUENCE_MAX: Final = 2**31 - 1
+NO_SEQUENCE: Final = -1
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = -1
+
+
+class PastBatch(NamedTuple):
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class Producer:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "producer_id", "transaction_start")
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = NO_EPOCH
+        self.batches: list[PastBatch] = []
+        self.last_timestamp_ms = -1
+        self.coordinator_epoch = -1
+        """Of the coordinator that wrote the last marker."""
+        self.transaction_start = NO_OFFSET
+        """First offset of the open transaction."""
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def entry(self) -> ProducerEntry:
+        last = self.batches[-1] if self.batches else None
+        return ProducerEntry(
+            self.producer_id,
+            self.epoch,
+            last.last_sequence if last else NO_SEQUENCE,
+            last.last_offset if last else NO_OFFSET,
+            last.last_offset - last.first_offset if last else 0,
+            self.last_timestamp_ms,
+            self.coordinator_epoch,
+            self.transaction_start,
+        )
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, as its control record says it."""
+
+    is_abort: bool
+    coordinator_epoch: int
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction of this partition that a marker has just ended. `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_abort: bool
+    last_stable_offset: int
+    """Once the marker counts: where the oldest transaction that is still open began, or past the marker."""
+
+
+def last_sequence_of(first_sequence: int, count: int) -> int:
+    """Sequences wrap around to 0 after 2^31 - 1."""
+    if first_sequence < 0:
+        return NO_SEQUENCE
+    return (first_sequence + count - 1) & SEQUENCE_MAX
+
+
+def first_sequence_of(last_sequence: int, count: int) -> int:
+    if last_sequence < 0:
+        return NO_SEQUENCE
+    return (last_sequence - count + 1) & SEQUENCE_MAX
+
+
+class ProducerStates:
+    def __init__(self, place: str, expiry_ms: int) -> None:
+        self._place = place
+        self._expiry_ms = expiry_ms
+        self._producers: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}
+        """Producer id to the first offset of its open transaction. They open in offset order: the first is lowest."""
+        self._decided: list[tuple[int, int]] = []
+        """First and marker's offset of ended transactions whose marker may lie above the high watermark."""
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self._producers.values())
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    # What a leader asks before it appends
+
+    def duplicate_of(self, producer_id: int, epoch: int, first_sequence: int, count: int) -> PastBatch | None:
+        """The batch that this one repeats, if it is one of the producer's last."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch != epoch:
+            return None
+        last_sequence = last_sequence_of(first_sequence, count)
+        for batch in producer.batches:
+            if batch[0] == first_sequence and batch[1] == last_sequence:
+                return batch
+        return None
+
+    def check_data(
+        self, producer_id: int, epoch: int, first_sequence: int, is_transactional: bool, from_client: bool
+    ) -> None:
+        """Raises what Kafka's leader answers to a batch that may not come now."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return  # forgotten or new: any sequence may start
+        if epoch < producer.epoch:
+            raise self._stale_epoch(producer, epoch)
+        if from_client:
+            if epoch != producer.epoch:
+                if first_sequence != 0:
+                    raise self._out_of_order(producer, f"epoch {epoch} begins with sequence {first_sequence}, not 0")
+            else:
+                last = producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE
+                if first_sequence != last + 1 and not (first_sequence == 0 and last == SEQUENCE_MAX):
+                    raise self._out_of_order(producer, f"sequence {first_sequence} came after {last}")
+        if producer.transaction_start != NO_OFFSET and not is_transactional:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"{self._place}: producer {producer_id} sent a plain batch inside its transaction",
+            )
+
+    def check_marker(self, producer_id: int, epoch: int, marker: Marker) -> None:
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return
+        if epoch < producer.epoch:
+            raise self._stale_epoch(producer, epoch)
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"{self._place}: a marker for producer {producer_id} comes from coordinator epoch "
+                f"{marker.coordinator_epoch}, and one of epoch {producer.coordinator_epoch} has written since",
+            )
+
+    def _stale_epoch(self, producer: Producer, epoch: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.invalid_producer_epoch,
+            f"{self._place}: producer {producer.producer_id} has epoch {producer.epoch} by now; epoch {epoch} is over",
+        )
+
+    def _out_of_order(self, producer: Producer, what: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.out_of_order_sequence_number, f"{self._place}: producer {producer.producer_id}: {what}"
+        )
+
+    # Taking note of what was appended
+
+    def note_data(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        first_offset: int,
+        last_offset: int,
+        timestamp_ms: int,
+        is_transactional: bool,
+    ) -> None:
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = Producer(producer_id)
+        if producer.epoch != epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        batches = producer.batches
+        if len(batches) == BATCHES_MAX:
+            del batches[0]
+        last_sequence = last_sequence_of(first_sequence, last_offset - first_offset + 1)
+        batches.append(PastBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp_ms))
+        producer.last_timestamp_ms = timestamp_ms
+        if is_transactional and producer.transaction_start == NO_OFFSET:
+            producer.transaction_start = first_offset
+            self._open[producer_id] = first_offset
+
+    def note_marker(
+        self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: Marker
+    ) -> EndedTransaction | None:
+        """None if nothing was open, which leaves no trace but the producer's epoch."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = Producer(producer_id)
+        first_offset = producer.transaction_start
+        if producer.epoch != epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_timestamp_ms = timestamp_ms
+        if first_offset == NO_OFFSET:
+            return None
+        producer.transaction_start = NO_OFFSET
+        del self._open[producer_id]
+        self._decided.append((first_offset, offset))
+        stable = next(iter(self._open.values()), offset + 1)
+        return EndedTransaction(producer_id, first_offset, offset, marker.is_abort, stable)
+
+    # Transactions
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Of the oldest open transaction."""
+        return next(iter(self._open.values()), None)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """The first offset whose transaction is open, or whose marker is not committed. The watermark never goes back,
+        so what it has passed is forgotten."""
+        decided = self._decided
+        if decided and decided[0][1] < high_watermark:
+            decided = self._decided = [one for one in decided if one[1] >= high_watermark]
+        first = next(iter(self._open.values()), None)
+        if decided:
+            lowest = min(decided)[0]
+            first = lowest if first is None else min(first, lowest)
+        return first
+
+    # Time and truncation
+
+    def expire(self, now_ms: int) -> None:
+        """Forgets producers that have been silent for too long and hold nothing open."""
+        expired = [p.producer_id for p in self._producers.values() if self._has_expired(p, now_ms)]
+        for producer_id in expired:
+            del self._producers[producer_id]
+
+    def _has_expired(self, producer: Producer, now_ms: int) -> bool:
+        return producer.transaction_start == NO_OFFSET and now_ms - producer.last_timestamp_ms >= self._expiry_ms
+
+    def clear(self) -> None:
+        self._producers.clear()
+        self._open.clear()
+        self._decided.clear()
+
+    # Snapshots
+
+    def encode(self) -> bytes:
+        return encode_producer_snapshot(producer.entry() for producer in self._producers.values())
+
+    def load(self, entries: Iterable[ProducerEntry], now_ms: int) -> None:
+        self.clear()
+        for entry in sorted(entries, key=lambda entry: entry.current_txn_first_offset):
+            producer = Producer(entry.producer_id)
+            producer.epoch = entry.producer_epoch
+            producer.last_timestamp_ms = entry.last_timestamp
+            producer.coordinator_epoch = entry.coordinator_epoch
+            producer.transaction_start = max(entry.current_txn_first_offset, NO_OFFSET)
+            if entry.last_offset >= 0:
+                first_offset = entry.last_offset - entry.offset_delta
+                first_sequence = first_sequence_of(entry.last_sequence, entry.offset_delta + 1)
+                producer.batches.append(
+                    PastBatch(
+                        first_sequence, entry.last_sequence, first_offset, entry.last_offset, entry.last_timestamp
+                    )
+                )
+            if self._has_expired(producer, now_ms):
+                continue
+            self._producers[entry.producer_id] = producer
+            if producer.transaction_start != NO_OFFSET:
+                self._open[entry.producer_id] = producer.transaction_start

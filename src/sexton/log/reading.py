@@ -1,0 +1,141 @@
+"""Finding records in a log's segments: by offset, by time, and which of them were aborted.
+
+All of it is about one moment: nothing here waits, so records and aborted transactions of one fetch are of one state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from sexton.log.batches import SCAN_BYTES, Head
+from sexton.log.segment import Segment
+from sexton.log.types import AbortedTransaction, Read, TimedOffset
+from sexton.ports.disk import FileSlice
+from sexton.ports.network import Part
+from sexton.records import batch
+
+SENDFILE_BYTES_MIN: Final = 32 * 1024
+"""Below this a copy through Python is cheaper than a system call of its own."""
+
+
+def segment_index(segments: Sequence[Segment], offset: int) -> int:
+    """The segment that holds an offset, or held it; the first one for offsets before it."""
+    return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def read(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: int, min_one: bool) -> Read:
+    """Between two offsets that the log has, the first below the second."""
+    index = len(segments) - 1
+    if offset < segments[index].base_offset:
+        index = segment_index(segments, offset)
+    parts: list[Part] = []
+    size_bytes, next_offset = 0, offset
+    while True:
+        segment = segments[index]
+        start = segment.position_of(next_offset)
+        stop = segment.size_bytes if end_offset >= segment.end_offset else segment.position_of(end_offset)
+        stop_offset = min(end_offset, segment.end_offset)
+        if start < stop:
+            cut = stop
+            if start + max_bytes - size_bytes < stop:
+                cut, stop_offset = segment.boundary(start, start + max_bytes - size_bytes)
+                if cut <= start:
+                    if parts or not min_one:
+                        break
+                    cut, stop_offset = segment.boundary(start, start + segment.batch_bytes(start))
+            parts.append(_part(segment, start, cut - start))
+            size_bytes += cut - start
+            if cut < segment.size_bytes:
+                segment.remember(stop_offset, cut)
+                next_offset = stop_offset
+                break
+        next_offset = max(next_offset, stop_offset)
+        index += 1
+        if next_offset >= end_offset or index == len(segments) or size_bytes >= max_bytes:
+            break
+    return Read(parts, size_bytes, offset, next_offset)
+
+
+def _part(segment: Segment, position: int, size_bytes: int) -> Part:
+    if size_bytes < SENDFILE_BYTES_MIN:
+        return segment.file.read(position, size_bytes)
+    return FileSlice(segment.file, position, size_bytes)
+
+
+def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    """Those with records between the two offsets, in order of their markers. The marker may lie far beyond the end, but
+    no further than the first one that was written when everything below the end was decided."""
+    found: list[AbortedTransaction] = []
+    for segment in segments[segment_index(segments, start_offset) :]:
+        for entry in segment.aborted:
+            if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
+            if entry.last_stable_offset >= end_offset:
+                return found
+    return found
+
+
+def offset_for_time(
+    segments: Sequence[Segment], timestamp_ms: int, start_offset: int, end_offset: int
+) -> TimedOffset | None:
+    """The first record that is not older."""
+    for segment in segments[segment_index(segments, start_offset) :]:
+        if segment.base_offset >= end_offset:
+            break
+        if segment.size_bytes == 0 or segment.newest_ms() < timestamp_ms:
+            continue
+        index = segment.index
+        first = max(index.offset_before_time(timestamp_ms), start_offset)
+        for head in segment.heads(segment.position_of(first)):
+            if head.base_offset >= end_offset:
+                return None
+            if head.max_timestamp_ms >= timestamp_ms:
+                found = _record_at(segment, head, timestamp_ms, start_offset)
+                if found is not None:
+                    return found if found.offset < end_offset else None
+    return None
+
+
+def newest_record(segments: Sequence[Segment], start_offset: int, end_offset: int) -> TimedOffset | None:
+    """The first record with the largest timestamp of all below the end."""
+    newest, newest_offset, holder = -1, -1, None
+    for segment in segments[segment_index(segments, start_offset) :]:
+        if segment.base_offset >= end_offset:
+            break
+        timestamp_ms, offset = segment.newest_below(end_offset)
+        if offset < start_offset:  # the log's start has moved past it
+            timestamp_ms, offset = _newest_between(segment, start_offset, end_offset)
+        if timestamp_ms > newest:
+            newest, newest_offset, holder = timestamp_ms, offset, segment
+    if holder is None:
+        return None
+    for head in holder.heads(holder.position_of(newest_offset)):
+        return _record_at(holder, head, newest, start_offset)
+    return None
+
+
+def _newest_between(segment: Segment, start_offset: int, end_offset: int) -> tuple[int, int]:
+    newest, newest_offset = -1, -1
+    for head in segment.heads(segment.position_of(start_offset), SCAN_BYTES):
+        if head.last_offset >= end_offset:
+            break
+        if head.max_timestamp_ms > newest:
+            newest, newest_offset = head.max_timestamp_ms, head.last_offset
+    return newest, newest_offset
+
+
+def _record_at(segment: Segment, head: Head, timestamp_ms: int, start_offset: int) -> TimedOffset | None:
+    """The first record of a batch that is not older than `timestamp_ms` and not below `start_offset`."""
+    if head.attributes & batch.LOG_APPEND_TIME and head.record_count == head.last_offset - head.base_offset + 1:
+        return TimedOffset(head.max_timestamp_ms, max(head.base_offset, start_offset), head.leader_epoch)
+    data = segment.file.read(head.position, head.size_bytes)
+    for record in batch.decode(data, 0, segment.file.path, check_crc=False).records:
+        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+            return TimedOffset(record.timestamp_ms, record.offset, head.leader_epoch)
+    return None

@@ -1,0 +1,381 @@
+"""From files to a log: what was flushed is believed, what may be torn is walked and cut.
+
+The directory itself says how far it was flushed. A producer snapshot at offset S is written only after everything below
+S is on disk, indexes included, and always when a segment is closed and the next has begun. So after a crash the
+newest readable snapshot is a *certificate*: segments that end at or below it are believed as they are, the rest is
+walked batch by batch with its CRC. (After a clean stop, which leaves a snapshot at the log's end, nothing is walked but
+the last few kilobytes.) Three things can be wrong with what is walked:
+
+- It ends in something that is no batch. That is how a torn write looks: the log is cut there. But not below the
+  certificate, and not if a valid batch follows, because then it is damage: an error that names the place.
+- A segment does not begin where the one before ends, and no snapshot says that there is nothing in between. Then what
+  is missing was never flushed, so neither was what follows: it goes.
+- The certificate lies beyond the end: records that were on disk are gone. An error.
+
+A Kafka broker writes its snapshots at the same offsets but does not flush first, so a directory of a broker that lost
+power should be recovered by Kafka before it is used here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import zlib
+from dataclasses import dataclass, field
+
+from sexton.compaction.config import TopicConfig
+from sexton.errors import CorruptLogError, NotALogError, SextonError, UnsupportedFormatError
+from sexton.log.batches import SCAN_BYTES, Head, Walk, find_batch, read_marker
+from sexton.log.epochs import EpochHistory
+from sexton.log.producers import ProducerStates
+from sexton.log.segment import AbortedEntry, Segment
+from sexton.ports.disk import Disk
+from sexton.records import names
+from sexton.records.batch import CONTROL, HEADER_BYTES, TRANSACTIONAL, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    EpochEntry,
+    decode_leader_epochs,
+    decode_offset_checkpoint,
+)
+from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
+
+logger = logging.getLogger(__name__)
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+@dataclass(slots=True)
+class Recovered:
+    segments: list[Segment]
+    producers: ProducerStates
+    epochs: EpochHistory
+    start_offset: int
+
+
+@dataclass(slots=True)
+class Recovery:
+    """One pass over a partition directory. `run` does it."""
+
+    disk: Disk
+    directory: str
+    topic: str
+    partition: int
+    config: TopicConfig
+    now_ms: int
+    stopped_cleanly: bool
+    producers: ProducerStates
+    segments: list[Segment] = field(default_factory=list)
+    walked: list[Segment] = field(default_factory=list)
+    new_snapshots: dict[int, bytes] = field(default_factory=dict)
+
+    async def run(self, start_offset: int) -> Recovered:
+        self._clear_leftovers()
+        start_offset = max(start_offset, read_start_offset(self.disk, self.directory, self.topic, self.partition))
+        self._find_segments(start_offset)
+        if not self.segments:
+            segment = Segment(self.disk, self.directory, start_offset, self.config, self.now_ms)
+            segment.create()
+            self.segments.append(segment)
+            self.walked.append(segment)
+        certified, entries = self._newest_snapshot(names.OFFSET_MAX)
+        if self.stopped_cleanly:
+            self._believe_all()
+        else:
+            self._walk_from(certified)
+        end_offset = self.segments[-1].end_offset
+        if certified > end_offset:
+            raise CorruptLogError(
+                f"records up to offset {certified} were flushed, but the log ends at {end_offset}",
+                self.directory,
+                f"{WHAT_TO_DO_WITH_A_CORRUPT_BATCH}. If losing them is acceptable, remove the "
+                f"{names.producer_snapshot_file_name(certified)} file",
+            )
+        if self.stopped_cleanly:
+            replay(self.producers, self.segments, certified, entries, self.now_ms)
+        await self._make_durable()
+        self._remove_stray_snapshots()
+        epochs = self._read_epochs(end_offset)
+        return Recovered(
+            self.segments,
+            self.producers,
+            epochs,
+            min(end_offset, max(start_offset, self.segments[0].base_offset)),
+        )
+
+    # What is there
+
+    def _clear_leftovers(self) -> None:
+        listed = self.disk.list(self.directory)
+        with_log = {name.removesuffix(names.LOG_SUFFIX) for name in listed if name.endswith(names.LOG_SUFFIX)}
+        for name in listed:
+            parsed = names.parse_segment_file(name)
+            if name.endswith((names.CLEANED_SUFFIX, names.SWAP_SUFFIX)):
+                raise NotALogError(
+                    f"{name} is left over from a compaction that was interrupted",
+                    self.directory,
+                    "Run `sexton compact` on the directory once, or start the Kafka broker it comes from: either "
+                    "finishes that step or undoes it",
+                )
+            is_index = parsed is not None and parsed.kind not in (names.LOG_SUFFIX, names.PRODUCER_SNAPSHOT_SUFFIX)
+            if name.endswith((TEMPORARY_SUFFIX, names.DELETED_SUFFIX)) or (
+                is_index and name.partition(".")[0] not in with_log
+            ):
+                self.disk.remove(f"{self.directory}/{name}")
+
+    def _find_segments(self, start_offset: int) -> None:
+        bases = [
+            parsed.base_offset
+            for parsed in map(names.parse_segment_file, self.disk.list(self.directory))
+            if parsed is not None and parsed.kind == names.LOG_SUFFIX and not parsed.state
+        ]
+        for base_offset, following in itertools.zip_longest(bases, bases[1:]):
+            segment = Segment(self.disk, self.directory, base_offset, self.config, self.now_ms)
+            if following is not None and following <= start_offset:
+                segment.remove()  # the log's start had moved on before the crash, and the file had not gone yet
+            else:
+                self.segments.append(segment)
+
+    def _newest_snapshot(self, limit: int) -> tuple[int, tuple[ProducerEntry, ...]]:
+        """The newest readable one at or below `limit`; the log's first offset if there is none. What cannot be read
+        goes, as in Kafka: an older one and the log say the same."""
+        for offset in reversed(snapshot_offsets(self.disk, self.directory)):
+            if offset <= limit:
+                path = snapshot_path(self.directory, offset)
+                try:
+                    return offset, decode_producer_snapshot(self.disk.read_file(path) or b"", path)
+                except (CorruptLogError, UnsupportedFormatError) as error:
+                    logger.warning("%s; it is removed and made again", error)
+                    self.disk.remove(path)
+        return self.segments[0].base_offset, ()
+
+    # Believing
+
+    def _believe_all(self) -> None:
+        last = self.segments[-1]
+        self._believe(self.segments)
+        fault = last.load_end()
+        if fault is not None:
+            raise CorruptLogError(
+                f"{fault}, although the log was closed cleanly",
+                f"{last.path(names.LOG_SUFFIX)} at byte {last.size_bytes}",
+                WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
+            )
+
+    def _believe(self, segments: list[Segment]) -> None:
+        """All but the last."""
+        for segment, after in itertools.pairwise(segments):
+            segment.believe(segment.file.size_bytes, after.base_offset)
+
+    # Walking
+
+    def _walk_from(self, certified: int) -> None:
+        first = max(
+            (index for index, segment in enumerate(self.segments) if segment.base_offset <= certified), default=0
+        )
+        self._believe(self.segments[: first + 1])
+        base_offset = self.segments[first].base_offset
+        snapshot, entries = self._newest_snapshot(base_offset)
+        replay(self.producers, self.segments[:first], snapshot, entries, self.now_ms)
+        for index in range(first, len(self.segments)):
+            segment = self.segments[index]
+            if index > first and self.segments[index - 1].end_offset != segment.base_offset:
+                self._drop_from(index, "it does not begin where the segment before it ends")
+                return
+            if index > first:
+                self.new_snapshots[segment.base_offset] = self.producers.encode()
+            self.walked.append(segment)
+            if self._walk(segment, certified):
+                if index + 1 < len(self.segments):
+                    self._drop_from(index + 1, "the segment before it is torn")
+                return
+
+    def _walk(self, segment: Segment, certified: int) -> bool:
+        """True if it was torn, and cut."""
+        file = segment.file
+        size_bytes = file.size_bytes
+        segment.forget_batches()
+        walk = Walk(file, 0, size_bytes, check_crc=True, chunk_bytes=SCAN_BYTES)
+        fault = None
+        for head in walk:
+            if head.base_offset < segment.end_offset:
+                fault = f"offset {head.base_offset} comes again"
+                break
+            segment.note(head.position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
+            note_batch(self.producers, segment, head, is_index_kept=False)
+        fault = fault or walk.fault
+        if fault is None and segment.end_offset < certified:
+            fault = "the file ends"
+        if fault is None:
+            return False
+        self._check_torn(segment, size_bytes, fault, certified)
+        logger.warning(
+            "%s: %s at byte %d; %d bytes of an unfinished write are cut off",
+            file.path,
+            fault,
+            segment.size_bytes,
+            size_bytes - segment.size_bytes,
+        )
+        file.truncate(segment.size_bytes)
+        return True
+
+    def _check_torn(self, segment: Segment, size_bytes: int, fault: str, certified: int) -> None:
+        """A torn write is unflushed and the last in its file. Anything else is damage, which is not ours to cut off."""
+        position = segment.size_bytes
+        where = f"{segment.path(names.LOG_SUFFIX)} at byte {position}"
+        if segment.end_offset < certified:
+            raise CorruptLogError(
+                f"{fault}, below offset {certified}, up to which the log was flushed",
+                where,
+                WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
+            )
+        rest = segment.file.read(position, size_bytes - position)
+        if _is_old_format(rest):
+            raise UnsupportedFormatError(
+                f"message format v{rest[16]} (before Kafka 0.11) is not supported",
+                where,
+                "Let a Kafka 3.x broker rewrite the topic, then try again",
+            )
+        found = find_batch(rest, 1, segment.end_offset - 1)
+        if found is not None:
+            raise CorruptLogError(
+                f"{fault}, and valid batches follow from byte {position + found} on, so this is no torn write",
+                where,
+                WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
+            )
+
+    def _drop_from(self, index: int, why: str) -> None:
+        """Highest first: whatever of this a crash undoes, the rest is in order."""
+        for segment in reversed(self.segments[index:]):
+            logger.warning("%s was never flushed and goes: %s", segment.path(names.LOG_SUFFIX), why)
+            segment.remove()
+        del self.segments[index:]
+
+    # Afterwards
+
+    async def _make_durable(self) -> None:
+        """What was walked has survived a crash of the process, perhaps not yet one of the machine."""
+        *_, active = self.segments
+        for segment in self.walked:
+            await segment.file.flush()
+            if segment is not active:
+                segment.seal()
+                await segment.write_index()
+        if self.walked:
+            await self.disk.flush_directory(self.directory)
+        known = snapshot_offsets(self.disk, self.directory)
+        for offset, content in self.new_snapshots.items():
+            if offset not in known and offset <= active.base_offset:
+                await self.disk.replace_file(snapshot_path(self.directory, offset), content)
+
+    def _remove_stray_snapshots(self) -> None:
+        """Those that no segment begins at. But the newest is the state of the producers at its offset."""
+        bases = {segment.base_offset for segment in self.segments}
+        *older, _ = snapshot_offsets(self.disk, self.directory) or [0]
+        for offset in older:
+            if offset not in bases:
+                self.disk.remove(snapshot_path(self.directory, offset))
+
+    def _read_epochs(self, end_offset: int) -> EpochHistory:
+        path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
+        data = self.disk.read_file(path)
+        if not data:
+            return EpochHistory(self._epochs_of_batches())
+        entries = decode_leader_epochs(data, path)
+        return EpochHistory([entry for entry in entries if entry.start_offset <= end_offset])
+
+    def _epochs_of_batches(self) -> list[EpochEntry]:
+        """For a directory that never had a history."""
+        entries: list[EpochEntry] = []
+        for segment in self.segments:
+            for head in segment.heads(0, SCAN_BYTES):
+                if head.leader_epoch >= 0 and (not entries or head.leader_epoch > entries[-1].epoch):
+                    entries.append(EpochEntry(head.leader_epoch, head.base_offset))
+        return entries
+
+
+def _is_old_format(rest: bytes) -> bool:
+    """A whole message of format 0 or 1, by its own checksum."""
+    if len(rest) < 26 or rest[16] not in (0, 1):
+        return False
+    length = int.from_bytes(rest[8:12], "big", signed=True)
+    return 14 <= length <= len(rest) - 12 and zlib.crc32(rest[16 : 12 + length]) == int.from_bytes(rest[12:16], "big")
+
+
+# ---- producers ----
+
+
+def note_batch(producers: ProducerStates, segment: Segment, head: Head, *, is_index_kept: bool) -> None:
+    """As a follower does: the leader has judged. With `is_index_kept` the segment's transaction index is believed."""
+    if head.producer_id < 0:
+        return
+    if not head.attributes & CONTROL:
+        producers.note_data(
+            head.producer_id,
+            head.producer_epoch,
+            head.base_sequence,
+            head.base_offset,
+            head.last_offset,
+            head.max_timestamp_ms,
+            bool(head.attributes & TRANSACTIONAL),
+        )
+        return
+    body = segment.file.read(head.position + HEADER_BYTES, head.size_bytes - HEADER_BYTES)
+    read = read_marker(head, body)
+    if read is None:
+        return
+    marker, timestamp_ms = read
+    ended = producers.note_marker(head.producer_id, head.producer_epoch, head.base_offset, timestamp_ms, marker)
+    if ended is not None and ended.is_abort and not is_index_kept:
+        segment.add_aborted(
+            AbortedEntry(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
+        )
+
+
+def replay(
+    producers: ProducerStates,
+    segments: list[Segment],
+    snapshot_offset: int,
+    entries: tuple[ProducerEntry, ...],
+    now_ms: int,
+) -> None:
+    """The state at the end of these segments, from a snapshot and what came after it."""
+    producers.load(entries, now_ms)
+    for segment in segments:
+        if segment.end_offset > snapshot_offset:
+            for head in segment.heads(segment.position_of(snapshot_offset), SCAN_BYTES):
+                note_batch(producers, segment, head, is_index_kept=True)
+
+
+# ---- small files ----
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    return f"{directory}/{names.producer_snapshot_file_name(offset)}"
+
+
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    parsed = map(names.parse_segment_file, disk.list(directory))
+    return [
+        one.base_offset
+        for one in parsed
+        if one is not None and one.kind == names.PRODUCER_SNAPSHOT_SUFFIX and not one.state
+    ]
+
+
+def start_offset_path(directory: str) -> str:
+    """In Kafka's format, but beside the log, to be durable with it; Kafka keeps one file for all partitions."""
+    return f"{directory}/{LOG_START_OFFSET_CHECKPOINT}"
+
+
+def read_start_offset(disk: Disk, directory: str, topic: str, partition: int) -> int:
+    path = start_offset_path(directory)
+    try:
+        return decode_offset_checkpoint(disk.read_file(path) or b"", path).get((topic, partition), 0)
+    except SextonError as error:
+        raise CorruptLogError(
+            f"the log's start cannot be read ({error.what})",
+            path,
+            "Remove the file: the log starts at its first segment",
+        ) from error

@@ -1,0 +1,138 @@
+"""A segment's offset and time index in memory: 20 bytes for every `index.interval.bytes` of the log.
+
+The active segment's index lives here alone until the segment is closed; a crash loses nothing, because recovery walks
+that segment anyway. A closed segment's is read from its files when somebody looks something up. What entries promise,
+and when Kafka writes one, is in `records.indexes`.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import Final
+
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
+NO_TIMESTAMP: Final = -1
+
+_IS_LITTLE: Final = sys.byteorder == "little"
+
+
+class SparseIndex:
+    __slots__ = ("base_offset", "offsets", "positions", "time_offsets", "times")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.offsets = array("q")
+        self.positions = array("q")
+        self.times = array("q")
+        self.time_offsets = array("q")
+
+    # Looking up
+
+    def position_before(self, offset: int) -> int:
+        """Where to start walking for `offset`: every batch before it ends below."""
+        at = bisect_right(self.offsets, offset)
+        return self.positions[at - 1] if at else 0
+
+    def boundary_before(self, position: int) -> int:
+        """The last indexed batch that starts at `position` or before it."""
+        at = bisect_right(self.positions, position)
+        return self.positions[at - 1] if at else 0
+
+    def offset_before_time(self, timestamp_ms: int) -> int:
+        """Where to start walking for the first record of that time or later: every batch before the one that holds this
+        offset is older."""
+        at = bisect_right(self.times, timestamp_ms)
+        return self.time_offsets[at - 1] if at else self.base_offset
+
+    def newest_time_below(self, offset: int) -> tuple[int, int]:
+        """The last time entry (timestamp, offset) that speaks only of batches below `offset`."""
+        at = bisect_left(self.time_offsets, offset)
+        return (self.times[at - 1], self.time_offsets[at - 1]) if at else (NO_TIMESTAMP, self.base_offset - 1)
+
+    # Growing and shrinking
+
+    def add(self, offset: int, position: int) -> None:
+        self.offsets.append(offset)
+        self.positions.append(position)
+
+    def add_time(self, timestamp_ms: int, offset: int) -> None:
+        """Only if it is news: timestamps in the index rise."""
+        if timestamp_ms >= 0 and (not self.times or timestamp_ms > self.times[-1]):
+            self.times.append(timestamp_ms)
+            self.time_offsets.append(offset)
+
+    def cut(self, offset: int, position: int) -> None:
+        """Keeps what speaks of batches below both."""
+        count = min(bisect_left(self.offsets, offset), bisect_left(self.positions, position))
+        del self.offsets[count:], self.positions[count:]
+        count = bisect_left(self.time_offsets, offset)
+        del self.times[count:], self.time_offsets[count:]
+
+    # Files
+
+    def encode_offsets(self) -> bytes:
+        entries = array("i", bytes(OFFSET_ENTRY_BYTES * len(self.offsets)))
+        entries[0::2] = array("i", [offset - self.base_offset for offset in self.offsets])
+        entries[1::2] = array("i", self.positions)
+        return _big_endian(entries)
+
+    def encode_times(self) -> bytes:
+        out = bytearray()
+        for timestamp_ms, offset in zip(self.times, self.time_offsets, strict=True):
+            out += timestamp_ms.to_bytes(8, "big") + (offset - self.base_offset).to_bytes(4, "big")
+        return bytes(out)
+
+    def load(self, offset_data: bytes, time_data: bytes, end_offset: int, size_bytes: int) -> bool:
+        """False, and nothing taken, if the files cannot be true of a segment with this end and size.
+
+        Zeros at the end are space that Kafka reserves in a segment it appends to."""
+        entries = array("i")
+        entries.frombytes(_whole(offset_data, OFFSET_ENTRY_BYTES))
+        if _IS_LITTLE:
+            entries.byteswap()
+        offsets, positions = entries[0::2], entries[1::2]
+        times, time_offsets = array("q"), array("q")
+        for at in range(0, len(_whole(time_data, TIME_ENTRY_BYTES)), TIME_ENTRY_BYTES):
+            times.append(int.from_bytes(time_data[at : at + 8], "big", signed=True))
+            time_offsets.append(int.from_bytes(time_data[at + 8 : at + 12], "big", signed=True) + self.base_offset)
+        span = end_offset - self.base_offset
+        is_true = (
+            len(offset_data) % OFFSET_ENTRY_BYTES == 0
+            and len(time_data) % TIME_ENTRY_BYTES == 0
+            and _rises(offsets, 0, span)
+            and _rises(positions, 1, size_bytes)
+            and _rises(times, 0, 1 << 63)
+            and all(self.base_offset <= offset < end_offset for offset in time_offsets)
+            and all(one <= two for one, two in pairwise(time_offsets))
+        )
+        if is_true:
+            self.offsets = array("q", [offset + self.base_offset for offset in offsets])
+            self.positions = array("q", positions)
+            self.times, self.time_offsets = times, time_offsets
+        return is_true
+
+
+def _rises(values: array[int], low: int, end: int) -> bool:
+    if not values:
+        return True
+    strictly = all(one < two for one, two in pairwise(values))
+    return strictly and values[0] >= low and values[-1] < end
+
+
+def _whole(data: bytes, entry_bytes: int) -> bytes:
+    """Whole entries, without reserved space. One entry of zeros alone is an entry (see `records.indexes`)."""
+    size = len(data) // entry_bytes * entry_bytes
+    if size <= entry_bytes:
+        return data[:size]
+    used = len(data[:size].rstrip(b"\0"))
+    return data[: -(-used // entry_bytes) * entry_bytes]
+
+
+def _big_endian(values: array[int]) -> bytes:
+    if _IS_LITTLE:
+        values.byteswap()
+    return values.tobytes()

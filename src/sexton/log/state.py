@@ -1,0 +1,140 @@
+"""What the parts of a log share: its segments, and how one ends and the next begins."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import uuid
+import zlib
+from typing import Final, NamedTuple
+
+from sexton.compaction.config import DAY_MS, TopicConfig
+from sexton.log.epochs import EpochHistory
+from sexton.log.producers import ProducerStates
+from sexton.log.recovery import Recovered
+from sexton.log.segment import INT32_MAX, Segment
+from sexton.ports.disk import Disk
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What an operator can put right while the log goes on: nothing was written, and that is known."""
+
+UNKNOWN_TIME_MS: Final = 2**62
+"""When a segment was made that a follower began, who is not told the time. Far ahead: nothing is too old by it."""
+
+
+class Sealed(NamedTuple):
+    """A closed segment that is not flushed yet, and the state of the producers where the next one begins."""
+
+    segment: Segment
+    next_base_offset: int
+    snapshot: bytes
+
+
+class LogState:
+    def __init__(
+        self, disk: Disk, directory: str, topic: str, partition: int, topic_id: uuid.UUID, config: TopicConfig
+    ) -> None:
+        """For `Log.open`, which has the rest to say."""
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.directory = directory
+        self.failure: OSError | None = None
+        """The error of the device after which the log gave up."""
+        self.start_offset = 0
+        self.end_offset = 0
+        self.flushed_offset = 0
+        """Everything below survives a crash."""
+        self._disk = disk
+        self._place = f"{topic}-{partition}"
+        self.epochs = EpochHistory()
+        self.producers = ProducerStates(self._place, DAY_MS)
+        self._segments: list[Segment] = []
+        self._sealed: list[Sealed] = []
+        self._read_lately: dict[int, Segment] = {}
+        self._one_at_a_time = asyncio.Lock()
+        """Held by whatever changes more than the end of the log, and by each flush."""
+        self._waiting: list[asyncio.Future[None]] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self.reconfigure(config)
+
+    def _take(self, recovered: Recovered) -> None:
+        self._segments = recovered.segments
+        self._active = self._segments[-1]
+        self.producers = recovered.producers
+        self.epochs = recovered.epochs
+        self.start_offset = recovered.start_offset
+        self.end_offset = self.flushed_offset = self._active.end_offset
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        self.config = config
+        self._stamps_time = config.message_timestamp_type == "LogAppendTime"
+        self._compacts = config.compacts
+        self._batch_bytes_max = config.max_message_bytes
+        if self._segments:
+            self._segments[-1].reconfigure(config)
+
+    def __repr__(self) -> str:
+        return f"<Log {self._place} {self.start_offset} to {self.end_offset}, flushed to {self.flushed_offset}>"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether something was appended, or a segment closed, since the last flush. Whoever does not flush before
+        each acknowledgement should flush when a segment was closed, or a crash has more to walk."""
+        return self.flushed_offset < self.end_offset or bool(self._sealed)
+
+    # Rolling
+
+    def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp_ms: int, now_ms: int) -> bool:
+        if last_offset - segment.base_offset > INT32_MAX:
+            return True
+        filled = segment.size_bytes
+        if filled == 0:
+            return False
+        if filled + size > self.config.segment_bytes or segment.is_index_full:
+            return True
+        first_ms = segment.first_timestamp_ms
+        waited_ms = max_timestamp_ms - first_ms if first_ms >= 0 else now_ms - segment.created_ms
+        if waited_ms <= 0:
+            return False
+        return waited_ms > self.config.segment_ms - self._jitter_ms(segment)
+
+    def _jitter_ms(self, segment: Segment) -> int:
+        """The same on every run, and different for each segment."""
+        jitter_max_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        if jitter_max_ms == 0:
+            return 0
+        return zlib.crc32(f"{self._place} {segment.base_offset}".encode()) % jitter_max_ms
+
+    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        segment = Segment(self._disk, self.directory, base_offset, self.config, now_ms)
+        segment.create()
+        self._active.seal()
+        self._sealed.append(Sealed(self._active, base_offset, self.producers.encode()))
+        self._segments.append(segment)
+        self._active = segment
+        return segment
+
+    def _roll_or_fail(self, base_offset: int) -> Segment:
+        try:
+            return self._roll(base_offset, UNKNOWN_TIME_MS)
+        except OSError as error:
+            raise self._append_failed(error) from error
+
+    # Failing
+
+    def _append_failed(self, error: OSError) -> KafkaError:
+        if error.errno not in PASSING_ERRORS:
+            self.failure = error
+        return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}")
+
+    def _refusal(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.kafka_storage_error,
+            f"{self._place}: the disk failed ({self.failure}); repair it and start the broker again",
+        )
