@@ -291,9 +291,13 @@ def read_clean_shutdown(log_dir: Path) -> CleanShutdown | None:
     return CleanShutdown(epoch if type(epoch) is int else None)
 
 
-def write_clean_shutdown(log_dir: Path, broker_epoch: int) -> None:
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
     content = {"version": CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
-    replace_file(log_dir / CLEAN_SHUTDOWN_FILE, json.dumps(content, separators=(",", ":")).encode())
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def write_clean_shutdown(log_dir: Path, broker_epoch: int) -> None:
+    replace_file(log_dir / CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
 
 
 def remove_clean_shutdown(log_dir: Path) -> None:

@@ -102,7 +102,7 @@ def encode_request(request: FetchRequest) -> bytes:
 
 def decode_request(data: Buffer) -> FetchRequest:
     """Raises ValueError or struct.error on anything malformed: the sender is no broker of ours."""
-    *head, count = _REQUEST.unpack_from(data, 0)
+    broker_id, broker_epoch, max_wait_ms, max_bytes, partition_max_bytes, count = _REQUEST.unpack_from(data, 0)
     position = _REQUEST.size
     if len(data) != position + count * _HELD.size:
         raise ValueError(f"a ReplicaFetch of {count} partitions has {len(data)} bytes")
@@ -111,7 +111,7 @@ def decode_request(data: Buffer) -> FetchRequest:
         topic_id, partition, is_wanted, *rest = _HELD.unpack_from(data, position)
         held.append(Held(uuid.UUID(bytes=topic_id), partition, bool(is_wanted), *rest))
         position += _HELD.size
-    return FetchRequest(*head, held)
+    return FetchRequest(broker_id, broker_epoch, max_wait_ms, max_bytes, partition_max_bytes, held)
 
 
 def encode_answer(news: Sequence[News]) -> list[Part]:

@@ -1,0 +1,289 @@
+"""One broker: it puts the parts together, and keeps its place in the cluster.
+
+Start: lock the data folder, learn the cluster's id, listen, register, reconcile what the metastore believes of this
+broker with what is on its disk, open the logs, take the roles, become ACTIVE. From then on a few loops run until
+`stop`: the lease, the poll of the metastore, the controller's steps (by whichever broker is controller), ISR changes,
+retention. A metastore that is away is waited for, at start and ever after (rule 12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, TypeVar
+
+from sexton.broker import folder as folders
+from sexton.broker.config import BrokerConfig
+from sexton.broker.control import Control
+from sexton.broker.dispatch import Dispatch
+from sexton.broker.handover import hand_over, reconcile
+from sexton.broker.registration import Registration, proposed_row
+from sexton.broker.topics import ensure_topic
+from sexton.cluster.settings import topic_config
+from sexton.cluster.view import ClusterView
+from sexton.compaction.config import TopicConfig
+from sexton.ports.clock import Clock
+from sexton.ports.disk import Disk
+from sexton.ports.metastore import (
+    BrokerRow,
+    BrokerStatus,
+    ConfigScope,
+    LeaseLostError,
+    Metastore,
+    MetastoreUnavailableError,
+    StaleError,
+)
+from sexton.ports.network import Listener, Network
+from sexton.replication import messages as replica_messages
+from sexton.replication.fetcher import FetchLimits
+from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+METASTORE_RETRY_MS = 250
+"""Between two attempts to reach a metastore that is away."""
+
+
+class Broker:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        disk: Disk,
+        network: Network,
+        metastore: Metastore,
+        rng: random.Random,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.disk = disk
+        self.network = network
+        self.metastore = metastore
+        self.rng = rng
+        self.view = ClusterView()
+        self.cluster_id = uuid.UUID(int=0)
+        self.dispatch = Dispatch(self)
+        self.replicas: Replicas
+        self.registration: Registration
+        self._locks = ExitStack()
+        self._listener: Listener | None = None
+        self._catching_up = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails if one of the loops does: whoever runs the broker ends it then."""
+
+    # What API modules ask
+
+    def lease_is_valid(self) -> bool:
+        return self.registration.is_valid()
+
+    @property
+    def port(self) -> int:
+        assert self._listener is not None
+        return self._listener.port
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        return topic_config(self.view, self.config.static, self.config.node_id, topic)
+
+    async def catch_up(self) -> None:
+        """On return, this broker has seen and applied every change that was made before the call."""
+        async with self._catching_up:
+            changes = await self.metastore.read_changes(self.view.revision)
+            delta = self.view.apply(changes)
+            await self.replicas.apply(delta.partitions, delta.deleted_topics)
+            self._reconfigure(delta.configs)
+
+    async def ensure_internal_topic(self, name: str) -> None:
+        await ensure_topic(self, name)
+
+    # Life
+
+    async def start(self) -> None:
+        folder_path = self.config.log_dir
+        self.disk.make_directory(folder_path)
+        self._locks.enter_context(self.disk.lock(folder_path))
+        proposed = uuid.UUID(int=self.rng.getrandbits(128), version=4)
+        self.cluster_id = await self._patiently(lambda: self.metastore.open_cluster(proposed))
+        folder = await folders.open_folder(self.disk, folder_path, self.config.node_id, self.cluster_id, self.rng)
+        self.dispatch.hold()
+        self._listener = await self.network.listen(*self.config.listener, self.dispatch.accept)
+        advertised = self.config.advertised
+        self.registration = Registration(
+            proposed_row(
+                self.config.node_id,
+                advertised.host,
+                advertised.port or self.port,
+                self.config.broker_rack,
+                folder.data_id,
+                self.config.broker_lease_ms,
+            ),
+            self.metastore,
+            self.clock,
+            self.config.broker_lease_renew_ms,
+        )
+        self.replicas = self._make_replicas()
+        self.replicas.read_folder(folder.stopped_cleanly)
+        self.dispatch.private[replica_messages.API_KEY] = self.replicas.replica_fetch
+        self.dispatch.on_closed = self.replicas.connection_closed
+        await self._join(folder.stopped_cleanly)
+        self.dispatch.release()
+        self._spawn(self._keep_lease())
+        self._spawn(self._poll())
+        self._spawn(self.replicas.membership.run())
+        self._spawn(Control(self).run())
+        self._spawn(self._every(self.config.log_retention_check_interval_ms, self.replicas.run_retention))
+        self._spawn(self._every(HIGH_WATERMARK_CHECKPOINT_MS, self.replicas.write_high_watermarks))
+        logger.info("broker %d serves at %s:%d", self.config.node_id, advertised.host, self.port)
+
+    async def stop(self) -> None:
+        """Hands leaderships over, then stops. What was acknowledged is on disk, and the folder is marked as clean."""
+        self._is_stopping = True
+        try:
+            async with asyncio.timeout(self.config.broker_lease_ms / 1000):
+                await self._drain()
+        except (TimeoutError, MetastoreUnavailableError, LeaseLostError) as error:
+            logger.warning("stopping without having handed over: %s", error)
+        if self._listener is not None:
+            self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.dispatch.stop()
+        await self.replicas.stop()
+        await folders.mark_clean(self.disk, self.config.log_dir, self.registration.row.epoch)
+        with suppress(MetastoreUnavailableError, LeaseLostError):  # without it, the lease runs out by itself
+            await self.registration.set_status(BrokerStatus.FENCED)
+        await self.metastore.close()
+        self._locks.close()
+
+    async def _join(self, stopped_cleanly: bool) -> None:
+        """Register, make the metastore's rows true, take the roles, become ACTIVE. Again after a lost lease."""
+        former = await self._patiently(self.registration.register)
+        renewing = asyncio.ensure_future(self.registration.keep_renewing())  # reading logs may take long
+        try:
+            await self._patiently(lambda: self._take_place(former, stopped_cleanly))
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+        logger.info("broker %d is active", self.config.node_id)
+
+    async def _take_place(self, former: BrokerRow | None, stopped_cleanly: bool) -> None:
+        async with self._catching_up:
+            self.view.apply(await self.metastore.read_changes(0))
+            await reconcile(self, former, stopped_cleanly)
+            await self.replicas.apply(self.view.replicas_on(self.config.node_id))
+            self.replicas.set_strays_aside()
+        await self.registration.set_status(BrokerStatus.ACTIVE)
+
+    async def _keep_lease(self) -> None:
+        while True:
+            try:
+                await self.registration.keep_renewing()
+            except LeaseLostError:
+                logger.warning("broker %d was fenced: its lease ran out. It registers anew", self.config.node_id)
+                await self._rejoin()
+
+    async def _poll(self) -> None:
+        was_away = False
+        while True:
+            await asyncio.sleep(self.config.metadata_poll_ms / 1000)
+            try:
+                await self.catch_up()
+            except MetastoreUnavailableError as error:
+                if not was_away:
+                    logger.warning("the metastore is away: %s", error)
+                was_away = True
+                continue
+            if was_away:
+                logger.info("the metastore is back")
+                was_away = False
+
+    async def _rejoin(self) -> None:
+        self.registration.lose()
+        while True:
+            try:
+                await self._join(stopped_cleanly=True)  # the process lived on: it has lost nothing
+                return
+            except LeaseLostError:
+                continue  # so slow that it was fenced once more
+
+    async def _drain(self) -> None:
+        await self.registration.set_status(BrokerStatus.DRAINING)
+        await self.catch_up()
+        if self.config.controlled_shutdown_enable:
+            await hand_over(self)
+
+    def _reconfigure(self, configs: Sequence[tuple[ConfigScope, str]]) -> None:
+        topics: dict[str, None] = {}
+        for scope, name in configs:
+            if scope is ConfigScope.TOPIC:
+                topics[name] = None
+            elif scope is ConfigScope.BROKER:
+                self.config = self.config.effective(self.view)
+                topics.update((replica.topic, None) for replica in self.replicas.all())
+        for topic in topics:
+            self.replicas.reconfigure(topic)
+
+    def _make_replicas(self) -> Replicas:
+        config = self.config
+        return Replicas(
+            folder=config.log_dir,
+            disk=self.disk,
+            clock=self.clock,
+            network=self.network,
+            metastore=self.metastore,
+            view=self.view,
+            identity=lambda: self.registration.identity,
+            may_serve=self.lease_is_valid,
+            topic_config=self.topic_config,
+            limits=FetchLimits(
+                config.replica_fetch_wait_max_ms,
+                config.replica_fetch_response_max_bytes,
+                config.replica_fetch_max_bytes,
+                config.request_timeout_ms,
+            ),
+            lag_max_ms=config.replica_lag_time_max_ms,
+            producer_expiry_ms=config.producer_id_expiration_ms,
+        )
+
+    async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Tries until the metastore answers. Every step is compare-and-set, so that trying again is safe."""
+        was_away = False
+        while True:
+            try:
+                return await step()
+            except (MetastoreUnavailableError, StaleError) as error:
+                if not was_away:
+                    logger.warning("waiting for the metastore: %s", error)
+                was_away = True
+                await asyncio.sleep(METASTORE_RETRY_MS / 1000)
+
+    async def _every(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await step()
+            except OSError as error:
+                logger.error("%s failed: %s", getattr(step, "__name__", step), error)
+
+    def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(loop)
+        task.add_done_callback(self._loop_ended)
+        self._tasks.append(task)
+
+    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+        """A loop that ends by itself is a bug, and a broker without it is not a broker: fail loudly."""
+        if task.cancelled() or self._is_stopping:
+            return
+        error = task.exception() or RuntimeError("a loop of the broker ended")
+        logger.critical("broker %d cannot go on", self.config.node_id, exc_info=error)
+        if not self.failed.done():
+            self.failed.set_exception(error)

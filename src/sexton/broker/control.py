@@ -1,0 +1,80 @@
+"""Carries out the controller's steps (`sexton.cluster.controller`), if this broker is it, or claims the place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from sexton.cluster.controller import (
+    Action,
+    Claim,
+    ControllerMemory,
+    ControllerSettings,
+    Fence,
+    UpdatePartitions,
+    controller_steps,
+)
+from sexton.cluster.leases import LeaseWatch
+from sexton.ports.metastore import LeaseLostError, MetastoreUnavailableError, StaleError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+ROUNDS_MAX = 5
+"""Fencing makes elections due, elections may end reassignments: what is left after this waits for the next look."""
+
+
+class Control:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._watch = LeaseWatch()
+        self._memory = ControllerMemory()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._broker.config.broker_lease_renew_ms / 2000)
+            try:
+                await self._look()
+            except (MetastoreUnavailableError, StaleError, LeaseLostError) as error:
+                logger.debug("controller: %s", error)
+
+    async def _look(self) -> None:
+        broker = self._broker
+        leases = await broker.metastore.read_leases()
+        self._watch.observe(leases, broker.clock.monotonic_ms())
+        for _ in range(ROUNDS_MAX):
+            config = broker.config
+            settings = ControllerSettings(
+                lambda topic: broker.topic_config(topic).unclean_leader_election_enable,
+                config.auto_leader_rebalance_enable,
+                config.leader_imbalance_check_interval_seconds * 1000,
+            )
+            actions, self._memory = controller_steps(
+                broker.view,
+                self._watch,
+                *broker.registration.identity,
+                broker.clock.monotonic_ms(),
+                settings,
+                self._memory,
+            )
+            if not actions:
+                return
+            for action in actions:
+                await self._carry_out(action)
+            await broker.catch_up()
+
+    async def _carry_out(self, action: Action) -> None:
+        metastore = self._broker.metastore
+        match action:
+            case Claim(expected_term):
+                row = await metastore.claim_controller(*self._broker.registration.identity, expected_term)
+                logger.info("broker %d is the controller, term %d", row.broker_id, row.term)
+            case Fence(lease):
+                logger.warning("broker %d has not renewed its lease: fenced", lease.broker_id)
+                await metastore.fence_broker(lease.broker_id, lease.epoch, lease.renewals_count)
+            case UpdatePartitions(rows, live, why):
+                logger.info("%s: %d partitions", why, len(rows))
+                await metastore.update_partitions(rows, live)

@@ -1,0 +1,79 @@
+"""What a broker writes about its own replicas when it comes and when it goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sexton.cluster import elections
+from sexton.cluster.elections import LogState
+from sexton.cluster.incarnations import new_id
+from sexton.ports.metastore import BrokerRow, PartitionRow, StaleError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+ROWS_AT_ONCE = 1000
+HAND_OVER_ATTEMPTS = 5
+
+
+async def reconcile(broker: Broker, former: BrokerRow | None, stopped_cleanly: bool) -> None:
+    """Makes the rows of this broker's replicas true (docs/decisions, 8), or raises StaleError: read and try again."""
+    own_id = broker.config.node_id
+    lost_folder = former is not None and former.data_id != broker.registration.row.data_id
+    changed = []
+    for row in broker.view.replicas_on(own_id):
+        topic = broker.view.topic_by_id(row.topic_id)
+        assert topic is not None
+        state = _log_state(broker, topic.name, row, lost_folder, stopped_cleanly)
+        if state is LogState.LOST:
+            logger.warning("%s-%d: its log is not in this folder", topic.name, row.partition)
+        on_disk = broker.replicas.incarnation_on_disk(topic.name, row.partition)
+        new_row = elections.restart(
+            row, own_id, broker.view.brokers, log=state, on_disk=on_disk, fresh=new_id(broker.rng)
+        )
+        if new_row is not None:
+            changed.append(new_row)
+    stored = await _write(broker, changed)
+    if len(stored) < len(changed):
+        raise StaleError("partitions changed while the broker was starting")
+
+
+def _log_state(broker: Broker, topic: str, row: PartitionRow, lost_folder: bool, stopped_cleanly: bool) -> LogState:
+    if lost_folder or broker.replicas.was_lost(topic, row):
+        return LogState.LOST
+    if stopped_cleanly or broker.topic_config(topic).flush_before_ack:
+        return LogState.COMPLETE
+    return LogState.UNCERTAIN
+
+
+async def hand_over(broker: Broker) -> None:
+    """Before a stop: others lead, and nobody waits for this broker any more."""
+    own_id = broker.config.node_id
+    for _ in range(HAND_OVER_ATTEMPTS):
+        changed = [
+            new_row
+            for row in broker.view.replicas_on(own_id)
+            if (new_row := elections.hand_over(row, own_id, broker.view.brokers)) is not None
+        ]
+        if not changed:
+            return
+        logger.info("handing over %d partitions", len(changed))
+        try:
+            await _write(broker, changed)
+        except StaleError as error:
+            logger.info("handing over: %s", error)
+        await broker.catch_up()
+
+
+async def _write(broker: Broker, rows: Sequence[PartitionRow]) -> list[PartitionRow]:
+    own_id, own_epoch = broker.registration.identity
+    written: list[PartitionRow] = []
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        stored = await broker.metastore.update_partitions(rows[start : start + ROWS_AT_ONCE], {own_id: own_epoch})
+        written += [row for row in stored if row is not None]
+    broker.view.apply_rows(written)
+    return written

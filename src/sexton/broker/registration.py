@@ -1,0 +1,130 @@
+"""This broker's place in the cluster: its row in the metastore, and its lease.
+
+A broker id belongs to one process at a time. A registration by the same data folder replaces the former one at once,
+for the folder's lock proves that the former process is gone. Another folder must have watched the former lease stand
+still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+
+from sexton.cluster.leases import OwnLease
+from sexton.errors import SextonError
+from sexton.ports.clock import Clock
+from sexton.ports.metastore import (
+    LEASE_MARGIN,
+    BrokerRow,
+    BrokerStatus,
+    LeaseLostError,
+    Metastore,
+    MetastoreUnavailableError,
+    StaleError,
+)
+
+logger = logging.getLogger(__name__)
+
+WATCH_MS = 250
+"""How often a lease is looked at that another process may hold."""
+
+
+class DuplicateBrokerError(SextonError):
+    """Two processes claim one broker id."""
+
+    exit_code = 78
+
+
+class Registration:
+    def __init__(self, proposed: BrokerRow, metastore: Metastore, clock: Clock, renew_ms: int) -> None:
+        self._row = proposed
+        self._metastore = metastore
+        self._clock = clock
+        self._renew_ms = renew_ms
+        self._lease = OwnLease(proposed.lease_ms)
+
+    @property
+    def row(self) -> BrokerRow:
+        return self._row
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self._row.broker_id, self._row.epoch
+
+    def is_valid(self) -> bool:
+        """Whether this broker may serve, by its own clock."""
+        return self._lease.is_valid(self._clock.monotonic_ms())
+
+    async def register(self) -> BrokerRow | None:
+        """Takes the broker id, as STARTING. Returns the row that it replaced."""
+        self._lease.lost()
+        while True:
+            former = await self._former()
+            if former is not None and former.is_live and former.data_id != self._row.data_id:
+                await self._watch_until_expired(former)
+            sent_ms = self._clock.monotonic_ms()
+            try:
+                self._row = await self._metastore.register_broker(self._row, former)
+            except StaleError:
+                continue
+            self._lease.renewed(sent_ms)
+            logger.info("registered as broker %d, epoch %d", *self.identity)
+            return former
+
+    async def set_status(self, status: BrokerStatus) -> None:
+        self._row = await self._metastore.set_broker_status(*self.identity, status)
+
+    async def renew(self) -> None:
+        """Raises LeaseLostError, or MetastoreUnavailableError: then the lease lasts as long as it lasts."""
+        sent_ms = self._clock.monotonic_ms()
+        await self._metastore.renew_lease(*self.identity)
+        self._lease.renewed(sent_ms)
+
+    async def keep_renewing(self) -> None:
+        """Until the lease is lost: ends with LeaseLostError."""
+        was_away = False
+        while True:
+            await asyncio.sleep(self._renew_ms / 1000)
+            try:
+                await self.renew()
+            except MetastoreUnavailableError as error:
+                if not was_away:
+                    logger.warning("the lease cannot be renewed: %s", error)
+                was_away = True
+                continue
+            if was_away:
+                logger.info("the metastore is back, the lease is renewed")
+                was_away = False
+
+    def lose(self) -> None:
+        """What the metastore said: this process is fenced."""
+        self._lease.lost()
+
+    async def _former(self) -> BrokerRow | None:
+        snapshot = await self._metastore.read_changes(0)
+        return next((b for b in snapshot.brokers if b.broker_id == self._row.broker_id), None)
+
+    async def _watch_until_expired(self, former: BrokerRow) -> None:
+        logger.info("broker %d is registered with another data folder; watching whether it is alive", former.broker_id)
+        until_ms = self._clock.monotonic_ms() + int(former.lease_ms * LEASE_MARGIN) + WATCH_MS
+        while self._clock.monotonic_ms() < until_ms:
+            await asyncio.sleep(WATCH_MS / 1000)
+            leases = await self._metastore.read_leases()
+            if leases.get(former.broker_id) != (former.epoch, former.renewals_count):
+                if former.broker_id in leases:
+                    raise DuplicateBrokerError(
+                        f"broker {former.broker_id} is already running at {former.host}:{former.port}",
+                        "node.id",
+                        "Give this broker another node.id, or stop the other one first.",
+                    )
+                return
+
+
+def proposed_row(
+    broker_id: int, host: str, port: int, rack: str | None, data_id: uuid.UUID, lease_ms: int
+) -> BrokerRow:
+    return BrokerRow(broker_id, -1, host, port, rack, data_id, lease_ms, 0, BrokerStatus.STARTING)
+
+
+__all__ = ["DuplicateBrokerError", "LeaseLostError", "Registration", "proposed_row"]

@@ -1,0 +1,257 @@
+"""The follower's side of `ReplicaFetch`: one task per broker that leads some of our partitions.
+
+What arrives is applied under the replica's lock, and only while the replica still follows that leader in that epoch.
+The next request says what is on disk by then: a leader that counts us counts what survives a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sexton.client.connection import Rpc
+from sexton.errors import SextonError
+from sexton.ports.clock import Clock
+from sexton.ports.network import Network
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.replication import messages
+from sexton.replication.history import common_end, epoch_before
+from sexton.replication.messages import FetchRequest, Held, News
+from sexton.replication.replica import Replica, Role
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[uuid.UUID, int]
+
+RECONNECT_MS = (50, 1000)
+"""First and longest pause between two attempts to reach the leader."""
+
+RETRY_MS = 100
+"""After an error of one partition: the leader may not have heard of its election yet, or we of another."""
+
+FAILED_DISK_RETRY_MS = 1000
+
+IN_FLIGHT_MAX = 2
+"""One request that waits for news, and one that tells the leader what changed on our side meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    max_wait_ms: int = 500
+    max_bytes: int = 10 << 20
+    partition_max_bytes: int = 1 << 20
+    timeout_ms: int = 10_000
+
+
+@dataclass(slots=True)
+class _Following:
+    replica: Replica
+    leader_epoch: int
+    retry_at_ms: int = 0
+
+
+class Fetcher:
+    def __init__(
+        self,
+        leader_id: int,
+        address: Callable[[], tuple[str, int] | None],
+        identity: Callable[[], tuple[int, int]],
+        network: Network,
+        clock: Clock,
+        limits: FetchLimits,
+    ) -> None:
+        self.leader_id = leader_id
+        self._address = address
+        self._identity = identity
+        self._network = network
+        self._clock = clock
+        self._limits = limits
+        self._following: dict[Key, _Following] = {}
+        self._changed: dict[Key, None] = {}
+        self._forgotten: dict[Key, None] = {}
+        self._poke = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, replica: Replica) -> None:
+        key = replica.topic_id, replica.partition
+        self._following[key] = _Following(replica, replica.leader_epoch)
+        self._forgotten.pop(key, None)
+        self._mark(key)
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+
+    def forget(self, replica: Replica) -> None:
+        key = replica.topic_id, replica.partition
+        if self._following.pop(key, None) is not None:
+            self._changed.pop(key, None)
+            self._forgotten[key] = None
+            self._poke.set()
+
+    async def stop(self) -> None:
+        self._following.clear()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _mark(self, key: Key) -> None:
+        self._changed[key] = None
+        self._poke.set()
+
+    async def _run(self) -> None:
+        pause_ms = RECONNECT_MS[0]
+        while True:
+            address = self._address()
+            try:
+                if address is None:
+                    raise SextonError("its address is not known")
+                rpc = await Rpc.connect(
+                    self._network,
+                    *address,
+                    client_id=f"replica-{self._identity()[0]}",
+                    timeout_ms=self._limits.timeout_ms,
+                )
+                try:
+                    pause_ms = RECONNECT_MS[0]
+                    await self._converse(rpc)
+                finally:
+                    rpc.close()
+            except (SextonError, ValueError) as error:
+                logger.debug("replication from broker %d interrupted: %s", self.leader_id, error)
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, RECONNECT_MS[1])
+
+    async def _converse(self, rpc: Rpc) -> None:
+        """A new connection starts from nothing: everything followed counts as changed."""
+        self._forgotten.clear()
+        self._changed = dict.fromkeys(self._following)
+        answers: deque[asyncio.Task[memoryview]] = deque()
+        try:
+            while True:
+                self._poke.clear()
+                if not answers or (len(answers) < IN_FLIGHT_MAX and self._has_something_to_say()):
+                    answers.append(asyncio.ensure_future(self._ask(rpc)))
+                poked = asyncio.ensure_future(self._poke.wait())
+                await asyncio.wait({answers[0], poked}, return_when=asyncio.FIRST_COMPLETED)
+                poked.cancel()
+                if answers[0].done():
+                    await self._apply(messages.decode_answer(answers.popleft().result()))
+        finally:
+            for task in answers:
+                task.cancel()
+            await asyncio.gather(*answers, return_exceptions=True)
+
+    def _has_something_to_say(self) -> bool:
+        now_ms = self._clock.monotonic_ms()
+        return bool(self._forgotten) or any(self._following[key].retry_at_ms <= now_ms for key in self._changed)
+
+    def _ask(self, rpc: Rpc) -> asyncio.Future[memoryview]:
+        now_ms = self._clock.monotonic_ms()
+        held = [Held(*key, False, -1, -1, -1, 0) for key in self._forgotten]
+        self._forgotten.clear()
+        wait_ms = self._limits.max_wait_ms
+        for key in list(self._changed):
+            following = self._following[key]
+            if following.retry_at_ms > now_ms:
+                wait_ms = min(wait_ms, following.retry_at_ms - now_ms)
+                continue
+            del self._changed[key]
+            held.append(_held(following))
+        broker_id, broker_epoch = self._identity()
+        request = FetchRequest(
+            broker_id, broker_epoch, wait_ms, self._limits.max_bytes, self._limits.partition_max_bytes, held
+        )
+        return asyncio.ensure_future(rpc.call_raw(messages.API_KEY, [messages.encode_request(request)]))
+
+    async def _apply(self, answer: Sequence[News]) -> None:
+        touched: list[Key] = []
+        for news in answer:
+            key = news.topic_id, news.partition
+            following = self._following.get(key)
+            if following is None:
+                continue
+            if news.error is not ErrorCode.none:
+                self._retry_later(key, following, RETRY_MS)
+                continue
+            try:
+                async with following.replica.lock:
+                    if _still_follows(following, news):
+                        await _take(following.replica, news)
+                        touched.append(key)
+            except (OSError, KafkaError, SextonError) as error:
+                logger.error("%r cannot take what its leader sent: %s", following.replica, error)
+                self._retry_later(key, following, FAILED_DISK_RETRY_MS)
+        await self._flush(touched)
+
+    async def _flush(self, touched: Sequence[Key]) -> None:
+        following = [(key, self._following[key]) for key in touched if key in self._following]
+        dirty = [(k, f) for k, f in following if f.replica.durable_end < f.replica.log.end_offset]
+        outcomes = await asyncio.gather(*(f.replica.log.flush() for _, f in dirty), return_exceptions=True)
+        failed = {}
+        for (key, one), outcome in zip(dirty, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                logger.error("%r cannot flush: %s", one.replica, outcome)
+                failed[key] = True
+        for key, one in following:
+            if self._following.get(key) is one:
+                if key in failed:
+                    self._retry_later(key, one, FAILED_DISK_RETRY_MS)
+                else:
+                    self._mark(key)
+
+    def _retry_later(self, key: Key, following: _Following, pause_ms: int) -> None:
+        following.retry_at_ms = self._clock.monotonic_ms() + pause_ms
+        self._changed[key] = None
+
+
+def _held(following: _Following) -> Held:
+    replica = following.replica
+    entries = replica.log.epochs.entries
+    end_offset = replica.durable_end
+    return Held(
+        replica.topic_id,
+        replica.partition,
+        True,
+        following.leader_epoch,
+        end_offset,
+        epoch_before(entries, end_offset),
+        messages.history_digest(entries),
+    )
+
+
+def _still_follows(following: _Following, news: News) -> bool:
+    replica = following.replica
+    return (
+        replica.role is Role.FOLLOWER
+        and replica.leader_epoch == following.leader_epoch
+        and news.leader_epoch == following.leader_epoch
+    )
+
+
+async def _take(replica: Replica, news: News) -> None:
+    """Cut to what is shared, take the history whole, then records, watermark and log start: in this order, so that a
+    crash between any two leaves a log that the next request tells the truth about."""
+    log = replica.log
+    if news.history is not None:
+        shared = common_end(
+            log.epochs.entries,
+            log.start_offset,
+            log.end_offset,
+            news.history,
+            news.log_start_offset,
+            news.log_end_offset,
+        )
+        if shared < log.end_offset:
+            await replica.cut_to(shared)
+        if log.end_offset < news.log_start_offset:
+            await replica.restart_log(news.log_start_offset)
+        await log.replace_epochs(news.history)
+    for part in news.records:
+        assert isinstance(part, memoryview)
+        log.append_as_follower(part)
+    replica.take_high_watermark(news.high_watermark)
+    await replica.advance_start(news.log_start_offset)

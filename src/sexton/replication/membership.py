@@ -1,0 +1,127 @@
+"""The leader's changes of its in-sync sets, written by compare-and-set.
+
+A replica that is to join is *counted* before the metastore is asked, and stays counted until the row is seen to have
+moved on, whatever the answer was (leadership.py says why). So a lost answer delays, and never endangers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sexton.cluster.isr import shrink
+from sexton.cluster.view import ClusterView
+from sexton.ports.clock import Clock
+from sexton.ports.metastore import BrokerStatus, Metastore, MetastoreUnavailableError, PartitionRow, StaleError
+from sexton.replication.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+TICK_MS = 500
+"""How often lagging followers are looked for."""
+
+BATCH_ROWS_MAX = 500
+"""Rows in one transaction of the metastore."""
+
+
+class Membership:
+    def __init__(
+        self,
+        replicas: Callable[[], Sequence[Replica]],
+        view: ClusterView,
+        metastore: Metastore,
+        clock: Clock,
+        identity: Callable[[], tuple[int, int]],
+        written: Callable[[Sequence[PartitionRow]], None],
+        lag_max_ms: int,
+    ) -> None:
+        self._replicas = replicas
+        self._view = view
+        self._metastore = metastore
+        self._clock = clock
+        self._identity = identity
+        self._written = written
+        self._lag_max_ms = lag_max_ms
+        self._joining: dict[tuple[Replica, int], None] = {}
+        self._wake = asyncio.Event()
+
+    def may_join(self, replica: Replica, follower: int) -> None:
+        self._joining[replica, follower] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(TICK_MS / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            changed = self._changes()
+            for start in range(0, len(changed), BATCH_ROWS_MAX):
+                await self._write(changed[start : start + BATCH_ROWS_MAX])
+
+    def _changes(self) -> list[tuple[Replica, PartitionRow]]:
+        wanted: dict[Replica, tuple[int, ...]] = {}
+        joining, self._joining = self._joining, {}
+        for replica, follower in joining:
+            leadership = replica.leadership
+            if leadership is not None and self._is_the_process(replica, follower):
+                isr = wanted.get(replica, leadership.pending_isr or replica.row.isr)
+                if follower not in isr:
+                    wanted[replica] = (*isr, follower)
+        now_ms = self._clock.monotonic_ms()
+        for replica in self._replicas():
+            leadership = replica.leadership
+            if leadership is None or replica in wanted:
+                continue
+            lagging = leadership.lagging(replica.log.end_offset, now_ms, self._lag_max_ms)
+            if lagging:
+                shrunk = shrink(replica.row, lagging)
+                if shrunk is not None:
+                    wanted[replica] = shrunk.isr
+            elif leadership.pending_isr is not None:
+                wanted[replica] = leadership.pending_isr  # the answer was lost: ask again
+        changes = []
+        for replica, isr in wanted.items():
+            assert replica.leadership is not None
+            replica.leadership.pending_isr = isr
+            changes.append((replica, replace(replica.row, isr=isr)))
+        return changes
+
+    def _is_the_process(self, replica: Replica, follower: int) -> bool:
+        assert replica.leadership is not None
+        broker = self._view.broker(follower)
+        progress = replica.leadership.progress_of(follower)
+        return (
+            broker is not None
+            and progress is not None
+            and broker.status is BrokerStatus.ACTIVE
+            and broker.epoch == progress.broker_epoch
+        )
+
+    async def _write(self, changes: Sequence[tuple[Replica, PartitionRow]]) -> None:
+        own_id, own_epoch = self._identity()
+        live = {own_id: own_epoch}
+        for replica, row in changes:
+            for follower in row.isr:
+                if follower not in replica.row.isr:
+                    broker = self._view.broker(follower)
+                    live[follower] = broker.epoch if broker is not None else -1
+        try:
+            stored = await self._metastore.update_partitions([row for _, row in changes], live)
+        except MetastoreUnavailableError as error:
+            logger.warning("in-sync sets of %d partitions could not be written: %s", len(changes), error)
+            return
+        except StaleError:
+            # Nothing was written: one of the brokers named is no longer that process. The next fetch tries again.
+            for replica, row in changes:
+                if replica.leadership is not None and replica.leadership.pending_isr == row.isr:
+                    replica.leadership.pending_isr = None
+            return
+        for written, (replica, _) in zip(stored, changes, strict=True):
+            if written is not None:
+                logger.info("%s-%d: in sync are now %s", replica.topic, replica.partition, list(written.isr))
+        self._written([written for written in stored if written is not None])

@@ -1,0 +1,311 @@
+"""One partition on this broker: its log, its role, its high watermark.
+
+A replica leads, follows or is idle (no leader is known, or the change of role is still under way). Its role changes
+only in `Replicas` (replicas.py), one change at a time; what clients and followers ask of it is answered here, at once.
+
+"On disk" below means flushed if the topic flushes before acknowledging, and appended otherwise (Kafka's behaviour).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import uuid
+from collections.abc import Callable
+from enum import Enum
+
+from sexton.compaction.config import TopicConfig
+from sexton.log.log import Appended, Log, Read
+from sexton.ports.clock import Clock
+from sexton.ports.disk import Buffer
+from sexton.ports.metastore import NO_LEADER, PartitionRow
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
+
+logger = logging.getLogger(__name__)
+
+
+class Role(Enum):
+    IDLE = "idle"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class Replica:
+    def __init__(
+        self,
+        row: PartitionRow,
+        log: Log,
+        broker_id: int,
+        high_watermark: int,
+        clock: Clock,
+        may_serve: Callable[[], bool],
+    ) -> None:
+        self.topic: str = log.topic
+        self.topic_id: uuid.UUID = row.topic_id
+        self.partition: int = row.partition
+        self.log = log
+        self.row = row
+        self.role = Role.IDLE
+        self.leadership: Leadership | None = None
+        self.on_caught_up: Callable[[Replica, int], None] = lambda replica, follower: None
+        """Set by `Replicas`: a follower outside the ISR may join it."""
+        self.lock = asyncio.Lock()
+        """Held while the role changes, and while a fetcher applies what the leader sent."""
+        self._broker_id = broker_id
+        self._high_watermark = max(log.start_offset, min(high_watermark, log.end_offset))
+        self._clock = clock
+        self._may_serve = may_serve
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiting_count = 0
+        self._watchers: dict[int, Callable[[], None]] = {}
+        self._append_watchers: dict[int, Callable[[], None]] = {}
+        self._watcher_count = 0
+        self._flushing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Replica({self.topic}-{self.partition}, {self.role.value}, hw={self._high_watermark})"
+
+    # What it is
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.row.leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset(self._high_watermark)
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.log.config
+
+    @property
+    def durable_end(self) -> int:
+        return self.log.flushed_offset if self.config.flush_before_ack else self.log.end_offset
+
+    def check_serving_as_leader(self) -> None:
+        if self.role is not Role.LEADER or not self._may_serve():
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic}-{self.partition} is not led here")
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Of a request that names the leader epoch it believes in; -1 means that it does not say."""
+        if current_leader_epoch < 0 or current_leader_epoch == self.row.leader_epoch:
+            return
+        if current_leader_epoch < self.row.leader_epoch:
+            raise KafkaError(ErrorCode.fenced_leader_epoch, f"the leader epoch is {self.row.leader_epoch} by now")
+        raise KafkaError(ErrorCode.unknown_leader_epoch, f"only leader epoch {self.row.leader_epoch} is known here")
+
+    # What clients do
+
+    def append(
+        self, records: Buffer, acks: int, now_ms: int, *, from_client: bool = True
+    ) -> tuple[Appended, asyncio.Future[None] | None]:
+        """Appends batches as the leader. With acks=-1 the future, if there is one, resolves once all of it is
+        committed, or fails with the error to answer; None means that nothing remains to wait for."""
+        self.check_serving_as_leader()
+        if acks == -1 and len(self.row.isr) < self.config.min_insync_replicas:
+            raise KafkaError(
+                ErrorCode.not_enough_replicas,
+                f"{len(self.row.isr)} replicas are in sync, min.insync.replicas is {self.config.min_insync_replicas}",
+            )
+        appended = self.log.append_as_leader(records, self.row.leader_epoch, now_ms, from_client=from_client)
+        if not appended.is_duplicate:
+            for wake in list(self._append_watchers.values()):
+                wake()
+            self.settle()
+        if acks != -1 or appended.last_offset < self._high_watermark:
+            return appended, None
+        return appended, self._committed(appended.last_offset + 1)
+
+    def read(self, offset: int, max_bytes: int, *, committed_only: bool, min_one: bool) -> Read:
+        """For consumers: nothing at or above the high watermark, or the last stable offset."""
+        if not self._may_serve() or not (self.is_leader or self._is_in_sync_follower()):
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic}-{self.partition} is not served here")
+        end = self.last_stable_offset if committed_only else self._high_watermark
+        if end < offset <= self.log.end_offset:
+            return Read([], 0, offset, offset)  # there, but not for consumers yet
+        return self.log.read(offset, max_bytes, end, min_one=min_one)
+
+    def _is_in_sync_follower(self) -> bool:
+        """A replica that is catching up serves no consumer (rule 4)."""
+        return self.role is Role.FOLLOWER and self._broker_id in self.row.isr
+
+    async def delete_records(self, offset: int) -> int:
+        """Moves the log start; -1 means up to the high watermark. Returns the new log start."""
+        self.check_serving_as_leader()
+        if not self.config.deletes:
+            raise KafkaError(ErrorCode.policy_violation, "cleanup.policy does not include delete")
+        target = self._high_watermark if offset == -1 else offset
+        if not 0 <= target <= self._high_watermark:
+            raise KafkaError(ErrorCode.offset_out_of_range, f"{offset} is beyond the high watermark")
+        await self.advance_start(target)
+        return self.log.start_offset
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls back whenever consumers may read more, or the role changes. Returns what cancels it."""
+        return self._add_watcher(self._watchers, callback)
+
+    def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """The same for followers, which read up to the log's end."""
+        return self._add_watcher(self._append_watchers, callback)
+
+    def _add_watcher(self, watchers: dict[int, Callable[[], None]], callback: Callable[[], None]) -> Callable[[], None]:
+        self._watcher_count += 1
+        key = self._watcher_count
+        watchers[key] = callback
+        return lambda: void(watchers.pop(key, None))
+
+    # What moves the high watermark
+
+    def settle(self) -> None:
+        """Called whenever an end may have moved: starts a flush if one is due, and moves the high watermark."""
+        if self.config.flush_before_ack and self.log.flushed_offset < self.log.end_offset and self._flushing is None:
+            self._flushing = asyncio.ensure_future(self._flush())
+        if self.leadership is None:
+            return
+        committed = self.leadership.committed_end(self.durable_end)
+        if committed > self._high_watermark:
+            self._raise_high_watermark(committed)
+
+    def follower_fetched(self, follower: int, broker_epoch: int, end_offset: int) -> None:
+        assert self.leadership is not None
+        self.leadership.fetched(follower, broker_epoch, end_offset, self.log.end_offset, self._clock.monotonic_ms())
+        self.settle()
+        if self.leadership.caught_up(follower, self._high_watermark):
+            self.on_caught_up(self, follower)
+
+    def take_high_watermark(self, leaders: int) -> None:
+        """A follower's: the leader's, as far as its own log reaches. It never goes back (rule 7)."""
+        reached = min(leaders, self.log.end_offset)
+        if reached > self._high_watermark:
+            self._raise_high_watermark(reached)
+
+    async def advance_start(self, offset: int) -> None:
+        """The leader moved the log start, here or elsewhere."""
+        if offset > self.log.start_offset:
+            await self.log.advance_start(offset)
+            if self._high_watermark < self.log.start_offset:
+                self._raise_high_watermark(self.log.start_offset)
+
+    def _raise_high_watermark(self, offset: int) -> None:
+        assert offset <= self.log.end_offset, f"rule 1: {self!r} would commit {offset}, beyond its own log"
+        self._high_watermark = offset
+        too_few = self.is_leader and len(self.row.isr) < self.config.min_insync_replicas
+        while self._waiting and self._waiting[0][0] <= offset:
+            future = heapq.heappop(self._waiting)[2]
+            if future.done():
+                continue
+            if too_few:
+                future.set_exception(KafkaError(ErrorCode.not_enough_replicas_after_append))
+            else:
+                future.set_result(None)
+        self.wake_watchers()
+
+    def wake_watchers(self) -> None:
+        for wake in list(self._watchers.values()):
+            wake()
+
+    def _committed(self, end_offset: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting_count += 1
+        heapq.heappush(self._waiting, (end_offset, self._waiting_count, future))
+        return future
+
+    async def _flush(self) -> None:
+        """One flush at a time; the next one covers everything that was appended meanwhile."""
+        try:
+            while self.log.flushed_offset < self.log.end_offset:
+                await self.log.flush()
+                self._after_flush()
+        except (OSError, KafkaError) as error:
+            logger.error("%s-%d: flushing failed: %s", self.topic, self.partition, error)
+            self.fail_waiting(KafkaError(ErrorCode.kafka_storage_error, str(error)))
+        finally:
+            self._flushing = None
+
+    def _after_flush(self) -> None:
+        if self.leadership is not None:
+            committed = self.leadership.committed_end(self.durable_end)
+            if committed > self._high_watermark:
+                self._raise_high_watermark(committed)
+
+    # Changes of role (called by Replicas, one at a time)
+
+    async def become_leader(self, row: PartitionRow) -> None:
+        """The new epoch's start is durable before anything is appended in it."""
+        self.row = row
+        self.role = Role.IDLE
+        await self.log.begin_epoch(row.leader_epoch)
+        if self.row is not row:
+            return
+        self.leadership = Leadership(row, self._broker_id, self.log.end_offset, self._clock.monotonic_ms())
+        self.role = Role.LEADER
+        self.settle()
+        self.wake_watchers()
+
+    def become_follower(self, row: PartitionRow) -> None:
+        self._resign()
+        self.row = row
+        self.role = Role.IDLE if row.leader == NO_LEADER else Role.FOLLOWER
+        self.wake_watchers()
+
+    def follow_row(self, row: PartitionRow) -> None:
+        """Same leader, same epoch: the ISR, the replicas or an incarnation changed."""
+        self.row = row
+        if self.leadership is not None:
+            self.leadership.follow_row(row, self._clock.monotonic_ms())
+            self.settle()
+
+    def stop(self) -> None:
+        self._resign()
+        self.role = Role.IDLE
+        self.wake_watchers()
+
+    async def restart_log(self, offset: int) -> None:
+        """Throws the copy away and starts again at `offset`. The high watermark moves up with it, never down."""
+        await self.log.restart_at(offset)
+        if self._high_watermark < offset:
+            self._raise_high_watermark(offset)
+
+    async def cut_to(self, offset: int) -> None:
+        """Drops what the leader does not have. Committed records are among it only after an unclean election."""
+        if offset < self._high_watermark:
+            logger.warning("%r drops committed records from offset %d on: its leader lacks them", self, offset)
+            self._high_watermark = offset
+        await self.log.truncate_to(offset)
+
+    def _resign(self) -> None:
+        self.leadership = None
+        self.fail_waiting(KafkaError(ErrorCode.not_leader_or_follower, "another broker leads by now"))
+        for wake in list(self._append_watchers.values()):
+            wake()
+
+    def fail_waiting(self, error: KafkaError) -> None:
+        waiting, self._waiting = self._waiting, []
+        for _, _, future in waiting:
+            if not future.done():
+                future.set_exception(error)
+
+    # What must hold
+
+    def check_invariants(self) -> None:
+        """Rules 1 and 7, as far as one replica can see them."""
+        assert 0 <= self.log.flushed_offset <= self.log.end_offset, f"rule 11: {self!r}"
+        assert self._high_watermark <= self.log.end_offset, f"rule 1: {self!r} has committed what it does not hold"
+        if self.leadership is not None:
+            committed = self.leadership.committed_end(self.durable_end)
+            assert committed == UNKNOWN_OFFSET or committed <= self._high_watermark, f"rule 7: {self!r} < {committed}"
+
+
+def void(_: object) -> None:
+    """For lambdas whose result nobody should use."""

@@ -1,0 +1,331 @@
+"""All partitions on this broker: their logs in the data folder, and their roles as the cluster decides them.
+
+`apply` takes partition rows as the broker learns of them and changes roles accordingly, one change of a replica at a
+time, in the order of the rows' partition epochs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+
+from sexton.cluster.incarnations import is_missing
+from sexton.cluster.view import ClusterView
+from sexton.compaction.config import TopicConfig
+from sexton.errors import NotALogError
+from sexton.log.log import Log
+from sexton.ports.clock import Clock
+from sexton.ports.disk import Disk
+from sexton.ports.metastore import NO_LEADER, Metastore, PartitionRow
+from sexton.ports.network import Network, Part
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records import checkpoints, names
+from sexton.replication import messages
+from sexton.replication.fetcher import Fetcher, FetchLimits
+from sexton.replication.membership import Membership
+from sexton.replication.replica import Replica, Role
+from sexton.replication.session import FollowerSession
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[uuid.UUID, int]
+
+HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
+INCARNATION_FILE = "incarnation"
+OPEN_AT_ONCE = 16
+"""Logs that are read at the same time at start."""
+
+HIGH_WATERMARK_CHECKPOINT_MS = 5000
+
+
+class Replicas:
+    def __init__(
+        self,
+        *,
+        folder: str,
+        disk: Disk,
+        clock: Clock,
+        network: Network,
+        metastore: Metastore,
+        view: ClusterView,
+        identity: Callable[[], tuple[int, int]],
+        may_serve: Callable[[], bool],
+        topic_config: Callable[[str], TopicConfig],
+        limits: FetchLimits,
+        lag_max_ms: int,
+        producer_expiry_ms: int,
+    ) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._clock = clock
+        self._network = network
+        self._view = view
+        self._identity = identity
+        self._may_serve = may_serve
+        self._topic_config = topic_config
+        self._limits = limits
+        self._producer_expiry_ms = producer_expiry_ms
+        self._by_key: dict[Key, Replica] = {}
+        self._by_name: dict[tuple[str, int], Replica] = {}
+        self._fetchers: dict[int, Fetcher] = {}
+        self._sessions: dict[Hashable, FollowerSession] = {}
+        self._high_watermarks: dict[tuple[str, int], int] = {}
+        self._stopped_cleanly = False
+        self._opening = asyncio.Semaphore(OPEN_AT_ONCE)
+        self.membership = Membership(self.all, view, metastore, clock, identity, self._take_written, lag_max_ms)
+        self.on_role: Callable[[Replica], Awaitable[None]] | None = None
+        """Told after each change of role: coordinators load and unload by it."""
+
+    # Finding one
+
+    def local(self, topic: str, partition: int) -> Replica:
+        replica = self._by_name.get((topic, partition))
+        if replica is not None:
+            return replica
+        if self._view.partition(topic, partition) is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no {topic}-{partition}")
+        raise KafkaError(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is not on this broker")
+
+    def leader(self, topic: str, partition: int) -> Replica:
+        replica = self.local(topic, partition)
+        replica.check_serving_as_leader()
+        return replica
+
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+        replica = self._by_key.get((topic_id, partition))
+        if replica is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{topic_id}-{partition} is not on this broker")
+        return replica
+
+    def all(self) -> list[Replica]:
+        return list(self._by_key.values())
+
+    # What is in the folder
+
+    def read_folder(self, stopped_cleanly: bool) -> None:
+        path = f"{self._folder}/{HIGH_WATERMARKS_FILE}"
+        content = self._disk.read_file(path)
+        self._high_watermarks = {} if content is None else checkpoints.decode_offset_checkpoint(content, path)
+        self._stopped_cleanly = stopped_cleanly
+
+    def incarnation_on_disk(self, topic: str, partition: int) -> uuid.UUID | None:
+        content = self._disk.read_file(f"{self._directory(topic, partition)}/{INCARNATION_FILE}")
+        return None if content is None else uuid.UUID(content.decode().strip())
+
+    def was_lost(self, topic: str, row: PartitionRow) -> bool:
+        """Whether this folder once held the replica that the metastore means, and does not any more."""
+        on_disk = self.incarnation_on_disk(topic, row.partition)
+        if on_disk is None:
+            return (topic, row.partition) in self._high_watermarks
+        return on_disk != row.incarnations.get(self._identity()[0], on_disk)
+
+    async def write_high_watermarks(self) -> None:
+        watermarks = {(r.topic, r.partition): r.high_watermark for r in self._by_key.values()}
+        if watermarks != self._high_watermarks:
+            self._high_watermarks = watermarks
+            content = checkpoints.encode_offset_checkpoint(watermarks)
+            await self._disk.replace_file(f"{self._folder}/{HIGH_WATERMARKS_FILE}", content)
+
+    def _directory(self, topic: str, partition: int) -> str:
+        return f"{self._folder}/{topic}-{partition}"
+
+    def set_strays_aside(self) -> None:
+        """Directories of partitions that the cluster does not place here (any more) are renamed, not removed: whether
+        the topic was deleted while this broker was away, or the metastore was restored from an old backup, only a
+        person can tell. What a crash left of a removal is removed."""
+        for name in self._disk.list(self._folder):
+            try:
+                found = names.parse_partition_dir(name)
+            except NotALogError:
+                continue
+            path = f"{self._folder}/{name}"
+            if found.state is names.DirState.DELETE:
+                self._disk.remove_tree(path)
+            elif found.state is names.DirState.LIVE and (found.topic, found.partition) not in self._by_name:
+                incarnation = self.incarnation_on_disk(found.topic, found.partition) or uuid.UUID(int=0)
+                aside = names.PartitionDir(found.topic, found.partition, names.DirState.STRAY, incarnation.hex)
+                logger.warning("%s is not placed on this broker: set aside as %s", path, aside.name)
+                self._disk.remove_tree(f"{self._folder}/{aside.name}")
+                self._disk.rename(path, f"{self._folder}/{aside.name}")
+
+    # Following the cluster
+
+    async def apply(self, rows: Sequence[PartitionRow], deleted_topics: Sequence[uuid.UUID] = ()) -> None:
+        own_id = self._identity()[0]
+        gone = [key for key in self._by_key if key[0] in deleted_topics]
+        gone += [(r.topic_id, r.partition) for r in rows if own_id not in r.replicas]
+        for key in gone:
+            await self._remove(key)
+        await asyncio.gather(*(self._apply_row(row) for row in rows if own_id in row.replicas))
+
+    def reconfigure(self, topic: str) -> None:
+        config = self._topic_config(topic)
+        for replica in self._by_key.values():
+            if replica.topic == topic:
+                replica.log.reconfigure(config)
+                replica.settle()
+
+    async def _apply_row(self, row: PartitionRow) -> None:
+        replica = self._by_key.get((row.topic_id, row.partition))
+        if replica is None:
+            topic = self._view.topic_by_id(row.topic_id)
+            if topic is None:
+                return
+            if is_missing(row, self._identity()[0]):
+                return  # its log was lost as the last of its kind: an empty one must not take its place
+            async with self._opening:
+                try:
+                    replica = await self._open(topic.name, row)
+                except OSError as error:
+                    logger.error("%s-%d cannot be opened: %s", topic.name, row.partition, error)
+                    return
+            self._by_key[row.topic_id, row.partition] = replica
+            self._by_name[topic.name, row.partition] = replica
+        async with replica.lock:
+            await self._change_role(replica, row)
+
+    async def _open(self, topic: str, row: PartitionRow) -> Replica:
+        own_id = self._identity()[0]
+        directory = self._directory(topic, row.partition)
+        expected = row.incarnations.get(own_id)
+        on_disk = self.incarnation_on_disk(topic, row.partition)
+        if expected is not None and on_disk != expected:
+            if self._disk.exists(directory):
+                logger.warning("%s holds another replica's past (%s): starting from an empty log", directory, on_disk)
+                self._disk.remove_tree(directory)
+            self._high_watermarks.pop((topic, row.partition), None)
+        log = await Log.open(
+            self._disk,
+            directory,
+            topic,
+            row.partition,
+            row.topic_id,
+            self._topic_config(topic),
+            now_ms=self._clock.now_ms(),
+            stopped_cleanly=self._stopped_cleanly,
+            producer_expiry_ms=self._producer_expiry_ms,
+        )
+        if expected is not None and on_disk != expected:
+            await self._disk.replace_file(f"{directory}/{INCARNATION_FILE}", f"{expected}\n".encode())
+        high_watermark = self._high_watermarks.get((topic, row.partition), 0)
+        replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve)
+        replica.on_caught_up = self.membership.may_join
+        return replica
+
+    async def _change_role(self, replica: Replica, row: PartitionRow) -> None:
+        is_first = replica.role is Role.IDLE
+        if not is_first and row.partition_epoch <= replica.row.partition_epoch:
+            return
+        if not is_first and (row.leader, row.leader_epoch) == (replica.row.leader, replica.row.leader_epoch):
+            replica.follow_row(row)
+            return
+        for fetcher in self._fetchers.values():
+            fetcher.forget(replica)
+        if row.leader == self._identity()[0]:
+            await self._lead(replica, row)
+        else:
+            replica.become_follower(row)
+            if row.leader != NO_LEADER:
+                self._fetcher(row.leader).follow(replica)
+        if self.on_role is not None:
+            await self.on_role(replica)
+
+    async def _lead(self, replica: Replica, row: PartitionRow) -> None:
+        if row.leader_epoch in (entry.epoch for entry in replica.log.epochs.entries):
+            # Led by our former process. What it sent may be more than what is on our disk: only a new epoch may go on.
+            logger.info("%r waits for a new leader epoch after %d", replica, row.leader_epoch)
+            replica.become_follower(row)
+            replica.role = Role.IDLE
+            return
+        try:
+            await replica.become_leader(row)
+        except OSError as error:
+            logger.error("%r cannot lead: %s", replica, error)
+
+    def _fetcher(self, leader_id: int) -> Fetcher:
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            fetcher = self._fetchers[leader_id] = Fetcher(
+                leader_id,
+                lambda: self._address(leader_id),
+                self._identity,
+                self._network,
+                self._clock,
+                self._limits,
+            )
+        return fetcher
+
+    def _address(self, broker_id: int) -> tuple[str, int] | None:
+        broker = self._view.broker(broker_id)
+        return None if broker is None else (broker.host, broker.port)
+
+    async def _remove(self, key: Key) -> None:
+        replica = self._by_key.pop(key, None)
+        if replica is None:
+            return
+        self._by_name.pop((replica.topic, replica.partition), None)
+        self._high_watermarks.pop((replica.topic, replica.partition), None)
+        for fetcher in self._fetchers.values():
+            fetcher.forget(replica)
+        async with replica.lock:
+            replica.stop()
+            if self.on_role is not None:
+                await self.on_role(replica)
+            try:
+                await replica.log.delete()
+            except OSError as error:
+                logger.error("%s could not be removed: %s", replica.log.directory, error)
+
+    def _take_written(self, rows: Sequence[PartitionRow]) -> None:
+        """Our own compare-and-set succeeded: no need to wait until the next poll tells us."""
+        self._view.apply_rows(rows)
+        for row in rows:
+            replica = self._by_key.get((row.topic_id, row.partition))
+            if replica is not None and _is_newer_row_of_the_same_reign(row, replica.row):
+                replica.follow_row(row)
+
+    # What other brokers ask
+
+    async def replica_fetch(self, connection: Hashable, payload: memoryview) -> list[Part]:
+        session = self._sessions.get(connection)
+        if session is None:
+            session = self._sessions[connection] = FollowerSession(self)
+        return await session.fetch(messages.decode_request(payload))
+
+    def connection_closed(self, connection: Hashable) -> None:
+        session = self._sessions.pop(connection, None)
+        if session is not None:
+            session.close()
+
+    # Housekeeping
+
+    async def run_retention(self) -> None:
+        """The leader moves log starts as retention allows; followers take them over."""
+        now_ms = self._clock.now_ms()
+        for replica in self.all():
+            if replica.is_leader and replica.config.deletes:
+                start = replica.log.retention_start(replica.high_watermark, now_ms)
+                if start > replica.log.start_offset:
+                    logger.info("%s-%d: retention moves the log start to %d", replica.topic, replica.partition, start)
+                    try:
+                        await replica.advance_start(start)
+                    except OSError as error:
+                        logger.error("%r: retention failed: %s", replica, error)
+
+    async def stop(self) -> None:
+        """Closes all logs; what was appended is on disk afterwards."""
+        await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
+        for session in self._sessions.values():
+            session.close()
+        for replica in self.all():
+            async with replica.lock:
+                replica.stop()
+        await self.write_high_watermarks()
+        for replica in self.all():
+            await replica.log.close()
+
+
+def _is_newer_row_of_the_same_reign(row: PartitionRow, than: PartitionRow) -> bool:
+    return row.partition_epoch > than.partition_epoch and row.leader_epoch == than.leader_epoch

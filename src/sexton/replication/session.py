@@ -1,0 +1,193 @@
+"""The leader's side of `ReplicaFetch`: one session per connection of a follower.
+
+A session remembers what the follower holds of each partition it asked for. Appends mark partitions as having news, so
+that an answer looks at those alone, however many partitions are followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sexton.ports.network import Part
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.replication import messages
+from sexton.replication.history import is_prefix
+from sexton.replication.messages import FetchRequest, Held, News
+from sexton.replication.replica import Replica
+
+Key = tuple[uuid.UUID, int]
+
+
+class LocalReplicas(Protocol):
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+        """Raises KafkaError if this broker has none."""
+        ...
+
+
+@dataclass(slots=True)
+class _Followed:
+    held: Held
+    told_high_watermark: int
+    told_start_offset: int
+    forget: Callable[[], None]
+
+
+class FollowerSession:
+    def __init__(self, replicas: LocalReplicas) -> None:
+        self._replicas = replicas
+        self._followed: dict[Key, _Followed] = {}
+        self._news: dict[Key, None] = {}
+        self._failed: dict[Key, ErrorCode] = {}
+        self._wake: asyncio.Future[None] | None = None
+
+    async def fetch(self, request: FetchRequest) -> list[Part]:
+        """Answers at once if there are records or errors to report, else when there are, the wait is over, or the next
+        request of the same follower has come."""
+        self._stop_waiting()
+        for held in request.held:
+            self._take(held, request)
+        answer = self._answer(request)
+        if not answer and request.max_wait_ms > 0:
+            await self._wait(request.max_wait_ms / 1000)
+            answer = self._answer(request)
+            answer.extend(self._moved_watermarks({(news.topic_id, news.partition) for news in answer}))
+        return messages.encode_answer(answer)
+
+    def close(self) -> None:
+        for key in list(self._followed):
+            self._forget(key)
+        self._stop_waiting()
+
+    def _take(self, held: Held, request: FetchRequest) -> None:
+        key = held.topic_id, held.partition
+        self._failed.pop(key, None)
+        if not held.is_wanted:
+            self._forget(key)
+            return
+        try:
+            replica = self._leader(held)
+        except KafkaError as error:
+            self._fail(key, error)
+            return
+        known = self._followed.get(key)
+        if known is None:
+            self._followed[key] = _Followed(held, -1, -1, replica.watch_appends(lambda: self._note(key)))
+        else:
+            known.held = held
+        self._news[key] = None
+        if self._lies_on(held, replica):
+            replica.follower_fetched(request.broker_id, request.broker_epoch, held.end_offset)
+
+    def _forget(self, key: Key) -> None:
+        followed = self._followed.pop(key, None)
+        if followed is not None:
+            followed.forget()
+        self._news.pop(key, None)
+
+    def _fail(self, key: Key, error: KafkaError) -> None:
+        """Told once, then forgotten: the follower asks again when it knows better."""
+        self._forget(key)
+        self._failed[key] = error.code
+
+    def _leader(self, held: Held) -> Replica:
+        replica = self._replicas.by_id(held.topic_id, held.partition)
+        replica.check_epoch(held.leader_epoch)
+        replica.check_serving_as_leader()
+        return replica
+
+    @staticmethod
+    def _lies_on(held: Held, replica: Replica) -> bool:
+        if held.end_offset < replica.log.start_offset:
+            return False
+        return is_prefix(held.end_offset, held.last_epoch, replica.log.epochs.entries, replica.log.end_offset)
+
+    def _answer(self, request: FetchRequest) -> list[News]:
+        answer: list[News] = []
+        room_bytes = request.max_bytes
+        for key in list(self._news):
+            if room_bytes <= 0:
+                break
+            del self._news[key]
+            followed = self._followed[key]
+            try:
+                news = self._news_of(followed, min(room_bytes, request.partition_max_bytes), is_first=not answer)
+            except KafkaError as error:
+                self._fail(key, error)
+                continue
+            if news is not None:
+                answer.append(news)
+                room_bytes -= news.records_bytes
+        answer.extend(News(*key, code) for key, code in self._failed.items())
+        self._failed.clear()
+        return answer
+
+    def _news_of(self, followed: _Followed, max_bytes: int, *, is_first: bool) -> News | None:
+        held = followed.held
+        replica = self._leader(held)
+        log = replica.log
+        entries = log.epochs.entries
+        lies_on = self._lies_on(held, replica)
+        has_history = held.history_digest == messages.history_digest(entries)
+        records: list[Part] = []
+        size_bytes = 0
+        if lies_on and held.end_offset < log.end_offset:
+            read = log.read(held.end_offset, max_bytes, log.end_offset, min_one=is_first)
+            records, size_bytes = read.parts, read.size_bytes
+            if size_bytes == 0:
+                self._news[(held.topic_id, held.partition)] = None  # no room in this answer: in the next one
+        if lies_on and has_history and not records:
+            return None
+        followed.told_high_watermark = replica.high_watermark
+        followed.told_start_offset = log.start_offset
+        return News(
+            held.topic_id,
+            held.partition,
+            ErrorCode.none,
+            replica.leader_epoch,
+            replica.high_watermark,
+            log.start_offset,
+            log.end_offset,
+            None if lies_on and has_history else entries,
+            records,
+            size_bytes,
+        )
+
+    def _moved_watermarks(self, answered: set[Key]) -> list[News]:
+        """Of partitions without records: what moved since it was told."""
+        moved = []
+        for key, followed in self._followed.items():
+            if key in answered:
+                continue
+            try:
+                replica = self._leader(followed.held)
+            except KafkaError:
+                self._note(key)
+                continue
+            now = replica.high_watermark, replica.log.start_offset
+            if (followed.told_high_watermark, followed.told_start_offset) != now:
+                followed.told_high_watermark, followed.told_start_offset = now
+                moved.append(News(*key, ErrorCode.none, replica.leader_epoch, *now, replica.log.end_offset))
+        return moved
+
+    def _note(self, key: Key) -> None:
+        self._news[key] = None
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _wait(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        wake = self._wake = loop.create_future()
+        timer = loop.call_later(seconds, self._stop_waiting)
+        try:
+            await wake
+        finally:
+            timer.cancel()
+            if self._wake is wake:
+                self._wake = None
