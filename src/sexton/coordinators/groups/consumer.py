@@ -1,0 +1,226 @@
+"""A consumer group (KIP-848): the coordinator assigns, and each member moves to its assignment at its own pace.
+
+Three epochs tell how far things are: the group's grows whenever members or topics change, the assignment's says for
+which of those the target was computed, a member's says which target it has reached. Everything in here is changed by
+replaying records (`replay.py`), whether they were read from the log or have just been written.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sexton.coordinators.groups import embedded
+from sexton.coordinators.groups.messages import LEAVE_EPOCH, Client
+from sexton.coordinators.groups.records import ClassicProtocols, MemberState, MemberValue, Partitions, RegexValue
+from sexton.coordinators.groups.states import ConsumerState
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+TYPE = "consumer"
+NO_REVISION = -1
+UNKNOWN_CLIENT = Client("", "")
+OFFSET_COMMIT_VERSION_MIN = 9
+"""Older OffsetCommits cannot say STALE_MEMBER_EPOCH."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMember:
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client: Client = UNKNOWN_CLIENT
+    topics: tuple[str, ...] = ()
+    """Sorted, so that the same subscription is equal."""
+    regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicProtocols | None = None
+    """Set while the member speaks the classic protocol."""
+    epoch: int = 0
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = field(default_factory=dict)
+    revoking: Partitions = field(default_factory=dict)
+    """Still held, for the member has not confirmed that it let go."""
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == epoch
+
+    def to_value(self) -> MemberValue:
+        return MemberValue(
+            self.instance_id,
+            self.rack_id,
+            self.client.client_id,
+            self.client.host,
+            self.topics,
+            self.regex,
+            self.rebalance_timeout_ms,
+            self.server_assignor,
+            self.classic,
+        )
+
+    def held(self) -> Iterable[tuple[uuid.UUID, int]]:
+        for partitions in (self.assigned, self.revoking):
+            for topic_id, numbers in partitions.items():
+                for number in sorted(numbers):
+                    yield topic_id, number
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    group: str
+    epoch: int = 0
+    assignment_epoch: int = 0
+    metadata_hash: int = 0
+    """Of the topics that the group reads, at the last epoch."""
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    target: dict[str, Partitions] = field(default_factory=dict)
+    holders: dict[tuple[uuid.UUID, int], str] = field(default_factory=dict)
+    """Who has which partition, or must still let go of it."""
+    regexes: dict[str, RegexValue] = field(default_factory=dict)
+    """Regular expression to the topics that it matched."""
+    seen_revision: int = NO_REVISION
+    """Of the topics when they were last looked at. Not recorded: after a failover they are looked at again."""
+
+    @property
+    def state(self) -> ConsumerState:
+        if not self.members:
+            return ConsumerState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return ConsumerState.STABLE
+        return ConsumerState.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def topics_of(self, member: ConsumerMember) -> tuple[str, ...]:
+        if not member.regex:
+            return member.topics
+        resolved = self.regexes.get(member.regex)
+        return member.topics + (resolved.topics if resolved else ())
+
+    def subscribed_topics(self) -> set[str]:
+        topics: set[str] = set()
+        seen: set[tuple[tuple[str, ...], str | None]] = set()
+        for member in self.members.values():
+            if (member.topics, member.regex) not in seen:
+                seen.add((member.topics, member.regex))
+                topics.update(self.topics_of(member))
+        return topics
+
+    def is_subscribed(self, topic: str) -> bool:
+        return topic in self.subscribed_topics()
+
+    def regex_users_count(self, regex: str) -> int:
+        return sum(member.regex == regex for member in self.members.values())
+
+    def is_held(self, topic_id: uuid.UUID, number: int) -> bool:
+        return (topic_id, number) in self.holders
+
+    def preferred_assignor(self, default: str) -> str:
+        """The one that most members ask for; the first in the alphabet of those with equal votes."""
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            if member.server_assignor is not None:
+                votes[member.server_assignor] = votes.get(member.server_assignor, 0) + 1
+        return min(votes, key=lambda name: (-votes[name], name)) if votes else default
+
+    def member(self, member_id: str) -> ConsumerMember:
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {self.group}.")
+        return member
+
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
+        member_id = self.static_members.get(instance_id)
+        return None if member_id is None else self.members.get(member_id)
+
+    def checked_static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
+        member = self.static_member(instance_id)
+        if member is None:
+            raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+        if member.member_id != member_id:
+            raise KafkaError(
+                ErrorCode.fenced_instance_id,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
+            )
+        return member
+
+    def classic_members_count(self) -> int:
+        return sum(member.classic is not None for member in self.members.values())
+
+    def supports_classic(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]]) -> bool:
+        """A classic member must share a protocol with all other classic members."""
+        if protocol_type != embedded.PROTOCOL_TYPE:
+            return False
+        others = [member.classic for member in self.members.values() if member.classic is not None]
+        return any(all(name in dict(other.protocols) for other in others) for name, _ in protocols)
+
+    def set_member(self, member: ConsumerMember) -> None:
+        """The later record wins: while a log is replayed that was compacted in between, a partition may appear at its
+        new holder before it has disappeared at the old one."""
+        self._forget_holdings(member.member_id)
+        self.members[member.member_id] = member
+        for held in member.held():
+            self.holders[held] = member.member_id
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+
+    def remove_member(self, member_id: str) -> None:
+        self._forget_holdings(member_id)
+        member = self.members.pop(member_id, None)
+        instance_id = None if member is None else member.instance_id
+        if instance_id is not None and self.static_members.get(instance_id) == member_id:
+            del self.static_members[instance_id]
+
+    def _forget_holdings(self, member_id: str) -> None:
+        member = self.members.get(member_id)
+        if member is not None:
+            for held in member.held():
+                if self.holders.get(held) == member_id:
+                    del self.holders[held]
+
+    def check_offset_commit(self, member_id: str, epoch: int, version: int) -> None:
+        if epoch < 0 and self.is_empty:
+            return  # an admin, or a consumer that assigns its partitions itself
+        member = self.member(member_id)
+        if member.classic is None and version < OFFSET_COMMIT_VERSION_MIN:
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                "Members of a consumer group commit with OffsetCommit version 9 or later.",
+            )
+        self._check_epoch(member, epoch)
+
+    def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
+        if member_id is None and epoch < 0:
+            return
+        self._check_epoch(self.member(member_id or ""), epoch)
+
+    def _check_epoch(self, member: ConsumerMember, epoch: int) -> None:
+        if epoch != member.epoch:
+            is_classic = member.classic is not None
+            raise KafkaError(
+                ErrorCode.illegal_generation if is_classic else ErrorCode.stale_member_epoch,
+                f"The received epoch {epoch} is not the member's, {member.epoch}.",
+            )
+
+    def check_deletable(self) -> None:
+        if not self.is_empty:
+            raise KafkaError(ErrorCode.non_empty_group, f"Group {self.group} has members.")
+
+    def check_invariants(self) -> None:
+        held: dict[tuple[uuid.UUID, int], str] = {}
+        for member in self.members.values():
+            for partition in member.held():
+                assert partition not in held, f"{partition} is held by {held[partition]} and {member.member_id}"
+                held[partition] = member.member_id
+            assert member.epoch <= self.epoch or member.epoch == LEAVE_EPOCH, "no member is ahead of its group"
+        assert held == self.holders, "holders are those who hold"
+        assert set(self.static_members.values()) <= self.members.keys(), "static members are members"
+        assert self.assignment_epoch <= self.epoch, "no target is ahead of its group"
+        assert self.target.keys() <= self.members.keys(), "targets are for members"

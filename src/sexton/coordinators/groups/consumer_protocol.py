@@ -1,0 +1,310 @@
+"""The consumer rebalance protocol of KIP-848: everything happens in ConsumerGroupHeartbeat.
+
+A heartbeat brings what changed about the member. If that, or the topics, changed what the group reads, the group's
+epoch grows and the target assignment is computed anew; then the member takes one step towards its target
+(`reconcile.py`). Regular expressions are resolved in the same step, when a member brings one or topics have changed;
+Kafka does it later and in another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sexton.coordinators.groups import records as r
+from sexton.coordinators.groups.assignors import ASSIGNORS, AssignedMember
+from sexton.coordinators.groups.consumer import ConsumerGroup, ConsumerMember
+from sexton.coordinators.groups.core import Core
+from sexton.coordinators.groups.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerHeartbeatAnswer,
+    ConsumerHeartbeatRequest,
+)
+from sexton.coordinators.groups.reconcile import is_subset, reconcile
+from sexton.coordinators.groups.regex import compile_regex
+from sexton.coordinators.groups.timers import Timer, TimerKind
+from sexton.coordinators.groups.topics import metadata_hash
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+MEMBER_TIMERS = (
+    TimerKind.CONSUMER_SESSION,
+    TimerKind.CONSUMER_REBALANCE,
+    TimerKind.CONSUMER_JOIN,
+    TimerKind.CONSUMER_SYNC,
+)
+
+
+def check_request(core: Core, request: ConsumerHeartbeatRequest) -> None:
+    """What is wrong with a request whatever the group is like."""
+    for name, value in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
+        if value == "":
+            raise KafkaError(ErrorCode.invalid_request, f"{name} can't be empty.")
+    if request.group == "":
+        raise KafkaError(ErrorCode.invalid_request, "GroupId can't be empty.")
+    is_joining = request.member_epoch == JOIN_EPOCH
+    if request.member_id == "" and not (is_joining and not request.requires_member_id):
+        raise KafkaError(ErrorCode.invalid_request, "MemberId can't be empty.")
+    if is_joining:
+        if request.rebalance_timeout_ms == -1:
+            raise KafkaError(ErrorCode.invalid_request, "RebalanceTimeoutMs must be provided in first request.")
+        if request.owned is None or request.owned:
+            raise KafkaError(ErrorCode.invalid_request, "TopicPartitions must be empty when (re-)joining.")
+        if request.topics is None and request.regex is None:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+            )
+    elif request.member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+        raise KafkaError(ErrorCode.invalid_request, "InstanceId can't be null.")
+    elif request.member_epoch < LEAVE_STATIC_EPOCH:
+        raise KafkaError(ErrorCode.invalid_request, "MemberEpoch is invalid.")
+    if request.server_assignor is not None and request.server_assignor not in core.settings.consumer_assignors:
+        raise KafkaError(
+            ErrorCode.unsupported_assignor,
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: "
+            f"{', '.join(core.settings.consumer_assignors)}.",
+        )
+    if request.regex:
+        compile_regex(request.regex)
+
+
+class ConsumerProtocol:
+    """Drives the consumer groups of one coordinator. Errors are raised before anything is changed."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.downgrade: Callable[[ConsumerGroup], bool] = lambda group: False
+        """Set by the coordinator: makes a group of classic members a classic one, if it may."""
+
+    # Members that speak KIP-848
+
+    def heartbeat(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
+        core = self._core
+        self.check_room(group, request.member_id)
+        member_id = request.member_id or core.new_consumer_member_id()
+        before = self._find_member(group, request, member_id)
+        member = replace(
+            before,
+            instance_id=request.instance_id or before.instance_id,
+            rack_id=request.rack_id or before.rack_id,
+            client=request.client,
+            topics=before.topics if request.topics is None else tuple(sorted(set(request.topics))),
+            regex=before.regex if request.regex is None else request.regex,
+            rebalance_timeout_ms=(
+                before.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+            ),
+            server_assignor=request.server_assignor or before.server_assignor,
+            classic=None,
+        )
+        self.update_member(group, before, member)
+        after = self.step(group, member_id, request.owned)
+        self._expect_heartbeat(group, member_id, core.settings.consumer_session_timeout_ms)
+        has_news = request.is_full or after.assigned != before.assigned
+        return ConsumerHeartbeatAnswer(
+            member_id,
+            after.epoch,
+            core.settings.consumer_heartbeat_interval_ms,
+            after.assigned if has_news else None,
+        )
+
+    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+        size_max = self._core.settings.consumer_size_max
+        if len(group.members) >= size_max and member_id not in group.members:
+            raise KafkaError(
+                ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum of {size_max} members."
+            )
+
+    def _find_member(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest, member_id: str) -> ConsumerMember:
+        is_joining = request.member_epoch == JOIN_EPOCH
+        if request.instance_id is None:
+            member = group.members.get(member_id)
+            if member is None:
+                if not is_joining:
+                    raise KafkaError(
+                        ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group}."
+                    )
+                return ConsumerMember(member_id)
+            _check_epoch(member, request)
+            return member
+        if not is_joining:
+            member = group.checked_static_member(request.instance_id, member_id)
+            _check_epoch(member, request)
+            return member
+        static = group.static_member(request.instance_id)
+        if static is None:
+            return group.members.get(member_id) or ConsumerMember(member_id)
+        if static.classic is None and static.epoch != LEAVE_STATIC_EPOCH:
+            raise KafkaError(
+                ErrorCode.unreleased_instance_id,
+                f"Static member {member_id} with instance id {request.instance_id} cannot join the group because the "
+                f"instance id is owned by member {static.member_id}.",
+            )
+        return self.replace_static(group, static, member_id)
+
+    def replace_static(self, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
+        """The same member under its new id: what it held and should have goes with it."""
+        core = self._core
+        target = group.target.get(old.member_id, {})
+        new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
+        self._write_removal(group, old.member_id)
+        core.write(r.MemberKey(group.group, member_id), new.to_value())
+        core.write(r.TargetKey(group.group, member_id), r.TargetValue(target))
+        self._write_current(group, new)
+        return new
+
+    def leave(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
+        if request.instance_id is None:
+            member = group.member(request.member_id)
+        else:
+            member = group.checked_static_member(request.instance_id, request.member_id)
+            if request.member_epoch == LEAVE_STATIC_EPOCH:
+                self._write_current(group, replace(member, epoch=LEAVE_STATIC_EPOCH, revoking={}))
+                return ConsumerHeartbeatAnswer(member.member_id, LEAVE_STATIC_EPOCH)
+        self.remove_members(group, [member])
+        return ConsumerHeartbeatAnswer(member.member_id, LEAVE_EPOCH)
+
+    # The steps, shared with members that speak the classic protocol
+
+    def update_member(self, group: ConsumerGroup, before: ConsumerMember, member: ConsumerMember) -> None:
+        """Records what changed about a member; a change of what it reads makes a new epoch."""
+        is_new = member.member_id not in group.members
+        if member != before or is_new:
+            self._core.write(r.MemberKey(group.group, member.member_id), member.to_value())
+        reads_other_topics = member.topics != before.topics or (member.regex or "") != (before.regex or "")
+        if reads_other_topics or is_new:
+            self._forget_unused_regexes(group)
+        self._refresh(group, must_bump=reads_other_topics or is_new)
+
+    def _refresh(self, group: ConsumerGroup, must_bump: bool) -> None:
+        """Looks at the topics if they, or what the group reads of them, have changed."""
+        core = self._core
+        if not must_bump and group.seen_revision == core.topics.revision:
+            return
+        self._resolve_regexes(group)
+        group.seen_revision = core.topics.revision
+        hash_ = metadata_hash(core.topics, group.subscribed_topics())
+        if must_bump or hash_ != group.metadata_hash:
+            core.write(r.EpochKey(group.group), r.EpochValue(group.epoch + 1, hash_))
+
+    def _resolve_regexes(self, group: ConsumerGroup) -> None:
+        core = self._core
+        for regex in sorted({member.regex for member in group.members.values() if member.regex}):
+            matches = compile_regex(regex)
+            topics = tuple(sorted(name for name in core.topics.names() if matches(name)))
+            known = group.regexes.get(regex)
+            if known is None or known.topics != topics:
+                value = r.RegexValue(topics, core.topics.revision, core.now.wall_ms)
+                core.write(r.RegexKey(group.group, regex), value)
+
+    def _forget_unused_regexes(self, group: ConsumerGroup) -> None:
+        used = {member.regex for member in group.members.values()}
+        for regex in [regex for regex in group.regexes if regex not in used]:
+            self._core.write(r.RegexKey(group.group, regex), None)
+
+    def step(self, group: ConsumerGroup, member_id: str, owned: r.Partitions | None) -> ConsumerMember:
+        """The member's step towards its target, which is computed first if it is behind."""
+        if group.epoch > group.assignment_epoch:
+            self._assign(group)
+        member = group.members[member_id]
+        if member.is_reconciled_to(group.assignment_epoch):
+            return member
+        target = group.target.get(member_id, {})
+        stepped = reconcile(member, group.assignment_epoch, target, owned, group.is_held)
+        if stepped != member:
+            self._write_current(group, stepped)
+            self._watch_revocation(group, stepped)
+        return stepped
+
+    def _watch_revocation(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        core = self._core
+        if member.classic is not None:
+            return  # it has a time to join and a time to sync instead
+        timer = Timer(TimerKind.CONSUMER_REBALANCE, group.group, member.member_id)
+        core.timers.cancel(timer)
+        if member.state is r.MemberState.UNREVOKED_PARTITIONS:
+            core.timers.set(timer, core.now.monotonic_ms + member.rebalance_timeout_ms)
+
+    def _assign(self, group: ConsumerGroup) -> None:
+        core = self._core
+        topic_ids = {name: core.topics.topic_id(name) for name in sorted(group.subscribed_topics())}
+        counts = {tid: core.topics.partitions_count(tid) for tid in topic_ids.values() if tid is not None}
+        members = {
+            member.member_id: AssignedMember(
+                member.instance_id,
+                frozenset(tid for name in group.topics_of(member) if (tid := topic_ids[name]) is not None),
+                group.target.get(member.member_id, {}),
+            )
+            for member in group.members.values()
+        }
+        assignor = group.preferred_assignor(core.settings.consumer_assignors[0])
+        for member_id, target in ASSIGNORS[assignor](members, counts).items():
+            if member_id not in group.target or group.target[member_id] != target:
+                core.write(r.TargetKey(group.group, member_id), r.TargetValue(target))
+        core.write(r.TargetEpochKey(group.group), r.TargetEpochValue(group.epoch))
+
+    def remove_members(self, group: ConsumerGroup, members: list[ConsumerMember]) -> None:
+        """They left, or were late. The next heartbeat of any other member computes the new target."""
+        for member in members:
+            self._write_removal(group, member.member_id)
+        if any(member.classic is None for member in members) and self.downgrade(group):
+            return
+        self._forget_unused_regexes(group)
+        hash_ = metadata_hash(self._core.topics, group.subscribed_topics())
+        self._core.write(r.EpochKey(group.group), r.EpochValue(group.epoch + 1, hash_))
+
+    def _write_removal(self, group: ConsumerGroup, member_id: str) -> None:
+        core = self._core
+        core.write(r.CurrentKey(group.group, member_id), None)
+        core.write(r.TargetKey(group.group, member_id), None)
+        core.write(r.MemberKey(group.group, member_id), None)
+        for kind in MEMBER_TIMERS:
+            core.timers.cancel(Timer(kind, group.group, member_id))
+
+    def _write_current(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        value = r.CurrentValue(member.epoch, member.previous_epoch, member.state, member.assigned, member.revoking)
+        self._core.write(r.CurrentKey(group.group, member.member_id), value)
+
+    def write_tombstones(self, group: ConsumerGroup) -> None:
+        """Takes the whole group back. Its offsets stay."""
+        core = self._core
+        for member_id in list(group.members):
+            self._write_removal(group, member_id)
+        for regex in list(group.regexes):
+            core.write(r.RegexKey(group.group, regex), None)
+        core.write(r.TargetEpochKey(group.group), None)
+        core.write(r.EpochKey(group.group), None)
+
+    def _expect_heartbeat(self, group: ConsumerGroup, member_id: str, timeout_ms: int) -> None:
+        core = self._core
+        timer = Timer(TimerKind.CONSUMER_SESSION, group.group, member_id)
+        core.timers.set(timer, core.now.monotonic_ms + timeout_ms)
+
+    def keep_session(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        timeout_ms = self._core.settings.consumer_session_timeout_ms
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        self._expect_heartbeat(group, member.member_id, timeout_ms)
+
+    def on_loaded(self, group: ConsumerGroup) -> None:
+        """Members get a whole session, and the whole time to let go, to find the new coordinator."""
+        for member in group.members.values():
+            self.keep_session(group, member)
+            self._watch_revocation(group, member)
+
+
+def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeatRequest) -> None:
+    """The answer that told the member its epoch may have been lost: the one before is accepted too, if the member does
+    not own more than it should."""
+    received = request.member_epoch
+    if received == member.epoch:
+        return
+    if received < member.epoch and received == member.previous_epoch and is_subset(request.owned, member.assigned):
+        return
+    raise KafkaError(
+        ErrorCode.fenced_member_epoch,
+        f"The consumer group member has a {'greater' if received > member.epoch else 'smaller'} member epoch "
+        f"({received}) than the one known by the group coordinator ({member.epoch}). The member must abandon all its "
+        "partitions and rejoin.",
+    )

@@ -1,0 +1,345 @@
+"""The groups of one partition of `__consumer_offsets`, as a pure state machine.
+
+Built by replaying the partition's records, then driven by requests and by time. Each operation takes the moment and
+returns what must happen outside (`Effects`): records to append, parked answers to send. It assumes that the records
+will be committed; if they are not, the whole coordinator is thrown away and loaded again, so that no state that was
+never committed can be seen. A request that is refused raises KafkaError and changes nothing that is recorded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from sexton.coordinators.groups import classic, consumer, embedded, replay
+from sexton.coordinators.groups import records as r
+from sexton.coordinators.groups.classic import ClassicGroup
+from sexton.coordinators.groups.classic_protocol import ClassicProtocol
+from sexton.coordinators.groups.consumer import ConsumerGroup
+from sexton.coordinators.groups.consumer_protocol import MEMBER_TIMERS, ConsumerProtocol, check_request
+from sexton.coordinators.groups.core import Core, Effects, Now
+from sexton.coordinators.groups.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    NO_MEMBER_ID,
+    ConsumerHeartbeatAnswer,
+    ConsumerHeartbeatRequest,
+    DescribedClassicGroup,
+    DescribedClassicMember,
+    DescribedConsumerGroup,
+    DescribedConsumerMember,
+    FetchedOffset,
+    HeartbeatRequest,
+    JoinAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    LeavingMember,
+    ListedGroup,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetResults,
+    SyncAnswer,
+    SyncRequest,
+)
+from sexton.coordinators.groups.migration import Migration
+from sexton.coordinators.groups.offset_operations import OffsetOperations
+from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.groups.states import ClassicState
+from sexton.coordinators.groups.timers import Timer, TimerKind
+from sexton.coordinators.groups.topics import Topics
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+
+
+class GroupCoordinator:
+    def __init__(self, settings: GroupSettings, topics: Topics, rng: random.Random) -> None:
+        self._core = Core(settings, topics, rng)
+        self._core.apply = lambda key, value: replay.apply(self._core, key, value)
+        self._classic = ClassicProtocol(self._core)
+        self._consumer = ConsumerProtocol(self._core)
+        self._migration = Migration(self._core, self._classic, self._consumer)
+        self._consumer.downgrade = self._downgrade
+        self._offsets = OffsetOperations(self._core, self._classic, self._delete_group)
+
+    # Loading
+
+    def replay(self, key: bytes, value: bytes | None, record_timestamp_ms: int) -> None:
+        """One record, in the order of the log. Kinds of records that are not kept are skipped."""
+        decoded = r.decode_key(key)
+        if decoded is not None:
+            self._core.apply(decoded, None if value is None else r.decode_value(decoded, value))
+
+    def on_loaded(self, now: Now) -> Effects:
+        """From here on time runs: every member gets a fresh session."""
+        core = self._core
+        core.begin(now)
+        for group in list(core.groups.values()):
+            if isinstance(group, ClassicGroup):
+                self._classic.on_loaded(group)
+            else:
+                self._consumer.on_loaded(group)
+        core.timers.set(Timer(TimerKind.OFFSETS), now.monotonic_ms + core.settings.offsets_retention_check_ms)
+        return core.effects
+
+    # Time
+
+    def next_deadline_ms(self) -> int | None:
+        """On the monotonic clock."""
+        return self._core.timers.next_deadline_ms()
+
+    def tick(self, now: Now) -> Effects:
+        """Does what is due."""
+        core = self._core
+        core.begin(now)
+        while (timer := core.timers.pop_due(now.monotonic_ms)) is not None:
+            if timer.kind is TimerKind.OFFSETS:
+                more = self._offsets.expire()
+                delay_ms = 0 if more else core.settings.offsets_retention_check_ms
+                core.timers.set(timer, now.monotonic_ms + delay_ms)
+                if more:
+                    break  # in pieces, each its own append
+                continue
+            group = core.groups.get(timer.group)
+            if isinstance(group, ClassicGroup):
+                self._classic.on_timer(group, timer)
+            elif group is not None and timer.kind in MEMBER_TIMERS and timer.member_id in group.members:
+                # Whichever it is: the member is silent, or has not let go, rejoined or synced in time.
+                self._consumer.remove_members(group, [group.members[timer.member_id]])
+        return core.effects
+
+    # The classic protocol
+
+    def join(self, request: JoinRequest, token: int, now: Now) -> Effects:
+        """Answered under `token`, perhaps much later."""
+        core = self._core
+        core.begin(now)
+        try:
+            self._check_session_timeout(request)
+            group = core.groups.get(request.group)
+            if isinstance(group, ConsumerGroup) and not group.is_empty:
+                self._migration.join(group, request, token)
+            else:
+                self._classic.join(self._classic_group_to_join(group, request), request, token)
+        except KafkaError as error:
+            kept = NO_MEMBER_ID if error.code is ErrorCode.group_max_size_reached else request.member_id
+            core.answer(token, JoinAnswer(error.code, kept))
+        return core.effects
+
+    def _check_session_timeout(self, request: JoinRequest) -> None:
+        settings = self._core.settings
+        if request.group == "":
+            raise KafkaError(ErrorCode.invalid_group_id)
+        if not settings.session_timeout_ms_min <= request.session_timeout_ms <= settings.session_timeout_ms_max:
+            raise KafkaError(ErrorCode.invalid_session_timeout)
+
+    def _classic_group_to_join(self, group: Group | None, request: JoinRequest) -> ClassicGroup:
+        if isinstance(group, ClassicGroup):
+            return group
+        if request.member_id != NO_MEMBER_ID:
+            raise KafkaError(ErrorCode.unknown_member_id, f"There is no group {request.group} with members.")
+        if not request.protocol_type or not request.protocols:
+            raise KafkaError(ErrorCode.inconsistent_group_protocol, "A member must speak some protocol.")
+        if group is not None:
+            self._consumer.write_tombstones(group)
+        made = self._core.groups[request.group] = ClassicGroup(request.group)
+        return made
+
+    def sync(self, request: SyncRequest, token: int, now: Now) -> Effects:
+        core = self._core
+        core.begin(now)
+        try:
+            if request.group == "":
+                raise KafkaError(ErrorCode.invalid_group_id)
+            group = core.groups.get(request.group)
+            if isinstance(group, ClassicGroup):
+                self._classic.sync(group, request, token)
+            elif group is not None:
+                self._migration.sync(group, request, token)
+            else:
+                raise KafkaError(ErrorCode.unknown_member_id)
+        except KafkaError as error:
+            core.answer(token, SyncAnswer(error.code))
+        return core.effects
+
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Effects:
+        core = self._core
+        core.begin(now)
+        if request.group == "":
+            raise KafkaError(ErrorCode.invalid_group_id)
+        group = core.groups.get(request.group)
+        if isinstance(group, ClassicGroup):
+            self._classic.heartbeat(group, request)
+        elif group is not None:
+            self._migration.heartbeat(group, request)
+        else:
+            raise KafkaError(ErrorCode.unknown_member_id)
+        return core.effects
+
+    def leave(self, name: str, members: Sequence[LeavingMember], now: Now) -> tuple[LeaveAnswer, Effects]:
+        core = self._core
+        core.begin(now)
+        if name == "":
+            raise KafkaError(ErrorCode.invalid_group_id)
+        group = core.groups.get(name)
+        if isinstance(group, ClassicGroup):
+            results = self._classic.leave(group, members)
+        elif group is not None:
+            results = self._migration.leave(group, members)
+        else:
+            results = tuple(LeavingMember(m.member_id, m.instance_id, ErrorCode.unknown_member_id) for m in members)
+        return LeaveAnswer(results), core.effects
+
+    # The consumer protocol
+
+    def consumer_heartbeat(
+        self, request: ConsumerHeartbeatRequest, now: Now
+    ) -> tuple[ConsumerHeartbeatAnswer, Effects]:
+        core = self._core
+        core.begin(now)
+        check_request(core, request)
+        group = core.groups.get(request.group)
+        if request.member_epoch <= LEAVE_EPOCH:
+            answer = self._consumer.leave(self._existing_consumer_group(request.group), request)
+        elif request.member_epoch == JOIN_EPOCH and not isinstance(group, ConsumerGroup):
+            answer = self._consumer.heartbeat(self._consumer_group_to_join(group, request), request)
+        else:
+            answer = self._consumer.heartbeat(self._existing_consumer_group(request.group), request)
+        return answer, core.effects
+
+    def _existing_consumer_group(self, name: str) -> ConsumerGroup:
+        group = self._core.groups.get(name)
+        if group is None:
+            raise KafkaError(ErrorCode.group_id_not_found, f"Consumer group {name} not found.")
+        if not isinstance(group, ConsumerGroup):
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {name} is not a consumer group.")
+        return group
+
+    def _consumer_group_to_join(self, group: ClassicGroup | None, request: ConsumerHeartbeatRequest) -> ConsumerGroup:
+        """An empty classic group gives way; one with members is upgraded, if it can be."""
+        core = self._core
+        self._consumer.check_room(ConsumerGroup(request.group), request.member_id)
+        if group is not None and not group.is_empty:
+            if not self._migration.can_upgrade(group):
+                raise KafkaError(ErrorCode.group_id_not_found, f"Group {request.group} is not a consumer group.")
+            if len(group.members) >= core.settings.consumer_size_max:
+                raise KafkaError(ErrorCode.group_max_size_reached, "The group would be full.")
+            return self._migration.upgrade(group)
+        if group is not None and not group.is_simple:
+            core.write(r.ClassicGroupKey(request.group), None)
+        made = core.groups[request.group] = ConsumerGroup(request.group)
+        return made
+
+    def _downgrade(self, group: ConsumerGroup) -> bool:
+        if not self._migration.can_downgrade(group):
+            return False
+        self._migration.downgrade(group, must_rebalance=True)
+        return True
+
+    # Offsets
+
+    def commit_offsets(self, request: OffsetCommitRequest, now: Now) -> tuple[OffsetResults, Effects]:
+        self._core.begin(now)
+        return self._offsets.commit(request), self._core.effects
+
+    def fetch_offsets(self, request: OffsetFetchRequest) -> list[tuple[str, list[FetchedOffset]]]:
+        return self._offsets.fetch(request)
+
+    def delete_offsets(
+        self, name: str, topics: Sequence[tuple[str, Sequence[int]]], now: Now
+    ) -> tuple[OffsetResults, Effects]:
+        self._core.begin(now)
+        return self._offsets.delete(name, topics), self._core.effects
+
+    # Groups as a whole
+
+    def delete_group(self, name: str, now: Now) -> Effects:
+        core = self._core
+        core.begin(now)
+        group = core.groups.get(name)
+        if group is None:
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {name} not found.")
+        group.check_deletable()
+        self._offsets.delete_all(name)
+        self._delete_group(name)
+        return core.effects
+
+    def _delete_group(self, name: str) -> None:
+        core = self._core
+        group = core.groups.get(name)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.write_tombstones(group)
+        elif group is not None:
+            for member_id in group.pending_members:
+                core.timers.cancel(Timer(TimerKind.CLASSIC_SESSION, name, member_id))
+            if not group.is_simple:
+                core.write(r.ClassicGroupKey(name), None)
+            core.groups.pop(name, None)
+            group.transition(ClassicState.DEAD, core.now.wall_ms)
+
+    def describe_classic(self, name: str) -> DescribedClassicGroup | None:
+        group = self._core.groups.get(name)
+        if not isinstance(group, ClassicGroup):
+            return None
+        protocol = group.protocol if group.state is ClassicState.STABLE else None
+        return DescribedClassicGroup(
+            group.state.value,
+            group.protocol_type or "",
+            protocol or "",
+            tuple(
+                DescribedClassicMember(m.member_id, m.instance_id, m.client, m.metadata(protocol), m.assignment)
+                for m in group.members.values()
+            ),
+        )
+
+    def describe_consumer(self, name: str) -> DescribedConsumerGroup | None:
+        group = self._core.groups.get(name)
+        if not isinstance(group, ConsumerGroup):
+            return None
+        members = tuple(
+            DescribedConsumerMember(
+                m.member_id,
+                m.instance_id,
+                m.rack_id,
+                m.epoch,
+                m.client,
+                m.topics,
+                m.regex,
+                m.assigned,
+                group.target.get(m.member_id, {}),
+                m.classic is not None,
+            )
+            for m in group.members.values()
+        )
+        topic_ids = {topic_id for m in members for topic_id in (*m.assigned, *m.target)}
+        names = {topic_id: self._core.topics.topic_name(topic_id) for topic_id in sorted(topic_ids)}
+        return DescribedConsumerGroup(
+            group.state.value,
+            group.epoch,
+            group.assignment_epoch,
+            group.preferred_assignor(self._core.settings.consumer_assignors[0]),
+            members,
+            {topic_id: name for topic_id, name in names.items() if name is not None},
+        )
+
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        """Filters are taken without regard to case; empty ones let all pass."""
+        wanted_states = {state.strip().lower() for state in states}
+        wanted_types = {kind.strip().lower() for kind in types}
+        listed = []
+        for name, group in self._core.groups.items():
+            if isinstance(group, ClassicGroup):
+                one = ListedGroup(name, group.protocol_type or "", group.state.value, classic.TYPE)
+            else:
+                one = ListedGroup(name, embedded.PROTOCOL_TYPE, group.state.value, consumer.TYPE)
+            if wanted_states and one.state.lower() not in wanted_states:
+                continue
+            if wanted_types and one.type not in wanted_types:
+                continue
+            listed.append(one)
+        return listed
+
+    def check_invariants(self) -> None:
+        for group in self._core.groups.values():
+            group.check_invariants()

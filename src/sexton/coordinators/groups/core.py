@@ -1,0 +1,85 @@
+"""What the parts of one coordinator share: the groups, the offsets, the deadlines, and the effects of the operation
+that is being carried out.
+
+An operation changes the state at once and collects what must happen outside: records to append, answers to send. The
+service appends the records, and sends answers only after everything that they depend on is committed. If the append
+fails, all of this is thrown away and read again from the log.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sexton.coordinators.groups.classic import ClassicGroup
+from sexton.coordinators.groups.consumer import ConsumerGroup
+from sexton.coordinators.groups.messages import ParkedAnswer
+from sexton.coordinators.groups.offsets import OffsetStore
+from sexton.coordinators.groups.records import ClassicGroupKey, Key, Record, Value
+from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.groups.timers import Timers
+from sexton.coordinators.groups.topics import Topics
+
+
+class Now(NamedTuple):
+    """Two clocks: the wall's may jump and stamps what is kept, the monotonic one judges who is late."""
+
+    wall_ms: int
+    monotonic_ms: int
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the caller owes the world after one operation."""
+
+    records: list[Record] = field(default_factory=list)
+    """To be appended together: all or none."""
+    answers: list[tuple[int, ParkedAnswer]] = field(default_factory=list)
+    """By the token that came with the request. To be sent after the records are committed."""
+
+
+class Core:
+    def __init__(self, settings: GroupSettings, topics: Topics, rng: random.Random) -> None:
+        self.settings = settings
+        self.topics = topics
+        self.rng = rng
+        self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
+        self.offsets = OffsetStore()
+        self.timers = Timers()
+        self.now = Now(0, 0)
+        self.effects = Effects()
+        self.apply: Callable[[Key, Value | None], None] = _not_wired
+
+    def begin(self, now: Now) -> None:
+        self.now = now
+        self.effects = Effects()
+
+    def write(self, key: Key, value: Value | None) -> None:
+        """Records a fact and makes it true here by the same code that replays it: the two cannot differ."""
+        self.effects.records.append((key, value))
+        self.apply(key, value)
+
+    def write_classic(self, group: ClassicGroup) -> None:
+        """A classic group changes first (most of what it does is never written) and is then recorded as it is."""
+        self.effects.records.append((ClassicGroupKey(group.group), group.to_value()))
+
+    def answer(self, token: int | None, answer: ParkedAnswer) -> None:
+        if token is not None:
+            self.effects.answers.append((token, answer))
+
+    def new_classic_member_id(self, prefix: str) -> str:
+        return f"{prefix}-{self._uuid()}"
+
+    def new_consumer_member_id(self) -> str:
+        return base64.urlsafe_b64encode(self._uuid().bytes).rstrip(b"=").decode()
+
+    def _uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self.rng.getrandbits(128), version=4)
+
+
+def _not_wired(key: Key, value: Value | None) -> None:
+    raise AssertionError("a Core belongs to a GroupCoordinator, which wires it")

@@ -1,0 +1,53 @@
+"""Where the groups of one coordinator are in their topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sexton.coordinators.groups.records import NO_TIMESTAMP, OffsetValue
+
+
+@dataclass(slots=True)
+class OffsetStore:
+    """Group to topic to partition. Kept apart from the groups: offsets outlive a change of protocol, and a group that
+    only commits exists because of them."""
+
+    _groups: dict[str, dict[str, dict[int, OffsetValue]]] = field(default_factory=dict)
+
+    def get(self, group: str, topic: str, partition: int) -> OffsetValue | None:
+        return self._groups.get(group, {}).get(topic, {}).get(partition)
+
+    def put(self, group: str, topic: str, partition: int, value: OffsetValue) -> None:
+        self._groups.setdefault(group, {}).setdefault(topic, {})[partition] = value
+
+    def remove(self, group: str, topic: str, partition: int) -> None:
+        topics = self._groups.get(group, {})
+        partitions = topics.get(topic, {})
+        partitions.pop(partition, None)
+        if not partitions:
+            topics.pop(topic, None)
+        if not topics:
+            self._groups.pop(group, None)
+
+    def has_any(self, group: str) -> bool:
+        return group in self._groups
+
+    def groups(self) -> list[str]:
+        return list(self._groups)
+
+    def topics_of(self, group: str) -> list[str]:
+        return list(self._groups.get(group, {}))
+
+    def partitions_of(self, group: str, topic: str) -> Iterator[tuple[int, OffsetValue]]:
+        yield from sorted(self._groups.get(group, {}).get(topic, {}).items())
+
+    def all_of(self, group: str) -> list[tuple[str, int, OffsetValue]]:
+        return [(topic, *entry) for topic in self.topics_of(group) for entry in self.partitions_of(group, topic)]
+
+
+def is_expired(value: OffsetValue, base_ms: int, now_ms: int, retention_ms: int) -> bool:
+    """`base_ms` is the moment from which the retention counts: the commit, or when the group lost its last member."""
+    if value.expire_timestamp_ms != NO_TIMESTAMP:
+        return now_ms >= value.expire_timestamp_ms
+    return now_ms - base_ms >= retention_ms

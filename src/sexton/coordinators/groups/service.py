@@ -1,0 +1,264 @@
+"""The group coordinator of one broker: a thin asyncio shell around one pure coordinator for each partition of
+`__consumer_offsets` that this broker leads.
+
+What the broker does with it:
+
+    groups = GroupService(clock, rng, settings, topics, partitions_count)
+    groups.load(partition, log)     when it has become the leader of that partition (a new epoch is a new call)
+    groups.unload(partition)        when it no longer is
+    await groups.close()
+
+`log` is a `CoordinatorLog` (`shard.py`): append and read of the leader's replica. Every other method is one request of
+the protocol. Each raises KafkaError: NOT_COORDINATOR if another broker keeps the group, COORDINATOR_LOAD_IN_PROGRESS
+while its log is being read, COORDINATOR_NOT_AVAILABLE if what was done could not be committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from sexton.coordinators.groups.coordinator import GroupCoordinator
+from sexton.coordinators.groups.core import Effects, Now
+from sexton.coordinators.groups.hashing import partition_for
+from sexton.coordinators.groups.messages import (
+    ConsumerHeartbeatAnswer,
+    ConsumerHeartbeatRequest,
+    DescribedClassicGroup,
+    DescribedConsumerGroup,
+    FetchedOffset,
+    HeartbeatRequest,
+    JoinAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    LeavingMember,
+    ListedGroup,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetResults,
+    SyncAnswer,
+    SyncRequest,
+)
+from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.groups.shard import CoordinatorLog, Shard
+from sexton.coordinators.groups.topics import Topics
+from sexton.errors import SextonError
+from sexton.ports.clock import Clock
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+RELOAD_PAUSE_S = 1.0
+"""Between two tries to read a log that cannot be read."""
+
+LOST_LEADERSHIP = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.not_coordinator,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""After these only a new `load` brings the partition back; after other failures it is read again at once."""
+
+NOTHING = Effects()
+"""A read has none."""
+
+TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large, ErrorCode.invalid_fetch_size})
+
+
+class GroupService:
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        settings: GroupSettings,
+        topics: Topics,
+        partitions_count: Callable[[], int],
+    ) -> None:
+        """`partitions_count` is that of `__consumer_offsets`; 0 while it does not exist."""
+        self.settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._topics = topics
+        self._partitions_count = partitions_count
+        self._shards: dict[int, Shard] = {}
+        self._loading: dict[int, asyncio.Task[None]] = {}
+
+    # Leadership
+
+    def load(self, partition: int, log: CoordinatorLog) -> asyncio.Task[None]:
+        """From now on the partition answers that it is loading; from the end of the task, requests."""
+        self.unload(partition)
+        shard = Shard(
+            partition,
+            log,
+            GroupCoordinator(self.settings, self._topics, self._rng),
+            self._now,
+            self._on_failed,
+        )
+        self._shards[partition] = shard
+        task = asyncio.get_running_loop().create_task(self._load(shard))
+        self._loading[partition] = task
+        task.add_done_callback(lambda done: self._forget_task(partition, done))
+        return task
+
+    async def _load(self, shard: Shard) -> None:
+        while not shard.is_closed:
+            try:
+                await shard.load()
+                return
+            except (KafkaError, SextonError) as error:
+                logger.warning(
+                    "cannot load the groups of __consumer_offsets-%d, will try again: %s", shard.partition, error
+                )
+                shard.coordinator = GroupCoordinator(self.settings, self._topics, self._rng)
+                await asyncio.sleep(RELOAD_PAUSE_S)
+
+    def _forget_task(self, partition: int, task: asyncio.Task[None]) -> None:
+        if self._loading.get(partition) is task:
+            del self._loading[partition]
+
+    def unload(self, partition: int) -> None:
+        task = self._loading.pop(partition, None)
+        if task is not None:
+            task.cancel()
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.close(KafkaError(ErrorCode.not_coordinator))
+
+    def partitions(self) -> list[int]:
+        """Those that are loaded or being loaded."""
+        return sorted(self._shards)
+
+    async def close(self) -> None:
+        for partition in self.partitions():
+            self.unload(partition)
+
+    def _on_failed(self, shard: Shard, error: KafkaError) -> None:
+        """What the coordinator believes is not what the log says: it is thrown away."""
+        if self._shards.get(shard.partition) is not shard:
+            return
+        logger.warning("an append to __consumer_offsets-%d failed: %s", shard.partition, error)
+        shard.close(KafkaError(_answer_to_failed_append(error.code), error.message))
+        if error.code in LOST_LEADERSHIP:
+            self.unload(shard.partition)
+        else:
+            self.load(shard.partition, shard.log)
+
+    # Requests
+
+    def partition_of(self, group: str) -> int:
+        count = self._partitions_count()
+        if count <= 0:
+            raise KafkaError(ErrorCode.coordinator_not_available, "__consumer_offsets does not exist yet.")
+        return partition_for(group, count)
+
+    async def join(self, request: JoinRequest) -> JoinAnswer:
+        shard = self._shard(request.group)
+        token, future = shard.park()
+        self._carry_out(shard, lambda: (None, shard.coordinator.join(request, token, self._now())))
+        answer = await future
+        assert isinstance(answer, JoinAnswer)
+        return answer
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        shard = self._shard(request.group)
+        token, future = shard.park()
+        self._carry_out(shard, lambda: (None, shard.coordinator.sync(request, token, self._now())))
+        answer = await future
+        assert isinstance(answer, SyncAnswer)
+        return answer
+
+    async def heartbeat(self, request: HeartbeatRequest) -> None:
+        shard = self._shard(request.group)
+        await self._run(shard, lambda: (None, shard.coordinator.heartbeat(request, self._now())))
+
+    async def leave(self, group: str, members: Sequence[LeavingMember]) -> LeaveAnswer:
+        shard = self._shard(group)
+        return await self._run(shard, lambda: shard.coordinator.leave(group, members, self._now()))
+
+    async def consumer_heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
+        shard = self._shard(request.group)
+        return await self._run(shard, lambda: shard.coordinator.consumer_heartbeat(request, self._now()))
+
+    async def commit_offsets(self, request: OffsetCommitRequest) -> OffsetResults:
+        shard = self._shard(request.group)
+        return await self._run(shard, lambda: shard.coordinator.commit_offsets(request, self._now()))
+
+    async def fetch_offsets(self, request: OffsetFetchRequest) -> list[tuple[str, list[FetchedOffset]]]:
+        shard = self._shard(request.group)
+        return await self._run(shard, lambda: (shard.coordinator.fetch_offsets(request), NOTHING))
+
+    async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> OffsetResults:
+        shard = self._shard(group)
+        return await self._run(shard, lambda: shard.coordinator.delete_offsets(group, topics, self._now()))
+
+    async def delete_group(self, group: str) -> None:
+        shard = self._shard(group)
+        await self._run(shard, lambda: (None, shard.coordinator.delete_group(group, self._now())))
+
+    async def describe_classic(self, group: str) -> DescribedClassicGroup | None:
+        shard = self._shard(group)
+        return await self._run(shard, lambda: (shard.coordinator.describe_classic(group), NOTHING))
+
+    async def describe_consumer(self, group: str) -> DescribedConsumerGroup | None:
+        shard = self._shard(group)
+        return await self._run(shard, lambda: (shard.coordinator.describe_consumer(group), NOTHING))
+
+    async def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        """Of all partitions that this broker leads. While one is loading nobody can tell what is in it."""
+        listed: list[ListedGroup] = []
+        for partition in self.partitions():
+            shard = self._shards.get(partition)
+            if shard is None:
+                continue
+            if not shard.is_loaded:
+                raise KafkaError(ErrorCode.coordinator_load_in_progress)
+            listed += await self._list_one(shard, states, types)
+        return listed
+
+    async def _list_one(self, shard: Shard, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        return await self._run(shard, lambda: (shard.coordinator.list_groups(states, types), NOTHING))
+
+    async def _run(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
+        answer = self._carry_out(shard, operation)
+        await shard.committed()
+        return answer
+
+    def _carry_out(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
+        """A refusal changes nothing. Anything else that is raised is a bug that may have left the coordinator between
+        two states: it is loaded again, and the bug goes on its way."""
+        try:
+            answer, effects = operation()
+            shard.carry_out(effects)
+        except KafkaError:
+            shard.set_alarm()
+            raise
+        except Exception:
+            self._on_failed(shard, KafkaError(ErrorCode.unknown_server_error))
+            raise
+        return answer
+
+    def _shard(self, group: str) -> Shard:
+        shard = self._shards.get(self.partition_of(group))
+        if shard is None:
+            raise KafkaError(ErrorCode.not_coordinator)
+        if not shard.is_loaded:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress)
+        return shard
+
+    def _now(self) -> Now:
+        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
+
+
+def _answer_to_failed_append(code: ErrorCode) -> ErrorCode:
+    if code in LOST_LEADERSHIP:
+        return ErrorCode.not_coordinator
+    return ErrorCode.unknown_server_error if code in TOO_LARGE else ErrorCode.coordinator_not_available
