@@ -108,7 +108,7 @@ class Broker:
 
     async def start(self) -> None:
         folder_path = self.config.log_dir
-        self.disk.make_directory(folder_path)
+        await folders.make_folder(self.disk, folder_path)
         self._locks.enter_context(self.disk.lock(folder_path))
         proposed = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         self.cluster_id = await self._patiently(lambda: self.metastore.open_cluster(proposed))

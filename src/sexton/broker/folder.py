@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import random
 import uuid
 from dataclasses import dataclass
@@ -23,6 +24,17 @@ class Folder:
     path: str
     data_id: uuid.UUID
     stopped_cleanly: bool
+
+
+async def make_folder(disk: Disk, path: str) -> None:
+    """Makes it unless it is there. Its name survives a crash before anything is acknowledged that lies in it."""
+    missing: list[str] = []
+    while path not in ("", "/") and not disk.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for each in reversed(missing):
+        disk.make_directory(each)
+        await disk.flush_directory(os.path.dirname(each))
 
 
 async def open_folder(disk: Disk, path: str, broker_id: int, cluster_id: uuid.UUID, rng: random.Random) -> Folder:
