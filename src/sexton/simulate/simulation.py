@@ -17,6 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from sexton.client.client import Client
+from sexton.errors import SextonError
+from sexton.protocol.errors import KafkaError
 from sexton.simulate import final
 from sexton.simulate.administrator import NAME as ADMIN
 from sexton.simulate.administrator import Administrator
@@ -42,6 +44,10 @@ RECOVERY_S = 60
 
 AFTERMATH_S = 3
 """How long writers go on after everything is healed."""
+
+
+EXPECTED = (OSError, SextonError, KafkaError)
+"""What a broker may log with its traceback and go on."""
 
 
 class Simulation:
@@ -217,7 +223,7 @@ class Simulation:
 
 
 class _LogHandler(logging.Handler):
-    """What brokers log becomes part of the trace."""
+    """What brokers log becomes part of the trace. An exception in it that nobody expected is a bug."""
 
     def __init__(self, loop: SimulatedLoop, trace: Trace) -> None:
         super().__init__(logging.INFO)
@@ -225,4 +231,11 @@ class _LogHandler(logging.Handler):
         self._trace = trace
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._trace.remark(self._loop.current.name, f"{record.levelname.lower()}: {record.getMessage()}")
+        process = self._loop.current
+        self._trace.remark(process.name, f"{record.levelname.lower()}: {record.getMessage()}")
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None or isinstance(error, EXPECTED) or not process.alive:
+            return
+        failure = SimulationFailure("crash", f"in {process.name}: {record.getMessage()}: {error!r}")
+        failure.__cause__ = error
+        self._loop.failures.append(failure)

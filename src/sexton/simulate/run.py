@@ -1,0 +1,118 @@
+"""Running seeds: one in this process, many in others.
+
+The order of a set of strings differs from process to process unless PYTHONHASHSEED is fixed. Workers are therefore
+started with it; a run in a process without it may give another hash.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sexton.simulate import broken
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.loop import NS
+from sexton.simulate.plan import make_plan
+from sexton.simulate.simulation import Simulation
+
+TAIL_LINES = 120
+RUNS_PER_WORKER = 50
+"""A worker is replaced after that many, so that what leaks cannot add up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    brokers: int = 3
+    minutes: float = 1.0
+    left_out: frozenset[int] = frozenset()
+    """Items of the plan that do not happen."""
+    broken: str | None = None
+    """A rule that is broken on purpose: see `broken.py`."""
+
+
+@dataclass(slots=True)
+class Result:
+    seed: int
+    digest: str
+    virtual_s: float
+    rule: str | None = None
+    evidence: str = ""
+    tail: list[str] = field(default_factory=list)
+    state: list[str] = field(default_factory=list)
+    cause: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_clean(self) -> bool:
+        return self.rule is None
+
+
+def run(seed: int, options: Options) -> Result:
+    """One seed, here and now."""
+    plan = make_plan(seed, options.brokers, options.minutes).without(options.left_out)
+    simulation = Simulation(plan)
+    failure: SimulationFailure | None = None
+    try:
+        with broken.breaking(options.broken):
+            simulation.run()
+    except SimulationFailure as error:
+        failure = error
+    result = Result(seed, simulation.trace.digest, simulation.loop.now_ns / NS, counts=_counts(simulation))
+    if failure is not None:
+        result.rule, result.evidence = failure.rule, failure.evidence
+        result.tail = simulation.trace.tail(TAIL_LINES)
+        result.state = simulation.state()
+        if failure.__cause__ is not None:
+            result.cause = "".join(traceback.format_exception(failure.__cause__))
+    return result
+
+
+def _counts(simulation: Simulation) -> dict[str, int]:
+    return {
+        "faults": simulation.nemesis.done_count,
+        "writes": len(simulation.history.writes),
+        "acknowledged": simulation.history.acknowledged_count,
+        "reads": simulation.history.reads_count,
+        "callbacks": simulation.loop.callbacks_count,
+        "bytes": simulation.fabric.bytes_count,
+        "events": simulation.trace.lines_count,
+    }
+
+
+class Workers:
+    """Processes that run seeds. Results come as they are ready."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+
+    def submit(self, seed: int, options: Options) -> Future[Result]:
+        return self._pool.submit(run, seed, options)
+
+    def run_all(self, seeds: Iterable[int], options: Options) -> Iterator[Result]:
+        futures = [self.submit(seed, options) for seed in seeds]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+@contextmanager
+def workers(count: int) -> Iterator[Workers]:
+    before = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = "0"  # read by Python when a worker starts
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(count, mp_context=context, max_tasks_per_child=RUNS_PER_WORKER) as pool:
+            yield Workers(pool)
+    finally:
+        if before is None:
+            del os.environ["PYTHONHASHSEED"]
+        else:
+            os.environ["PYTHONHASHSEED"] = before
