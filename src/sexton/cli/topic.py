@@ -66,10 +66,12 @@ def list_topics(
 @app.command()
 def create(
     topic: TopicName,
-    partitions: Annotated[int, typer.Option(min=1, help="How many. The brokers' num.partitions, if not given.")] = -1,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many. The brokers' num.partitions, if not given.")
+    ] = None,
     replicas: Annotated[
-        int, typer.Option(min=1, help="Copies of each. The brokers' default.replication.factor, if not given.")
-    ] = -1,
+        int | None, typer.Option(min=1, help="Copies of each. The brokers' default.replication.factor, if not given.")
+    ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic.")
     ] = None,
@@ -86,7 +88,7 @@ def create(
         from sexton.protocol.errors import ErrorCode
 
         try:
-            return await Admin(client).create_topic(topic, partitions, replicas, settings)
+            return await Admin(client).create_topic(topic, partitions or -1, replicas or -1, settings)
         except RefusedError as error:
             if if_not_exists and error.code == ErrorCode.topic_already_exists:
                 return None
@@ -98,7 +100,9 @@ def create(
     elif made is None:
         Console().print(f"{escape(topic)} exists already")
     else:
-        Console(highlight=False).print(f"Created {escape(topic)}: {_counted(made[0], 'partition')}, {made[1]} replicas")
+        Console(highlight=False).print(
+            f"Created {escape(topic)}: {_counted(made[0], 'partition')}, {_counted(made[1], 'replica')}"
+        )
 
 
 @app.command()

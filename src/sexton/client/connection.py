@@ -11,6 +11,7 @@ unknown.
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,8 @@ class Rpc:
             what = f"no answer within {connect_timeout_ms / 1000:g} s"
             raise NotConnectedError(what, f"{host}:{port}", START_ONE) from None
         except OSError as error:
-            raise NotConnectedError(error.strerror or str(error), f"{host}:{port}", START_ONE) from error
+            what = os.strerror(error.errno).lower() if (error.errno or 0) > 0 else str(error)
+            raise NotConnectedError(what, f"{host}:{port}", START_ONE) from error
         return made[0]
 
     @property

@@ -94,10 +94,12 @@ _EXPLANATIONS: Final[dict[ErrorCode, tuple[str, str]]] = {
 
 
 def refusal(code: int, place: str, message: str | None = None) -> RefusedError:
-    """The error for a code, in words; the broker's own words where it sent some."""
+    """The error for a code, in words; the broker's own words where it sent some, and they say more than ours."""
     known = ErrorCode(code)
     what, remedy = _EXPLANATIONS.get(known, (known.name.replace("_", " "), ""))
-    return RefusedError((message or what).rstrip(". "), place, remedy, known)
+    if message and known != ErrorCode.unknown_topic_or_partition:
+        what = message.rstrip(". ")
+    return RefusedError(what, place, remedy, known)
 
 
 def check(code: int, place: str, message: str | None = None) -> None:
