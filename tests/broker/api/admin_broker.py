@@ -16,6 +16,7 @@ from typing import Any
 
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.broker.config import BrokerConfig
+from sexton.cluster.settings import TopicConfig, topic_config
 from sexton.cluster.view import ClusterView
 from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, PartitionRow, TopicRow
 from sexton.protocol.encoder import encoder
@@ -74,6 +75,9 @@ class FakeBroker:
         self.rng = random.Random(3)
         self.replicas = FakeReplicas()
         self.disk = SimpleNamespace(free_bytes=lambda directory: (40, 100))
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        return topic_config(self.view, self.config.static, self.config.node_id, topic)
 
     async def catch_up(self) -> None:
         self.view.apply(await self.metastore.read_changes(self.view.revision))
