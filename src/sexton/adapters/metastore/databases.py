@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -14,9 +15,14 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from sexton.adapters.metastore.session import POSTGRES, SQLITE, Beginnings
 from sexton.errors import SextonError
+from sexton.ports.metastore import MetastoreUnavailableError
 
 CONNECT_TIMEOUT_S = 2
 """The least that libpq takes. Below the default timeout of a call: a connection that is not answered ends by itself."""
+
+REACH_TIMEOUT_S = 0.7
+"""For TCP alone to get through. Where packets vanish, libpq would wait its 2 s, and TCP repeats its first packet after
+1 s and 3 s: a connection begun anew finds the way sooner once there is one."""
 
 IN_MEMORY = "sqlite://"
 
@@ -70,6 +76,8 @@ class Database:
 
         @event.listens_for(engine, "do_connect")
         def connect(dialect: Any, record: Any, args: Any, parameters: Any) -> DriverConnection:
+            if not self.is_sqlite:
+                _reach(parameters)
             connection: DriverConnection = dialect.connect(*args, **parameters)
             opened(connection)
             return connection
@@ -84,6 +92,13 @@ class Database:
             return "Check that its folder exists, is writable and has space; the call will be tried again"
         return "Check that PostgreSQL is running and reachable from here; the call will be tried again"
 
+    def unavailable(self, error: DBAPIError, outcome_is_unknown: bool = False) -> MetastoreUnavailableError:
+        lines = str(error.orig).strip().splitlines()
+        what = f"the metastore does not answer ({lines[0] if lines else type(error.orig).__name__})"
+        if outcome_is_unknown:
+            what += ", and whether the change was made is unknown"
+        return MetastoreUnavailableError(what, self.place, self.remedy)
+
 
 def _parse(text: str) -> URL:
     remedy = "Use sqlite:///path/to/file or postgresql://user:password@host:port/database"
@@ -96,6 +111,17 @@ def _parse(text: str) -> URL:
     if url.get_backend_name() in ("postgresql", "postgres"):
         return url.set(drivername="postgresql+psycopg")
     raise MetastoreUrlError(f"a metastore cannot be kept in {url.get_backend_name()!r}", remedy=remedy)
+
+
+def _reach(parameters: Mapping[str, Any]) -> None:
+    """Fails soon if nobody is there. Several hosts, or a socket in the file system, are left to libpq."""
+    host, port = str(parameters.get("host", "")), parameters.get("port", 5432)
+    if not host or host.startswith("/") or "," in host or "," in str(port):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_TIMEOUT_S).close()
+    except OSError as error:
+        raise psycopg.OperationalError(f"{host}:{port}: {error.strerror or error}") from error
 
 
 def _sqlite_engine(url: URL, timeout_ms: int) -> Engine:

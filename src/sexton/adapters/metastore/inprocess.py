@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from sexton.adapters.metastore.databases import IN_MEMORY, Database
+from sqlalchemy.exc import DBAPIError
+
+from sexton.adapters.metastore.databases import IN_MEMORY, Database, Failure, failure_of
 from sexton.adapters.metastore.session import Session
 from sexton.adapters.metastore.store import SqlMetastore
 
@@ -25,7 +27,12 @@ class InProcessMetastore(SqlMetastore):
         self._connection = self._database.engine.connect()
 
     def call(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return operation(Session(self._connection, self._database.beginnings), *args, **kwargs)
+        try:
+            return operation(Session(self._connection, self._database.beginnings), *args, **kwargs)
+        except DBAPIError as error:
+            if failure_of(error) is Failure.BUG:
+                raise
+            raise self._database.unavailable(error) from error
 
     async def run(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self.call(operation, *args, **kwargs)

@@ -121,7 +121,7 @@ class Worker:
                 if failure is Failure.BROKEN and was_open and not is_second_try and not is_unknown:
                     is_second_try = True
                     continue
-                raise self._unavailable(error, is_unknown) from error
+                raise self._database.unavailable(error, is_unknown) from error
             finally:
                 if self._connection is not None and self._connection.invalidated:
                     self._drop_connection()
@@ -130,13 +130,6 @@ class Worker:
         if self._connection is None:
             self._connection = self._database.engine.connect()
         return Session(self._connection, self._database.beginnings)
-
-    def _unavailable(self, error: DBAPIError, is_unknown: bool) -> MetastoreUnavailableError:
-        lines = str(error.orig).strip().splitlines()
-        what = f"the metastore does not answer ({lines[0] if lines else type(error.orig).__name__})"
-        if is_unknown:
-            what += ", and whether the change was made is unknown"
-        return MetastoreUnavailableError(what, self._database.place, self._database.remedy)
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
