@@ -74,6 +74,7 @@ class Fetcher:
         self._changed: dict[Key, None] = {}
         self._forgotten: dict[Key, None] = {}
         self._poke = asyncio.Event()
+        self._told_identity = (-1, -1)
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, replica: Replica) -> None:
@@ -151,6 +152,10 @@ class Fetcher:
 
     def _ask(self, rpc: Rpc) -> asyncio.Future[memoryview]:
         now_ms = self._clock.monotonic_ms()
+        if self._told_identity != self._identity():
+            # Registered anew: the leader counts us only as the process that said what it holds.
+            self._told_identity = self._identity()
+            self._changed = dict.fromkeys(self._following)
         held = [Held(*key, False, -1, -1, -1, 0) for key in self._forgotten]
         self._forgotten.clear()
         wait_ms = self._limits.max_wait_ms

@@ -11,16 +11,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sexton.cluster.isr import shrink
+from sexton.cluster.isr import expand, shrink
 from sexton.cluster.view import ClusterView
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import BrokerStatus, Metastore, MetastoreUnavailableError, PartitionRow, StaleError
+from sexton.replication.leadership import Leadership
 from sexton.replication.replica import Replica
 
 logger = logging.getLogger(__name__)
 
 TICK_MS = 500
-"""How often lagging followers are looked for."""
+"""How often followers are looked at that lag, or that have caught up before their broker was known to be active."""
 
 BATCH_ROWS_MAX = 500
 """Rows in one transaction of the metastore."""
@@ -44,11 +45,11 @@ class Membership:
         self._identity = identity
         self._written = written
         self._lag_max_ms = lag_max_ms
-        self._joining: dict[tuple[Replica, int], None] = {}
         self._wake = asyncio.Event()
 
     def may_join(self, replica: Replica, follower: int) -> None:
-        self._joining[replica, follower] = None
+        """A hint: who may join is looked for at every turn, because a follower that has nothing new to say is silent,
+        and what kept it from joining (its status, or our view of it) may change meanwhile."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -65,17 +66,18 @@ class Membership:
 
     def _changes(self) -> list[tuple[Replica, PartitionRow]]:
         wanted: dict[Replica, tuple[int, ...]] = {}
-        joining, self._joining = self._joining, {}
-        for replica, follower in joining:
-            leadership = replica.leadership
-            if leadership is not None and self._is_the_process(replica, follower):
-                isr = wanted.get(replica, leadership.pending_isr or replica.row.isr)
-                if follower not in isr:
-                    wanted[replica] = (*isr, follower)
         now_ms = self._clock.monotonic_ms()
         for replica in self._replicas():
             leadership = replica.leadership
-            if leadership is None or replica in wanted:
+            if leadership is None:
+                continue
+            joining = [
+                follower
+                for follower in replica.row.replicas
+                if leadership.caught_up(follower, replica.high_watermark) and self._is_the_process(replica, follower)
+            ]
+            if joining:
+                wanted[replica] = (*(leadership.pending_isr or replica.row.isr), *joining)
                 continue
             lagging = leadership.lagging(replica.log.end_offset, now_ms, self._lag_max_ms)
             if lagging:
@@ -91,10 +93,9 @@ class Membership:
             changes.append((replica, replace(replica.row, isr=isr)))
         return changes
 
-    def _is_the_process(self, replica: Replica, follower: int) -> bool:
-        assert replica.leadership is not None
+    def _is_the_process(self, leadership: Leadership, follower: int) -> bool:
         broker = self._view.broker(follower)
-        progress = replica.leadership.progress_of(follower)
+        progress = leadership.progress_of(follower)
         return (
             broker is not None
             and progress is not None
