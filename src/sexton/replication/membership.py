@@ -47,7 +47,7 @@ class Membership:
         self._lag_max_ms = lag_max_ms
         self._wake = asyncio.Event()
 
-    def may_join(self, replica: Replica, follower: int) -> None:
+    def may_join(self) -> None:
         """A hint: who may join is looked for at every turn, because a follower that has nothing new to say is silent,
         and what kept it from joining (its status, or our view of it) may change meanwhile."""
         self._wake.set()
@@ -65,33 +65,33 @@ class Membership:
                 await self._write(changed[start : start + BATCH_ROWS_MAX])
 
     def _changes(self) -> list[tuple[Replica, PartitionRow]]:
-        wanted: dict[Replica, tuple[int, ...]] = {}
+        """A change whose answer was lost is asked for again, as it was: nothing else is decided until it is known."""
         now_ms = self._clock.monotonic_ms()
+        changes = []
         for replica in self._replicas():
             leadership = replica.leadership
             if leadership is None:
                 continue
+            if leadership.pending_isr is None:
+                changed = self._changed(replica, leadership, now_ms)
+                if changed is None:
+                    continue
+                leadership.pending_isr = changed.isr
+            changes.append((replica, replace(replica.row, isr=leadership.pending_isr)))
+        return changes
+
+    def _changed(self, replica: Replica, leadership: Leadership, now_ms: int) -> PartitionRow | None:
+        row = replica.row
+        if len(row.isr) < len(row.replicas):
             joining = [
-                follower
-                for follower in replica.row.replicas
-                if leadership.caught_up(follower, replica.high_watermark) and self._is_the_process(replica, follower)
+                b
+                for b in row.replicas
+                if leadership.caught_up(b, replica.high_watermark) and self._is_the_process(leadership, b)
             ]
             if joining:
-                wanted[replica] = (*(leadership.pending_isr or replica.row.isr), *joining)
-                continue
-            lagging = leadership.lagging(replica.log.end_offset, now_ms, self._lag_max_ms)
-            if lagging:
-                shrunk = shrink(replica.row, lagging)
-                if shrunk is not None:
-                    wanted[replica] = shrunk.isr
-            elif leadership.pending_isr is not None:
-                wanted[replica] = leadership.pending_isr  # the answer was lost: ask again
-        changes = []
-        for replica, isr in wanted.items():
-            assert replica.leadership is not None
-            replica.leadership.pending_isr = isr
-            changes.append((replica, replace(replica.row, isr=isr)))
-        return changes
+                return expand(row, joining)
+        lagging = leadership.lagging(replica.log.end_offset, now_ms, self._lag_max_ms)
+        return shrink(row, lagging) if lagging else None
 
     def _is_the_process(self, leadership: Leadership, follower: int) -> bool:
         broker = self._view.broker(follower)

@@ -49,7 +49,7 @@ class Replica:
         self.row = row
         self.role = Role.IDLE
         self.leadership: Leadership | None = None
-        self.on_caught_up: Callable[[Replica, int], None] = lambda replica, follower: None
+        self.on_caught_up: Callable[[], None] = lambda: None
         """Set by `Replicas`: a follower outside the ISR may join it."""
         self.lock = asyncio.Lock()
         """Held while the role changes, and while a fetcher applies what the leader sent."""
@@ -182,7 +182,7 @@ class Replica:
         self.leadership.fetched(follower, broker_epoch, end_offset, self.log.end_offset, self._clock.monotonic_ms())
         self.settle()
         if self.leadership.caught_up(follower, self._high_watermark):
-            self.on_caught_up(self, follower)
+            self.on_caught_up()
 
     def take_high_watermark(self, leaders: int) -> None:
         """A follower's: the leader's, as far as its own log reaches. It never goes back (rule 7)."""
