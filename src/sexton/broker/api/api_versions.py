@@ -8,7 +8,6 @@ client can ask again.
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker import api
@@ -31,11 +30,6 @@ def handle(broker: Broker, request: Request) -> Answer:
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return {"error_code": ErrorCode.invalid_request}
         request.connection.client_software = name, version
-    return _answer()
-
-
-@cache
-def _answer() -> dict[str, Any]:
     return {"api_keys": [_range(module) for module in api.modules().values()]}
 
 

@@ -1,0 +1,236 @@
+"""Produce, in every version: what is answered, when, and that no failure looks like a success (rule 9)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sexton.log.types import Appended
+from sexton.protocol.errors import ErrorCode, KafkaError
+from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, in_loop
+
+PRODUCE = 0
+EVERY_VERSION = range(3, 14)
+
+
+def body(
+    *partitions: int, acks: int = 1, timeout_ms: int = 30_000, topic: str = TOPIC, topic_id: Any = TOPIC_ID
+) -> dict[str, Any]:
+    data = [{"index": partition, "records": b"batch %d" % partition} for partition in partitions]
+    return {
+        "acks": acks,
+        "timeout": timeout_ms,
+        "topic_data": [{"name": topic, "topic_id": topic_id, "partition_data": data}],
+    }
+
+
+def outcomes(answer: Any) -> list[tuple[int, ErrorCode, int]]:
+    (topic,) = answer.responses
+    return [(outcome.index, outcome.error_code, outcome.base_offset) for outcome in topic.partition_responses]
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION)
+def test_appended_batches_are_answered_with_their_offsets(version: int) -> None:
+    async def main() -> None:
+        broker = FakeBroker()
+        broker.replica(1).log.records += [b"older"] * 5
+        client = Client(broker)
+        answer = await client.call(PRODUCE, version, body(0, 1))
+        assert outcomes(answer) == [(0, ErrorCode.none, 0), (1, ErrorCode.none, 5)]
+        (topic,) = answer.responses
+        assert (topic.topic_id if version >= 13 else topic.name) == (TOPIC_ID if version >= 13 else TOPIC)
+        assert all(outcome.log_append_time is None for outcome in topic.partition_responses)
+        if version >= 5:
+            assert all(outcome.log_start_offset == 0 for outcome in topic.partition_responses)
+        assert broker.replica(0).log.records == [b"batch 0"]
+        assert broker.replica(1).log.records[5:] == [b"batch 1"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION)
+def test_every_failure_has_base_offset_minus_one(version: int) -> None:
+    async def main() -> None:
+        broker = FakeBroker()
+        broker.replica(0).error = KafkaError(ErrorCode.message_too_large, "larger than max.message.bytes")
+        client = Client(broker)
+        answer = await client.call(PRODUCE, version, body(0, 1, 9))
+        assert outcomes(answer) == [
+            (0, ErrorCode.message_too_large, -1),
+            (1, ErrorCode.none, 0),
+            (9, ErrorCode.unknown_topic_or_partition, -1),
+        ]
+        first = answer.responses[0].partition_responses[0]
+        assert first.log_append_time is None
+        if version >= 5:
+            assert first.log_start_offset == -1
+        if version >= 8:
+            assert first.error_message == "larger than max.message.bytes"
+            assert first.record_errors == ()
+
+    asyncio.run(main())
+
+
+@in_loop
+async def test_time_of_appending_is_told_where_the_log_sets_it() -> None:
+    broker = FakeBroker()
+    replica = broker.replica()
+    replica.append = lambda records, acks, now_ms: (Appended(4, 4, now_ms, 2), None)  # type: ignore[method-assign]
+    client = Client(broker)
+    for version in EVERY_VERSION:
+        (outcome,) = (await client.call(PRODUCE, version, body(0))).responses[0].partition_responses
+        assert outcome.log_append_time == datetime.fromtimestamp(broker.clock.now_ms() / 1000, UTC)
+
+
+@in_loop
+async def test_topic_that_is_not_there_by_name_or_by_id() -> None:
+    client = Client(FakeBroker())
+    answer = await client.call(PRODUCE, 12, body(0, topic="nobody"))
+    assert outcomes(answer) == [(0, ErrorCode.unknown_topic_or_partition, -1)]
+    for topic_id in (None, type(TOPIC_ID)(int=99)):
+        answer = await client.call(PRODUCE, 13, body(0, topic_id=topic_id))
+        assert outcomes(answer) == [(0, ErrorCode.unknown_topic_id, -1)]
+        assert answer.responses[0].topic_id == topic_id
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION)
+def test_leader_is_named_when_it_is_elsewhere(version: int) -> None:
+    async def main() -> None:
+        broker = FakeBroker()
+        replica = broker.replica()
+        replica.is_leader = False
+        replica.row = type(replica.row)(TOPIC_ID, 0, (1, 2), (2,), 2, 9, 0)
+        client = Client(broker)
+        answer = await client.call(PRODUCE, version, body(0))
+        assert outcomes(answer) == [(0, ErrorCode.not_leader_or_follower, -1)]
+        if version >= 10:
+            hint = answer.responses[0].partition_responses[0].current_leader
+            assert (hint.leader_id, hint.leader_epoch) == (2, 9)
+            (node,) = answer.node_endpoints
+            assert (node.node_id, node.host, node.port, node.rack) == (2, "host2", 9002, "rack2")
+
+    asyncio.run(main())
+
+
+@in_loop
+async def test_acks_all_waits_until_every_partition_is_committed() -> None:
+    broker = FakeBroker()
+    for partition in (0, 1):
+        broker.replica(partition).commits_by_itself = False
+    client = Client(broker)
+    client.ask(PRODUCE, 9, body(0, 1, 2, acks=-1))
+    broker.replica(0).commit()
+    await asyncio.sleep(0.01)
+    assert not client.connection.sent
+    broker.replica(1).commit()
+    assert outcomes(await client.answer()) == [(n, ErrorCode.none, 0) for n in range(3)]
+
+
+@in_loop
+async def test_acks_one_does_not_wait() -> None:
+    broker = FakeBroker()
+    broker.replica().commits_by_itself = False
+    client = Client(broker)
+    client.ask(PRODUCE, 9, body(0, acks=1))
+    assert outcomes(client.answers()[0]) == [(0, ErrorCode.none, 0)]
+
+
+@in_loop
+async def test_commit_that_fails_is_told_for_its_partition_alone() -> None:
+    broker = FakeBroker()
+    for partition in (0, 1):
+        broker.replica(partition).commits_by_itself = False
+    client = Client(broker)
+    client.ask(PRODUCE, 9, body(0, 1, acks=-1))
+    broker.replica(0).commit(KafkaError(ErrorCode.not_leader_or_follower, "another broker leads by now"))
+    broker.replica(1).commit()
+    assert outcomes(await client.answer()) == [(0, ErrorCode.not_leader_or_follower, -1), (1, ErrorCode.none, 0)]
+
+
+@in_loop
+async def test_time_that_runs_out_is_a_failure_without_an_offset() -> None:
+    broker = FakeBroker()
+    broker.replica(0).commits_by_itself = False
+    client = Client(broker)
+    answer = await client.call(PRODUCE, 9, body(0, 1, acks=-1, timeout_ms=20))
+    assert outcomes(answer) == [(0, ErrorCode.request_timed_out, -1), (1, ErrorCode.none, 0)]
+    broker.replica(0).commit()
+    await asyncio.sleep(0.01)
+    assert not client.connection.sent
+
+
+@in_loop
+async def test_client_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
+    broker = FakeBroker()
+    broker.replica(0).commits_by_itself = False
+    client = Client(broker)
+    client.ask(PRODUCE, 9, body(0, acks=-1))
+    client.receiver.closed(None)
+    broker.replica(0).commit(KafkaError(ErrorCode.kafka_storage_error))
+    await asyncio.sleep(0.01)
+    assert not client.connection.sent
+
+
+@in_loop
+async def test_acks_zero_gets_no_answer_and_a_failure_closes_the_connection() -> None:
+    broker = FakeBroker()
+    client = Client(broker)
+    client.ask(PRODUCE, 9, body(0, acks=0))
+    assert not client.connection.sent
+    assert broker.replica().log.records == [b"batch 0"]
+    assert not client.connection.is_closed
+    client.ask(PRODUCE, 9, body(0, 9, acks=0))
+    assert client.connection.is_closed
+    assert not client.connection.sent
+
+
+@pytest.mark.parametrize("acks", [-2, 2, 32767])
+def test_acks_that_mean_nothing_are_refused_and_nothing_is_appended(acks: int) -> None:
+    async def main() -> None:
+        broker = FakeBroker()
+        for version in EVERY_VERSION:
+            answer = await Client(broker).call(PRODUCE, version, body(0, 1, acks=acks))
+            assert [code for _, code, _ in outcomes(answer)] == [ErrorCode.invalid_required_acks] * 2
+        assert not broker.replica().log.records
+
+    asyncio.run(main())
+
+
+@in_loop
+async def test_partition_without_records_is_an_invalid_record() -> None:
+    client = Client(FakeBroker())
+    for records in (None, b""):
+        data = {"partition_data": [{"index": 0, "records": records}], "name": TOPIC}
+        answer = await client.call(PRODUCE, 9, {"acks": 1, "timeout": 1000, "topic_data": [data]})
+        assert outcomes(answer) == [(0, ErrorCode.invalid_record, -1)]
+
+
+@in_loop
+async def test_disk_that_fails_is_a_storage_error() -> None:
+    broker = FakeBroker()
+    client = Client(broker)
+
+    def full(records: bytes, acks: int, now_ms: int) -> Any:
+        raise OSError(28, "No space left on device")
+
+    broker.replica().append = full  # type: ignore[method-assign]
+    answer = await client.call(PRODUCE, 9, body(0))
+    assert outcomes(answer) == [(0, ErrorCode.kafka_storage_error, -1)]
+    assert answer.responses[0].partition_responses[0].error_message == "No space left on device"
+
+
+@in_loop
+async def test_requests_that_arrive_together_are_all_appended_before_anything_is_answered() -> None:
+    broker = FakeBroker()
+    replica = broker.replica()
+    replica.commits_by_itself = False
+    client = Client(broker)
+    client.feed(b"".join(client.frame(PRODUCE, 9, body(0, acks=-1)) for _ in range(20)))
+    assert replica.log.end_offset == 20
+    assert len(replica.waiting) == 20
+    replica.commit()
+    await asyncio.sleep(0.01)
+    assert [outcomes(answer)[0][2] for answer in client.answers()] == list(range(20))
