@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Final
 
 from tests.interop.scenarios.run import load
-from tests.kafka.jars import PROJECT_DIR, HarnessError, classpath
+from tests.kafka.jars import PROJECT_DIR, VERSIONS, HarnessError, classpath, fetched_jars
 
 SCENARIO_TIMEOUT_S: Final = 100
 """Longer than any wait inside a scenario (`common.WAIT_S`), so that a scenario says itself what it waited for."""
 
 ENVIRONMENTS_DIR: Final = PROJECT_DIR / "build" / "clients"
+OLDER_POM: Final = Path(__file__).with_name("java") / "pom.xml"
 STAMP_NAME: Final = "installed"
 TAIL_LINES: Final = 30
 
@@ -61,6 +62,7 @@ class Client:
 CONFLUENT: Final = ("confluent", "confluent_groups")
 AIOKAFKA: Final = ("aio", "aio_groups")
 CODEC_LIBRARIES: Final = ("cramjam", "lz4", "python-snappy", "zstandard")
+JAVA: Final = ("java_client", "java_groups")
 KAFKA_PYTHON: Final = ("kafka_python", "kafka_python_groups")
 
 
@@ -104,6 +106,24 @@ CLIENTS: Final = (
         ("aiokafka==0.8.1", "kafka-python==2.0.2", *CODEC_LIBRARIES),
         {"delete_records": "since 0.10", "static": "since 0.9"},
     ),
+    Client("Java client", "4.3.0", JAVA, kafka_jars="4.3.0"),
+    Client("Java client", "3.9.2", JAVA, kafka_jars="3.9.2"),
+    Client("Java client", "2.8.2", JAVA, kafka_jars="2.8.2", cannot={"kip848": "since 3.7"}),
+    Client(
+        "Java client",
+        "1.0.2",
+        JAVA,
+        kafka_jars="1.0.2",
+        cannot={
+            "kip848": "since 3.7",
+            "cooperative": "since 2.4",
+            "static": "since 2.3",
+            "groups": "since 2.0",
+            "group_offsets": "since 2.5",
+            "delete_records": "since 1.1",
+        },
+        broker_before_4=True,
+    ),
 )
 
 
@@ -144,7 +164,7 @@ class Worker:
             return self._process
         environment = {**os.environ, "PYTHONPATH": str(PROJECT_DIR)}
         if self.client.kafka_jars:
-            environment["SEXTON_CLIENT_CLASSPATH"] = classpath(self.client.kafka_jars)
+            environment["SEXTON_CLIENT_CLASSPATH"] = client_classpath(self.client.kafka_jars)
         command = [self.client.python(), "-m", "tests.interop.scenarios.run", *self.client.modules]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -173,6 +193,11 @@ class Worker:
             log.seek(start)
             lines = log.read().decode(errors="replace").splitlines()
         return "\n".join(["--- what the client printed", *lines[-TAIL_LINES:]])
+
+
+def client_classpath(version: str) -> str:
+    """Kafka's jars of that version, be it one of those that brokers are started from or an older one."""
+    return classpath(version) if version in VERSIONS else str(fetched_jars(OLDER_POM, version) / "*")
 
 
 def _environment(requirements: tuple[str, ...]) -> Path:

@@ -91,12 +91,17 @@ def jar_dir(version: str = DEFAULT_VERSION) -> Path:
             f"Kafka {version} is not set up: use one of {', '.join(VERSIONS)}, or add a profile to "
             "tests/kafka/pom.xml and the version to VERSIONS in tests/kafka/jars.py"
         )
-    target = cache_dir() / version
-    if _is_complete(target):
+    return fetched_jars(POM, version)
+
+
+def fetched_jars(pom: Path, profile: str) -> Path:
+    """The directory that holds the jars that this profile of this pom asks for."""
+    target = cache_dir() / profile
+    if _is_complete(target, pom):
         return target
-    with _locked(target.with_name(f"{version}.lock")):
-        if not _is_complete(target):  # another process may have fetched it while we waited for the lock
-            _fetch(version, target)
+    with _locked(target.with_name(f"{profile}.lock")):
+        if not _is_complete(target, pom):  # another process may have fetched it while we waited for the lock
+            _fetch(pom, profile, target)
     return target
 
 
@@ -105,12 +110,12 @@ def cache_dir() -> Path:
     return Path(override).resolve() if override else PROJECT_DIR / "build" / "kafka"
 
 
-def _fetch(version: str, target: Path) -> None:
-    partial = target.with_name(f"{version}.partial")
+def _fetch(pom: Path, profile: str, target: Path) -> None:
+    partial = target.with_name(f"{profile}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by a fetch that was killed; the lock is ours now
-    _run_maven(version, partial)
-    (partial / STAMP_NAME).write_text(_pom_digest())
-    outdated = target.with_name(f"{version}.outdated")
+    _run_maven(pom, profile, partial)
+    (partial / STAMP_NAME).write_text(_pom_digest(pom))
+    outdated = target.with_name(f"{profile}.outdated")
     shutil.rmtree(outdated, ignore_errors=True)
     if target.exists():  # moved away, not removed: brokers that run from it find the same names in the new one
         target.rename(outdated)
@@ -118,14 +123,14 @@ def _fetch(version: str, target: Path) -> None:
     shutil.rmtree(outdated, ignore_errors=True)
 
 
-def _run_maven(version: str, output_dir: Path) -> None:
+def _run_maven(pom: Path, profile: str, output_dir: Path) -> None:
     command = [
         _command("mvn"),
         "--batch-mode",
         "--no-transfer-progress",
         "--quiet",
-        f"--file={POM}",
-        f"--activate-profiles={version}",
+        f"--file={pom}",
+        f"--activate-profiles={profile}",
         "dependency:copy-dependencies",
         "-DincludeScope=runtime",
         f"-DoutputDirectory={output_dir}",
@@ -142,27 +147,27 @@ def _run_maven(version: str, output_dir: Path) -> None:
         )
     except subprocess.TimeoutExpired as late:
         raise HarnessError(
-            f"Maven did not deliver Kafka {version} in {FETCH_TIMEOUT_S} s: check the network, then run "
+            f"Maven did not deliver Kafka {profile} in {FETCH_TIMEOUT_S} s: check the network, then run "
             "again (what Maven already has is in its local repository)"
         ) from late
     if done.returncode != 0:
         tail = "\n".join(done.stdout.splitlines()[-MAVEN_OUTPUT_LINES:])
         raise HarnessError(
-            f"Maven could not fetch Kafka {version} (exit code {done.returncode}). Check that this machine "
+            f"Maven could not fetch Kafka {profile} (exit code {done.returncode}). Check that this machine "
             "reaches Maven Central, or a mirror named in Maven's settings.xml, then run again. It said:\n"
             f"{tail}"
         )
 
 
-def _is_complete(directory: Path) -> bool:
+def _is_complete(directory: Path, pom: Path) -> bool:
     try:
-        return (directory / STAMP_NAME).read_text() == _pom_digest()
+        return (directory / STAMP_NAME).read_text() == _pom_digest(pom)
     except FileNotFoundError:
         return False
 
 
-def _pom_digest() -> str:
-    return hashlib.sha256(POM.read_bytes()).hexdigest()
+def _pom_digest(pom: Path) -> str:
+    return hashlib.sha256(pom.read_bytes()).hexdigest()
 
 
 def _command(name: str) -> str:

@@ -77,7 +77,7 @@ class Rpc:
             what = f"no answer within {connect_timeout_ms / 1000:g} s"
             raise NotConnectedError(what, f"{host}:{port}", START_ONE) from None
         except OSError as error:
-            what = os.strerror(error.errno).lower() if (error.errno or 0) > 0 else str(error)
+            what = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
             raise NotConnectedError(what, f"{host}:{port}", START_ONE) from error
         return made[0]
 

@@ -218,13 +218,13 @@ class Segment:
         to. Returns what is wrong if its batches do not end where the file does."""
         size_bytes = self.file.size_bytes
         index = SparseIndex(self.base_offset)
+        self._aborted = None
         offset_data = self._disk.read_file(self.path(names.OFFSET_INDEX_SUFFIX)) or b""
         time_data = self._disk.read_file(self.path(names.TIME_INDEX_SUFFIX)) or b""
         if index.load(offset_data, time_data, self.base_offset + INT32_MAX, size_bytes):
             position = index.positions[-1] if index.positions else 0
             if self._resume(index, position, size_bytes) is None:
                 return None
-        self._aborted = None
         return self._resume(SparseIndex(self.base_offset), 0, size_bytes)
 
     def _resume(self, index: SparseIndex, position: int, size_bytes: int) -> str | None:

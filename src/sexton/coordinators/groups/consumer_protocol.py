@@ -100,12 +100,13 @@ class ConsumerProtocol:
         )
         self.update_member(group, before, member)
         after = self.step(group, member_id, request.owned)
-        self._expect_heartbeat(group, member_id, core.settings.consumer_session_timeout_ms)
+        timing = core.consumer_timing(group.group)
+        self._expect_heartbeat(group, member_id, timing.session_timeout_ms)
         has_news = request.is_full or after.assigned != before.assigned
         return ConsumerHeartbeatAnswer(
             member_id,
             after.epoch,
-            core.settings.consumer_heartbeat_interval_ms,
+            timing.heartbeat_interval_ms,
             after.assigned if has_news else None,
         )
 
@@ -282,7 +283,7 @@ class ConsumerProtocol:
         core.timers.set(timer, core.now.monotonic_ms + timeout_ms)
 
     def keep_session(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        timeout_ms = self._core.settings.consumer_session_timeout_ms
+        timeout_ms = self._core.consumer_timing(group.group).session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._expect_heartbeat(group, member.member_id, timeout_ms)

@@ -9,7 +9,7 @@ never committed can be seen. A request that is refused raises KafkaError and cha
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from sexton.coordinators.groups import classic, consumer, embedded, replay
@@ -44,7 +44,7 @@ from sexton.coordinators.groups.messages import (
 )
 from sexton.coordinators.groups.migration import Migration
 from sexton.coordinators.groups.offset_operations import OffsetOperations
-from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import Topics
@@ -54,14 +54,25 @@ Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
 class GroupCoordinator:
-    def __init__(self, settings: GroupSettings, topics: Topics, rng: random.Random) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        topics: Topics,
+        rng: random.Random,
+        timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None,
+    ) -> None:
         self._core = Core(settings, topics, rng)
+        self._core.timing_of = timing_of
         self._core.apply = lambda key, value: replay.apply(self._core, key, value)
         self._classic = ClassicProtocol(self._core)
         self._consumer = ConsumerProtocol(self._core)
         self._migration = Migration(self._core, self._classic, self._consumer)
         self._consumer.downgrade = self._downgrade
         self._offsets = OffsetOperations(self._core, self._classic, self._delete_group)
+
+    def reconfigure(self, settings: GroupSettings) -> None:
+        """From the next operation on; deadlines that are set stay."""
+        self._core.settings = settings
 
     # Loading
 

@@ -20,7 +20,7 @@ from sexton.coordinators.groups.consumer import ConsumerGroup
 from sexton.coordinators.groups.messages import ParkedAnswer
 from sexton.coordinators.groups.offsets import OffsetStore
 from sexton.coordinators.groups.records import ClassicGroupKey, Key, Record, Value
-from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.timers import Timers
 from sexton.coordinators.groups.topics import Topics
 
@@ -52,7 +52,12 @@ class Core:
         self.timers = Timers()
         self.now = Now(0, 0)
         self.effects = Effects()
+        self.timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None
+        """What was set for that very group; None if nothing was."""
         self.apply: Callable[[Key, Value | None], None] = _not_wired
+
+    def consumer_timing(self, group: str) -> ConsumerTiming:
+        return self.timing_of(group) or self.settings.consumer_timing
 
     def begin(self, now: Now) -> None:
         self.now = now

@@ -3,7 +3,7 @@
 
 What the broker does with it:
 
-    groups = GroupService(clock, rng, settings, topics, partitions_count)
+    groups = GroupService(clock, rng, GroupSettings.of(config), ViewTopics(view), partitions_count, timing_of)
     groups.load(partition, log)     when it has become the leader of that partition (a new epoch is a new call)
     groups.unload(partition)        when it no longer is
     await groups.close()
@@ -42,7 +42,7 @@ from sexton.coordinators.groups.messages import (
     SyncAnswer,
     SyncRequest,
 )
-from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.shard import CoordinatorLog, Shard
 from sexton.coordinators.groups.topics import Topics
 from sexton.errors import SextonError
@@ -81,28 +81,30 @@ class GroupService:
         settings: GroupSettings,
         topics: Topics,
         partitions_count: Callable[[], int],
+        timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None,
     ) -> None:
-        """`partitions_count` is that of `__consumer_offsets`; 0 while it does not exist."""
+        """`partitions_count` is that of `__consumer_offsets`; 0 while it does not exist. `timing_of` is what was set for
+        one group by its name."""
         self.settings = settings
         self._clock = clock
         self._rng = rng
         self._topics = topics
         self._partitions_count = partitions_count
+        self._timing_of = timing_of
         self._shards: dict[int, Shard] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
+
+    def reconfigure(self, settings: GroupSettings) -> None:
+        self.settings = settings
+        for shard in self._shards.values():
+            shard.coordinator.reconfigure(settings)
 
     # Leadership
 
     def load(self, partition: int, log: CoordinatorLog) -> asyncio.Task[None]:
         """From now on the partition answers that it is loading; from the end of the task, requests."""
         self.unload(partition)
-        shard = Shard(
-            partition,
-            log,
-            GroupCoordinator(self.settings, self._topics, self._rng),
-            self._now,
-            self._on_failed,
-        )
+        shard = Shard(partition, log, self._new_coordinator(), self._now, self._on_failed)
         self._shards[partition] = shard
         task = asyncio.get_running_loop().create_task(self._load(shard))
         self._loading[partition] = task
@@ -118,8 +120,11 @@ class GroupService:
                 logger.warning(
                     "cannot load the groups of __consumer_offsets-%d, will try again: %s", shard.partition, error
                 )
-                shard.coordinator = GroupCoordinator(self.settings, self._topics, self._rng)
+                shard.coordinator = self._new_coordinator()
                 await asyncio.sleep(RELOAD_PAUSE_S)
+
+    def _new_coordinator(self) -> GroupCoordinator:
+        return GroupCoordinator(self.settings, self._topics, self._rng, self._timing_of)
 
     def _forget_task(self, partition: int, task: asyncio.Task[None]) -> None:
         if self._loading.get(partition) is task:

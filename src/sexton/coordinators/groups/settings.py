@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
+
+from sexton.cluster.settings import BrokerSettings
 
 SIZE_UNLIMITED = 2**31 - 1
 
@@ -45,45 +47,37 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * 24 * 60 * 60_000
     offsets_retention_check_ms: int = 600_000
 
+    @property
+    def consumer_timing(self) -> ConsumerTiming:
+        return ConsumerTiming(self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms)
+
     @classmethod
-    def from_settings(cls, settings: Mapping[str, str]) -> GroupSettings:
-        """From the broker's settings; what is not set keeps its default. ValueError names what is no number."""
-        values: dict[str, object] = {}
-        for name, attribute in _NUMBERS.items():
-            if name in settings:
-                values[attribute] = _number(name, settings[name])
-        if "offsets.retention.minutes" in settings:
-            values["offsets_retention_ms"] = (
-                _number("offsets.retention.minutes", settings["offsets.retention.minutes"]) * 60_000
-            )
-        if "group.consumer.assignors" in settings:
-            names = [part.strip() for part in settings["group.consumer.assignors"].split(",")]
-            values["consumer_assignors"] = tuple(_ASSIGNOR_CLASSES.get(name, name) for name in names if name)
-        if "group.consumer.migration.policy" in settings:
-            values["migration"] = MigrationPolicy(settings["group.consumer.migration.policy"].lower())
-        return cls(**values)  # type: ignore[arg-type]
+    def of(cls, config: BrokerSettings) -> GroupSettings:
+        return cls(
+            session_timeout_ms_min=config.group_min_session_timeout_ms,
+            session_timeout_ms_max=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            classic_size_max=config.group_max_size,
+            consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            consumer_size_max=config.group_consumer_max_size,
+            consumer_assignors=tuple(_ASSIGNOR_CLASSES.get(name, name) for name in config.group_consumer_assignors),
+            migration=MigrationPolicy(config.group_consumer_migration_policy.lower()),
+            offset_metadata_bytes_max=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+            offsets_retention_check_ms=config.offsets_retention_check_interval_ms,
+        )
 
-
-_NUMBERS = {
-    "group.min.session.timeout.ms": "session_timeout_ms_min",
-    "group.max.session.timeout.ms": "session_timeout_ms_max",
-    "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
-    "group.max.size": "classic_size_max",
-    "group.consumer.session.timeout.ms": "consumer_session_timeout_ms",
-    "group.consumer.heartbeat.interval.ms": "consumer_heartbeat_interval_ms",
-    "group.consumer.max.size": "consumer_size_max",
-    "offset.metadata.max.bytes": "offset_metadata_bytes_max",
-    "offsets.retention.check.interval.ms": "offsets_retention_check_ms",
-}
 
 _ASSIGNOR_CLASSES = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
 }
+"""A file for Kafka may name them by class."""
 
 
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{name} must be a number, not {text!r}") from None
+class ConsumerTiming(NamedTuple):
+    """What can be set for one consumer group (`consumer.session.timeout.ms`, `consumer.heartbeat.interval.ms`)."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
