@@ -1,0 +1,303 @@
+"""Idempotent and transactional producers: sequences, duplicates, epochs, and where reading committed ends."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sexton.log.log import AbortedTransaction, Log
+from sexton.log.producers import Marker, ProducerStates, first_sequence_of, last_sequence_of
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import ControlType, encode, make_batch, make_marker
+from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
+from tests import logs
+from tests.log.helpers import (
+    EPOCH,
+    NOW_MS,
+    end_transaction,
+    lead,
+    marker,
+    open_log,
+    plain,
+    records,
+    run,
+    sequenced,
+    with_log,
+)
+
+MAX = 2**31 - 1
+ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
+
+
+def refusal(log: Log, batch: bytes, *, from_client: bool = True) -> ErrorCode:
+    end_offset = log.end_offset
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(batch, EPOCH, NOW_MS, from_client=from_client)
+    assert log.end_offset == end_offset
+    return caught.value.code
+
+
+# Sequences
+
+
+def test_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        batches = [sequenced(2 * index, 2) for index in range(5)]
+        first = lead(log, *batches)
+        for batch, offset in zip(batches, first, strict=True):
+            again = log.append_as_leader(batch, EPOCH, NOW_MS)
+            assert again.is_duplicate
+            assert (again.first_offset, again.last_offset) == (offset, offset + 1)
+        assert log.end_offset == 10
+
+    with_log(tmp_path, work)
+
+
+def test_a_retry_of_the_sixth_last_batch_is_out_of_order(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, *[sequenced(index) for index in range(6)])
+        assert refusal(log, sequenced(0)) is ErrorCode.out_of_order_sequence_number
+
+    with_log(tmp_path, work)
+
+
+def test_part_of_a_batch_is_no_duplicate_of_it(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(0, 3))
+        assert refusal(log, sequenced(0, 2)) is ErrorCode.out_of_order_sequence_number
+
+    with_log(tmp_path, work)
+
+
+def test_a_gap_in_the_sequence_is_out_of_order(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(0, 3))
+        assert refusal(log, sequenced(4)) is ErrorCode.out_of_order_sequence_number
+        lead(log, sequenced(3))
+
+    with_log(tmp_path, work)
+
+
+def test_an_unknown_producer_may_begin_anywhere(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(41), sequenced(42))
+
+    with_log(tmp_path, work)
+
+
+def test_sequences_wrap_around(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        wrapped = sequenced(MAX - 1, 4)  # MAX - 1, MAX, 0, 1
+        lead(log, wrapped, sequenced(2))
+        assert log.append_as_leader(wrapped, EPOCH, NOW_MS).is_duplicate
+        assert refusal(log, sequenced(2, 2)) is ErrorCode.out_of_order_sequence_number
+
+    with_log(tmp_path, work)
+
+
+def test_zero_follows_the_largest_sequence(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(MAX), sequenced(0))
+
+    with_log(tmp_path, work)
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 1), (5, 3), (MAX, 1), (MAX, 2), (MAX - 1, 5), (0, 1000)])
+def test_the_two_ends_of_a_batch_tell_each_other(first: int, count: int) -> None:
+    assert first_sequence_of(last_sequence_of(first, count), count) == first
+
+
+def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(0), sequenced(1))
+        assert refusal(log, sequenced(2, epoch=1)) is ErrorCode.out_of_order_sequence_number
+        lead(log, sequenced(0, epoch=1))
+        assert refusal(log, sequenced(2, epoch=0)) is ErrorCode.invalid_producer_epoch
+        assert refusal(log, sequenced(0, epoch=0)) is ErrorCode.invalid_producer_epoch
+
+    with_log(tmp_path, work)
+
+
+def test_producers_do_not_mind_each_other(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(0, pid=1), sequenced(0, pid=2), plain(b"v"), sequenced(1, pid=1), sequenced(1, pid=2))
+
+    with_log(tmp_path, work)
+
+
+def test_what_the_broker_itself_appends_needs_no_sequence(tmp_path: Path) -> None:
+    offsets_of_a_group = plain(b"v", producer_id=7, producer_epoch=2, base_sequence=-1)
+
+    async def work(log: Log) -> None:
+        for _ in range(2):
+            log.append_as_leader(offsets_of_a_group, EPOCH, NOW_MS, from_client=False)
+        assert log.end_offset == 2
+        stale = plain(b"v", producer_id=7, producer_epoch=1, base_sequence=-1)
+        assert refusal(log, stale, from_client=False) is ErrorCode.invalid_producer_epoch
+
+    with_log(tmp_path, work)
+
+
+def test_silent_producers_are_forgotten_unless_they_hold_something_open() -> None:
+    states = ProducerStates("orders-0", expiry_ms=1000)
+    states.note_data(1, 0, 0, 0, 0, NOW_MS, False)
+    states.note_data(2, 0, 0, 1, 1, NOW_MS, True)
+    states.note_data(3, 0, 0, 2, 2, NOW_MS + 1, False)
+    states.expire(NOW_MS + 1000)
+    assert [producer.producer_id for producer in states] == [2, 3]
+
+
+def test_a_snapshot_brings_back_the_state_but_for_older_batches() -> None:
+    states = ProducerStates("orders-0", expiry_ms=1000)
+    for sequence in range(3):
+        states.note_data(1, 4, sequence * 2, sequence * 2, sequence * 2 + 1, NOW_MS, False)
+    states.note_data(2, 0, 9, 6, 6, NOW_MS, True)
+    states.note_marker(3, 5, 7, NOW_MS, Marker(False, 11))
+    copy = ProducerStates("orders-0", expiry_ms=1000)
+    copy.load(decode_producer_snapshot(states.encode(), "snapshot"), NOW_MS)
+    assert copy.encode() == states.encode()
+    assert copy.first_open_offset == 6
+    past = copy.duplicate_of(1, 4, 4, 2)
+    assert past is not None
+    assert (past.first_offset, past.last_offset) == (4, 5)
+    assert copy.duplicate_of(1, 4, 2, 2) is None
+    assert decode_producer_snapshot(copy.encode(), "")[2] == ProducerEntry(3, 5, -1, -1, 0, NOW_MS, 11, -1)
+
+
+# Transactions
+
+
+def test_an_open_transaction_holds_the_last_stable_offset(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, plain(b"v"))
+        assert log.last_stable_offset(1) == 1
+        lead(log, sequenced(0, is_open=True), plain(b"v"))
+        assert log.last_stable_offset(3) == 1
+        end_transaction(log, COMMIT)
+        assert log.last_stable_offset(3) == 1, "the marker is not committed"
+        assert log.last_stable_offset(4) == 4
+
+    with_log(tmp_path, work)
+
+
+def test_the_oldest_of_several_transactions_counts(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(0, pid=1, is_open=True), sequenced(0, pid=2, is_open=True))
+        assert log.last_stable_offset(2) == 0
+        end_transaction(log, ABORT, pid=1)
+        assert log.last_stable_offset(3) == 1
+        end_transaction(log, COMMIT, pid=2)
+        assert log.last_stable_offset(4) == 4
+
+    with_log(tmp_path, work)
+
+
+def test_aborted_transactions_are_listed_for_the_offsets_they_touch(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(0, pid=1, is_open=True), plain(b"v"), sequenced(0, pid=2, is_open=True))
+        end_transaction(log, COMMIT, pid=2)
+        end_transaction(log, ABORT, pid=1)
+        lead(log, sequenced(1, pid=1, is_open=True))
+        end_transaction(log, ABORT, pid=1)
+        first, second = AbortedTransaction(1, 0), AbortedTransaction(1, 5)
+        assert log.aborted_transactions(0, 7) == [first, second]
+        assert log.aborted_transactions(0, 5) == [first]
+        assert log.aborted_transactions(4, 5) == [first]
+        assert log.aborted_transactions(5, 7) == [second]
+
+    with_log(tmp_path, work)
+
+
+def test_a_leader_refuses_a_plain_batch_inside_a_transaction(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(0, is_open=True))
+        assert refusal(log, sequenced(1)) is ErrorCode.invalid_txn_state
+
+    with_log(tmp_path, work)
+
+
+def test_a_marker_with_nothing_open_changes_nothing_but_the_epoch(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        end_transaction(log, ABORT, epoch=3)
+        assert log.aborted_transactions(0, 10) == []
+        assert log.last_stable_offset(1) == 1
+        assert refusal(log, sequenced(0, epoch=2)) is ErrorCode.invalid_producer_epoch
+        lead(log, sequenced(0, epoch=3))
+
+    with_log(tmp_path, work)
+
+
+def test_markers_of_old_epochs_are_refused(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        lead(log, sequenced(0, epoch=3, is_open=True))
+        assert refusal(log, marker(ABORT, epoch=2), from_client=False) is ErrorCode.invalid_producer_epoch
+        assert log.last_stable_offset(1) == 0
+
+    with_log(tmp_path, work)
+
+
+def test_a_follower_takes_a_plain_batch_inside_a_transaction(tmp_path: Path) -> None:
+    """Trap: a settled batch of the same producer, sent by a leader that has compacted, ends nothing."""
+
+    async def work(log: Log) -> None:
+        open_batch = make_batch(
+            records(b"v"),
+            base_offset=0,
+            last_offset=0,
+            attributes=0x10,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        settled = make_batch([*logs.data((b"k", b"v"), at=1).records], producer_id=7, producer_epoch=0, base_sequence=1)
+        log.append_as_follower(encode(open_batch) + encode(settled))
+        assert log.last_stable_offset(2) == 0
+        log.append_as_follower(encode(make_marker(2, ABORT, 7, 0, NOW_MS)))
+        assert log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0)]
+
+    with_log(tmp_path, work)
+
+
+def test_a_follower_takes_a_marker_with_nothing_open_beside_an_open_transaction(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        log.append_as_follower(encode(logs.in_transaction((b"k", b"v"), at=0, pid=7)))
+        log.append_as_follower(encode(make_marker(1, COMMIT, 8, 0, NOW_MS)))
+        assert log.last_stable_offset(2) == 0
+        log.append_as_follower(encode(make_marker(2, COMMIT, 7, 0, NOW_MS)))
+        assert log.last_stable_offset(3) == 3
+
+    with_log(tmp_path, work)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_follower_of_any_log_knows_what_was_aborted_and_where_it_is_stable(tmp_path: Path, seed: int) -> None:
+    """Against plain answers, live and after a restart of either kind."""
+    made = logs.random_log(random.Random(seed))
+    settings = {"segment_bytes": 1500, "index_interval_bytes": 300}
+
+    def check(log: Log) -> None:
+        assert log.last_stable_offset(log.end_offset) == logs.last_stable_offset(made.batches, log.end_offset)
+        expected = [
+            AbortedTransaction(producer_id, first) for producer_id, first, _, _ in logs.aborted_entries(made.batches)
+        ]
+        assert log.aborted_transactions(log.start_offset, log.end_offset + 1) == expected
+
+    async def go() -> None:
+        log = await open_log(tmp_path, **settings)
+        await log.restart_at(made.bases[0])
+        for batch in made.batches:
+            log.append_as_follower(logs.encode_as_broker(batch))
+        check(log)
+        await log.flush()
+        states = log.producers.encode()
+        log = await open_log(tmp_path, is_clean=False, now_ms=0, **settings)
+        check(log)
+        assert log.producers.encode() == states
+        await log.close()
+        log = await open_log(tmp_path, is_clean=True, now_ms=0, **settings)
+        check(log)
+        assert log.producers.encode() == states
+
+    run(go())
