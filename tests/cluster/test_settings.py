@@ -212,14 +212,7 @@ def test_a_lag_below_a_smaller_lag_is_refused_also_when_one_is_the_broker_s_defa
 )
 def test_a_run_time_setting_of_a_broker_that_is_wrong_is_refused(name: str, text: str, complaint: str) -> None:
     with pytest.raises(BadSettingError, match=complaint):
-        check_broker(View(), {}, BROKER_ID, {name: text}, is_for_all=False)
-
-
-def test_a_throttle_belongs_to_one_broker() -> None:
-    throttle = {"leader.replication.throttled.rate": "1000"}
-    check_broker(View(), {}, BROKER_ID, throttle, is_for_all=False)
-    with pytest.raises(BadSettingError, match="broker id"):
-        check_broker(View(), {}, BROKER_ID, throttle, is_for_all=True)
+        check_broker(View(), {}, BROKER_ID, {name: text})
 
 
 @pytest.mark.parametrize(

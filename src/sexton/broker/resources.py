@@ -135,7 +135,7 @@ def _check(broker: Broker, resource: Resource, settings: Settings) -> None:
         elif resource.scope is ConfigScope.GROUP:
             check_group(view, static, own, settings)
         else:
-            check_broker(view, static, own, settings, is_for_all=resource.is_for_all_brokers)
+            check_broker(view, static, own, settings)
     except BadSettingError as error:
         is_broker = resource.scope is ConfigScope.BROKER
         raise KafkaError(ErrorCode.invalid_request if is_broker else ErrorCode.invalid_config, str(error)) from error

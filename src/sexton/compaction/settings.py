@@ -47,7 +47,6 @@ class Update(StrEnum):
     """When a changed value takes effect."""
 
     READ_ONLY = "at the next start"
-    PER_BROKER = "at once, for one broker"
     CLUSTER_WIDE = "at once"
 
 

@@ -36,7 +36,9 @@ def _string(default: Any, doc: str, **rules: Any) -> Any:
 
 
 def _throttle(doc: str) -> Any:
-    return _long(INT64_MAX, doc + " Kept for Kafka's reassignment tool; not enforced.", low=0, update=Update.PER_BROKER)
+    return _long(
+        INT64_MAX, doc + " Kept for Kafka's reassignment tool; not enforced.", low=0, update=Update.CLUSTER_WIDE
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

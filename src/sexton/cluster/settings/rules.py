@@ -82,9 +82,7 @@ def check_offered(config: TopicConfig, names: Mapping[str, str]) -> None:
         )
 
 
-def check_broker(
-    view: SettingsView, static: Mapping[str, str], broker_id: int, settings: Mapping[str, str], *, is_for_all: bool
-) -> None:
+def check_broker(view: SettingsView, static: Mapping[str, str], broker_id: int, settings: Mapping[str, str]) -> None:
     """Whether these may be a broker's settings at run time, or those of all brokers."""
     for name, text in settings.items():
         setting = broker_setting(name)
@@ -92,8 +90,6 @@ def check_broker(
             raise BadSettingError(
                 f"Cannot update these configs dynamically: {name}. Change the broker's file and restart it"
             )
-        if setting.update is Update.PER_BROKER and is_for_all:
-            raise BadSettingError(f"Cannot update {name} at default cluster level, a broker id must be specified")
         setting.parse(text)
     check_topic_defaults({**broker_values(view, static, broker_id), **settings})
 
