@@ -19,13 +19,17 @@ from typing import Any, TypeVar
 from sexton.broker import folder as folders
 from sexton.broker.config import BrokerConfig
 from sexton.broker.control import Control
+from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.handover import hand_over, reconcile
 from sexton.broker.registration import Registration, proposed_row
-from sexton.broker.topics import ensure_topic
-from sexton.cluster.settings import topic_config
+from sexton.broker.topics import OFFSETS_TOPIC, ensure_topic
+from sexton.cluster.settings import group_config, topic_config
 from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
+from sexton.coordinators.groups.service import GroupService
+from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
+from sexton.coordinators.groups.view_topics import ViewTopics
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import (
@@ -40,6 +44,7 @@ from sexton.ports.metastore import (
 from sexton.ports.network import Listener, Network
 from sexton.replication import messages as replica_messages
 from sexton.replication.fetcher import FetchLimits
+from sexton.replication.replica import Replica
 from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas
 
 logger = logging.getLogger(__name__)
@@ -70,6 +75,14 @@ class Broker:
         self.view = ClusterView()
         self.cluster_id = uuid.UUID(int=0)
         self.dispatch = Dispatch(self)
+        self.groups = GroupService(
+            clock,
+            rng,
+            GroupSettings.of(config),
+            ViewTopics(self.view),
+            self._offsets_partitions_count,
+            self._group_timing,
+        )
         self.replicas: Replicas
         self.registration: Registration
         self._locks = ExitStack()
@@ -130,6 +143,7 @@ class Broker:
             self.config.broker_lease_renew_ms,
         )
         self.replicas = self._make_replicas()
+        self.replicas.on_role = self._role_changed
         self.replicas.read_folder(folder.stopped_cleanly)
         self.dispatch.private[replica_messages.API_KEY] = self.replicas.replica_fetch
         self.dispatch.on_closed = self.replicas.connection_closed
@@ -156,6 +170,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.groups.close()
         await self.dispatch.stop()
         await self.replicas.stop()
         await folders.mark_clean(self.disk, self.config.log_dir, self.registration.row.epoch)
@@ -221,6 +236,21 @@ class Broker:
         if self.config.controlled_shutdown_enable:
             await hand_over(self)
 
+    async def _role_changed(self, replica: Replica) -> None:
+        if replica.topic == OFFSETS_TOPIC:
+            if replica.is_leader:
+                self.groups.load(replica.partition, CoordinatorLog(replica))
+            else:
+                self.groups.unload(replica.partition)
+
+    def _offsets_partitions_count(self) -> int:
+        topic = self.view.topic(OFFSETS_TOPIC)
+        return 0 if topic is None else len(self.view.partitions_of(topic.topic_id))
+
+    def _group_timing(self, group: str) -> ConsumerTiming:
+        config = group_config(self.view, self.config.static, self.config.node_id, group)
+        return ConsumerTiming(config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms)
+
     def _reconfigure(self, configs: Sequence[tuple[ConfigScope, str]]) -> None:
         topics: dict[str, None] = {}
         for scope, name in configs:
@@ -228,6 +258,7 @@ class Broker:
                 topics[name] = None
             elif scope is ConfigScope.BROKER:
                 self.config = self.config.effective(self.view)
+                self.groups.reconfigure(GroupSettings.of(self.config))
                 topics.update((replica.topic, None) for replica in self.replicas.all())
         for topic in topics:
             self.replicas.reconfigure(topic)
