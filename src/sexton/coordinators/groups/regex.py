@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -25,10 +26,13 @@ STATES_MAX = 10_000
 """Bounds the memory of one expression, as RE2's budget does: nested repetitions multiply."""
 LENGTH_MAX = 10_000
 DEPTH_MAX = 200
+COMPILED_COUNT_MAX = 64
+"""Members of a group send the same expression; few groups send any."""
 
 Test: TypeAlias = Callable[[str], bool]
 
 
+@lru_cache(maxsize=COMPILED_COUNT_MAX)
 def compile_regex(text: str) -> Callable[[str], bool]:
     """Returns a function that tells whether a whole topic name matches. Raises INVALID_REGULAR_EXPRESSION."""
     return _Program(_Parser(text).parse()).matches

@@ -83,8 +83,8 @@ class GroupService:
         partitions_count: Callable[[], int],
         timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None,
     ) -> None:
-        """`partitions_count` is that of `__consumer_offsets`; 0 while it does not exist. `timing_of` is what was set for
-        one group by its name."""
+        """`partitions_count` is that of `__consumer_offsets`, 0 while it does not exist; `timing_of` is what was set
+        for one group, by its name."""
         self.settings = settings
         self._clock = clock
         self._rng = rng

@@ -1,0 +1,66 @@
+"""ConsumerGroupHeartbeat, versions 0 and 1 (KIP-848): a member joins, stays in, changes its subscription, hears what to
+read, and leaves. Version 1 brings regular expressions and ids that the client chooses.
+
+Assignors are `uniform` (the default) and `range`. How members move to a new assignment is in
+`coordinators/groups/reconcile.py`, what regular expressions may hold in `coordinators/groups/regex.py`.
+
+Deviations from Kafka: a regular expression is resolved at once, not some seconds later, and against all topics, for
+there are no access rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sexton.broker.api.group_common import Answer, client_of
+from sexton.broker.request import milliseconds
+from sexton.coordinators.groups.messages import ConsumerHeartbeatRequest
+from sexton.coordinators.groups.records import Partitions
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 68
+VERSIONS = (0, 1)
+
+MEMBER_ID_REQUIRED_SINCE = 1
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    beat = ConsumerHeartbeatRequest(
+        body.group_id,
+        body.member_id,
+        body.member_epoch,
+        client_of(request),
+        body.instance_id,
+        body.rack_id,
+        milliseconds(body.rebalance_timeout),
+        None if body.subscribed_topic_names is None else tuple(body.subscribed_topic_names),
+        getattr(body, "subscribed_topic_regex", None),
+        body.server_assignor,
+        None if body.topic_partitions is None else _owned(body.topic_partitions),
+        request.version >= MEMBER_ID_REQUIRED_SINCE,
+    )
+    try:
+        answer = await broker.groups.consumer_heartbeat(beat)
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message or None}
+    return {
+        "error_code": ErrorCode.none,
+        "member_id": answer.member_id,
+        "member_epoch": answer.member_epoch,
+        "heartbeat_interval": answer.heartbeat_interval_ms,
+        "assignment": None if answer.assignment is None else {"topic_partitions": _listed(answer.assignment)},
+    }
+
+
+def _owned(topics: Any) -> Partitions:
+    owned = {topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.topic_id is not None}
+    return {topic_id: numbers for topic_id, numbers in owned.items() if numbers}
+
+
+def _listed(partitions: Partitions) -> list[Answer]:
+    return [{"topic_id": topic_id, "partitions": sorted(partitions[topic_id])} for topic_id in sorted(partitions)]

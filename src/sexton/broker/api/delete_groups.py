@@ -1,0 +1,28 @@
+"""DeleteGroups, versions 0 to 2: groups without members go, with their offsets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.api.group_common import Answer
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 42
+VERSIONS = (0, 2)
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    names = dict.fromkeys(request.body.groups_names)
+    return {"results": [{"group_id": name, "error_code": await _delete(broker, name)} for name in names]}
+
+
+async def _delete(broker: Broker, name: str) -> ErrorCode:
+    try:
+        await broker.groups.delete_group(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.none

@@ -1,0 +1,30 @@
+"""Heartbeat, versions 0 to 4: a member of a classic group is alive, and hears whether it must rejoin.
+
+While the group is being loaded every heartbeat is fine: the member has a fresh session coming.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.api.group_common import Answer
+from sexton.coordinators.groups.messages import HeartbeatRequest
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 12
+VERSIONS = (0, 4)
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    beat = HeartbeatRequest(body.group_id, body.member_id, getattr(body, "group_instance_id", None), body.generation_id)
+    try:
+        await broker.groups.heartbeat(beat)
+    except KafkaError as error:
+        is_loading = error.code is ErrorCode.coordinator_load_in_progress
+        return {"error_code": ErrorCode.none if is_loading else error.code}
+    return {"error_code": ErrorCode.none}

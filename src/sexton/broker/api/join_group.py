@@ -1,0 +1,65 @@
+"""JoinGroup, versions 0 to 9: a member enters a classic group, or takes part in its next rebalance.
+
+The answer is parked until the rebalance is over. Version 0 has no rebalance timeout (the session's is taken); 4 on asks
+for an id first (KIP-394); 5 on knows static members (KIP-345); 9 tells a returning static leader that it need not
+assign (KIP-814). A join to a consumer group (KIP-848) makes a mixed group; see `coordinators/groups/migration.py`.
+
+Deviations from Kafka: when a member sends a second JoinGroup while its first is parked, the first is answered with
+REBALANCE_IN_PROGRESS; Kafka leaves it without an answer. No record is written for a group that nobody has joined yet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.api.group_common import Answer, client_of
+from sexton.broker.request import milliseconds
+from sexton.coordinators.groups.messages import JoinAnswer, JoinRequest
+from sexton.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 11
+VERSIONS = (0, 9)
+
+MEMBER_ID_REQUIRED_SINCE = 4
+NULL_PROTOCOL_SINCE = 7
+SKIP_ASSIGNMENT_SINCE = 9
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    session_timeout_ms = milliseconds(body.session_timeout)
+    rebalance_timeout = getattr(body, "rebalance_timeout", None)
+    join = JoinRequest(
+        body.group_id,
+        body.member_id,
+        getattr(body, "group_instance_id", None),
+        client_of(request),
+        body.protocol_type,
+        tuple((protocol.name, bytes(protocol.metadata)) for protocol in body.protocols),
+        session_timeout_ms,
+        session_timeout_ms if rebalance_timeout is None else milliseconds(rebalance_timeout),
+        request.version >= MEMBER_ID_REQUIRED_SINCE,
+        request.version >= SKIP_ASSIGNMENT_SINCE,
+        getattr(body, "reason", None) or "",
+    )
+    try:
+        answer = await broker.groups.join(join)
+    except KafkaError as error:
+        answer = JoinAnswer(error.code, body.member_id)
+    return {
+        "error_code": answer.error,
+        "generation_id": answer.generation,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol_name if request.version >= NULL_PROTOCOL_SINCE else answer.protocol_name or "",
+        "leader": answer.leader,
+        "skip_assignment": answer.skip_assignment,
+        "member_id": answer.member_id,
+        "members": [
+            {"member_id": one.member_id, "group_instance_id": one.instance_id, "metadata": one.metadata}
+            for one in answer.members
+        ],
+    }

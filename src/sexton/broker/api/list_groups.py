@@ -1,0 +1,36 @@
+"""ListGroups, versions 0 to 5: the groups that this broker keeps. From version 4 on only those in certain states, from
+5 on only those of certain types; upper and lower case do not matter, an empty filter lets all pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.api.group_common import Answer
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 16
+VERSIONS = (0, 5)
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    try:
+        listed = await broker.groups.list_groups(getattr(body, "states_filter", ()), getattr(body, "types_filter", ()))
+    except KafkaError as error:
+        return {"error_code": error.code}
+    return {
+        "error_code": ErrorCode.none,
+        "groups": [
+            {
+                "group_id": one.group,
+                "protocol_type": one.protocol_type,
+                "group_state": one.state,
+                "group_type": one.type,
+            }
+            for one in listed
+        ],
+    }

@@ -1,0 +1,43 @@
+"""OffsetDelete, version 0: a group forgets where it was in topics that it does not read any more (KIP-496)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.api.group_common import Answer
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 47
+VERSIONS = (0, 0)
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    asked = [(topic.name, tuple(one.partition_index for one in topic.partitions)) for topic in body.topics]
+    known = [(name, partitions) for name, partitions in asked if broker.view.topic(name) is not None]
+    codes: dict[tuple[str, int], ErrorCode] = {}
+    try:
+        for name, results in await broker.groups.delete_offsets(body.group_id, known):
+            codes.update({(name, partition): code for partition, code in results})
+    except KafkaError as error:
+        return {"error_code": error.code}
+    return {
+        "error_code": ErrorCode.none,
+        "topics": [
+            {
+                "name": name,
+                "partitions": [
+                    {
+                        "partition_index": partition,
+                        "error_code": codes.get((name, partition), ErrorCode.unknown_topic_or_partition),
+                    }
+                    for partition in partitions
+                ],
+            }
+            for name, partitions in asked
+        ],
+    }

@@ -1,0 +1,102 @@
+"""OffsetFetch, versions 1 to 10: where groups are. From version 8 on many groups at once, from 9 on checked against the
+member's epoch, from 10 on with topic ids.
+
+Only what is committed to all in-sync replicas is told, with and without `require_stable`: an answer waits for commits
+that are under way. A partition without an offset has -1. Version 10 leaves out offsets of topics that no longer exist
+when all are asked for, for they have no id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sexton.broker.api.group_common import Answer, topic_key, topic_name
+from sexton.coordinators.groups.messages import NO_OFFSET, FetchedOffset, OffsetFetchRequest
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 9
+VERSIONS = (1, 10)
+
+GROUP_ERROR_SINCE = 2
+MANY_GROUPS_SINCE = 8
+TOPIC_IDS_SINCE = 10
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    if request.version >= MANY_GROUPS_SINCE:
+        return {"groups": [await _fetch(broker, one, request.version) for one in body.groups]}
+    answer = await _fetch(broker, body, request.version)
+    if answer["error_code"] is not ErrorCode.none and request.version < GROUP_ERROR_SINCE:
+        # There is no place for it but at each partition.
+        return {"topics": [_failed(topic, answer["error_code"]) for topic in body.topics]}
+    return answer
+
+
+async def _fetch(broker: Broker, asked: Any, version: int) -> Answer:
+    """`asked` is a group of a request for many, or an older request itself."""
+    named = None if asked.topics is None else [(topic, _name(broker, topic, version)) for topic in asked.topics]
+    fetch = OffsetFetchRequest(
+        asked.group_id,
+        getattr(asked, "member_id", None),
+        getattr(asked, "member_epoch", -1),
+        None if named is None else [(name, topic.partition_indexes) for topic, name in named if name is not None],
+    )
+    try:
+        fetched = await broker.groups.fetch_offsets(fetch)
+    except KafkaError as error:
+        return {"group_id": asked.group_id, "error_code": error.code, "topics": []}
+    if named is None:
+        topics = [found for entry in fetched if (found := _found(broker, *entry, version)) is not None]
+    else:
+        results = iter(fetched)
+        topics = [
+            _failed(topic, ErrorCode.unknown_topic_id)
+            if name is None
+            else {**topic_key(topic), "partitions": [_partition(one) for one in next(results)[1]]}
+            for topic, name in named
+        ]
+    return {"group_id": asked.group_id, "error_code": ErrorCode.none, "topics": topics}
+
+
+def _name(broker: Broker, topic: Any, version: int) -> str | None:
+    """By name, a topic that is gone may still have offsets; by id, it is unknown."""
+    return topic_name(broker.view, topic) if version >= TOPIC_IDS_SINCE else str(topic.name)
+
+
+def _found(broker: Broker, name: str, offsets: list[FetchedOffset], version: int) -> Answer | None:
+    partitions = [_partition(one) for one in offsets]
+    if version < TOPIC_IDS_SINCE:
+        return {"name": name, "partitions": partitions}
+    row = broker.view.topic(name)
+    return None if row is None else {"topic_id": row.topic_id, "partitions": partitions}
+
+
+def _partition(one: FetchedOffset) -> Answer:
+    return {
+        "partition_index": one.partition,
+        "committed_offset": one.offset,
+        "committed_leader_epoch": one.leader_epoch,
+        "metadata": one.metadata,
+        "error_code": ErrorCode.none,
+    }
+
+
+def _failed(topic: Any, code: ErrorCode) -> Answer:
+    return {
+        **topic_key(topic),
+        "partitions": [
+            {
+                "partition_index": partition,
+                "committed_offset": NO_OFFSET,
+                "committed_leader_epoch": -1,
+                "metadata": "",
+                "error_code": code,
+            }
+            for partition in topic.partition_indexes
+        ],
+    }

@@ -1,0 +1,56 @@
+"""SyncGroup, versions 0 to 5: the leader brings the assignment, the others wait for it.
+
+Version 5 on must say protocol type and name, and they must be the group's.
+
+Deviations from Kafka: a SyncGroup that is parked when its member is removed, or sent a second time, is answered with
+UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS; Kafka leaves it without an answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.api.group_common import Answer
+from sexton.coordinators.groups.messages import SyncAnswer, SyncRequest
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 14
+VERSIONS = (0, 5)
+
+PROTOCOL_REQUIRED_SINCE = 5
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    try:
+        answer = await _sync(broker, request)
+    except KafkaError as error:
+        answer = SyncAnswer(error.code)
+    return {
+        "error_code": answer.error,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol_name,
+        "assignment": answer.assignment,
+    }
+
+
+async def _sync(broker: Broker, request: Request) -> SyncAnswer:
+    body = request.body
+    protocol_type = getattr(body, "protocol_type", None)
+    protocol_name = getattr(body, "protocol_name", None)
+    if request.version >= PROTOCOL_REQUIRED_SINCE and (protocol_type is None or protocol_name is None):
+        raise KafkaError(ErrorCode.inconsistent_group_protocol)
+    return await broker.groups.sync(
+        SyncRequest(
+            body.group_id,
+            body.member_id,
+            getattr(body, "group_instance_id", None),
+            body.generation_id,
+            protocol_type,
+            protocol_name,
+            {one.member_id: bytes(one.assignment) for one in body.assignments},
+        )
+    )

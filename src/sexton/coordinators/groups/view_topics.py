@@ -1,0 +1,62 @@
+"""The cluster's view as a coordinator sees it, and which partition of `__consumer_offsets` is whose."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+from sexton.cluster.settings import group_config
+from sexton.cluster.view import ClusterView
+from sexton.coordinators.groups.settings import ConsumerTiming
+from sexton.ports.metastore import ConfigScope
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class ViewTopics:
+    """`Topics` on a ClusterView."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._seen_version = -1
+        self._seen_topics: tuple[tuple[uuid.UUID, int], ...] = ()
+        self._revision = 0
+
+    @property
+    def revision(self) -> int:
+        """The view changes with every ISR; groups care for topics and their sizes only, and looking is costly for
+        those that subscribe by regular expression."""
+        if self._seen_version != self._view.version:
+            self._seen_version = self._view.version
+            topics = tuple((row.topic_id, self.partitions_count(row.topic_id)) for row in self._view.topics())
+            if topics != self._seen_topics:
+                self._seen_topics = topics
+                self._revision += 1
+        return self._revision
+
+    def names(self) -> Iterable[str]:
+        return self._view.topic_names()
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        row = self._view.topic(name)
+        return None if row is None else row.topic_id
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        row = self._view.topic_by_id(topic_id)
+        return None if row is None else row.name
+
+    def partitions_count(self, topic_id: uuid.UUID) -> int:
+        return len(self._view.partitions_of(topic_id))
+
+
+def offsets_partitions_count(view: ClusterView) -> int:
+    row = view.topic(OFFSETS_TOPIC)
+    return 0 if row is None else len(view.partitions_of(row.topic_id))
+
+
+def timing_of(view: ClusterView, static: Mapping[str, str], broker_id: int, group: str) -> ConsumerTiming | None:
+    """What was set for the group. Most have nothing set, and heartbeats are many: that is looked at first."""
+    if not view.settings_of(ConfigScope.GROUP, group):
+        return None
+    config = group_config(view, static, broker_id, group)
+    return ConsumerTiming(config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms)
