@@ -80,7 +80,7 @@ def hand_over(row: PartitionRow, broker_id: int, brokers: Brokers) -> PartitionR
     others = [id_ for id_ in row.replicas if _can_lead(row, isr, brokers, id_, BrokerStatus.ACTIVE)]
     if not others or broker_id not in row.isr:
         return None
-    return _changed(row, others[0] if row.leader == broker_id else row.leader, isr)
+    return _changed(row, row.leader if row.leader in isr else others[0], isr)
 
 
 def restart(

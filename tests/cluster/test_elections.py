@@ -1,0 +1,298 @@
+"""Who leads: each rule, as a small picture of the brokers and what follows from it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sexton.cluster.elections import LogState, elect, elect_on_request, elect_preferred, hand_over, restart
+from sexton.cluster.incarnations import is_missing, known_incarnation, marked_as_missing
+from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
+from sexton.protocol.errors import ErrorCode, KafkaError
+from tests.cluster.rows import NO_LEADER, STATUSES, broker, brokers, log_id, partition, told
+
+FRESH = log_id(999)
+OWN_LOG = log_id(1)
+
+
+@pytest.mark.parametrize("statuses", ["AAA", "AAD", "AAS", "ADS", "ASS"])
+def test_a_leader_that_can_lead_stays(statuses: str) -> None:
+    assert elect(partition(), brokers(statuses)) is None
+
+
+def test_the_first_active_replica_in_order_of_preference_takes_over() -> None:
+    assert told(elect(partition((1, 3, 2)), brokers("FAA"))) == (3, 6, (3, 2))
+    assert told(elect(partition((1, 3, 2)), brokers("FAS"))) == (2, 6, (3, 2))
+
+
+def test_a_replica_that_is_not_in_sync_is_not_elected() -> None:
+    assert told(elect(partition(isr=(1, 3)), brokers("FAA"))) == (3, 6, (3,))
+
+
+def test_a_fenced_follower_leaves_the_isr_and_the_leader_epoch_stays() -> None:
+    assert told(elect(partition(), brokers("AFA"))) == (1, 5, (1, 3))
+
+
+def test_a_broker_that_is_not_known_counts_as_fenced() -> None:
+    assert told(elect(partition(), brokers("A-A"))) == (1, 5, (1, 3))
+
+
+def test_the_last_member_stays_in_sync_and_the_partition_is_without_leader_until_it_is_back() -> None:
+    row = elect(partition(isr=(1,)), brokers("FAA"))
+    assert told(row) == (NO_LEADER, 6, (1,))
+    assert row is not None
+    assert elect(row, brokers("FAA")) is None
+    assert elect(row, brokers("SAA")) is None
+    assert told(elect(row, brokers("AAA"))) == (1, 7, (1,))
+
+
+def test_members_that_are_all_away_all_stay_and_the_first_to_come_back_leads() -> None:
+    row = elect(partition(isr=(1, 2)), brokers("FFA"))
+    assert told(row) == (NO_LEADER, 6, (1, 2))
+    assert row is not None
+    assert told(elect(row, brokers("FAA"))) == (2, 7, (2,))
+
+
+def test_a_fenced_member_stays_while_the_others_have_not_shown_that_their_logs_are_whole() -> None:
+    """Were 1 dropped now, and 2 found its disk empty, nobody in sync would have the records."""
+    assert told(elect(partition(isr=(1, 2)), brokers("FSA"))) == (NO_LEADER, 6, (1, 2))
+
+
+def test_a_draining_broker_leads_only_if_there_is_nobody_else() -> None:
+    assert told(elect(partition(), brokers("FDA"))) == (3, 6, (2, 3))
+    assert told(elect(partition(), brokers("FDS"))) == (2, 6, (2, 3))
+    assert told(elect(partition(), brokers("DAA"))) == (2, 6, (1, 2, 3))
+    assert elect(partition(), brokers("DDS")) is None
+
+
+def test_a_starting_leader_keeps_its_place_only_if_nobody_else_can_take_it() -> None:
+    assert told(elect(partition(), brokers("SAA"))) == (2, 6, (1, 2, 3))
+    assert elect(partition(isr=(1,)), brokers("SAA")) is None
+    assert elect(partition(isr=(1, 2)), brokers("SFA")) is None
+
+
+def test_a_starting_broker_is_not_elected() -> None:
+    assert told(elect(partition(isr=(1, 2)), brokers("FSF"))) == (NO_LEADER, 6, (1, 2))
+
+
+def test_an_unclean_election_happens_only_if_allowed_and_leaves_one_in_sync() -> None:
+    row = partition(isr=(1,))
+    assert told(elect(row, brokers("FAA"), unclean=True)) == (2, 6, (2,))
+    assert told(elect(row, brokers("FFF"), unclean=True)) == (NO_LEADER, 6, (1,))
+
+
+def test_an_unclean_election_is_not_unclean_while_a_member_is_alive() -> None:
+    assert told(elect(partition(), brokers("FAA"), unclean=True)) == (2, 6, (2, 3))
+
+
+def test_the_preferred_leader_is_elected_if_it_is_in_sync_and_active() -> None:
+    assert told(elect_preferred(partition(leader=2), brokers("AAA"))) == (1, 6, (1, 2, 3))
+    assert elect_preferred(partition(leader=1), brokers("AAA")) is None
+    assert elect_preferred(partition(isr=(2, 3), leader=2), brokers("AAA")) is None
+    for statuses in ("SAA", "DAA", "FAA"):
+        assert elect_preferred(partition(leader=2), brokers(statuses)) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "statuses", "unclean", "code"),
+    [
+        (partition(), "AAA", False, ErrorCode.election_not_needed),
+        (partition(leader=2), "FAA", False, ErrorCode.preferred_leader_not_available),
+        (partition(leader=2), "AAA", True, ErrorCode.election_not_needed),
+        (partition(isr=(1,), leader=NO_LEADER), "FSF", True, ErrorCode.eligible_leaders_not_available),
+    ],
+)
+def test_an_election_that_an_operator_asks_for_in_vain_says_why(
+    row: PartitionRow, statuses: str, unclean: bool, code: ErrorCode
+) -> None:
+    with pytest.raises(KafkaError) as refused:
+        elect_on_request(row, brokers(statuses), unclean=unclean)
+    assert refused.value.code is code
+
+
+def test_an_operator_gets_the_election_he_asks_for() -> None:
+    assert told(elect_on_request(partition(leader=2), brokers("AAA"), unclean=False)) == (1, 6, (1, 2, 3))
+    leaderless = partition(isr=(1,), leader=NO_LEADER)
+    assert told(elect_on_request(leaderless, brokers("FAA"), unclean=True)) == (2, 6, (2,))
+
+
+def test_a_broker_that_shuts_down_hands_its_leaderships_over_and_leaves_the_isr() -> None:
+    assert told(hand_over(partition(), 1, brokers("DAA"))) == (2, 6, (2, 3))
+    assert told(hand_over(partition(), 3, brokers("AAD"))) == (1, 5, (1, 2))
+
+
+def test_a_broker_that_shuts_down_goes_on_where_nobody_can_take_over() -> None:
+    assert hand_over(partition(isr=(1,)), 1, brokers("DAA")) is None
+    assert hand_over(partition(isr=(1, 2)), 1, brokers("DSA")) is None
+    assert hand_over(partition(isr=(2, 3), leader=2), 1, brokers("DAA")) is None
+
+
+# A broker that starts
+
+
+def started(
+    row: PartitionRow, statuses: str, log: LogState = LogState.COMPLETE, on_disk: uuid.UUID | None = OWN_LOG
+) -> PartitionRow | None:
+    return restart(row, 1, brokers(statuses), log=log, on_disk=on_disk, fresh=FRESH)
+
+
+def test_what_a_broker_led_gets_another_leader_who_is_active() -> None:
+    assert told(started(partition(), "SAA")) == (2, 6, (1, 2, 3))
+
+
+def test_what_only_it_can_lead_it_leads_again_in_a_new_epoch() -> None:
+    assert told(started(partition(isr=(1,)), "SAA")) == (1, 6, (1,))
+    assert told(started(partition(), "SFS")) == (1, 6, (1, 2, 3))
+
+
+def test_a_partition_without_leader_gets_one_when_its_in_sync_replica_starts() -> None:
+    assert told(started(partition(isr=(1,), leader=NO_LEADER), "SAA")) == (1, 6, (1,))
+    assert told(started(partition(isr=(2,), leader=NO_LEADER), "SFA")) is None
+
+
+def test_a_follower_with_a_whole_log_changes_nothing() -> None:
+    assert started(partition(leader=2), "SAA") is None
+    assert started(partition(isr=(2, 3), leader=2), "SAA") is None
+
+
+def test_a_log_that_may_lack_its_end_leaves_the_isr_unless_it_is_the_last() -> None:
+    assert told(started(partition(leader=2), "SAA", LogState.UNCERTAIN)) == (2, 5, (2, 3))
+    assert told(started(partition(), "SFA", LogState.UNCERTAIN)) == (3, 6, (2, 3))
+    assert told(started(partition(isr=(1,)), "SAA", LogState.UNCERTAIN)) == (1, 6, (1,))
+
+
+def test_a_lost_log_leaves_the_isr_and_becomes_a_new_incarnation() -> None:
+    row = started(partition(leader=2), "SAA", LogState.LOST, on_disk=None)
+    assert told(row) == (2, 5, (2, 3))
+    assert row is not None
+    assert row.incarnations == {1: FRESH, 2: log_id(2), 3: log_id(3)}
+
+
+def test_a_lost_log_that_others_have_is_led_by_one_of_them_or_by_nobody() -> None:
+    assert told(started(partition(), "SAA", LogState.LOST, None)) == (2, 6, (2, 3))
+    assert told(started(partition(isr=(1, 2)), "SFA", LogState.LOST, None)) == (NO_LEADER, 6, (2,))
+
+
+def test_a_lost_log_out_of_sync_is_only_a_new_incarnation() -> None:
+    row = started(partition(isr=(2,), leader=2), "SAA", LogState.LOST, None)
+    assert row == replace(partition(isr=(2,), leader=2), incarnations={1: FRESH, 2: log_id(2), 3: log_id(3)})
+
+
+def lost_for_good() -> PartitionRow:
+    row = started(partition(isr=(1,)), "SAA", LogState.LOST, on_disk=None)
+    assert row is not None
+    return row
+
+
+def test_the_last_in_sync_log_that_is_lost_leaves_the_partition_without_leader_until_an_operator_decides() -> None:
+    row = lost_for_good()
+    assert told(row) == (NO_LEADER, 6, (1,))
+    assert is_missing(row, 1)
+    for statuses in ("AAA", "AFF", "DAA"):
+        assert elect(row, brokers(statuses)) is None
+        assert elect_preferred(row, brokers(statuses)) is None
+    # Another start, with an empty disk or with some other log, changes nothing: not even if all seems well there.
+    for on_disk in (None, FRESH, marked_as_missing(log_id(1))):
+        assert started(row, "SAA", LogState.COMPLETE, on_disk) is None
+
+
+def test_a_log_that_turns_up_again_is_recognized_and_leads() -> None:
+    row = started(lost_for_good(), "SAA", LogState.LOST, on_disk=log_id(1))
+    assert told(row) == (1, 7, (1,))
+    assert row is not None
+    assert row.incarnations[1] == log_id(1) == known_incarnation(row, 1)
+
+
+def test_a_forced_election_prefers_a_replica_that_has_something() -> None:
+    assert told(elect(lost_for_good(), brokers("AAA"), unclean=True)) == (2, 7, (2,))
+
+
+def test_a_forced_election_of_the_lost_log_lets_it_start_from_nothing() -> None:
+    row = elect(lost_for_good(), brokers("AFF"), unclean=True)
+    assert told(row) == (1, 7, (1,))
+    assert row is not None
+    assert 1 not in row.incarnations
+    assert started(row, "SFF", LogState.COMPLETE, on_disk=FRESH) == replace(
+        row, leader_epoch=8, incarnations={**row.incarnations, 1: FRESH}
+    )
+
+
+def test_a_replica_that_never_started_learns_nothing_new_and_stays_in_sync() -> None:
+    row = partition(leader=2, incarnations={})
+    assert started(row, "SAA", LogState.COMPLETE, on_disk=None) is None
+
+
+# What holds for all of them
+
+BROKER_IDS = (1, 2, 3, 4)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[PartitionRow, Mapping[int, BrokerRow]]:
+    replicas = draw(st.permutations(BROKER_IDS).map(lambda ids: ids[:3]))
+    isr = draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))
+    leader = draw(st.sampled_from([*isr, NO_LEADER]))
+    row = partition(replicas, isr, leader)
+    for id_ in draw(st.sets(st.sampled_from(replicas), max_size=1)):
+        row = replace(row, incarnations={**row.incarnations, id_: marked_as_missing(log_id(id_))})
+    known = {id_: broker(id_, draw(st.sampled_from([*STATUSES.values()]))) for id_ in BROKER_IDS}
+    return row, known
+
+
+def check_change(before: PartitionRow, after: PartitionRow | None, known: Mapping[int, BrokerRow]) -> None:
+    if after is None:
+        return
+    assert after != before
+    assert after.isr
+    assert set(after.isr) <= set(after.replicas)
+    assert after.leader == NO_LEADER or after.leader in after.isr
+    assert after.partition_epoch == before.partition_epoch
+    assert after.leader_epoch in (before.leader_epoch, before.leader_epoch + 1)
+    if after.leader != before.leader:
+        assert after.leader_epoch == before.leader_epoch + 1
+        assert after.leader == NO_LEADER or known[after.leader].status is not BrokerStatus.FENCED
+
+
+@given(situations())
+def test_an_election_keeps_the_leader_in_sync_and_grows_the_epoch_when_it_changes(
+    situation: tuple[PartitionRow, Mapping[int, BrokerRow]],
+) -> None:
+    row, known = situation
+    elected = elect(row, known)
+    check_change(row, elected, known)
+    if elected is not None:
+        assert set(elected.isr) <= set(row.isr)
+        assert elect(elected, known) is None  # once is enough
+
+
+@given(situations(), st.sampled_from(LogState), st.sampled_from([None, 1, 2, 3, 4]))
+def test_a_start_keeps_the_leader_in_sync_and_is_settled_after_one_step(
+    situation: tuple[PartitionRow, Mapping[int, BrokerRow]], log: LogState, on_disk: int | None
+) -> None:
+    row, known = situation
+    own = row.replicas[0]
+    known = {**known, own: broker(own, BrokerStatus.STARTING)}
+    found = None if on_disk is None else log_id(on_disk)
+    after = restart(row, own, known, log=log, on_disk=found, fresh=FRESH)
+    check_change(row, after, known)
+    if log is LogState.LOST and found != log_id(own):
+        assert (after or row).leader != own
+    assert after is None or elect(after, known) is None or (after.leader != own)
+
+
+@given(situations())
+def test_handing_over_leaves_the_broker_nothing_to_do(
+    situation: tuple[PartitionRow, Mapping[int, BrokerRow]],
+) -> None:
+    row, known = situation
+    own = row.replicas[0]
+    after = hand_over(row, own, known)
+    check_change(row, after, known)
+    if after is not None:
+        assert own not in after.isr
+        assert after.leader != own
