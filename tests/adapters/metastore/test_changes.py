@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from dataclasses import replace
 
 import pytest
 
-from sexton.adapters.metastore import operations
+from sexton.adapters.metastore import open_metastore, operations
+from sexton.adapters.metastore.session import Session
+from sexton.adapters.metastore.threaded import ThreadedMetastore
 from sexton.cluster.view import ClusterView
 from sexton.ports.metastore import AlreadyExistsError, Changes, ConfigScope, Metastore, StaleError
 from tests.adapters.metastore.conftest import Opener
@@ -143,3 +146,34 @@ async def test_followers_miss_nothing_while_several_brokers_write(opener: Opener
     whole.apply(await stores[0].read_changes(0))
     for follower in followers:
         assert everything_in(await follower) == everything_in(whole)
+
+
+async def test_a_later_number_is_not_seen_while_an_earlier_one_may_still_commit(url: str) -> None:
+    """Were it seen, a follower would go on from it, and miss the earlier one for ever."""
+    slow, quick, follower = (open_metastore(url, timeout_ms=20_000) for _ in range(3))
+    assert isinstance(slow, ThreadedMetastore)
+    await slow.open_cluster(CLUSTER)
+    await register(quick, 1)
+    before = await follower.read_changes(0)
+    has_number, may_commit = threading.Event(), threading.Event()
+
+    def write_slowly(session: Session) -> int:
+        with session.writing() as write:
+            has_number.set()
+            may_commit.wait()
+            return write.revision
+
+    first = asyncio.create_task(slow.run(write_slowly))
+    await asyncio.to_thread(has_number.wait)
+    second = asyncio.create_task(quick.change_settings(ConfigScope.GROUP, "g", {"a": "1"}))
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        assert (await follower.read_changes(before.revision)).revision == before.revision
+    assert not second.done()
+    may_commit.set()
+    assert await first == before.revision + 1
+    await second
+    after = await follower.read_changes(before.revision)
+    assert (after.revision, len(after.configs)) == (before.revision + 2, 1)
+    for store in (slow, quick, follower):
+        await store.close()

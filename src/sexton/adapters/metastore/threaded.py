@@ -100,6 +100,9 @@ class ThreadedMetastore(SqlMetastore):
     def _free_worker(self) -> Worker | None:
         if self._idle:
             return self._idle.pop()
+        if len(self._workers) >= WORKERS_MAX:
+            # One whose event loop was closed under it has ended without a word.
+            self._workers = [worker for worker in self._workers if worker.thread.is_alive()]
         if len(self._workers) >= WORKERS_MAX or len(self._lingering) >= LINGERING_MAX:
             return None
         self._made_count += 1
