@@ -261,6 +261,7 @@ class ClassicProtocol:
                     self._assign(group, request)
             case ClassicState.STABLE:
                 self._has_synced(group, member)
+                self._expect_heartbeat(group, member)
                 core.answer(token, self._synced(group, member))
             case _:
                 raise KafkaError(ErrorCode.unknown_member_id, f"Group {group.group} has no members.")

@@ -182,8 +182,9 @@ class GroupService:
         return answer
 
     async def heartbeat(self, request: HeartbeatRequest) -> None:
+        """Says nothing that could be lost, so it waits for nothing: members stay while a replica is slow."""
         shard = self._shard(request.group)
-        await self._run(shard, lambda: (None, shard.coordinator.heartbeat(request, self._now())))
+        self._carry_out(shard, lambda: (None, shard.coordinator.heartbeat(request, self._now())))
 
     async def leave(self, group: str, members: Sequence[LeavingMember]) -> LeaveAnswer:
         shard = self._shard(group)
@@ -191,7 +192,10 @@ class GroupService:
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
         shard = self._shard(request.group)
-        return await self._run(shard, lambda: shard.coordinator.consumer_heartbeat(request, self._now()))
+        answer = self._carry_out(shard, lambda: shard.coordinator.consumer_heartbeat(request, self._now()))
+        if answer.member_epoch != request.member_epoch or answer.assignment is not None:
+            await self._committed(shard)
+        return answer
 
     async def commit_offsets(self, request: OffsetCommitRequest) -> OffsetResults:
         shard = self._shard(request.group)
@@ -234,8 +238,18 @@ class GroupService:
 
     async def _run(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
         answer = self._carry_out(shard, operation)
-        await shard.committed()
+        await self._committed(shard)
         return answer
+
+    async def _committed(self, shard: Shard) -> None:
+        if shard.is_committed:
+            return
+        try:
+            async with asyncio.timeout(self.settings.commit_timeout_ms / 1000):
+                await shard.committed()
+        except TimeoutError:
+            # It may still be committed: the client tries again, and every request may be repeated.
+            raise KafkaError(ErrorCode.coordinator_not_available, "The replicas have not confirmed in time") from None
 
     def _carry_out(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
         """A refusal changes nothing. Anything else that is raised is a bug that may have left the coordinator between

@@ -46,6 +46,8 @@ class GroupSettings:
     offset_metadata_bytes_max: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 60 * 60_000
     offsets_retention_check_ms: int = 600_000
+    commit_timeout_ms: int = 5_000
+    """How long an answer waits for what it depends on to be committed."""
 
     @property
     def consumer_timing(self) -> ConsumerTiming:
@@ -66,6 +68,7 @@ class GroupSettings:
             offset_metadata_bytes_max=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offsets_retention_check_ms=config.offsets_retention_check_interval_ms,
+            commit_timeout_ms=config.offsets_commit_timeout_ms,
         )
 
 

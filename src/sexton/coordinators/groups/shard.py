@@ -46,8 +46,8 @@ class CoordinatorLog(Protocol):
         ...
 
     def read(self) -> AsyncIterator[bytes]:
-        """All batches from the log start to the log end at the time of the call: each item is one or more whole
-        batches."""
+        """All batches from the log start to the log end at the time of the call; each item is one or more whole
+        batches. Ends when all of that is committed: what is answered from it must not be lost any more."""
         ...
 
 
@@ -117,9 +117,13 @@ class Shard:
                 self._answer_when_committed(future, answer)
         self.set_alarm()
 
+    @property
+    def is_committed(self) -> bool:
+        return self._committed >= self._appended
+
     async def committed(self) -> None:
         """Returns once all that was written so far is committed; raises if it never will be."""
-        if self._committed < self._appended:
+        if not self.is_committed:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self._answer_when_committed(future, None)
             await future
@@ -143,7 +147,7 @@ class Shard:
                 future.exception()  # whoever asked may be gone
 
     def _answer_when_committed(self, future: asyncio.Future[Any], answer: Any) -> None:
-        if self._committed < self._appended:
+        if not self.is_committed:
             self._waiters.append(Waiter(self._appended, future, answer))
         elif not future.done():
             future.set_result(answer)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from sexton.cluster.settings import group_config
 from sexton.cluster.view import ClusterView
-from sexton.coordinators.groups.settings import ConsumerTiming
-from sexton.ports.metastore import ConfigScope
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -52,11 +49,3 @@ class ViewTopics:
 def offsets_partitions_count(view: ClusterView) -> int:
     row = view.topic(OFFSETS_TOPIC)
     return 0 if row is None else len(view.partitions_of(row.topic_id))
-
-
-def timing_of(view: ClusterView, static: Mapping[str, str], broker_id: int, group: str) -> ConsumerTiming | None:
-    """What was set for the group. Most have nothing set, and heartbeats are many: that is looked at first."""
-    if not view.settings_of(ConfigScope.GROUP, group):
-        return None
-    config = group_config(view, static, broker_id, group)
-    return ConsumerTiming(config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms)

@@ -1,0 +1,366 @@
+"""KIP-848: joining, epochs, subscriptions, regular expressions, sessions, leaving."""
+
+from __future__ import annotations
+
+import pytest
+
+from sexton.coordinators.groups.messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from sexton.coordinators.groups.records import EpochKey, RegexKey
+from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.groups.states import ConsumerState
+from sexton.protocol.errors import ErrorCode
+from tests.coordinators.groups.harness import GROUP, Harness, partitions, refused
+
+
+def test_the_first_member_gets_everything() -> None:
+    h = Harness(t=3, u=2)
+    answer = h.enter("a", "t", "u")
+    assert (answer.member_id, answer.member_epoch, answer.heartbeat_interval_ms) == ("a", 1, 5_000)
+    assert answer.assignment == partitions(t=range(3), u=range(2))
+    assert h.consumer().state is ConsumerState.STABLE
+
+
+def test_an_old_client_is_given_an_id_and_a_new_one_must_bring_its_own() -> None:
+    h = Harness(t=1)
+    assert len(h.enter("", "t", requires_member_id=False).member_id) == 22
+    with refused(ErrorCode.invalid_request):
+        h.enter("", "t")
+
+
+def test_a_heartbeat_without_news_is_answered_without_an_assignment() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t")
+    written = len(h.records)
+    answer = h.beat("a", 1)
+    assert (answer.member_epoch, answer.assignment) == (1, None)
+    assert len(h.records) == written
+
+
+def test_a_full_heartbeat_is_answered_with_the_assignment() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t")
+    answer = h.beat("a", 1, topics=("t",), owned=partitions(t=[0]), rebalance_timeout_ms=60_000)
+    assert answer.assignment == partitions(t=[0])
+
+
+def test_a_second_member_gets_its_part_only_when_the_first_has_let_go() -> None:
+    h = Harness(t=4)
+    h.enter("a", "t")
+    second = h.enter("b", "t")
+    assert (second.member_epoch, second.assignment) == (2, {})
+    assert h.consumer().state is ConsumerState.RECONCILING
+    told = h.beat("a", 1, owned=partitions(t=range(4)))
+    assert told.member_epoch == 1  # not before it has let go
+    assert told.assignment == partitions(t=[0, 1])
+    assert h.beat("b", 2).assignment is None
+    confirmed = h.beat("a", 1, owned=partitions(t=[0, 1]))
+    assert confirmed.member_epoch == 2
+    assert h.beat("b", 2).assignment == partitions(t=[2, 3])
+    assert h.consumer().state is ConsumerState.STABLE
+
+
+def test_a_member_that_does_not_say_what_it_owns_may_own_everything() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t")
+    h.enter("b", "t")
+    h.beat("a", 1)
+    assert h.beat("a", 1).member_epoch == 1
+    assert h.beat("b", 2).assignment is None
+
+
+def test_a_member_that_does_not_let_go_in_time_is_removed() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t", rebalance_timeout_ms=20_000)
+    h.enter("b", "t")
+    h.beat("a", 1, owned=partitions(t=[0, 1]))
+    for _ in range(4):
+        h.advance(4_999)
+        h.beat("a", 1, owned=partitions(t=[0, 1]))
+        h.beat("b", 2)
+    h.advance(4)
+    with refused(ErrorCode.unknown_member_id):
+        h.beat("a", 1)
+    assert h.beat("b", 2).assignment == partitions(t=[0, 1])
+
+
+def test_a_silent_member_loses_its_partitions_after_the_session_timeout() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t")
+    h.enter("b", "t")
+    h.advance(44_999)
+    h.beat("b", 2)
+    h.advance(1)
+    with refused(ErrorCode.unknown_member_id):
+        h.beat("a", 1)
+    assert h.beat("b", 2).assignment == partitions(t=[0, 1])
+
+
+def test_a_member_that_leaves_frees_its_partitions_at_once() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t")
+    h.enter("b", "t")
+    h.beat("a", 1, owned=partitions(t=[0, 1]))
+    h.beat("a", 1, owned=partitions(t=[0]))
+    answer = h.beat("a", LEAVE_EPOCH)
+    assert (answer.member_id, answer.member_epoch) == ("a", LEAVE_EPOCH)
+    assert h.beat("b", 2).assignment == partitions(t=[0, 1])
+    with refused(ErrorCode.unknown_member_id):
+        h.beat("a", LEAVE_EPOCH)
+
+
+def test_an_empty_group_stays_with_its_epoch() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t")
+    h.beat("a", LEAVE_EPOCH)
+    assert (h.consumer().state, h.consumer().epoch) == (ConsumerState.EMPTY, 2)
+    assert h.enter("b", "t").member_epoch == 3
+
+
+def test_the_answer_that_told_the_epoch_may_have_been_lost() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t")
+    assert h.enter("a", "t").member_epoch == 1
+    h.beat("a", 1, topics=("t", "u"), owned=partitions(t=[0, 1]))
+    assert h.consumer().epoch == 2
+    assert h.beat("a", 1, owned=partitions(t=[0, 1])).member_epoch == 2  # one epoch behind, and owns no more
+    with refused(ErrorCode.fenced_member_epoch):
+        h.beat("a", 1)  # does not say what it owns
+    with refused(ErrorCode.fenced_member_epoch):
+        h.beat("a", 1, owned=partitions(t=[0, 1, 2]))
+
+
+def test_a_member_with_another_epoch_is_fenced() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t")
+    with refused(ErrorCode.fenced_member_epoch):
+        h.beat("a", 2)
+    h.beat("a", 1, topics=("u",), owned={})
+    h.beat("a", 2, topics=("t",), owned={})
+    with refused(ErrorCode.fenced_member_epoch):
+        h.beat("a", 1, owned={})
+
+
+def test_unknown_groups_and_members_are_refused() -> None:
+    h = Harness(t=1)
+    for epoch in (1, LEAVE_EPOCH):
+        with refused(ErrorCode.group_id_not_found):
+            h.beat("a", epoch)
+    h.enter("a", "t")
+    for epoch in (1, LEAVE_EPOCH):
+        with refused(ErrorCode.unknown_member_id):
+            h.beat("b", epoch)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"group": ""},
+        {"instance_id": ""},
+        {"rebalance_timeout_ms": -1},
+        {"owned": None},
+        {"owned": partitions(t=[0])},
+        {"topics": None},
+    ],
+)
+def test_a_join_must_say_everything(wrong: dict[str, object]) -> None:
+    h = Harness(t=1)
+    with refused(ErrorCode.invalid_request):
+        h.enter("a", "t", **wrong)
+    assert h.records == []
+
+
+def test_requests_that_make_no_sense_are_refused() -> None:
+    h = Harness(t=1)
+    with refused(ErrorCode.invalid_request):
+        h.beat("a", -3)
+    with refused(ErrorCode.invalid_request):
+        h.beat("", 1)
+    with refused(ErrorCode.invalid_request):
+        h.beat("a", LEAVE_STATIC_EPOCH)
+    with refused(ErrorCode.unsupported_assignor):
+        h.enter("a", "t", server_assignor="lucky")
+
+
+def test_a_full_group_refuses_new_members_and_keeps_its_own() -> None:
+    h = Harness(GroupSettings(consumer_size_max=1), t=1)
+    h.enter("a", "t")
+    with refused(ErrorCode.group_max_size_reached):
+        h.enter("b", "t")
+    assert h.beat("a", 1).member_epoch == 1
+
+
+def test_a_changed_subscription_makes_a_new_epoch() -> None:
+    h = Harness(t=1, u=1)
+    h.enter("a", "t")
+    answer = h.beat("a", 1, topics=("u",), owned=partitions(t=[0]))
+    assert (h.consumer().epoch, answer.assignment) == (2, {})
+    assert h.beat("a", 1, owned={}).assignment == partitions(u=[0])
+    h.beat("a", 2, topics=("u",), owned=partitions(u=[0]))
+    assert h.consumer().epoch == 2
+
+
+def test_a_topic_that_does_not_exist_yet_is_assigned_when_it_does() -> None:
+    h = Harness()
+    assert h.enter("a", "t").assignment == {}
+    h.topics.set("t", 2)
+    answer = h.beat("a", 1)
+    assert (answer.member_epoch, answer.assignment) == (2, partitions(t=[0, 1]))
+
+
+def test_new_partitions_are_assigned_and_those_of_a_deleted_topic_taken_away() -> None:
+    h = Harness(t=1, u=1)
+    h.enter("a", "t", "u")
+    h.topics.set("t", 2)
+    assert h.beat("a", 1).assignment == partitions(t=[0, 1], u=[0])
+    h.topics.delete("u")
+    assert h.beat("a", 2, owned=partitions(t=[0, 1], u=[0])).assignment == partitions(t=[0, 1])
+
+
+def test_other_topics_do_not_disturb_a_group() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t")
+    h.topics.set("other", 5)
+    assert h.beat("a", 1).member_epoch == 1
+
+
+def test_topics_that_changed_during_a_failover_are_noticed() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t")
+    h.topics.counts["t"] = 3
+    h.fail_over()
+    assert h.beat("a", 1).assignment == partitions(t=[0, 1, 2])
+
+
+def test_a_failover_alone_changes_nothing() -> None:
+    h = Harness(t=3)
+    h.enter("a", "t")
+    written = len(h.records)
+    h.fail_over()
+    assert h.beat("a", 1).assignment is None
+    assert len(h.records) == written
+
+
+def test_after_a_failover_members_have_a_whole_session_and_a_whole_time_to_let_go() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t", rebalance_timeout_ms=30_000)
+    h.enter("b", "t")
+    h.beat("a", 1, owned=partitions(t=[0, 1]))
+    h.advance(29_000)
+    h.fail_over()
+    h.advance(29_999)
+    h.beat("a", 1)
+    h.advance(1)
+    with refused(ErrorCode.unknown_member_id):
+        h.beat("a", 1)
+
+
+def test_a_regular_expression_subscribes_to_the_topics_that_match() -> None:
+    h = Harness(orders_eu=1, orders_us=1, other=1)
+    answer = h.beat("a", JOIN_EPOCH, regex="orders_.*", owned={}, rebalance_timeout_ms=1_000)
+    assert answer.assignment == partitions(orders_eu=[0], orders_us=[0])
+    h.topics.set("orders_asia", 1)
+    assert h.beat("a", 1).assignment == partitions(orders_eu=[0], orders_us=[0], orders_asia=[0])
+
+
+def test_names_and_a_regular_expression_add_up() -> None:
+    h = Harness(a=1, b=1, c=1)
+    answer = h.beat("m", JOIN_EPOCH, regex="b|d", topics=("a",), owned={}, rebalance_timeout_ms=1_000)
+    assert answer.assignment == partitions(a=[0], b=[0])
+
+
+def test_an_invalid_regular_expression_is_refused_and_changes_nothing() -> None:
+    h = Harness(a=1)
+    with refused(ErrorCode.invalid_regular_expression):
+        h.beat("m", JOIN_EPOCH, regex="(", owned={}, rebalance_timeout_ms=1_000)
+    assert h.records == []
+
+
+def test_a_regular_expression_that_nobody_uses_is_forgotten() -> None:
+    h = Harness(a=1)
+    h.beat("m", JOIN_EPOCH, regex="a", owned={}, rebalance_timeout_ms=1_000)
+    h.beat("n", JOIN_EPOCH, regex="a", owned={}, rebalance_timeout_ms=1_000)
+    h.beat("m", LEAVE_EPOCH)
+    assert list(h.consumer().regexes) == ["a"]
+    h.beat("n", 2, regex="b", owned={})
+    assert (RegexKey(GROUP, "a"), None) in h.records
+    h.beat("n", 4, regex="", topics=("a",), owned={})
+    assert h.consumer().regexes == {}
+
+
+def test_the_assignor_is_the_one_that_most_members_ask_for() -> None:
+    h = Harness(t=3, u=3)
+    h.enter("a", "t", "u", server_assignor="range")
+    h.enter("b", "t", "u")
+    target = h.consumer().target
+    assert target["a"] == partitions(t=[0, 1], u=[0, 1])
+    assert target["b"] == partitions(t=[2], u=[2])
+
+
+def test_settings_of_one_group_win_over_the_brokers() -> None:
+    h = Harness(t=1)
+    h.coordinator._core.timing_of = lambda group: h.settings.consumer_timing._replace(heartbeat_interval_ms=7)
+    assert h.enter("a", "t").heartbeat_interval_ms == 7
+
+
+def test_a_static_member_that_restarts_takes_over_what_it_had() -> None:
+    h = Harness(t=2)
+    h.enter("a", "t", instance_id="one")
+    h.enter("b", "t", instance_id="two")
+    h.beat("a", 1, owned=partitions(t=[0, 1]), instance_id="one")
+    h.beat("a", 1, owned=partitions(t=[0]), instance_id="one")
+    h.beat("b", 2, instance_id="two")
+    assert h.beat("b", LEAVE_STATIC_EPOCH, instance_id="two").member_epoch == LEAVE_STATIC_EPOCH
+    answer = h.enter("c", "t", instance_id="two")
+    assert (answer.member_epoch, answer.assignment) == (2, partitions(t=[1]))
+    assert h.consumer().epoch == 2
+    with refused(ErrorCode.fenced_instance_id):
+        h.beat("b", 2, instance_id="two")
+
+
+def test_a_static_member_that_does_not_come_back_is_removed_after_its_session() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t", instance_id="one")
+    h.beat("a", LEAVE_STATIC_EPOCH, instance_id="one")
+    h.enter("b", "t")
+    h.advance(44_999)
+    h.beat("b", 2)
+    assert "a" in h.consumer().members
+    h.advance(1)
+    assert h.beat("b", 2).assignment == partitions(t=[0])
+
+
+def test_an_instance_id_that_is_in_use_cannot_be_taken() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t", instance_id="one")
+    with refused(ErrorCode.unreleased_instance_id):
+        h.enter("b", "t", instance_id="one")
+    with refused(ErrorCode.unknown_member_id):
+        h.beat("b", 1, instance_id="two")
+
+
+def test_a_static_member_can_leave_for_good() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t", instance_id="one")
+    h.beat("a", LEAVE_EPOCH, instance_id="one")
+    assert h.enter("b", "t", instance_id="one").assignment == partitions(t=[0])
+
+
+def test_an_empty_classic_group_gives_way_and_keeps_its_offsets() -> None:
+    h = Harness(t=1)
+    h.stable_group(1, session_timeout_ms=10_000)
+    h.advance(10_000)
+    h.commit(7)
+    assert h.enter("a", "t").assignment == partitions(t=[0])
+    h.fail_over()
+    assert h.beat("a", 1).member_epoch == 1
+    assert h.coordinator._core.offsets.get(GROUP, "t", 0) is not None
+
+
+def test_an_empty_consumer_group_gives_way_to_a_classic_one() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t")
+    h.beat("a", LEAVE_EPOCH)
+    h.stable_group(1)
+    assert (EpochKey(GROUP), None) in h.records
+    h.fail_over()
+    assert len(h.classic().members) == 1
