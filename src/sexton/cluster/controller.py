@@ -83,9 +83,9 @@ def controller_steps(
     if own is None or own.epoch != broker_epoch or own.status is not BrokerStatus.ACTIVE:
         return [], ControllerMemory()
     if not _is_controller(view, own):
-        return ([] if _has_controller(view, watch, now_ms) else [_claim(view)]), ControllerMemory()
+        return ([] if _has_controller(view, watch) else [_claim(view)]), ControllerMemory()
     others = [row for row in view.live_brokers() if row.broker_id != broker_id]
-    actions: list[Action] = [Fence(lease) for lease in watch.expired(others, now_ms)]
+    actions: list[Action] = [Fence(lease) for lease in watch.expired(others)]
     rebalanced_ms = now_ms if memory.rebalanced_ms is None else memory.rebalanced_ms
     if memory.checked_version != view.version:
         updates = _updates(view, own, _needed_rows(view, settings), "elections and reassignments")
@@ -103,7 +103,7 @@ def _is_controller(view: ClusterView, own: BrokerRow) -> bool:
     return row is not None and (row.broker_id, row.broker_epoch) == (own.broker_id, own.epoch)
 
 
-def _has_controller(view: ClusterView, watch: LeaseWatch, now_ms: int) -> bool:
+def _has_controller(view: ClusterView, watch: LeaseWatch) -> bool:
     """One that shuts down is on its way out: another may take over at once."""
     row = view.controller
     broker = view.broker(row.broker_id) if row is not None else None
@@ -112,7 +112,7 @@ def _has_controller(view: ClusterView, watch: LeaseWatch, now_ms: int) -> bool:
         and broker is not None
         and broker.epoch == row.broker_epoch
         and broker.status in (BrokerStatus.STARTING, BrokerStatus.ACTIVE)
-        and not watch.has_run_out(broker, now_ms)
+        and not watch.has_run_out(broker)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -10,10 +11,13 @@ from sexton.ports.metastore import LEASE_MARGIN, BrokerRow
 Leases = Mapping[int, tuple[int, int]]
 """What `read_leases` returns: broker id to (epoch, renewals_count)."""
 
-BLIND_MS_MAX = 2000
-"""A watcher that has not looked for longer than this starts watching anew. Nobody could renew while the metastore was
-away, and the first watcher to reach it again must not take that for the death of everybody else (nor must one that was
-itself paused). Who lives renews soon after the metastore's return, well before a lease has passed again."""
+BLIND_SHARE = 0.5
+"""A watcher that has not looked for longer than this share of a lease starts watching it anew. Nobody could renew while
+the metastore was away, and the first watcher to reach it again must not take that for the death of everybody else (nor
+must one that was itself paused). Who lives renews soon after the metastore's return, well before a lease has passed."""
+
+LOOKS_MAX = 1000
+"""Remembered looks. A lease spans some dozens; a watcher that looks more often than that sees no lease run out."""
 
 
 class OwnLease:
@@ -57,33 +61,31 @@ class LeaseWatch:
     Safe, because the broker trusted the renewal that made the count what it is from before that renewal was sent, which
     is before we first saw it; and because it is fenced by compare-and-set on that very count."""
 
-    def __init__(self, blind_ms_max: int = BLIND_MS_MAX) -> None:
-        self._blind_ms_max = blind_ms_max
+    def __init__(self) -> None:
+        self._looks_ms: deque[int] = deque(maxlen=LOOKS_MAX)
         self._seen: dict[int, tuple[int, int]] = {}
         self._since_ms: dict[int, int] = {}
-        self._looked_ms: int | None = None
 
     def observe(self, leases: Leases, now_ms: int) -> None:
         """`now_ms` is taken after the answer came."""
-        was_blind = self._looked_ms is None or now_ms - self._looked_ms > self._blind_ms_max
-        self._looked_ms = now_ms
-        for broker_id in sorted(leases):
-            lease = leases[broker_id]
-            if was_blind or self._seen.get(broker_id) != lease:
-                self._since_ms[broker_id] = now_ms
+        self._looks_ms.append(now_ms)
+        self._since_ms = {
+            broker_id: self._since_ms[broker_id] if self._seen.get(broker_id) == lease else now_ms
+            for broker_id, lease in leases.items()
+        }
         self._seen = dict(leases)
-        self._since_ms = {broker_id: since for broker_id, since in self._since_ms.items() if broker_id in leases}
 
-    def has_run_out(self, row: BrokerRow, now_ms: int) -> bool:
+    def has_run_out(self, row: BrokerRow) -> bool:
+        """As of the last look: what has happened since is unknown."""
         seen = self._seen.get(row.broker_id)
         if seen is None or seen[0] != row.epoch or not row.is_live:
             return False
-        assert self._looked_ms is not None
-        # Only time until the last look counts: what has happened since is unknown.
-        stood_still_ms = min(now_ms, self._looked_ms) - self._since_ms[row.broker_id]
-        return stood_still_ms > row.lease_ms * LEASE_MARGIN
+        started_ms = former_ms = max(self._since_ms[row.broker_id], self._looks_ms[0])
+        for look_ms in self._looks_ms:
+            if look_ms - former_ms > row.lease_ms * BLIND_SHARE:
+                started_ms = look_ms
+            former_ms = max(former_ms, look_ms)
+        return former_ms - started_ms > row.lease_ms * LEASE_MARGIN
 
-    def expired(self, brokers: Iterable[BrokerRow], now_ms: int) -> list[ExpiredLease]:
-        return [
-            ExpiredLease(row.broker_id, *self._seen[row.broker_id]) for row in brokers if self.has_run_out(row, now_ms)
-        ]
+    def expired(self, brokers: Iterable[BrokerRow]) -> list[ExpiredLease]:
+        return [ExpiredLease(row.broker_id, *self._seen[row.broker_id]) for row in brokers if self.has_run_out(row)]
