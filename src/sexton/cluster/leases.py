@@ -80,6 +80,8 @@ class LeaseWatch:
         seen = self._seen.get(row.broker_id)
         if seen is None or seen[0] != row.epoch or not row.is_live:
             return False
+        if self._looks_ms[-1] - self._since_ms[row.broker_id] <= row.lease_ms * LEASE_MARGIN:
+            return False
         started_ms = former_ms = max(self._since_ms[row.broker_id], self._looks_ms[0])
         for look_ms in self._looks_ms:
             if look_ms - former_ms > row.lease_ms * BLIND_SHARE:
