@@ -257,6 +257,19 @@ async def _take(replica: Replica, news: News) -> None:
         await log.replace_epochs(news.history)
     for part in news.records:
         assert isinstance(part, memoryview)
+        if log.start_offset == log.end_offset:
+            await _make_room(replica, part)
         log.append_as_follower(part)
     replica.take_high_watermark(news.high_watermark)
     await replica.advance_start(news.log_start_offset)
+
+
+async def _make_room(replica: Replica, records: memoryview) -> None:
+    """The leader's log may start in the middle of a batch (DeleteRecords). An empty copy then begins with that batch,
+    as in Kafka; the log start moves to where it was when it has been taken."""
+    log = replica.log
+    base_offset = int.from_bytes(records[:8], "big")
+    if base_offset < log.end_offset:
+        entries = log.epochs.entries
+        await replica.restart_log(base_offset)
+        await log.replace_epochs(entries)
