@@ -6,13 +6,14 @@ here: offset, epoch, checksum. Whatever happens later,
 - no replica may hold anything else at those offsets below its own high watermark (rules 2 and 4),
 - every in-sync replica of the partition, by the metastore's own row, running or not, must hold it on its disk (rule 1):
   also when the machine has just lost power, which is how an acknowledgement before the flush is found,
-- and no high watermark moves back while a process lives (rule 7).
+- and no high watermark moves back while a process lives and its replica is the same incarnation (rule 7).
 
 Log starts are the exception: what was deleted on request may be gone.
 """
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 
 from sexton.broker.broker import Broker
@@ -63,21 +64,22 @@ class Judge:
         self._history = history
         self._trace = trace
         self._ledgers: dict[Key, Ledger] = {}
-        self._watermarks: dict[tuple[str, Key], int] = {}
+        self._watermarks: dict[tuple[str, Key, uuid.UUID | None], int] = {}
         self._verified: dict[tuple[str, Key], _Verified] = {}
         self.sweeps_count = 0
 
     # Every few callbacks: what brokers believe
 
     def look(self) -> None:
-        """High watermarks: traced, and never back within a process (rule 7)."""
+        """High watermarks: traced, and never back (rule 7). After a restart they may be as old as their checkpoint."""
         for node in self._cluster.nodes.values():
             for replica in replicas_of(node.broker):
                 self._look_at(node, replica)
 
     def _look_at(self, node: Node, replica: Replica) -> None:
         assert node.process is not None
-        place = (node.process.name, (replica.topic_id, replica.partition))
+        incarnation = replica.row.incarnations.get(node.broker_id)
+        place = (node.process.name, (replica.topic_id, replica.partition), incarnation)
         hw = replica.high_watermark
         before = self._watermarks.get(place)
         if before == hw:

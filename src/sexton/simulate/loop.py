@@ -300,10 +300,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if self._now_ns >= self._next_garbage_ns:
                 self._next_garbage_ns += GARBAGE_INTERVAL_NS
                 gc.collect()
-        now_ns = self._now_ns
+        self._take_due()
+
+    def _take_due(self) -> None:
+        timers, now_ns = self._timers, self._now_ns
         while timers and timers[0][0] <= now_ns:
             _, _, handle, process = heapq.heappop(timers)
-            if not handle.cancelled():
+            if not handle._cancelled:
                 self._enqueue(process, handle)
 
     def _run_ready(self) -> None:
@@ -318,10 +321,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             instant_count += self._run_turn(process)
             if instant_count > CALLBACKS_PER_INSTANT_MAX:
                 raise SimulationFailure(
-                    "livelock", f"{instant_count} callbacks without time moving on, the last of {process.name}"
+                    "livelock",
+                    f"{instant_count} callbacks without time moving on, the next of {process.name}: "
+                    f"{', '.join(_described(handle) for handle in list(process.ready)[:5])}",
                 )
             if self.failures:
                 self._stopping = True
+            self._take_due()
 
     def _run_turn(self, process: Process) -> int:
         """One round of a process: what is ready now, not what that makes ready."""
@@ -404,6 +410,18 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 def new_loop(rng: random.Random) -> SimulatedLoop:
     """What sockets, pipes and signals would need is left out: asking for it raises NotImplementedError."""
     return SimulatedLoop(rng)  # type: ignore[abstract]
+
+
+def _described(handle: asyncio.Handle) -> str:
+    callback: Any = handle._callback  # type: ignore[attr-defined]
+    task = getattr(callback, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        inner: Any = task.get_coro()
+        while getattr(inner, "cr_await", None) is not None and hasattr(inner.cr_await, "cr_frame"):
+            inner = inner.cr_await
+        frame = getattr(inner, "cr_frame", None)
+        return f"{task.get_name()} at {frame.f_code.co_qualname}:{frame.f_lineno}" if frame else task.get_name()
+    return str(getattr(callback, "__qualname__", callback))
 
 
 def _abandon(task: asyncio.Task[Any]) -> None:

@@ -134,9 +134,9 @@ def _writers(rng: random.Random, topics: tuple[TopicPlan, ...]) -> list[WriterPl
                 tuple(rng.sample(places, rng.randint(1, len(places)))),
                 1 if kind == "one" else ACKS_ALL,
                 kind == "idempotent",
-                rng.choice((20, 100, 400)),
-                rng.choice((1, 5, 30)),
-                rng.choice((5, 100, 2_000)),
+                rng.choice((30, 150, 600)),
+                rng.choice((1, 3, 10)),
+                rng.choice((5, 100, 1_000)),
                 rng.choice((1, 1, 3, 5)),
             )
         )
