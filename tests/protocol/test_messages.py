@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import struct
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from kio.serial import entity_writer
 
+from sexton.protocol import skimmer as skimmer_module
 from sexton.protocol.encoder import encoder, plain
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import (
@@ -27,7 +29,7 @@ from sexton.protocol.messages import (
 )
 from tests.protocol.random_entities import every_api_and_version, random_entity
 
-API_VERSIONS, METADATA, CREATE_TOPICS, HEARTBEAT = 18, 3, 19, 12
+PRODUCE, API_VERSIONS, METADATA, CREATE_TOPICS, HEARTBEAT = 0, 18, 3, 19, 12
 
 
 def by_kio(entity: Any) -> bytes:
@@ -123,6 +125,39 @@ def test_null_where_the_schema_allows_none_is_refused() -> None:
     broken[position] = 0
     with pytest.raises(MalformedMessageError, match="topics must not be null"):
         decode_request(CREATE_TOPICS, 7, memoryview(broken), position)
+
+
+@pytest.mark.parametrize("claim", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\x7f"])
+def test_no_claim_about_a_size_is_believed_before_it_is_checked(claim: bytes) -> None:
+    """kio's parser would ask for the memory at once, and the process would be gone."""
+    rng = random.Random(5)
+    for api_key, version in every_api_and_version():
+        request = random_entity(rng, request_type(api_key, version))
+        empty: dict[str, Any] = {}
+        for values in (empty, plain(request)):
+            frame = encode_request(api_key, version, 1, None, values)[4:]
+            start = decode_request_header(memoryview(frame)).position
+            for position in range(start, min(len(frame), start + 60)):
+                for behind in (position, position + 1, position + len(claim)):
+                    broken = memoryview(frame[:position] + claim + frame[behind:])
+                    with contextlib.suppress(MalformedMessageError):
+                        decode_request(api_key, version, broken, start)
+
+
+def test_array_that_claims_more_items_than_fit_is_refused_by_name() -> None:
+    frame = bytearray(encode_request(PRODUCE, 3, 1, None, {"topic_data": [{"name": "t"}]})[4:])
+    position = decode_request_header(memoryview(frame)).position + 2 + 2 + 4
+    frame[position : position + 4] = struct.pack(">i", 3)
+    with pytest.raises(MalformedMessageError, match="topic_data claims 3 items, for which there is no room"):
+        decode_request(PRODUCE, 3, memoryview(frame), decode_request_header(memoryview(frame)).position)
+
+
+def test_walk_over_a_message_ends_at_its_end() -> None:
+    rng = random.Random(6)
+    for api_key, version in every_api_and_version():
+        for kind in (request_type(api_key, version), response_type(api_key, version)):
+            content = memoryview(by_us(random_entity(rng, kind)))
+            assert skimmer_module._walk(kind)(content, 0) == len(content)
 
 
 @pytest.mark.parametrize(

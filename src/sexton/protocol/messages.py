@@ -1,8 +1,8 @@
 """Kafka's messages to and from bytes, for every API and version that kio knows.
 
-Requests and answers come out of kio's native parser as kio's frozen entities. Those that go in are nested mappings with
-kio's field names (see `encoder.py` for what they may hold). Schema modules are imported when an API and version is
-first used: there are hundreds, and a broker must be ready within two seconds.
+Requests and answers come out of kio's native parser as kio's frozen entities. Those that go in are nested mappings
+with kio's field names (see `encoder.py` for what they may hold). Schema modules are imported when an API and version
+is first used: there are hundreds, and a broker must be ready within two seconds.
 
 On the wire a message is `size, header, body`. What is encoded here includes the size; what is decoded here no longer
 has it (`frames.py` cuts it off).
@@ -20,7 +20,8 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
 from kio.static.constants import EntityType
 
-from sexton.protocol.encoder import Encode, Values, encoder, shapes, write_varint
+from sexton.protocol.encoder import Encode, Values, encoder, shapes
+from sexton.protocol.skimmer import read_varint, skimmer
 
 FIRST_PRIVATE_API_KEY = 30_000
 """Messages between Sexton's own brokers. Never advertised, unknown to kio; their header is the one without tags."""
@@ -112,29 +113,16 @@ def _skip_tags(view: memoryview, position: int) -> int:
     try:
         if view[position] == 0:
             return position + 1
-        count, position = _read_varint(view, position)
+        count, position = read_varint(view, position)
         for _ in range(count):
-            _, position = _read_varint(view, position)
-            size, position = _read_varint(view, position)
+            _, position = read_varint(view, position)
+            size, position = read_varint(view, position)
             position += size
             if position > len(view):
                 raise IndexError
     except IndexError:
         raise MalformedMessageError("the header goes past the end of the message") from None
     return position
-
-
-def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = view[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise MalformedMessageError("a variable-length number takes more than five bytes")
 
 
 @cache
@@ -151,14 +139,17 @@ def response_reader(api_key: int, version: int) -> Callable[[memoryview, int], A
 def _reader(entity: Any) -> Callable[[memoryview, int], Any]:
     read = entity_reader(entity)
     check = _null_check(entity)
+    skim = skimmer(entity)
 
     def decode(view: memoryview, position: int) -> Any:
         try:
+            if skim is not None:
+                skim(view, position)
             # kio takes only views that promise not to change.
             body, _ = read(view if view.readonly else view.toreadonly(), position)
         except Exception as error:
-            # kio raises several kinds (its own, ValueError, OverflowError); all mean the same.
-            raise MalformedMessageError(f"{entity.__name__}: {error}") from error
+            # Several kinds (kio's own, ValueError, OverflowError, IndexError); all mean the same.
+            raise MalformedMessageError(f"{entity.__name__}: {str(error) or 'it ends too early'}") from error
         if check is not None:
             check(body)
         return body
@@ -289,5 +280,4 @@ __all__ = [
     "response_header",
     "response_reader",
     "response_type",
-    "write_varint",
 ]

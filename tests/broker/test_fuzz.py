@@ -1,0 +1,102 @@
+"""Whatever bytes a client sends, the broker stays up, says so in one line at most, and serves the next client.
+
+A fixed number of streams by default. SEXTON_FUZZ_SECONDS runs as many as fit, from a random seed; SEXTON_FUZZ_SEED
+repeats one stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sexton.broker import api
+from sexton.broker.request import Request
+from tests.broker.fakes import Client, FakeBroker
+from tests.broker.fuzzing import hostile_stream
+from tests.protocol.random_entities import every_api_and_version
+
+STREAMS_COUNT = 4000
+API_VERSIONS = 18
+WITH_THEIR_OWN_HANDLER = frozenset({0, 1, 2, 18, 22, 23})
+"""The fakes can serve these. For the others the request is read and answered with defaults."""
+
+
+def seeds() -> Iterator[int]:
+    chosen = os.environ.get("SEXTON_FUZZ_SEED")
+    if chosen is not None:
+        yield int(chosen)
+        return
+    seconds = os.environ.get("SEXTON_FUZZ_SECONDS")
+    if seconds is None:
+        yield from range(STREAMS_COUNT)
+        return
+    first = random.SystemRandom().randrange(2**48)
+    end = time.monotonic() + float(seconds)
+    while time.monotonic() < end:
+        yield first
+        first += 1
+
+
+class Defaults:
+    def __init__(self, api_key: int, versions: tuple[int, int]) -> None:
+        self.API_KEY = api_key
+        self.VERSIONS = versions
+
+    def handle(self, broker: object, request: Request) -> dict[str, Any]:
+        repr(request.body)
+        return {}
+
+
+@pytest.fixture
+def _every_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions: dict[int, list[int]] = {}
+    for api_key, version in every_api_and_version():
+        versions.setdefault(api_key, []).append(version)
+    real = api.modules()
+    table = {
+        key: real[key] if key in WITH_THEIR_OWN_HANDLER else Defaults(key, (min(numbers), max(numbers)))
+        for key, numbers in versions.items()
+    }
+    monkeypatch.setattr(api, "modules", lambda: table)
+
+
+@pytest.mark.usefixtures("_every_api")
+def test_no_stream_of_bytes_brings_the_broker_down(caplog: pytest.LogCaptureFixture) -> None:
+    apis = list(every_api_and_version())
+    apis += [one for one in apis if one[0] in WITH_THEIR_OWN_HANDLER] * 8
+
+    async def one(seed: int) -> None:
+        rng = random.Random(seed)
+        broker = FakeBroker(queued_max_request_bytes=1 << 20)
+        hostile, honest = Client(broker), Client(broker, "honest:1")
+        stream = hostile_stream(rng, apis)
+        cuts = sorted(rng.randint(0, len(stream)) for _ in range(rng.randint(0, 4)))
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            if not hostile.connection.is_closed and not hostile.connection.is_paused:
+                hostile.feed(stream[start:end])
+            for _ in range(3):
+                await asyncio.sleep(0)
+        answer = await honest.call(API_VERSIONS, 0, {})
+        assert answer.api_keys
+        await broker.dispatch.stop()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert broker.dispatch.budget.held_bytes == 0
+        assert not broker.dispatch.budget.has_waiting
+
+    with caplog.at_level(logging.WARNING):
+        for seed in seeds():
+            try:
+                asyncio.run(one(seed))
+            except BaseException as error:
+                raise AssertionError(f"repeat with SEXTON_FUZZ_SEED={seed}") from error
+            unexpected = [record for record in caplog.records if record.exc_info or record.name == "asyncio"]
+            assert not unexpected, f"repeat with SEXTON_FUZZ_SEED={seed}: {unexpected[0].exc_info}"
+            caplog.clear()
