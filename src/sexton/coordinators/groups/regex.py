@@ -186,6 +186,8 @@ class _Parser:
                 quoted = self.text[self.at :] if end < 0 else self.text[self.at : end]
                 self.at += len(quoted) + (2 if end >= 0 else 0)
                 sequence.parts += [_Char(_literal(char, self.ignore_case)) for char in quoted]
+                if quoted:  # what follows repeats the last character alone
+                    sequence.parts.append(self.repetition(sequence.parts.pop()))
             else:
                 node = self.atom()
                 if node is not None:

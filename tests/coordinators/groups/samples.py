@@ -1,0 +1,124 @@
+"""One record of each kind, with every optional part filled in once and left out once."""
+
+from __future__ import annotations
+
+import uuid
+
+from sexton.coordinators.groups import records as r
+
+T1 = uuid.UUID("4a5b0000-0000-0000-0000-000000000001")
+T2 = uuid.UUID("4a5b0000-0000-0000-0000-000000000002")
+STARTED = {T1: frozenset({0, 2}), T2: frozenset({1})}
+CLASSIC = r.ClassicProtocols(30_000, (("range", b"\0\1"), ("sticky", b"")))
+
+RECORDS: list[r.Record] = [
+    (r.OffsetKey("g", "t", 3), r.OffsetValue(42, "note ü", 1_700_000_000_000, 5)),
+    (r.OffsetKey("g", "t", 4), r.OffsetValue(43, "", 1_700_000_000_001, -1, 1_700_000_009_000)),
+    (r.OffsetKey("g", "gone", 0), None),
+    (
+        r.ClassicGroupKey("classic"),
+        r.ClassicGroupValue(
+            "consumer",
+            7,
+            "range",
+            "m1",
+            1_700_000_000_000,
+            (
+                r.ClassicMemberValue("m1", "i1", "app", "/10.0.0.1", 60_000, 10_000, b"sub", b"ass"),
+                r.ClassicMemberValue("m2", None, "app", "/10.0.0.2", 60_000, 10_000, b"", b""),
+            ),
+        ),
+    ),
+    (r.ClassicGroupKey("empty"), r.ClassicGroupValue("", 0, None, None, -1, ())),
+    (r.ClassicGroupKey("gone"), None),
+    (r.EpochKey("g"), r.EpochValue(3, -12345678901)),
+    (r.EpochKey("h"), r.EpochValue(4)),
+    (
+        r.MemberKey("g", "m"),
+        r.MemberValue("i", "rack", "app", "/10.0.0.1", ("a", "b"), "a.*", 60_000, "range", CLASSIC),
+    ),
+    (r.MemberKey("g", "n"), r.MemberValue(None, None, "app", "/10.0.0.1", (), None, -1, None)),
+    (r.TargetEpochKey("g"), r.TargetEpochValue(3)),
+    (r.TargetKey("g", "m"), r.TargetValue(STARTED)),
+    (r.TargetKey("g", "n"), r.TargetValue({})),
+    (r.CurrentKey("g", "m"), r.CurrentValue(3, 2, r.MemberState.UNREVOKED_PARTITIONS, STARTED, {T2: frozenset({0})})),
+    (r.CurrentKey("g", "n"), None),
+    (r.RegexKey("g", "a.*"), r.RegexValue(("a", "ab"), 9, 1_700_000_000_000)),
+]
+
+T1_SHOWN = "SlsAAAAAAAAAAAAAAAAAAQ"
+T2_SHOWN = "SlsAAAAAAAAAAAAAAAAAAg"
+STARTED_SHOWN = [{"topicId": T1_SHOWN, "partitions": [0, 2]}, {"topicId": T2_SHOWN, "partitions": [1]}]
+_APP = {"clientId": "app", "clientHost": "/10.0.0.1"}
+_TIMES = {"rebalanceTimeout": 60000, "sessionTimeout": 10000}
+
+SHOWN: list[dict[str, object] | None] = [
+    {"offset": 42, "leaderEpoch": 5, "metadata": "note ü", "commitTimestamp": 1700000000000},
+    {"offset": 43, "metadata": "", "commitTimestamp": 1700000000001, "expireTimestamp": 1700000009000},
+    None,
+    {
+        "protocolType": "consumer",
+        "generation": 7,
+        "protocol": "range",
+        "leader": "m1",
+        "currentStateTimestamp": 1700000000000,
+        "members": [
+            {"memberId": "m1", "groupInstanceId": "i1", "subscription": "c3Vi", "assignment": "YXNz", **_APP, **_TIMES},
+            {
+                "memberId": "m2",
+                "groupInstanceId": None,
+                "clientId": "app",
+                "clientHost": "/10.0.0.2",
+                "subscription": "",
+                "assignment": "",
+                **_TIMES,
+            },
+        ],
+    },
+    {
+        "protocolType": "",
+        "generation": 0,
+        "protocol": None,
+        "leader": None,
+        "currentStateTimestamp": -1,
+        "members": [],
+    },
+    None,
+    {"epoch": 3, "metadataHash": -12345678901},
+    {"epoch": 4},
+    {
+        "instanceId": "i",
+        "rackId": "rack",
+        "subscribedTopicNames": ["a", "b"],
+        "subscribedTopicRegex": "a.*",
+        "rebalanceTimeoutMs": 60000,
+        "serverAssignor": "range",
+        "classicMemberMetadata": {
+            "sessionTimeoutMs": 30000,
+            "supportedProtocols": [{"name": "range", "metadata": "AAE="}, {"name": "sticky", "metadata": ""}],
+        },
+        **_APP,
+    },
+    {
+        "instanceId": None,
+        "rackId": None,
+        "subscribedTopicNames": [],
+        "subscribedTopicRegex": None,
+        "rebalanceTimeoutMs": -1,
+        "serverAssignor": None,
+        **_APP,
+    },
+    {"assignmentEpoch": 3},
+    {"topicPartitions": STARTED_SHOWN},
+    {"topicPartitions": []},
+    {
+        "memberEpoch": 3,
+        "previousMemberEpoch": 2,
+        "state": 1,
+        "assignedPartitions": STARTED_SHOWN,
+        "partitionsPendingRevocation": [{"topicId": T2_SHOWN, "partitions": [0]}],
+    },
+    None,
+    {"topics": ["a", "ab"], "version": 9, "timestamp": 1700000000000},
+]
+"""The values, as Kafka's dump tool is to show them."""

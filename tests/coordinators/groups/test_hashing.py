@@ -1,0 +1,19 @@
+"""Where a group is kept: Java's hash, Kafka's absolute value."""
+
+from __future__ import annotations
+
+from sexton.coordinators.groups.hashing import java_hash, partition_for
+
+
+def test_it_is_javas_string_hash() -> None:
+    known = {"": 0, "a": 97, "hello": 99162322, "polygenelubricants": -(2**31)}
+    assert {text: java_hash(text) for text in known} == known
+
+
+def test_characters_beyond_16_bits_count_as_two() -> None:
+    assert java_hash("\U0001f600") == 0xD83D * 31 + 0xDE00
+
+
+def test_the_number_without_a_positive_counterpart_is_zero() -> None:
+    assert partition_for("polygenelubricants", 50) == 0
+    assert partition_for("hello", 50) == 99162322 % 50
