@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sexton.adapters.metastore import MetastoreUrlError, open_metastore, reading, schema
+from sexton.adapters.metastore import MetastoreUrlError, open_metastore, reading, schema, sqlite_url
 from sexton.errors import UnsupportedFormatError
 from sexton.ports.metastore import MetastoreUnavailableError
 from tests.adapters.metastore.conftest import Opener
@@ -125,6 +125,15 @@ async def test_a_file_that_may_only_be_read_is_unavailable_for_changes(tmp_path:
         await read_only.renew_lease(1, row.epoch)
     await read_only.close()
     await store.close()
+
+
+async def test_any_path_can_be_told_as_an_address(tmp_path: Path) -> None:
+    folder = tmp_path / "50% of what? #1 ä"
+    folder.mkdir()
+    store = open_metastore(sqlite_url(f"{folder}/metastore.db"))
+    await store.open_cluster(CLUSTER)
+    await store.close()
+    assert (folder / "metastore.db").exists()
 
 
 async def test_a_closed_metastore_answers_no_more(tmp_path: Path) -> None:

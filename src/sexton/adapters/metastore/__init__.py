@@ -15,12 +15,12 @@ standby): brokers act on what was committed.
 
 from __future__ import annotations
 
-from sexton.adapters.metastore.databases import IN_MEMORY, MetastoreUrlError
+from sexton.adapters.metastore.databases import IN_MEMORY, MetastoreUrlError, sqlite_url
 from sexton.adapters.metastore.inprocess import InProcessMetastore
 from sexton.adapters.metastore.threaded import ThreadedMetastore
 from sexton.ports.metastore import Metastore
 
-__all__ = ["TIMEOUT_MS", "InProcessMetastore", "MetastoreUrlError", "open_metastore"]
+__all__ = ["TIMEOUT_MS", "InProcessMetastore", "MetastoreUrlError", "open_metastore", "sqlite_url"]
 
 TIMEOUT_MS = 3000
 """How long one call may take. Well below a lease, so that a renewal that hangs can be tried again in time."""

@@ -100,6 +100,11 @@ class Database:
         return MetastoreUnavailableError(what, self.place, self.remedy)
 
 
+def sqlite_url(path: str) -> str:
+    """Of a file, whatever characters its path has."""
+    return URL.create("sqlite", database=path).render_as_string()
+
+
 def _parse(text: str) -> URL:
     remedy = "Use sqlite:///path/to/file or postgresql://user:password@host:port/database"
     try:

@@ -113,6 +113,8 @@ class Worker:
                     raise
                 if failure is Failure.CONFLICT and conflicts_count < CONFLICTS_MAX and not _is_late(deadline_s):
                     conflicts_count += 1
+                    if session is not None and session.outcome_is_unknown:
+                        self._drop_connection()  # a COMMIT that met a conflict: its transaction may still be open
                     time.sleep(random.uniform(0.5, 1) * CONFLICT_PAUSE_MS / 1000 * 2**conflicts_count)
                     continue
                 is_unknown = session is not None and session.outcome_is_unknown
