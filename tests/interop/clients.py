@@ -106,6 +106,7 @@ CLIENTS: Final = (
         ("aiokafka==0.8.1", "kafka-python==2.0.2", *CODEC_LIBRARIES),
         {"delete_records": "since 0.10", "static": "since 0.9"},
     ),
+    Client("kcat", "1.7.1", ("kcat",)),
     Client("Java client", "4.3.0", JAVA, kafka_jars="4.3.0"),
     Client("Java client", "3.9.2", JAVA, kafka_jars="3.9.2"),
     Client("Java client", "2.8.2", JAVA, kafka_jars="2.8.2", cannot={"kip848": "since 3.7"}),
@@ -124,6 +125,8 @@ CLIENTS: Final = (
         },
         broker_before_4=True,
     ),
+    Client("Java tools", "4.3.0", ("java_tools",), kafka_jars="4.3.0"),
+    Client("Java tools", "2.8.2", ("java_tools",), kafka_jars="2.8.2"),
 )
 
 

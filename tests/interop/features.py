@@ -41,5 +41,17 @@ FEATURES: Final[dict[str, str]] = {
     "existing_topic": "a topic that exists already, and one with settings that make no sense",
     "too_large": "a message that is too large",
     "keyless_compacted": "a record without a key in a compacted topic",
+    # Kafka's command line tools.
+    "tool_topics": "TopicCommand: create, describe, alter, list, delete",
+    "tool_console": "ConsoleProducer and ConsoleConsumer",
+    "tool_groups": "ConsumerGroupCommand: list, describe, reset offsets, delete",
+    "tool_configs": "ConfigCommand: topics and brokers",
+    "tool_performance": "ProducerPerformance and ConsumerPerformance",
+    "tool_reassign": "ReassignPartitionsCommand: execute, verify",
+    "tool_election": "LeaderElectionCommand: preferred leaders",
+    "tool_offsets": "GetOffsetShell",
+    "tool_dirs": "LogDirsCommand",
+    "tool_delete_records": "DeleteRecordsCommand",
+    "tool_versions": "BrokerApiVersionsCommand",
 }
 """Key to what a reader is told. A scenario of that key in each client's module shows it."""
