@@ -81,6 +81,9 @@ async def test_a_restart_between_two_calls_goes_unnoticed(server: Postgres) -> N
     server.stop()
     server.start()
     assert await store.read_changes(0) == before
+    server.stop()
+    server.start()
+    await store.renew_lease(1, row.epoch)
     server.kill()
     server.start()
     await store.change_settings(ConfigScope.GROUP, "g", {"a": "1"})

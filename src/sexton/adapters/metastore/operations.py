@@ -111,7 +111,8 @@ def _claim_of(row: BrokerRow | None) -> tuple[int, int, BrokerStatus] | None:
 
 
 def renew_lease(session: Session, broker_id: int, epoch: int) -> None:
-    if session.change(_RENEW, {"id": broker_id, "of_epoch": epoch}).rowcount == 0:
+    """One statement, a transaction by itself. Made twice, because the first answer was lost, it does no harm."""
+    if session.execute(_RENEW, {"id": broker_id, "of_epoch": epoch}).rowcount == 0:
         raise _lease_lost(broker_id)
 
 
@@ -360,7 +361,7 @@ _ALLOCATE = (
 
 
 def allocate_producer_ids(session: Session, count: int) -> int:
-    """If the connection breaks on the way, the ids are lost, which is no harm: there are 2^63 of them."""
+    """If an answer is lost, so are its ids, which is no harm: there are 2^63 of them."""
     if count <= 0:
         raise ValueError(f"{count} is no number of producer ids")
-    return int(session.change(_ALLOCATE, {"how_many": count}).scalar_one()) - count
+    return int(session.execute(_ALLOCATE, {"how_many": count}).scalar_one()) - count

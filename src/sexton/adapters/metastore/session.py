@@ -69,19 +69,12 @@ class Session:
         self._connection = connection
         self.beginnings = beginnings
         self.outcome_is_unknown = False
-        """True while a COMMIT (or a statement that commits by itself) is under way: if the connection breaks then,
-        nobody can tell whether the change was made, and trying again might make it twice."""
+        """True while a COMMIT is under way: if the connection breaks then, nobody can tell whether the change was made,
+        and trying again might make it twice."""
 
     def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[*tuple[Any, ...]]:
         result = self._connection.execute(statement, parameters)
         assert isinstance(result, CursorResult)
-        return result
-
-    def change(self, statement: Executable, parameters: Any = None) -> CursorResult[*tuple[Any, ...]]:
-        """One statement that is a transaction by itself."""
-        self.outcome_is_unknown = True
-        result = self.execute(statement, parameters)
-        self.outcome_is_unknown = False
         return result
 
     @contextmanager

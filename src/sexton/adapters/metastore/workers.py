@@ -120,7 +120,8 @@ class Worker:
                 is_unknown = session is not None and session.outcome_is_unknown
                 self._drop_connection()
                 # A connection that was idle may have died long ago, with the server of that time. A new one tells.
-                if failure is Failure.BROKEN and was_open and not is_second_try and not is_unknown:
+                may_try_again = was_open and not is_second_try and not is_unknown and not self.is_abandoned
+                if failure is Failure.BROKEN and may_try_again:
                     is_second_try = True
                     continue
                 raise self._database.unavailable(error, is_unknown) from error
