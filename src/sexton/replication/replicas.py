@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
-from sexton.cluster.incarnations import is_missing
+from sexton.cluster.incarnations import is_missing, known_incarnation
 from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
 from sexton.errors import NotALogError
@@ -169,6 +169,9 @@ class Replicas:
 
     async def _apply_row(self, row: PartitionRow) -> None:
         replica = self._by_key.get((row.topic_id, row.partition))
+        if replica is not None and _means_another_log(row, replica.row, self._identity()[0]):
+            await self._remove((row.topic_id, row.partition))
+            replica = None
         if replica is None:
             topic = self._view.topic_by_id(row.topic_id)
             if topic is None:
@@ -325,6 +328,13 @@ class Replicas:
         await self.write_high_watermarks()
         for replica in self.all():
             await replica.log.close()
+
+
+def _means_another_log(row: PartitionRow, than: PartitionRow, broker_id: int) -> bool:
+    """Whether this broker was removed and added again since it last looked: then its log is not the new replica's, and
+    the leader waits to hear of an empty one."""
+    before, now = known_incarnation(than, broker_id), known_incarnation(row, broker_id)
+    return row.partition_epoch > than.partition_epoch and None not in (before, now) and before != now
 
 
 def _is_newer_row_of_the_same_reign(row: PartitionRow, than: PartitionRow) -> bool:

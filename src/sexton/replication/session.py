@@ -70,6 +70,10 @@ class FollowerSession:
             return
         try:
             replica = self._leader(held)
+            if request.broker_id not in replica.row.replicas:
+                # It heard of its place before we did. What it says now would be lost, and it is silent once it has
+                # said everything: so it is told to say it again.
+                raise KafkaError(ErrorCode.unknown_leader_epoch, f"broker {request.broker_id} is no replica yet")
         except KafkaError as error:
             self._fail(key, error)
             return
