@@ -243,6 +243,22 @@ def test_partitions_come_page_by_page_in_the_order_of_names() -> None:
     run(scenario())
 
 
+def test_lists_that_java_s_client_reads_are_never_null() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("a", (1, 2))
+        answer = await broker.ask(describe_topic_partitions, topics=[], response_partition_limit=9, cursor=None)
+        (partition,) = answer.topics[0].partitions
+        assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == (
+            (),
+            (),
+            (),
+        )
+        assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (1, (1, 2), (1, 2))
+
+    run(scenario())
+
+
 def test_a_page_is_never_longer_than_the_broker_allows() -> None:
     async def scenario() -> None:
         broker = await broker_in_a_cluster(max_request_partition_size_limit="1")

@@ -3,8 +3,8 @@
 A page has at most `response_partition_limit` partitions, and never more than `max.request.partition.size.limit`. The
 cursor names the topic and partition to go on with.
 
-Deviations from Kafka: eligible leader replicas are not a notion here; both lists are null. With no access rules, all
-operations are authorized.
+Deviations from Kafka: eligible leader replicas are not a notion here; both lists are empty (null, which the schema
+allows, makes Java's client fail). With no access rules, all operations are authorized.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def handle(broker: Broker, request: Request) -> Answer:
 
 def _without_error(partition: Answer) -> Answer:
     """A partition without a leader says so by its leader id alone, as in Kafka."""
-    return {**partition, "error_code": ErrorCode.none}
+    return {**partition, "error_code": ErrorCode.none, "eligible_leader_replicas": (), "last_known_elr": ()}
 
 
 def _error_of(name: str) -> ErrorCode:
