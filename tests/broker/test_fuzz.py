@@ -22,7 +22,7 @@ from tests.broker.fakes import Client, FakeBroker
 from tests.broker.fuzzing import hostile_stream
 from tests.protocol.random_entities import every_api_and_version
 
-STREAMS_COUNT = 4000
+STREAMS_COUNT = 2500
 API_VERSIONS = 18
 WITH_THEIR_OWN_HANDLER = frozenset({0, 1, 2, 18, 22, 23})
 """The fakes can serve these. For the others the request is read and answered with defaults."""

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from sexton.broker.request import DropConnectionError, Encoded
 from sexton.ports.network import HIGH_BACKLOG_BYTES, Connection, Part
-from sexton.protocol.errors import KafkaError
 from sexton.protocol.frames import FrameReader, FrameSizeError
 from sexton.protocol.messages import MalformedMessageError
 
@@ -60,7 +59,7 @@ class Waiting:
     def __init__(self, awaitable: Awaitable[Any], encode: Callable[[Any], Encoded | None]) -> None:
         self.awaitable = awaitable
         self.encode = encode
-        """Turns what was awaited into a frame; also called with the KafkaError that was raised instead."""
+        """Turns what was awaited into a frame; also called with what was raised instead, which it may raise again."""
 
 
 class ClientConnection:
@@ -286,10 +285,8 @@ class ClientConnection:
     @staticmethod
     def _outcome(slot: _Slot, future: asyncio.Future[Any]) -> Encoded | None:
         assert slot.encode is not None
-        try:
-            return slot.encode(future.result())
-        except KafkaError as error:
-            return slot.encode(error)
+        error = future.exception()
+        return slot.encode(future.result() if error is None else error)
 
     def _put_out(self, parts: Encoded) -> None:
         if isinstance(parts, bytes):

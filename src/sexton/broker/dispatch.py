@@ -13,6 +13,8 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kio.schema.index import api_key_map
+
 from sexton.broker import api
 from sexton.broker.api.api_versions import unsupported_version
 from sexton.broker.budget import Budget
@@ -155,13 +157,16 @@ class Dispatch:
         request = Request(api_key, version, correlation_id, client_id, read(frame, position), client)
         try:
             answer = handle(self._broker, request)
+            if isinstance(answer, bytes | list) or answer is None:
+                return answer
+            if isinstance(answer, Mapping):
+                return encode_response(api_key, version, correlation_id, answer)
         except KafkaError as error:
             return _encode_failure(api_key, version, correlation_id, error)
-        if isinstance(answer, bytes | list) or answer is None:
-            return answer
-        if isinstance(answer, Mapping):
-            return encode_response(api_key, version, correlation_id, answer)
-        return Waiting(answer, lambda outcome: _encode(api_key, version, correlation_id, outcome))
+        except Exception as error:
+            error.add_note(_name(header))
+            raise
+        return Waiting(answer, lambda outcome: _encode(header, outcome))
 
     def _find(self, api_key: int, version: int) -> tuple[Handler, Callable[[memoryview, int], Any]] | None:
         module = api.modules().get(api_key)
@@ -199,12 +204,24 @@ def _host(peer: str) -> str:
     return peer.rpartition(":")[0]
 
 
-def _encode(api_key: int, version: int, correlation_id: int, answer: Answer | KafkaError) -> Encoded | None:
-    if isinstance(answer, KafkaError):
-        return _encode_failure(api_key, version, correlation_id, answer)
-    if answer is None or isinstance(answer, bytes | list):
-        return answer
-    return encode_response(api_key, version, correlation_id, answer)
+def _name(header: RequestHeader) -> str:
+    return f"in {api_key_map.get(header.api_key, header.api_key)} version {header.version} from {header.client_id!r}"
+
+
+def _encode(header: RequestHeader, answer: Answer | Exception) -> Encoded | None:
+    """Of a request that waited; raises again what the answer cannot hold."""
+    api_key, version, correlation_id, _, _ = header
+    try:
+        if isinstance(answer, KafkaError):
+            return _encode_failure(api_key, version, correlation_id, answer)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None or isinstance(answer, bytes | list):
+            return answer
+        return encode_response(api_key, version, correlation_id, answer)
+    except Exception as error:
+        error.add_note(_name(header))
+        raise
 
 
 def _encode_failure(api_key: int, version: int, correlation_id: int, error: KafkaError) -> Encoded:
@@ -218,8 +235,10 @@ def _encode_failure(api_key: int, version: int, correlation_id: int, error: Kafk
     return encode_response(api_key, version, correlation_id, values)
 
 
-def _encode_private(header: RequestHeader, parts: Sequence[Part] | KafkaError) -> Encoded:
+def _encode_private(header: RequestHeader, parts: Sequence[Part] | Exception) -> Encoded:
     if isinstance(parts, KafkaError):
         raise MalformedMessageError(f"API key {header.api_key} failed as a whole: {parts}")
+    if isinstance(parts, Exception):
+        raise parts
     size = sum(part.size_bytes if isinstance(part, FileSlice) else len(part) for part in parts)
     return [response_header(header.correlation_id, size, tagged=False), *parts]
