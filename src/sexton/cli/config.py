@@ -115,7 +115,7 @@ def set_settings(
     group: Group = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change settings. They take effect at once."""
+    """Change settings. Every broker goes by them within a fraction of a second."""
     resource, owner = _target(topic, broker, cluster, group)
     _change(bootstrap, resource, owner, dict(parse_settings(changes)))
 

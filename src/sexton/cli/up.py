@@ -26,6 +26,9 @@ DEFAULT_DIRECTORY: Final = Path("sexton-data")
 
 _BROKERS_MAX: Final = 50
 
+_STOPPED: Final = (0, -signal.SIGTERM)
+"""Exit codes of a broker that did as it was told; the signal itself, if it had only just begun to start."""
+
 
 class BrokerFailedError(SextonError):
     """A broker cannot run. Its own words say why."""
@@ -156,7 +159,7 @@ class _Up:
             case State.FAILED:
                 return f"[bold red]{escape(_end_text(child))}[/]"
             case State.STOPPED:
-                return "stopped" if child.exit_code == 0 else escape(_end_text(child))
+                return "stopped" if child.exit_code in _STOPPED else escape(_end_text(child))
         return ""
 
     def _greet(self) -> None:

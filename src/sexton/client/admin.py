@@ -6,7 +6,7 @@ connection: ConnectionLostError then says that the outcome is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -81,12 +81,23 @@ class Admin:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    async def _ask(self, api: apis.Api, body: Mapping[str, Any], *, is_repeatable: bool = True) -> Any:
-        """The answer of any broker; errors inside it are the caller's."""
+    async def _ask(
+        self,
+        api: apis.Api,
+        body: Mapping[str, Any],
+        verify: Callable[[Any], None],
+        *,
+        broker_id: int | None = None,
+        is_repeatable: bool = True,
+    ) -> Any:
+        """The answer of any broker, or of a certain one. `verify` raises what the answer refuses; what may pass (a
+        topic that this broker has not heard of yet) is asked again."""
 
         async def attempt() -> Any:
-            peer = await self.client.any_peer()
-            return await peer.call(api, body, self.client.timeout_ms)
+            peer = await (self.client.any_peer() if broker_id is None else self.client.peer(broker_id))
+            answer = await peer.call(api, body)
+            verify(answer)
+            return answer
 
         return await self.client.retry(attempt, is_repeatable=is_repeatable)
 
@@ -112,22 +123,30 @@ class Admin:
             "configs": [{"name": each, "value": value} for each, value in (settings or {}).items()],
         }
         body = {"topics": [topic], "timeout": self.client.timeout_ms, "validate_only": validate_only}
-        answer = await self._ask(apis.CREATE_TOPICS, body, is_repeatable=False)
-        told = answer.topics[0]
-        check(told.error_code, name, told.error_message)
+
+        def verify(answer: Any) -> None:
+            check(answer.topics[0].error_code, name, answer.topics[0].error_message)
+
+        told = (await self._ask(apis.CREATE_TOPICS, body, verify, is_repeatable=False)).topics[0]
         return getattr(told, "num_partitions", partitions), getattr(told, "replication_factor", replicas)
 
     async def delete_topic(self, name: str) -> None:
         body = {"topics": [{"name": name, "topic_id": None}], "timeout": self.client.timeout_ms}
-        answer = await self._ask(apis.DELETE_TOPICS, body, is_repeatable=False)
-        check(answer.responses[0].error_code, name, answer.responses[0].error_message)
+
+        def verify(answer: Any) -> None:
+            check(answer.responses[0].error_code, name, answer.responses[0].error_message)
+
+        await self._ask(apis.DELETE_TOPICS, body, verify, is_repeatable=False)
 
     async def create_partitions(self, name: str, count: int) -> None:
         """Grows the topic to `count` partitions in all."""
         topic = {"name": name, "count": count, "assignments": None}
         body = {"topics": [topic], "timeout": self.client.timeout_ms, "validate_only": False}
-        answer = await self._ask(apis.CREATE_PARTITIONS, body, is_repeatable=False)
-        check(answer.results[0].error_code, name, answer.results[0].error_message)
+
+        def verify(answer: Any) -> None:
+            check(answer.results[0].error_code, name, answer.results[0].error_message)
+
+        await self._ask(apis.CREATE_PARTITIONS, body, verify, is_repeatable=False)
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Everything below an offset (-1: below the high watermark). The new log start of each partition."""
@@ -156,8 +175,11 @@ class Admin:
         """The preferred replica of each partition (None: of all) takes over; None where it did, else why not."""
         grouped = None if places is None else [{"topic": name, "partitions": ids} for name, ids in by_topic(places)]
         body = {"election_type": int(unclean), "topic_partitions": grouped, "timeout": self.client.timeout_ms}
-        answer = await self._ask(apis.ELECT_LEADERS, body)
-        check(answer.error_code, "election")
+
+        def verify(answer: Any) -> None:
+            check(answer.error_code, "election")
+
+        answer = await self._ask(apis.ELECT_LEADERS, body, verify)
         results: dict[TopicPartition, RefusedError | None] = {}
         for topic in answer.replica_election_results:
             for part in topic.partition_result:
@@ -176,18 +198,23 @@ class Admin:
             }
             for name, partitions in by_topic(list(targets))
         ]
-        answer = await self._ask(
-            apis.ALTER_PARTITION_REASSIGNMENTS, {"timeout": self.client.timeout_ms, "topics": topics}
-        )
-        check(answer.error_code, "reassignment", answer.error_message)
-        for topic in answer.responses:
-            for part in topic.partitions:
-                check(part.error_code, f"{topic.name}-{part.partition_index}", part.error_message)
+
+        def verify(answer: Any) -> None:
+            check(answer.error_code, "reassignment", answer.error_message)
+            for topic in answer.responses:
+                for part in topic.partitions:
+                    check(part.error_code, f"{topic.name}-{part.partition_index}", part.error_message)
+
+        body = {"timeout": self.client.timeout_ms, "topics": topics}
+        await self._ask(apis.ALTER_PARTITION_REASSIGNMENTS, body, verify)
 
     async def list_reassignments(self) -> list[Reassignment]:
         body = {"timeout": self.client.timeout_ms, "topics": None}
-        answer = await self._ask(apis.LIST_PARTITION_REASSIGNMENTS, body)
-        check(answer.error_code, "reassignments", answer.error_message)
+
+        def verify(answer: Any) -> None:
+            check(answer.error_code, "reassignments", answer.error_message)
+
+        answer = await self._ask(apis.LIST_PARTITION_REASSIGNMENTS, body, verify)
         return [
             Reassignment(
                 topic.name,
@@ -207,11 +234,10 @@ class Admin:
             known = [metadata.topics[name] for name in topics if name in metadata.topics]
             wanted = [{"topic": info.name, "partitions": list(info.partitions)} for info in known]
 
-        async def attempt() -> Any:
-            return await (await self.client.peer(broker_id)).call(apis.DESCRIBE_LOG_DIRS, {"topics": wanted})
+        def verify(answer: Any) -> None:
+            check(answer.error_code, f"broker {broker_id}")
 
-        answer = await self.client.retry(attempt)
-        check(answer.error_code, f"broker {broker_id}")
+        answer = await self._ask(apis.DESCRIBE_LOG_DIRS, {"topics": wanted}, verify, broker_id=broker_id)
         return [_log_directory(broker_id, told) for told in answer.results]
 
     # Settings
@@ -221,13 +247,11 @@ class Admin:
         wanted = {"resource_type": int(resource), "resource_name": name, "configuration_keys": None}
         body = {"resources": [wanted], "include_synonyms": False, "include_documentation": True}
 
-        async def attempt() -> Any:
-            own = resource is Resource.BROKER and name
-            peer = await self.client.peer(int(name)) if own else await self.client.any_peer()
-            return await peer.call(apis.DESCRIBE_CONFIGS, body)
+        def verify(answer: Any) -> None:
+            check(answer.results[0].error_code, name or "cluster", answer.results[0].error_message)
 
-        told = (await self.client.retry(attempt)).results[0]
-        check(told.error_code, name or "cluster", told.error_message)
+        owner = int(name) if resource is Resource.BROKER and name else None
+        told = (await self._ask(apis.DESCRIBE_CONFIGS, body, verify, broker_id=owner)).results[0]
         return [
             Setting(
                 each.name,
@@ -248,21 +272,22 @@ class Admin:
         ]
         wanted = {"resource_type": int(resource), "resource_name": name, "configs": configs}
 
-        async def attempt() -> Any:
-            own = resource is Resource.BROKER and name
-            peer = await self.client.peer(int(name)) if own else await self.client.any_peer()
-            return await peer.call(apis.INCREMENTAL_ALTER_CONFIGS, {"resources": [wanted], "validate_only": False})
+        def verify(answer: Any) -> None:
+            check(answer.responses[0].error_code, name or "cluster", answer.responses[0].error_message)
 
-        told = (await self.client.retry(attempt)).responses[0]
-        check(told.error_code, name or "cluster", told.error_message)
+        owner = int(name) if resource is Resource.BROKER and name else None
+        body = {"resources": [wanted], "validate_only": False}
+        await self._ask(apis.INCREMENTAL_ALTER_CONFIGS, body, verify, broker_id=owner)
 
     # The cluster
 
     async def cluster(self) -> Any:
         """DescribeCluster's answer: cluster_id, controller_id, brokers."""
-        answer = await self._ask(apis.DESCRIBE_CLUSTER, {})
-        check(answer.error_code, "cluster", answer.error_message)
-        return answer
+
+        def verify(answer: Any) -> None:
+            check(answer.error_code, "cluster", answer.error_message)
+
+        return await self._ask(apis.DESCRIBE_CLUSTER, {}, verify)
 
 
 _SET, _DELETE = 0, 1

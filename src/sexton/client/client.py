@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 from sexton.client import apis
 from sexton.client.apis import Api
 from sexton.client.connection import CLIENT_ID, CONNECT_TIMEOUT_MS, DEFAULT_TIMEOUT_MS, Rpc
-from sexton.client.errors import START_ONE, BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError, check
+from sexton.client.errors import (
+    START_ONE,
+    BadAnswerError,
+    ConnectionLostError,
+    NotConnectedError,
+    RefusedError,
+    check,
+    refusal,
+)
 from sexton.client.metadata import NO_LEADER, Address, Metadata, TopicInfo
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
@@ -155,8 +163,7 @@ class Client:
         place = f"{topic}-{partition}"
         if info is None:
             self._is_stale = True
-            check(self.metadata.errors.get(topic, ErrorCode.unknown_topic_or_partition), place)
-            raise AssertionError("check raises")
+            raise refusal(self.metadata.errors.get(topic, ErrorCode.unknown_topic_or_partition), place)
         if info.leader == NO_LEADER:
             self._is_stale = True
             check(ErrorCode.leader_not_available, place)
@@ -202,13 +209,16 @@ class Client:
         return self.metadata
 
     async def topic(self, name: str) -> TopicInfo:
-        """A topic's partitions, as of now. RefusedError if there is none."""
-        await self.refresh([name])
-        info = self.metadata.topics.get(name)
-        if info is None:
-            check(self.metadata.errors.get(name, ErrorCode.unknown_topic_or_partition), name)
-            raise AssertionError("check raises")
-        return info
+        """A topic's partitions, as of now. RefusedError if there is none, and does not appear in a moment."""
+
+        async def attempt() -> TopicInfo:
+            await self.refresh([name])
+            info = self.metadata.topics.get(name)
+            if info is None:
+                raise refusal(self.metadata.errors.get(name, ErrorCode.unknown_topic_or_partition), name)
+            return info
+
+        return await self.retry(attempt)
 
     # Trying again
 
@@ -229,14 +239,18 @@ class Client:
                 return await attempt()
             except (RefusedError, NotConnectedError, ConnectionLostError) as error:
                 self.forget(group)
-                is_unclear = isinstance(error, ConnectionLostError) and not is_repeatable
-                if is_unclear or not patience.lasts(error):
+                is_unclear = isinstance(error, ConnectionLostError) or _may_be_done(error)
+                if (is_unclear and not is_repeatable) or not patience.lasts(error):
                     raise
             await patience.pause()
 
     @property
     def unknown_topic_patience_ms(self) -> int:
         return self._unknown_topic_patience_ms
+
+
+def _may_be_done(error: Exception) -> bool:
+    return isinstance(error, RefusedError) and error.code == ErrorCode.request_timed_out
 
 
 class Patience:
