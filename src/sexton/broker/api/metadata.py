@@ -52,7 +52,7 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
         found = sorted(broker.view.topics(), key=lambda topic: topic.name)
         return _answer(broker, request, [_known(broker.view, topic, request.version) for topic in found])
     if request.version < TOPIC_IDS_SINCE and any(_names_by_id(topic) for topic in wanted):
-        topics = [_unknown(topic.name, ErrorCode.invalid_request, topic.topic_id) for topic in wanted]
+        topics = [_unknown(topic.name or "", ErrorCode.invalid_request, topic.topic_id) for topic in wanted]
         return _answer(broker, request, topics)
     ids = list(dict.fromkeys(topic.topic_id for topic in wanted if getattr(topic, "topic_id", None) is not None))
     if ids:
