@@ -112,6 +112,10 @@ def serving_brokers(view: ClusterView) -> list[BrokerRow]:
     return [row for row in view.live_brokers() if is_serving(row)]
 
 
+def serving_ids(view: ClusterView) -> frozenset[int]:
+    return frozenset(row.broker_id for row in serving_brokers(view))
+
+
 def controller_id(broker: Broker) -> int:
     """Any broker does what a controller is asked to do, so each names itself: nothing depends on one of them."""
     own = broker.config.node_id

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import INTERNAL_TOPICS, TOPIC_OPERATIONS, Answer, is_valid_topic_name
+from sexton.broker.admin import INTERNAL_TOPICS, TOPIC_OPERATIONS, Answer, is_valid_topic_name, serving_ids
 from sexton.broker.api.metadata import describe_partition
 from sexton.protocol.errors import ErrorCode
 
@@ -32,6 +32,7 @@ def handle(broker: Broker, request: Request) -> Answer:
     if cursor is not None and (cursor.partition_index < 0 or (not wants_all and cursor.topic_name not in names)):
         return {"topics": [_unknown(topic.name, ErrorCode.invalid_request) for topic in body.topics]}
     room = max(min(broker.config.max_request_partition_size_limit, body.response_partition_limit), 1)
+    serving = serving_ids(view)
     described: list[Answer] = []
     for name in sorted(names):
         topic = view.topic(name)
@@ -49,7 +50,7 @@ def handle(broker: Broker, request: Request) -> Answer:
                 "name": name,
                 "topic_id": topic.topic_id,
                 "is_internal": topic.is_internal,
-                "partitions": [_without_error(describe_partition(view, row)) for row in rows[:room]],
+                "partitions": [_without_error(describe_partition(row, serving)) for row in rows[:room]],
                 "topic_authorized_operations": TOPIC_OPERATIONS,
             }
         )

@@ -26,9 +26,9 @@ from sexton.broker.admin import (
     Answer,
     cluster_id_text,
     controller_id,
-    is_serving,
     is_valid_topic_name,
     serving_brokers,
+    serving_ids,
 )
 from sexton.broker.topics import ensure_topic
 from sexton.ports.metastore import NO_LEADER, PartitionRow, TopicRow
@@ -50,7 +50,8 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     wanted = body.topics
     if wanted is None or (request.version == 0 and not wanted):
         found = sorted(broker.view.topics(), key=lambda topic: topic.name)
-        return _answer(broker, request, [_known(broker.view, topic, request.version) for topic in found])
+        serving = serving_ids(broker.view)
+        return _answer(broker, request, [_known(broker.view, topic, request.version, serving) for topic in found])
     if request.version < TOPIC_IDS_SINCE and any(_names_by_id(topic) for topic in wanted):
         topics = [_unknown(topic.name or "", ErrorCode.invalid_request, topic.topic_id) for topic in wanted]
         return _answer(broker, request, topics)
@@ -104,46 +105,51 @@ def _answer(broker: Broker, request: Request, topics: list[Answer]) -> Answer:
 def _by_name(view: ClusterView, name: str, version: int) -> Answer:
     topic = view.topic(name)
     if topic is not None:
-        return _known(view, topic, version)
+        return _known(view, topic, version, serving_ids(view))
     is_valid = is_valid_topic_name(name)
     return _unknown(name, ErrorCode.unknown_topic_or_partition if is_valid else ErrorCode.invalid_topic_exception)
 
 
 def _by_id(view: ClusterView, topic_id: uuid.UUID, version: int) -> Answer:
     topic = view.topic_by_id(topic_id)
-    return _unknown(None, ErrorCode.unknown_topic_id, topic_id) if topic is None else _known(view, topic, version)
+    if topic is None:
+        return _unknown(None, ErrorCode.unknown_topic_id, topic_id)
+    return _known(view, topic, version, serving_ids(view))
 
 
 def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID | None = None) -> Answer:
     return {"error_code": error, "name": name, "topic_id": topic_id, "is_internal": name in INTERNAL_TOPICS}
 
 
-def _known(view: ClusterView, topic: TopicRow, version: int) -> Answer:
-    rows = view.partitions_of(topic.topic_id)
+def _known(view: ClusterView, topic: TopicRow, version: int, serving: frozenset[int]) -> Answer:
+    describe = describe_for_version_0 if version == 0 else describe_partition
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [describe_partition(view, row, hides_absent=version == 0) for row in rows],
+        "partitions": [describe(row, serving) for row in view.partitions_of(topic.topic_id)],
     }
 
 
-def describe_partition(view: ClusterView, row: PartitionRow, *, hides_absent: bool = False) -> Answer:
-    """With `hides_absent`, as version 0 has it: replicas that are away are left out, which is an error of its own."""
-    offline = [replica for replica in row.replicas if not is_serving(view.broker(replica))]
-    replicas, isr = list(row.replicas), list(row.isr)
-    error = ErrorCode.none
-    if hides_absent and offline:
-        replicas, isr = ([r for r in kept if r not in offline] for kept in (replicas, isr))
-        error = ErrorCode.replica_not_available
-    has_leader = row.leader != NO_LEADER and is_serving(view.broker(row.leader))
+def describe_partition(row: PartitionRow, serving: frozenset[int]) -> Answer:
+    has_leader = row.leader in serving
     return {
-        "error_code": error if has_leader else ErrorCode.leader_not_available,
+        "error_code": ErrorCode.none if has_leader else ErrorCode.leader_not_available,
         "partition_index": row.partition,
         "leader_id": row.leader if has_leader else NO_LEADER,
         "leader_epoch": row.leader_epoch,
-        "replica_nodes": replicas,
-        "isr_nodes": isr,
-        "offline_replicas": offline,
+        "replica_nodes": row.replicas,
+        "isr_nodes": row.isr,
+        "offline_replicas": () if serving.issuperset(row.replicas) else [r for r in row.replicas if r not in serving],
     }
+
+
+def describe_for_version_0(row: PartitionRow, serving: frozenset[int]) -> Answer:
+    """Replicas that are away are left out, which is an error of its own."""
+    described = describe_partition(row, serving)
+    if described["offline_replicas"] and row.leader in serving:
+        described["error_code"] = ErrorCode.replica_not_available
+    for name in ("replica_nodes", "isr_nodes"):
+        described[name] = [replica for replica in described[name] if replica in serving]
+    return described
