@@ -204,7 +204,7 @@ class TopicConfig:
     file_delete_delay_ms: int = _topic(
         Kind.LONG,
         60_000,
-        "How long the files of a deleted segment stay, renamed, before they go.",
+        "How long Kafka keeps the files of a deleted segment. Here they go at once, but for those who are reading them.",
         "log.segment.delete.delay.ms",
         low=0,
     )

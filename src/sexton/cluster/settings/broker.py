@@ -90,9 +90,7 @@ class BrokerSettings:
     )
     replica_fetch_max_bytes: int = _int(1 << 20, "How much of one partition a follower asks for at a time.", low=0)
     replica_fetch_response_max_bytes: int = _int(10 << 20, "How much a follower asks for at a time.", low=0)
-    replica_fetch_min_bytes: int = _int(1, "How much there must be before the leader answers a follower.", low=0)
-    replica_fetch_wait_max_ms: int = _int(500, "How long a leader waits for that much to arrive.", low=0)
-    replica_fetch_backoff_ms: int = _int(1000, "How long a follower waits after a failed fetch.", low=0)
+    replica_fetch_wait_max_ms: int = _int(500, "How long a leader with nothing new lets a follower wait.", low=0)
     auto_leader_rebalance_enable: bool = _boolean(True, "Whether leadership returns to preferred leaders by itself.")
     leader_imbalance_check_interval_seconds: int = _long(300, "How often that is looked at.", low=1)
     controlled_shutdown_enable: bool = _boolean(True, "Whether a broker hands its leaderships over before it stops.")
@@ -236,6 +234,8 @@ KAFKA_ONLY: Mapping[str, str] = {
     "num.network.threads": "a broker is one event loop; a bigger machine runs more brokers",
     "num.io.threads": "a broker is one event loop; a bigger machine runs more brokers",
     "num.replica.fetchers": "followers keep one connection to each leader",
+    "replica.fetch.min.bytes": "leaders answer followers as soon as there is anything",
+    "replica.fetch.backoff.ms": "followers try again at once, then more and more slowly",
     "num.recovery.threads.per.data.dir": "logs are read by one event loop",
     "socket.send.buffer.bytes": "the system sizes its own buffers",
     "socket.receive.buffer.bytes": "the system sizes its own buffers",
