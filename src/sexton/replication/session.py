@@ -77,6 +77,10 @@ class FollowerSession:
         except KafkaError as error:
             self._fail(key, error)
             return
+        if request.broker_id not in replica.row.replicas:
+            # It has heard of its assignment before us. Told so, it asks again; ignored, it would wait for ever.
+            self._fail(key, KafkaError(ErrorCode.unknown_leader_epoch, "not one of the replicas, as far as is known"))
+            return
         known = self._followed.get(key)
         if known is None:
             self._followed[key] = _Followed(held, -1, -1, replica.watch_appends(lambda: self._note(key)))
