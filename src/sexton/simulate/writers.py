@@ -63,6 +63,9 @@ class _Lane:
     pending: list[_Batch] = field(default_factory=list)
     sequence: int = 0
     producer: tuple[int, int] = (NO_PRODUCER_ID, -1)
+    is_known: bool = False
+    """A first batch is sent alone. Brokers (Kafka's too) take any sequence of a producer they know nothing of: if the
+    first was refused in passing and the second taken, the first could never follow."""
     last_error: ErrorCode | None = None
     """Of the oldest batch that is pending; None if there was no answer."""
 
@@ -165,11 +168,12 @@ class Writer:
             if peer is None:
                 await asyncio.sleep(BACKOFF_S)
                 continue
-            window = list(lane.pending)
+            window = list(lane.pending) if lane.is_known else lane.pending[:1]
             results = await asyncio.gather(*(self._produce(peer, each) for each in window))
             for index, (each, code) in enumerate(zip(window, results, strict=True)):
                 if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
                     lane.pending.remove(each)
+                    lane.is_known = True
                 elif index == 0:
                     lane.last_error = code
             if lane.pending:
