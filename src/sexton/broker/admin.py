@@ -15,23 +15,27 @@ from __future__ import annotations
 import asyncio
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sexton.cluster.topics import check_topic_name
-from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, StaleError
+from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, PartitionRow, StaleError
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
     from sexton.cluster.view import ClusterView
 
+K = TypeVar("K")
 T = TypeVar("T")
 Answer = dict[str, Any]
 
 ATTEMPTS_MAX = 8
 """Each lost race means that somebody else's change went through; more than this in a row is not bad luck."""
+
+ROWS_MAX = 500
+"""In one transaction: a larger one would keep others waiting."""
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 METADATA_TOPIC = "__cluster_metadata"
@@ -59,6 +63,42 @@ async def make_change(broker: Broker, attempt: Callable[[], Awaitable[T]], if_aw
     raise KafkaError(if_away, "Others kept changing the same thing. Try again")
 
 
+async def update_rows(
+    broker: Broker, plans: Mapping[K, Callable[[], PartitionRow | None]], if_away: ErrorCode
+) -> dict[K, KafkaError | None]:
+    """Changes many partitions, each as its plan says: a row to write, None if there is nothing to do, or KafkaError.
+
+    Rows go in few transactions. What lost a race is planned again. Each plan's outcome is None or its error."""
+    outcomes: dict[K, KafkaError | None] = {}
+    for _ in range(ATTEMPTS_MAX):
+        rows: list[tuple[K, PartitionRow]] = []
+        for key, plan in plans.items():
+            if key not in outcomes:
+                try:
+                    row = plan()
+                except KafkaError as error:
+                    outcomes[key] = error
+                    continue
+                if row is None:
+                    outcomes[key] = None
+                else:
+                    rows.append((key, row))
+        try:
+            for start in range(0, len(rows), ROWS_MAX):
+                batch = rows[start : start + ROWS_MAX]
+                stored = await broker.metastore.update_partitions([row for _, row in batch])
+                outcomes.update((key, None) for (key, _), row in zip(batch, stored, strict=True) if row is not None)
+            if rows:
+                await broker.catch_up()
+        except MetastoreUnavailableError as error:
+            away = KafkaError(if_away, f"The metastore does not answer ({error}). Try again")
+            return {key: outcomes.get(key, away) for key in plans}
+        if len(outcomes) == len(plans):
+            return {key: outcomes[key] for key in plans}
+    lost = KafkaError(if_away, "Others kept changing the same thing. Try again")
+    return {key: outcomes.get(key, lost) for key in plans}
+
+
 async def catch_up_if_possible(broker: Broker) -> None:
     """After a change that was made: that the metastore has gone away since does not make it undone."""
     with suppress(MetastoreUnavailableError):
@@ -70,6 +110,10 @@ def failure(error: KafkaError) -> Answer:
 
 
 SUCCESS: Answer = {"error_code": ErrorCode.none, "error_message": None}
+
+
+def told(error: KafkaError | None) -> Answer:
+    return SUCCESS if error is None else failure(error)
 
 
 async def outcome(change: Awaitable[object]) -> Answer:

@@ -204,7 +204,7 @@ class TopicConfig:
     file_delete_delay_ms: int = _topic(
         Kind.LONG,
         60_000,
-        "How long Kafka keeps the files of a deleted segment. Here they go at once, but for those who are reading them.",
+        "How long Kafka keeps the files of a deleted segment. Here they go at once, but not from under a reader.",
         "log.segment.delete.delay.ms",
         low=0,
     )

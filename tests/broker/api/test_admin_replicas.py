@@ -123,6 +123,25 @@ def test_an_unknown_kind_of_election_is_refused() -> None:
     run(scenario())
 
 
+def test_many_partitions_are_elected_in_few_transactions_and_told_in_order() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("t", *[(1, 2)] * 600)
+        topic = broker.view.topic("t")
+        assert topic is not None
+        moved = [replace(row, leader=2, leader_epoch=1) for row in broker.view.partitions_of(topic.topic_id)]
+        await broker.store.update_partitions(moved[:-1])
+        await broker.catch_up()
+        revision = broker.view.revision
+        found = await elect(broker, PREFERRED, *range(600))
+        assert list(found) == list(range(600))
+        assert [index for index, code in found.items() if code is not ErrorCode.none] == [599]
+        assert broker.view.revision - revision <= 2
+        assert row_of(broker, 598).leader == 1
+
+    run(scenario())
+
+
 def test_an_election_that_lost_a_race_is_decided_again() -> None:
     async def scenario() -> None:
         broker = await broker_in_a_cluster()

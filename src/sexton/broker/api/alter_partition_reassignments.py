@@ -8,12 +8,13 @@ Deviations from Kafka: none known.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, make_change, outcome
+from sexton.broker.admin import Answer, told, update_rows
 from sexton.broker.topics import with_incarnations
 from sexton.cluster import reassignment
-from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow, StaleError
+from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -27,40 +28,36 @@ VERSIONS = (0, 1)
 async def handle(broker: Broker, request: Request) -> Answer:
     body = request.body
     may_change_factor = getattr(body, "allow_replication_factor_change", True)
-    responses = []
     try:
         # Java's client tries again after a NOT_CONTROLLER of the whole request, not of a partition.
         await broker.catch_up()
     except MetastoreUnavailableError as error:
         return {"error_code": ErrorCode.not_controller, "error_message": f"The metastore does not answer ({error})"}
-    for topic in body.topics:
-        partitions = []
-        for asked in topic.partitions:
-            made = await outcome(_reassign(broker, topic.name, asked, may_change_factor))
-            partitions.append({"partition_index": asked.partition_index, **made})
-        responses.append({"name": topic.name, "partitions": partitions})
+    plans = {
+        (topic.name, asked.partition_index): partial(_planned, broker, topic.name, asked, may_change_factor)
+        for topic in body.topics
+        for asked in topic.partitions
+    }
+    outcomes = await update_rows(broker, plans, ErrorCode.not_controller)
+    responses: dict[str, list[Answer]] = {topic.name: [] for topic in body.topics}
+    for (name, partition), problem in outcomes.items():
+        responses[name].append({"partition_index": partition, **told(problem)})
     return {
         "error_code": ErrorCode.none,
         "allow_replication_factor_change": may_change_factor,
-        "responses": responses,
+        "responses": [{"name": name, "partitions": partitions} for name, partitions in responses.items()],
     }
 
 
-async def _reassign(broker: Broker, topic: str, asked: Any, may_change_factor: bool) -> None:
-    async def attempt() -> None:
-        if broker.view.topic(topic) is None:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {topic}.")
-        row = broker.view.partition(topic, asked.partition_index)
-        if row is None:
-            what = f"Unable to find partition {topic}:{asked.partition_index}."
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, what)
-        changed = _changed(broker, topic, row, asked.replicas, may_change_factor)
-        if changed is not None:
-            (stored,) = await broker.metastore.update_partitions([with_incarnations(changed, broker.rng)])
-            if stored is None:
-                raise StaleError("the partition changed meanwhile")
-
-    await make_change(broker, attempt, ErrorCode.not_controller)
+def _planned(broker: Broker, topic: str, asked: Any, may_change_factor: bool) -> PartitionRow | None:
+    if broker.view.topic(topic) is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {topic}.")
+    row = broker.view.partition(topic, asked.partition_index)
+    if row is None:
+        what = f"Unable to find partition {topic}:{asked.partition_index}."
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, what)
+    changed = _changed(broker, topic, row, asked.replicas, may_change_factor)
+    return None if changed is None else with_incarnations(changed, broker.rng)
 
 
 def _changed(

@@ -8,11 +8,12 @@ Kafka's KRaft mode.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import SUCCESS, Answer, failure, make_change
+from sexton.broker.admin import Answer, told, update_rows
 from sexton.cluster.elections import elect_on_request
-from sexton.ports.metastore import StaleError
+from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -31,15 +32,13 @@ async def handle(broker: Broker, request: Request) -> Answer:
     election_type = getattr(body, "election_type", PREFERRED)
     if election_type not in (PREFERRED, UNCLEAN):
         return {"error_code": ErrorCode.invalid_request}
+    plans = {key: partial(_elected, broker, *key, unclean=election_type == UNCLEAN) for key in _wanted(broker, request)}
+    outcomes = await update_rows(broker, plans, ErrorCode.request_timed_out)
     results: dict[str, list[Answer]] = {}
-    for topic, partition in _wanted(broker, request):
-        try:
-            made = await _elect(broker, topic, partition, unclean=election_type == UNCLEAN)
-        except KafkaError as error:
-            if error.code is ErrorCode.election_not_needed and body.topic_partitions is None:
-                continue
-            made = failure(error)
-        results.setdefault(topic, []).append({"partition_id": partition, **made})
+    for (topic, partition), error in outcomes.items():
+        if error is not None and error.code is ErrorCode.election_not_needed and body.topic_partitions is None:
+            continue
+        results.setdefault(topic, []).append({"partition_id": partition, **told(error)})
     return {
         "error_code": ErrorCode.none,
         "replica_election_results": [{"topic": name, "partition_result": found} for name, found in results.items()],
@@ -57,15 +56,8 @@ def _wanted(broker: Broker, request: Request) -> list[tuple[str, int]]:
     ]
 
 
-async def _elect(broker: Broker, topic: str, partition: int, *, unclean: bool) -> Answer:
-    async def attempt() -> None:
-        row = broker.view.partition(topic, partition)
-        if row is None:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{partition}")
-        elected = elect_on_request(row, broker.view.brokers, unclean=unclean)
-        (stored,) = await broker.metastore.update_partitions([elected])
-        if stored is None:
-            raise StaleError("the partition changed meanwhile")
-
-    await make_change(broker, attempt, ErrorCode.request_timed_out)
-    return SUCCESS
+def _elected(broker: Broker, topic: str, partition: int, *, unclean: bool) -> PartitionRow:
+    row = broker.view.partition(topic, partition)
+    if row is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{partition}")
+    return elect_on_request(row, broker.view.brokers, unclean=unclean)
