@@ -139,7 +139,7 @@ def test_a_batch_larger_than_a_segment_is_too_large(tmp_path: Path) -> None:
         {"producer_id": 7, "producer_epoch": 0, "base_sequence": -1},
     ],
 )
-def test_a_header_that_no_client_may_send_is_invalid(tmp_path: Path, fields: dict[str, int]) -> None:
+def test_a_header_that_no_client_may_send_is_invalid(tmp_path: Path, fields: dict[str, Any]) -> None:
     assert refused(tmp_path, plain(b"a", **fields)) is ErrorCode.invalid_record
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,7 +276,7 @@ def test_a_follower_takes_a_marker_with_nothing_open_beside_an_open_transaction(
 def test_a_follower_of_any_log_knows_what_was_aborted_and_where_it_is_stable(tmp_path: Path, seed: int) -> None:
     """Against plain answers, live and after a restart of either kind."""
     made = logs.random_log(random.Random(seed))
-    settings = {"segment_bytes": 1500, "index_interval_bytes": 300}
+    settings: dict[str, Any] = {"segment_bytes": 1500, "index_interval_bytes": 300}
 
     def check(log: Log) -> None:
         assert log.last_stable_offset(log.end_offset) == logs.last_stable_offset(made.batches, log.end_offset)

@@ -119,12 +119,12 @@ class Changing(LogState):
             except OSError as error:
                 raise self._storage_error(error) from error
             if not self._sealed:
-                self.flushed_offset = self._active.end_offset
+                self.flushed_offset = self.end_offset
 
     def _cut_segments(self, offset: int) -> None:
         for segment in reversed(self._segments[1:]):
-            if segment.base_offset < offset:
-                break
+            if segment.base_offset <= offset:
+                break  # one that begins there stays, empty: it knows that there is nothing just below
             self._segments.pop()
             self._forget(segment)
             segment.remove()
@@ -133,7 +133,7 @@ class Changing(LogState):
         self._read_lately.pop(active.base_offset, None)
         active.cut(offset)
         active.reconfigure(self.config)
-        self.end_offset = active.end_offset
+        self.end_offset = max(active.end_offset, self.start_offset)
         self.flushed_offset = min(self.flushed_offset, self.end_offset)
 
     def _forget(self, segment: Segment) -> None:
@@ -153,19 +153,23 @@ class Changing(LogState):
         replay(self.producers, self._segments, snapshot_offset, entries, now_ms=-1)
 
     def _newest_snapshot(self) -> tuple[int, tuple[ProducerEntry, ...]]:
+        first = self._segments[0].base_offset
         for offset in reversed(snapshot_offsets(self._disk, self.directory)):
+            if offset < first:
+                break
             path = snapshot_path(self.directory, offset)
             try:
                 return offset, decode_producer_snapshot(self._disk.read_file(path) or b"", path)
             except (CorruptLogError, UnsupportedFormatError):
                 continue
-        return self._segments[0].base_offset, ()
+        return first, ()
 
     async def restart_at(self, offset: int) -> None:
         """Throws everything away, history included, and starts empty at `offset`."""
         async with self._one_at_a_time:
             try:
                 await self._remove_snapshots_above(-1)
+                await self._write_start(offset)
                 for segment in reversed(self._segments):
                     self._forget(segment)
                     segment.remove()
@@ -176,7 +180,6 @@ class Changing(LogState):
                 self.producers.clear()
                 self.epochs.replace(())
                 await self._disk.flush_directory(self.directory)
-                await self._write_start(offset)
                 await self._write_epochs()
             except OSError as error:
                 raise self._storage_error(error) from error
@@ -193,20 +196,17 @@ class Changing(LogState):
                     ErrorCode.offset_out_of_range, f"{self._place}: {offset} is past the log's end {self.end_offset}"
                 )
             try:
+                if offset >= self.end_offset and self._active.size_bytes:
+                    self._roll(self.end_offset, UNKNOWN_TIME_MS)
+                if self._sealed or self.flushed_offset < offset:
+                    await self._flush_all()  # producers outlive their records, so what says who they are comes first
                 await self._write_start(offset)
                 self.start_offset = offset
-                if offset >= self.end_offset and self._active.size_bytes:
-                    await self._roll_at_end()
                 self._drop_segments_below(offset)
                 if self.epochs.cut_start(offset):
                     await self._write_epochs()
             except OSError as error:
                 raise self._storage_error(error) from error
-
-    async def _roll_at_end(self) -> None:
-        """The producers outlive their records, so their state must be on disk before the records go."""
-        self._roll(self.end_offset, UNKNOWN_TIME_MS)
-        await self._flush_all()
 
     def _drop_segments_below(self, offset: int) -> None:
         while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
@@ -214,7 +214,7 @@ class Changing(LogState):
             self._forget(segment)
             segment.remove()
         first = self._segments[0].base_offset
-        for snapshot in snapshot_offsets(self._disk, self.directory)[:-1]:
+        for snapshot in snapshot_offsets(self._disk, self.directory):
             if snapshot < first:
                 self._disk.remove(snapshot_path(self.directory, snapshot))
 

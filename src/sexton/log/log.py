@@ -62,20 +62,22 @@ class Log(Appending, Changing):
         """Makes it if there is none, and puts right what a crash left behind. `start_offset` is what Kafka's checkpoint
         of log starts says, for a directory that comes from Kafka; the log keeps its own durably."""
         log = cls(disk, directory, topic, partition, topic_id, config)
-        await log._own_directory()
+        await log._own_directory(stopped_cleanly)
         producers = ProducerStates(log._place, producer_expiry_ms)
-        recovery = Recovery(disk, directory, topic, partition, config, now_ms, stopped_cleanly, producers)
-        log._take(await recovery.run(start_offset))
+        recovery = Recovery(disk, directory, topic, partition, config, now_ms, stopped_cleanly, producers, start_offset)
+        log._take(await recovery.run())
         return log
 
-    async def _own_directory(self) -> None:
+    async def _own_directory(self, stopped_cleanly: bool) -> None:
         path = f"{self.directory}/{PARTITION_METADATA}"
         self._disk.make_directory(self.directory)
         data = self._disk.read_file(path)
         if data is None:
-            content = encode_partition_metadata(PartitionMetadata(self.topic_id))
-            await self._disk.replace_file(path, content)
+            await self._disk.replace_file(path, encode_partition_metadata(PartitionMetadata(self.topic_id)))
+        if data is None or not stopped_cleanly:
+            # That the directory is there says nothing of whether its name would survive.
             await self._disk.flush_directory(self.directory.rpartition("/")[0])
+        if data is None:
             return
         found = decode_partition_metadata(data, path).topic_id
         if found != self.topic_id:

@@ -38,6 +38,7 @@ from sexton.records.checkpoints import (
     EpochEntry,
     decode_leader_epochs,
     decode_offset_checkpoint,
+    encode_leader_epochs,
 )
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
 
@@ -52,6 +53,7 @@ class Recovered:
     producers: ProducerStates
     epochs: EpochHistory
     start_offset: int
+    end_offset: int
 
 
 @dataclass(slots=True)
@@ -66,16 +68,18 @@ class Recovery:
     now_ms: int
     stopped_cleanly: bool
     producers: ProducerStates
+    start_offset: int = 0
     segments: list[Segment] = field(default_factory=list)
     walked: list[Segment] = field(default_factory=list)
     new_snapshots: dict[int, bytes] = field(default_factory=dict)
 
-    async def run(self, start_offset: int) -> Recovered:
+    async def run(self) -> Recovered:
         self._clear_leftovers()
-        start_offset = max(start_offset, read_start_offset(self.disk, self.directory, self.topic, self.partition))
-        self._find_segments(start_offset)
+        stored = read_start_offset(self.disk, self.directory, self.topic, self.partition)
+        self.start_offset = max(self.start_offset, stored)
+        self._find_segments()
         if not self.segments:
-            segment = Segment(self.disk, self.directory, start_offset, self.config, self.now_ms)
+            segment = Segment(self.disk, self.directory, self.start_offset, self.config, self.now_ms)
             segment.create()
             self.segments.append(segment)
             self.walked.append(segment)
@@ -84,7 +88,8 @@ class Recovery:
             self._believe_all()
         else:
             self._walk_from(certified)
-        end_offset = self.segments[-1].end_offset
+        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+        end_offset = self._end_of(self.segments[-1])
         if certified > end_offset:
             raise CorruptLogError(
                 f"records up to offset {certified} were flushed, but the log ends at {end_offset}",
@@ -95,14 +100,14 @@ class Recovery:
         if self.stopped_cleanly:
             replay(self.producers, self.segments, certified, entries, self.now_ms)
         await self._make_durable()
+        await self._drop_below_start(end_offset)
         self._remove_stray_snapshots()
-        epochs = self._read_epochs(end_offset)
-        return Recovered(
-            self.segments,
-            self.producers,
-            epochs,
-            min(end_offset, max(start_offset, self.segments[0].base_offset)),
-        )
+        epochs = await self._read_epochs(end_offset)
+        return Recovered(self.segments, self.producers, epochs, self.start_offset, end_offset)
+
+    def _end_of(self, segment: Segment) -> int:
+        """A log never ends below its start, even if what lay in between was never flushed."""
+        return max(segment.end_offset, self.start_offset)
 
     # What is there
 
@@ -124,24 +129,18 @@ class Recovery:
             ):
                 self.disk.remove(f"{self.directory}/{name}")
 
-    def _find_segments(self, start_offset: int) -> None:
-        bases = [
-            parsed.base_offset
-            for parsed in map(names.parse_segment_file, self.disk.list(self.directory))
-            if parsed is not None and parsed.kind == names.LOG_SUFFIX and not parsed.state
-        ]
-        for base_offset, following in itertools.zip_longest(bases, bases[1:]):
-            segment = Segment(self.disk, self.directory, base_offset, self.config, self.now_ms)
-            if following is not None and following <= start_offset:
-                segment.remove()  # the log's start had moved on before the crash, and the file had not gone yet
-            else:
+    def _find_segments(self) -> None:
+        for parsed in map(names.parse_segment_file, self.disk.list(self.directory)):
+            if parsed is not None and parsed.kind == names.LOG_SUFFIX and not parsed.state:
+                segment = Segment(self.disk, self.directory, parsed.base_offset, self.config, self.now_ms)
                 self.segments.append(segment)
 
     def _newest_snapshot(self, limit: int) -> tuple[int, tuple[ProducerEntry, ...]]:
         """The newest readable one at or below `limit`; the log's first offset if there is none. What cannot be read
-        goes, as in Kafka: an older one and the log say the same."""
+        goes, as in Kafka: an older one and the log say the same. One from before the first segment does not: what came
+        after it is gone."""
         for offset in reversed(snapshot_offsets(self.disk, self.directory)):
-            if offset <= limit:
+            if self.segments[0].base_offset <= offset <= limit:
                 path = snapshot_path(self.directory, offset)
                 try:
                     return offset, decode_producer_snapshot(self.disk.read_file(path) or b"", path)
@@ -205,7 +204,7 @@ class Recovery:
             segment.note(head.position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
             note_batch(self.producers, segment, head, is_index_kept=False)
         fault = fault or walk.fault
-        if fault is None and segment.end_offset < certified:
+        if fault is None and self._end_of(segment) < certified:
             fault = "the file ends"
         if fault is None:
             return False
@@ -224,7 +223,7 @@ class Recovery:
         """A torn write is unflushed and the last in its file. Anything else is damage, which is not ours to cut off."""
         position = segment.size_bytes
         where = f"{segment.path(names.LOG_SUFFIX)} at byte {position}"
-        if segment.end_offset < certified:
+        if self._end_of(segment) < certified:
             raise CorruptLogError(
                 f"{fault}, below offset {certified}, up to which the log was flushed",
                 where,
@@ -269,21 +268,37 @@ class Recovery:
             if offset not in known and offset <= active.base_offset:
                 await self.disk.replace_file(snapshot_path(self.directory, offset), content)
 
+    async def _drop_below_start(self, end_offset: int) -> None:
+        """The log's start had moved on and these had not gone yet. What is known of their producers stays."""
+        first = max(i for i, segment in enumerate(self.segments) if i == 0 or segment.base_offset <= self.start_offset)
+        if first == 0:
+            return
+        if max(snapshot_offsets(self.disk, self.directory), default=-1) < self.segments[first].base_offset:
+            await self.disk.replace_file(snapshot_path(self.directory, end_offset), self.producers.encode())
+        for segment in self.segments[:first]:
+            segment.remove()
+        del self.segments[:first]
+
     def _remove_stray_snapshots(self) -> None:
         """Those that no segment begins at. But the newest is the state of the producers at its offset."""
         bases = {segment.base_offset for segment in self.segments}
-        *older, _ = snapshot_offsets(self.disk, self.directory) or [0]
-        for offset in older:
-            if offset not in bases:
+        offsets = snapshot_offsets(self.disk, self.directory)
+        for offset in offsets:
+            if offset not in bases and (offset != offsets[-1] or offset < self.segments[0].base_offset):
                 self.disk.remove(snapshot_path(self.directory, offset))
 
-    def _read_epochs(self, end_offset: int) -> EpochHistory:
+    async def _read_epochs(self, end_offset: int) -> EpochHistory:
+        """What is dropped goes for good: left in the file, it would come back once the log has grown past it."""
         path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
         data = self.disk.read_file(path)
         if not data:
-            return EpochHistory(self._epochs_of_batches())
-        entries = decode_leader_epochs(data, path)
-        return EpochHistory([entry for entry in entries if entry.start_offset <= end_offset])
+            kept = found = self._epochs_of_batches()
+        else:
+            found = list(decode_leader_epochs(data, path))
+            kept = [entry for entry in found if entry.start_offset <= end_offset]
+        if kept and (not data or kept != found):
+            await self.disk.replace_file(path, encode_leader_epochs(kept))
+        return EpochHistory(kept)
 
     def _epochs_of_batches(self) -> list[EpochEntry]:
         """For a directory that never had a history."""

@@ -65,7 +65,7 @@ class LogState:
         self.producers = recovered.producers
         self.epochs = recovered.epochs
         self.start_offset = recovered.start_offset
-        self.end_offset = self.flushed_offset = self._active.end_offset
+        self.end_offset = self.flushed_offset = recovered.end_offset
 
     def reconfigure(self, config: TopicConfig) -> None:
         self.config = config

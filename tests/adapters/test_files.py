@@ -1,0 +1,232 @@
+"""The disk port on a real file system."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sexton.adapters import files
+from sexton.adapters.clock import SystemClock
+from sexton.adapters.files import FileDisk
+from sexton.errors import LogInUseError
+
+
+@pytest.fixture
+def disk() -> Iterator[FileDisk]:
+    made = FileDisk()
+    yield made
+    made.close()
+
+
+def test_what_is_appended_can_be_read_at_any_place(disk: FileDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "a"), create=True)
+    file.append([b"one", bytearray(b"two"), memoryview(b"three"), b""])
+    file.append([])
+    file.append([b"4"])
+    assert file.size_bytes == 12
+    assert file.read(0, 100) == b"onetwothree4"
+    assert file.read(3, 3) == b"two"
+    assert file.read(12, 5) == b""
+    assert disk.open(str(tmp_path / "a")).size_bytes == 12
+
+
+def test_more_parts_than_one_system_call_takes(disk: FileDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "a"), create=True)
+    file.append([b"ab"] * 3000)
+    assert file.read(0, 10_000) == b"ab" * 3000
+
+
+def test_a_write_that_stops_half_way_is_carried_on(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwritev, pwrite = os.pwritev, os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: pwritev(fd, [b"".join(parts)[:4]], at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, part, at: pwrite(fd, part[:2], at))
+    file = disk.open(str(tmp_path / "a"), create=True)
+    file.append([b"one", b"two", b"three"])
+    file.append([b"four"])
+    assert file.read(0, 100) == b"onetwothreefour"
+
+
+def test_a_failed_append_leaves_the_file_as_it_was(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = disk.open(str(tmp_path / "a"), create=True)
+    file.append([b"old"])
+    pwritev = os.pwritev
+
+    def full(fd: int, parts: Any, at: int) -> int:
+        return pwritev(fd, [b"ha"], at)
+
+    def no_room(fd: int, part: Any, at: int) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", full)
+        patch.setattr(os, "pwrite", no_room)
+        with pytest.raises(OSError, match="full"):
+            file.append([b"half"])
+    assert file.size_bytes == 3
+    assert (tmp_path / "a").read_bytes() == b"old"
+    file.append([b"new"])
+    assert (tmp_path / "a").read_bytes() == b"oldnew"
+
+
+def test_a_real_limit_on_file_size_takes_the_append_back(tmp_path: Path) -> None:
+    """In a process of its own, for the limit is the process's."""
+    code = (
+        "import resource, signal, sys\n"
+        "from sexton.adapters.files import FileDisk\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "file = FileDisk().open(sys.argv[1], create=True)\n"
+        "file.append([b'a' * 900])\n"
+        "try:\n"
+        "    file.append([b'b' * 200])\n"
+        "except OSError:\n"
+        "    print(file.size_bytes)\n"
+    )
+    path = tmp_path / "a"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "900\n"
+    assert path.read_bytes() == b"a" * 900
+
+
+def test_truncation_only_shortens(disk: FileDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "a"), create=True)
+    file.append([b"abcdef"])
+    file.truncate(10)
+    assert file.size_bytes == 6
+    file.truncate(2)
+    file.append([b"x"])
+    assert (tmp_path / "a").read_bytes() == b"abx"
+
+
+def test_a_file_that_does_not_exist_is_made_only_if_asked(disk: FileDisk, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.open(str(tmp_path / "a"))
+    assert disk.read_file(str(tmp_path / "a")) is None
+    assert not disk.exists(str(tmp_path / "a"))
+    disk.open(str(tmp_path / "a"), create=True)
+    assert disk.read_file(str(tmp_path / "a")) == b""
+    assert disk.exists(str(tmp_path / "a"))
+
+
+def test_flushes_run_in_parallel_and_report_errors(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", flushed.append)
+    made = [disk.open(str(tmp_path / str(index)), create=True) for index in range(20)]
+
+    async def go() -> None:
+        await asyncio.gather(*(file.flush() for file in made))
+        assert sorted(flushed) == sorted(file.fileno() for file in made)
+
+        def broken(fd: int) -> None:
+            raise OSError(errno.EIO, "broken")
+
+        monkeypatch.setattr(os, "fdatasync", broken)
+        with pytest.raises(OSError, match="broken"):
+            await made[0].flush()
+
+    asyncio.run(go())
+
+
+def test_a_closed_file_can_still_be_read_by_who_holds_it(disk: FileDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "a"), create=True)
+    file.append([b"abc"])
+    fd = file.fileno()
+    file.close()
+    file.close()
+    (tmp_path / "a").unlink()
+    assert file.read(0, 3) == b"abc"
+    with pytest.raises(ValueError, match="closed"):
+        file.append([b"d"])
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_a_file_is_replaced_whole_and_nothing_else_is_left(disk: FileDisk, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    async def go() -> None:
+        await disk.replace_file(str(path), b"new")
+        assert path.read_bytes() == b"new"
+        await asyncio.gather(*(disk.replace_file(str(tmp_path / name), b"x") for name in "bcd"))
+
+    asyncio.run(go())
+    assert disk.list(str(tmp_path)) == ["a", "b", "c", "d"]
+
+
+def test_a_replacement_that_fails_leaves_the_old_file(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def broken(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="full"):
+        asyncio.run(disk.replace_file(str(path), b"new"))
+    assert path.read_bytes() == b"old"
+    assert disk.list(str(tmp_path)) == ["a"]
+
+
+def test_names(disk: FileDisk, tmp_path: Path) -> None:
+    assert disk.list(str(tmp_path / "none")) == []
+    disk.make_directory(str(tmp_path / "x" / "y"))
+    disk.make_directory(str(tmp_path / "x" / "y"))
+    (tmp_path / "x" / "y" / "b").write_bytes(b"")
+    (tmp_path / "x" / "y" / "a").write_bytes(b"")
+    assert disk.list(str(tmp_path / "x" / "y")) == ["a", "b"]
+    disk.rename(str(tmp_path / "x" / "y" / "b"), str(tmp_path / "x" / "c"))
+    disk.remove(str(tmp_path / "x" / "c"))
+    disk.remove(str(tmp_path / "x" / "c"))
+    asyncio.run(disk.flush_directory(str(tmp_path / "x")))
+    disk.remove_tree(str(tmp_path / "x"))
+    disk.remove_tree(str(tmp_path / "x"))
+    assert disk.list(str(tmp_path)) == []
+    free, total = disk.free_bytes(str(tmp_path))
+    assert 0 < free <= total
+
+
+def test_the_lock_is_kafkas_own(disk: FileDisk, tmp_path: Path) -> None:
+    with disk.lock(str(tmp_path)), pytest.raises(LogInUseError), disk.lock(str(tmp_path)):
+        pass
+    with disk.lock(str(tmp_path)):
+        assert (tmp_path / ".lock").exists()
+
+
+def test_descriptors_come_back(disk: FileDisk, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        for index in range(600):
+            disk.open(str(tmp_path / str(index)), create=True).append([b"x"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_clocks_tell_milliseconds() -> None:
+    clock = SystemClock()
+    assert 1_600_000_000_000 < clock.now_ms() < 10_000_000_000_000
+    first = clock.monotonic_ms()
+    assert clock.monotonic_ms() >= first > 0
+
+
+def test_parts_fit_the_system() -> None:
+    assert os.sysconf("SC_IOV_MAX") >= files.PARTS_MAX
