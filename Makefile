@@ -8,7 +8,12 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: ## A first look: make a sample partition, query it, compact it, show before and after
+run: ## A cluster of three brokers on this machine, in ./sexton-data, until Ctrl-C
+	@scripts/setup run
+	@exec $(BIN)/sexton up
+
+.PHONY: demo
+demo: ## Compaction at a glance: make a sample partition, query it, compact it, show before and after
 	@scripts/setup run
 	@$(BIN)/sexton demo
 
