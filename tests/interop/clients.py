@@ -32,7 +32,7 @@ STAMP_NAME: Final = "installed"
 TAIL_LINES: Final = 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Client:
     """One client in one version. `cannot` are features that this version itself does not have, with the reason."""
 

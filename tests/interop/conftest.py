@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,9 @@ SETTINGS: Final[Settings] = {
     "group.consumer.min.heartbeat.interval.ms": 100,
 }
 
+CLIENTS_AT_ONCE: Final = 4
+"""Scenarios mostly wait; brokers have many clients in life, too."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sexton interop")
@@ -31,9 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="sexton",
         help="sexton (default), kafka, kafka:VERSION, or the addresses of a cluster of three that runs already",
     )
-    group.addoption(
-        "--write-clients-doc", action="store_true", help="Write docs/clients.md from the results of this run."
-    )
+    group.addoption("--write-clients-doc", action="store_true", help="Write docs/clients.md from this run's results.")
     group.addoption("--chaos-seconds", type=int, default=60, help="How long test_chaos.py goes on.")
 
 
@@ -74,22 +76,59 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield ClusterUnderTest(running.bootstrap, BROKERS, kind.partition(":")[0], running)
 
 
-@pytest.fixture(scope="session")
-def worker_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Client], Worker]]:
-    """A client's process, the same for all its scenarios."""
-    directory = tmp_path_factory.mktemp("clients")
-    workers: dict[str, Worker] = {}
+class Scenarios:
+    """Runs what the selected tests will ask for, a few clients at a time, each client's scenarios in the tests' order.
 
-    def find(client: Client) -> Worker:
-        if client.label not in workers:
-            workers[client.label] = Worker(client, _touched(directory / f"{client.label.replace(' ', '-')}.log"))
-        return workers[client.label]
+    A test then waits for its own result. One after the other the scenarios would take three times as long."""
 
-    yield find
-    for worker in workers.values():
+    def __init__(self, cluster: ClusterUnderTest, directory: Path, wanted: dict[Client, list[str]]) -> None:
+        self._results: dict[tuple[str, str], Future[None]] = {
+            (client.label, feature): Future() for client, features in wanted.items() for feature in features
+        }
+        self._cluster = cluster
+        self._directory = directory
+        self._is_closing = False
+        self._pool = ThreadPoolExecutor(CLIENTS_AT_ONCE)
+        for client, features in wanted.items():
+            self._pool.submit(self._run_all, client, features)
+
+    def check(self, client: Client, feature: str) -> None:
+        """Waits for the scenario's end; raises what it raised."""
+        self._results[client.label, feature].result()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run_all(self, client: Client, features: list[str]) -> None:
+        log_path = self._directory / f"{client.label.replace(' ', '-')}.log"
+        log_path.touch()
+        worker = Worker(client, log_path)
+        for feature in features:
+            result = self._results[client.label, feature]
+            try:
+                if self._is_closing:
+                    raise RuntimeError("the run was ended")
+                worker.run(feature, self._cluster.bootstrap, self._cluster.brokers)
+                result.set_result(None)
+            except BaseException as error:
+                result.set_exception(error)
         worker.close()
 
 
-def _touched(path: Path) -> Path:
-    path.touch()
-    return path
+@pytest.fixture(scope="session")
+def scenarios(
+    cluster: ClusterUnderTest, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scenarios]:
+    wanted: dict[Client, list[str]] = {}
+    for item in request.session.items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if {"client", "feature"} <= parameters.keys() and not is_out_of_reach(parameters["client"], cluster):
+            wanted.setdefault(parameters["client"], []).append(parameters["feature"])
+    running = Scenarios(cluster, tmp_path_factory.mktemp("clients"), wanted)
+    yield running
+    running.close()
+
+
+def is_out_of_reach(client: Client, cluster: ClusterUnderTest) -> bool:
+    return client.broker_before_4 and cluster.is_kafka_4

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.interop.clients import CLIENTS, Client, Worker
-from tests.interop.conftest import ClusterUnderTest
+from tests.interop.clients import CLIENTS, Client
+from tests.interop.conftest import ClusterUnderTest, Scenarios, is_out_of_reach
 from tests.interop.features import FEATURES
 
 pytestmark = pytest.mark.cluster
@@ -20,11 +18,11 @@ CASES = [
 ]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("client", "feature"), CASES)
 def test_a_client_finds_what_it_expects_of_kafka(
-    client: Client, feature: str, cluster: ClusterUnderTest, worker_of: Callable[[Client], Worker]
+    client: Client, feature: str, cluster: ClusterUnderTest, scenarios: Scenarios
 ) -> None:
-    if client.broker_before_4 and cluster.is_kafka_4:
+    if is_out_of_reach(client, cluster):
         pytest.skip(f"{client.label} cannot speak with Apache Kafka 4 (KIP-896)")
-    worker_of(client).run(feature, cluster.bootstrap, cluster.brokers)
+    scenarios.check(client, feature)
