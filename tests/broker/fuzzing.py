@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 from sexton.protocol.encoder import plain
 from sexton.protocol.messages import encode_request, request_type
@@ -22,20 +23,35 @@ INTERESTING = (
 )
 
 
-def hostile_stream(rng: random.Random, apis: Sequence[tuple[int, int]]) -> bytes:
-    """What one connection sends: a few requests, of which at least one is odd."""
+def hostile_stream(rng: random.Random, apis: Sequence[tuple[int, int]], words: Sequence[Any] = ()) -> bytes:
+    """What one connection sends: a few requests, most of them odd. `words` are names, ids and batches that the broker
+    knows, so that requests get further than the first check."""
     parts = []
     for _ in range(rng.randint(1, 4)):
-        frame = honest_frame(rng, *rng.choice(apis))
+        frame = honest_frame(rng, *rng.choice(apis), words)
         parts.append(rng.choice((_same, _flipped, _cut, _stretched, _spliced, _random_body, _noise))(rng, frame))
     stream = b"".join(parts)
     return stream if rng.random() < 0.8 else stream[: rng.randint(0, len(stream))]
 
 
-def honest_frame(rng: random.Random, api_key: int, version: int) -> bytes:
+def honest_frame(rng: random.Random, api_key: int, version: int, words: Sequence[Any] = ()) -> bytes:
     """Well-formed; its values are anything the types allow."""
-    body = plain(random_entity(rng, request_type(api_key, version)))
+    body = _plausible(rng, plain(random_entity(rng, request_type(api_key, version))), words)
     return encode_request(api_key, version, rng.getrandbits(31), rng.choice((None, "", "fuzz")), body)
+
+
+def _plausible(rng: random.Random, value: Any, words: Sequence[Any]) -> Any:
+    """With many values exchanged for ones that mean something: small numbers, and known words of the same type."""
+    if isinstance(value, dict):
+        return {name: _plausible(rng, inner, words) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plausible(rng, inner, words) for inner in value]
+    if rng.random() < 0.4:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return rng.choice((-2, -1, 0)) if value < 0 else rng.choice((0, 0, 0, 1, 2, 5))  # some types have no sign
+    known = [word for word in words if type(word) is type(value)]
+    return rng.choice(known) if known else value
 
 
 def _same(rng: random.Random, frame: bytes) -> bytes:

@@ -18,7 +18,7 @@ import pytest
 
 from sexton.broker import api
 from sexton.broker.request import Request
-from tests.broker.fakes import Client, FakeBroker
+from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker
 from tests.broker.fuzzing import hostile_stream
 from tests.protocol.random_entities import every_api_and_version
 
@@ -76,7 +76,7 @@ def test_no_stream_of_bytes_brings_the_broker_down(caplog: pytest.LogCaptureFixt
         rng = random.Random(seed)
         broker = FakeBroker(queued_max_request_bytes=1 << 20)
         hostile, honest = Client(broker), Client(broker, "honest:1")
-        stream = hostile_stream(rng, apis)
+        stream = hostile_stream(rng, apis, [TOPIC, TOPIC_ID])
         cuts = sorted(rng.randint(0, len(stream)) for _ in range(rng.randint(0, 4)))
         for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
             if not hostile.connection.is_closed and not hostile.connection.is_paused:
