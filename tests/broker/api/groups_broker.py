@@ -1,0 +1,97 @@
+"""A broker with groups: the admin tests' broker, a group service whose log is in memory, requests as clients send them.
+
+Answers go through the real encoder and back, in every version, so that a field that does not exist or has the wrong
+type is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import AsyncIterator, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from sexton.coordinators.groups import embedded
+from sexton.coordinators.groups.service import GroupService
+from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.groups.view_topics import OFFSETS_TOPIC, ViewTopics, offsets_partitions_count
+from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
+from tests.broker.api.admin_broker import OWN_ID, FakeBroker, broker_in_a_cluster, encode
+
+DELAY_MS = 5
+
+
+class LoopClock:
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + self.monotonic_ms()
+
+    def monotonic_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+class MemoryLog:
+    """Commits at once; nobody reads it again."""
+
+    async def append(self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
+        await asyncio.sleep(0)
+
+    async def read(self) -> AsyncIterator[bytes]:
+        nothing: list[bytes] = []
+        for data in nothing:
+            yield data
+
+
+class GroupsBroker:
+    """What the group APIs see of a broker."""
+
+    def __init__(self, inner: FakeBroker, settings: GroupSettings) -> None:
+        self.inner = inner
+        self.view = inner.view
+        self.config = inner.config
+        self.clock = LoopClock()
+        self.groups = GroupService(
+            self.clock,
+            random.Random(5),
+            settings,
+            ViewTopics(self.view),
+            lambda: offsets_partitions_count(self.view),
+        )
+        self.creations: list[str] = []
+
+    async def ensure_internal_topic(self, name: str) -> None:
+        self.creations.append(name)
+        await self.inner.add_topic(name, (OWN_ID,), (2,), (3,))
+
+    async def ask(self, api: ModuleType, version: int | None = None, **body: Any) -> Any:
+        """Sends a request as a client would and returns kio's entity of the answer."""
+        version = api.VERSIONS[1] if version is None else version
+        entity = request_reader(api.API_KEY, version)(encode(request_type(api.API_KEY, version), body), 0)
+        connection = SimpleNamespace(peer="127.0.0.1:55555")
+        request = SimpleNamespace(
+            version=version, body=entity, api_key=api.API_KEY, client_id="app", connection=connection
+        )
+        answer = api.handle(self, request)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return response_reader(api.API_KEY, version)(encode(response_type(api.API_KEY, version), answer), 0)
+
+
+async def groups_broker(**settings: int) -> GroupsBroker:
+    """Keeps every group itself; has the topics `t` (two partitions) and `u` (one)."""
+    inner = await broker_in_a_cluster(3)
+    made = GroupsBroker(inner, GroupSettings(initial_rebalance_delay_ms=DELAY_MS, **settings))  # type: ignore[arg-type]
+    await inner.add_topic(OFFSETS_TOPIC, (OWN_ID,))
+    await inner.add_topic("t", (OWN_ID,), (OWN_ID,))
+    await inner.add_topic("u", (OWN_ID,))
+    await made.groups.load(0, MemoryLog())
+    return made
+
+
+def subscription(*topics: str) -> bytes:
+    return embedded.write_subscription(embedded.Subscription(topics))
+
+
+def versions(api: ModuleType) -> range:
+    return range(api.VERSIONS[0], api.VERSIONS[1] + 1)

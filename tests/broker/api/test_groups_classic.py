@@ -1,0 +1,184 @@
+"""FindCoordinator and the classic group APIs, in every version."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from sexton.broker.api import find_coordinator, heartbeat, join_group, leave_group, sync_group
+from sexton.coordinators.groups.hashing import partition_for
+from sexton.coordinators.groups.settings import GroupSettings
+from sexton.protocol.errors import ErrorCode
+from tests.broker.api.admin_broker import broker_in_a_cluster, run
+from tests.broker.api.groups_broker import GroupsBroker, groups_broker, subscription, versions
+
+
+async def join(broker: GroupsBroker, version: int = 9, **body: Any) -> Any:
+    """Joins as clients do: again with the id, if one is given first."""
+    asked = {
+        "group_id": "g",
+        "session_timeout": 10_000,
+        "rebalance_timeout": 20_000,
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": subscription("t")}],
+    } | body
+    answer = await broker.ask(join_group, version, **asked)
+    if answer.error_code is ErrorCode.member_id_required:
+        assert version >= 4
+        answer = await broker.ask(join_group, version, **(asked | {"member_id": answer.member_id}))
+    return answer
+
+
+@pytest.mark.parametrize("version", versions(find_coordinator))
+def test_the_coordinator_is_the_leader_of_the_groups_partition(version: int) -> None:
+    async def test() -> None:
+        inner = await broker_in_a_cluster(3)
+        broker = GroupsBroker(inner, GroupSettings())
+        body = {"key": "g"} if version < 4 else {"coordinator_keys": ["g", "h"]}
+        answer = await broker.ask(find_coordinator, version, **body)
+        assert broker.creations == ["__consumer_offsets"]
+        found = [answer] if version < 4 else list(answer.coordinators)
+        assert [one.error_code for one in found] == [ErrorCode.none] * len(found)
+        assert [one.node_id for one in found] == [1 + partition_for(key, 3) for key in ("g", "h")][: len(found)]
+        assert found[0].host == f"host{found[0].node_id}"
+        await broker.ask(find_coordinator, version, **body)
+        assert len(broker.creations) == 1
+
+    run(test())
+
+
+def test_without_a_leader_there_is_no_coordinator_for_now() -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        await broker.inner.fence(1)
+        answer = await broker.ask(find_coordinator, 3, key="g")
+        assert (answer.error_code, answer.node_id) == (ErrorCode.coordinator_not_available, -1)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("key_type", "error"), [(1, ErrorCode.coordinator_not_available), (2, ErrorCode.invalid_request)]
+)
+def test_other_kinds_of_coordinators_do_not_exist(key_type: int, error: ErrorCode) -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        answer = await broker.ask(find_coordinator, 6, key_type=key_type, coordinator_keys=["x"])
+        assert answer.coordinators[0].error_code is error
+
+    run(test())
+
+
+@pytest.mark.parametrize("version", versions(join_group))
+def test_a_member_joins_syncs_beats_and_leaves_in_every_version(version: int) -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        joined = await join(broker, version)
+        assert (joined.error_code, joined.generation_id, joined.protocol_name) == (ErrorCode.none, 1, "range")
+        assert joined.leader == joined.member_id
+        assert [one.metadata for one in joined.members] == [subscription("t")]
+        who = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
+        synced = await broker.ask(
+            sync_group,
+            min(version, 5),
+            **who,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=[{"member_id": joined.member_id, "assignment": b"yours"}],
+        )
+        assert (synced.error_code, synced.assignment) == (ErrorCode.none, b"yours")
+        beat = await broker.ask(heartbeat, min(version, 4), **who)
+        assert beat.error_code is ErrorCode.none
+        one = {"member_id": joined.member_id, "group_instance_id": None, "reason": "done"}
+        left = await broker.ask(leave_group, min(version, 5), **one, group_id="g", members=[one])
+        assert left.error_code is ErrorCode.none
+        if min(version, 5) >= 3:
+            assert [member.error_code for member in left.members] == [ErrorCode.none]
+        again = await broker.ask(leave_group, min(version, 5), **one, group_id="g", members=[one])
+        code = again.members[0].error_code if min(version, 5) >= 3 else again.error_code
+        assert code is ErrorCode.unknown_member_id
+
+    run(test())
+
+
+@pytest.mark.parametrize("version", versions(join_group))
+def test_a_refused_join_can_be_told_in_every_version(version: int) -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        answer = await join(broker, version, session_timeout=1)
+        assert answer.error_code is ErrorCode.invalid_session_timeout
+        answer = await join(broker, version, group_id="")
+        assert answer.error_code is ErrorCode.invalid_group_id
+        assert answer.generation_id == -1
+
+    run(test())
+
+
+@pytest.mark.parametrize("version", range(5, 10))
+def test_a_static_member_is_known_by_its_instance(version: int) -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        joined = await join(broker, version, group_instance_id="i")
+        assert joined.members[0].group_instance_id == "i"
+        who = {"group_id": "g", "member_id": joined.member_id, "group_instance_id": "i", "generation_id": 1}
+        named = {"protocol_type": "consumer", "protocol_name": "range"}
+        await broker.ask(sync_group, 5, **who, **named)
+        again = await join(broker, version, group_instance_id="i")
+        assert again.member_id != joined.member_id
+        beat = await broker.ask(heartbeat, 4, **who)
+        assert beat.error_code is ErrorCode.fenced_instance_id
+
+    run(test())
+
+
+@pytest.mark.parametrize("version", versions(sync_group))
+def test_a_refused_sync_can_be_told_in_every_version(version: int) -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        body = {"group_id": "g", "generation_id": 1, "member_id": "m", "assignments": []}
+        answer = await broker.ask(sync_group, version, **body)
+        expected = ErrorCode.inconsistent_group_protocol if version == 5 else ErrorCode.unknown_member_id
+        assert answer.error_code is expected
+
+    run(test())
+
+
+def test_heartbeats_are_fine_while_the_group_is_loaded() -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        broker.groups._shards[0].is_loaded = False
+        who: Any = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+        assert (await broker.ask(heartbeat, **who)).error_code is ErrorCode.none
+        answer = await broker.ask(leave_group, 5, group_id="g", members=[{"member_id": "m"}])
+        assert answer.error_code is ErrorCode.coordinator_load_in_progress
+
+    run(test())
+
+
+def test_everything_is_refused_where_the_group_is_not_kept() -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        broker.groups.unload(0)
+        assert (await join(broker)).error_code is ErrorCode.not_coordinator
+        who: Any = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+        assert (await broker.ask(heartbeat, **who)).error_code is ErrorCode.not_coordinator
+        named: Any = {"protocol_type": "consumer", "protocol_name": "range"}
+        assert (await broker.ask(sync_group, **who, **named)).error_code is ErrorCode.not_coordinator
+
+    run(test())
+
+
+def test_many_members_join_one_group() -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        answers = await asyncio.gather(*(join(broker) for _ in range(100)))
+        assert {answer.generation_id for answer in answers} == {1}
+        assert max(len(answer.members) for answer in answers) == 100
+        assert len({answer.member_id for answer in answers}) == 100
+        assert all(uuid.UUID(answer.member_id.removeprefix("app-")) for answer in answers)
+
+    run(test())
