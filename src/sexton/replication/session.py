@@ -34,6 +34,8 @@ class _Followed:
     told_high_watermark: int
     told_start_offset: int
     forget: Callable[[], None]
+    is_answered: bool = False
+    """Something was sent, and the follower has not said yet what it holds now: until then, nothing more is sent."""
 
 
 class FollowerSession:
@@ -77,15 +79,12 @@ class FollowerSession:
         except KafkaError as error:
             self._fail(key, error)
             return
-        if request.broker_id not in replica.row.replicas:
-            # It has heard of its assignment before us. Told so, it asks again; ignored, it would wait for ever.
-            self._fail(key, KafkaError(ErrorCode.unknown_leader_epoch, "not one of the replicas, as far as is known"))
-            return
         known = self._followed.get(key)
         if known is None:
             self._followed[key] = _Followed(held, -1, -1, replica.watch_appends(lambda: self._note(key)))
         else:
             known.held = held
+            known.is_answered = False
         self._news[key] = None
         if self._lies_on(held, replica):
             replica.follower_fetched(request.broker_id, request.broker_epoch, held.end_offset)
@@ -121,12 +120,15 @@ class FollowerSession:
                 break
             del self._news[key]
             followed = self._followed[key]
+            if followed.is_answered:
+                continue
             try:
                 news = self._news_of(followed, min(room_bytes, request.partition_max_bytes), is_first=not answer)
             except KafkaError as error:
                 self._fail(key, error)
                 continue
             if news is not None:
+                followed.is_answered = True
                 answer.append(news)
                 room_bytes -= news.records_bytes
         answer.extend(News(*key, code) for key, code in self._failed.items())
@@ -168,7 +170,7 @@ class FollowerSession:
         """Of partitions without records: what moved since it was told."""
         moved = []
         for key, followed in self._followed.items():
-            if key in answered:
+            if key in answered or followed.is_answered:
                 continue
             try:
                 replica = self._leader(followed.held)
