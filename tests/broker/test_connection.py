@@ -378,6 +378,18 @@ def test_what_cannot_be_read_closes_the_connection_with_one_line(
     assert record.exc_info is None
 
 
+def test_clients_of_another_protocol_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        broker = FakeBroker()
+        Client(broker).feed(b"GET /metrics HTTP/1.1\r\n\r\n")
+        Client(broker).feed(bytes.fromhex("16030100f8010000f4"))
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    assert "It speaks HTTP" in caplog.records[0].getMessage()
+    assert "set security.protocol=PLAINTEXT" in caplog.records[1].getMessage()
+
+
 def test_complaints_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         broker = FakeBroker()

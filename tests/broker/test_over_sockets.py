@@ -1,0 +1,137 @@
+"""The broker's connections over real sockets: clients that do not read, do not finish, or are very many."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from sexton.adapters.sockets import SocketNetwork
+from sexton.ports.network import HIGH_BACKLOG_BYTES
+from sexton.protocol.messages import decode_response, encode_request
+from tests.broker.fakes import TOPIC, FakeBroker, in_loop
+
+HOST = "127.0.0.1"
+FETCH, API_VERSIONS = 1, 18
+BATCH_BYTES = 300_000
+
+
+def fetch_frame(correlation_id: int) -> bytes:
+    asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+    body = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [{"topic": TOPIC, "partitions": [asked]}]}
+    return encode_request(FETCH, 12, correlation_id, "slow", body)
+
+
+@asynccontextmanager
+async def listening(broker: FakeBroker) -> AsyncIterator[int]:
+    listener = await SocketNetwork().listen(HOST, 0, broker.dispatch.accept)
+    yield listener.port
+    listener.close()
+    await broker.dispatch.stop()
+
+
+async def ask_api_versions(port: int) -> int:
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(encode_request(API_VERSIONS, 0, 9, "honest", {}))
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    correlation_id, body = decode_response(API_VERSIONS, 0, memoryview(await reader.readexactly(size)))
+    assert correlation_id == 9
+    writer.close()
+    return len(body.api_keys)
+
+
+async def until_connected(broker: FakeBroker, count: int) -> None:
+    async with asyncio.timeout(20):
+        while len(broker.dispatch.connections) != count:
+            await asyncio.sleep(0.005)
+
+
+@in_loop
+async def test_client_that_never_reads_takes_bounded_memory_and_disturbs_nobody() -> None:
+    broker = FakeBroker()
+    broker.replica().log.records.append(b"x" * BATCH_BYTES)
+    broker.replica().commit()
+    async with listening(broker) as port:
+        slow = socket.create_connection((HOST, port))
+        slow.setblocking(False)
+        await until_connected(broker, 1)
+        (client,) = broker.dispatch.connections
+        frames = b"".join(fetch_frame(number) for number in range(2000))
+        sent = 0
+        for _ in range(300):
+            with suppress(BlockingIOError):
+                sent += slow.send(frames[sent:])
+            await asyncio.sleep(0.001)
+        assert client._connection.backlog_bytes <= HIGH_BACKLOG_BYTES + BATCH_BYTES + 1000
+        assert client._is_paused
+        assert broker.replica().reads_count < 2000
+        assert await ask_api_versions(port) > 0
+        seen = 0
+        slow.setblocking(True)
+        slow.settimeout(20)
+        while seen < 3 * BATCH_BYTES:
+            seen += len(await asyncio.to_thread(slow.recv, 1 << 20))
+        assert await ask_api_versions(port) > 0
+        slow.close()
+        await until_connected(broker, 0)
+
+
+@in_loop
+async def test_answers_to_a_client_that_reads_again_are_whole_and_in_order() -> None:
+    broker = FakeBroker()
+    broker.replica().log.records.append(b"x" * BATCH_BYTES)
+    broker.replica().commit()
+    async with listening(broker) as port:
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(b"".join(fetch_frame(number) for number in range(100)))
+        await asyncio.sleep(0.1)
+        for number in range(100):
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            correlation_id, body = decode_response(FETCH, 12, memoryview(await reader.readexactly(size)))
+            assert correlation_id == number
+            assert len(body.responses[0].partitions[0].records) == BATCH_BYTES
+        writer.close()
+
+
+@in_loop
+async def test_two_thousand_idle_connections_leave_room_for_the_next_one() -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2000 if hard >= 5000 else (hard - 500) // 2
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 5000), hard))
+    broker = FakeBroker(max_connections=1 << 20, max_connections_per_ip=1 << 20)
+    try:
+        async with listening(broker) as port:
+            idle = []
+            for number in range(wanted):
+                sock = socket.socket()
+                sock.setblocking(False)
+                sock.connect_ex((HOST, port))
+                idle.append(sock)
+                if number % 100 == 0:
+                    await asyncio.sleep(0.01)
+            await until_connected(broker, wanted)
+            assert await ask_api_versions(port) > 0
+            for sock in idle:
+                sock.close()
+            await until_connected(broker, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@in_loop
+async def test_request_in_many_pieces_with_pauses_is_served() -> None:
+    broker = FakeBroker()
+    async with listening(broker) as port:
+        reader, writer = await asyncio.open_connection(HOST, port)
+        frame = encode_request(API_VERSIONS, 0, 9, "honest", {})
+        for start in range(0, len(frame), 3):
+            writer.write(frame[start : start + 3])
+            await asyncio.sleep(0.002)
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        await reader.readexactly(size)
+        writer.close()
