@@ -1,0 +1,171 @@
+"""A leader's replica and a follower's session on real files: what is committed when, and what is sent once."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from sexton.adapters.clock import SystemClock
+from sexton.adapters.files import FileDisk
+from sexton.compaction.config import TopicConfig
+from sexton.log.log import Log
+from sexton.ports.disk import FileSlice
+from sexton.ports.metastore import PartitionRow
+from sexton.ports.network import Part
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import Record, encode, make_batch
+from sexton.replication import messages
+from sexton.replication.history import epoch_before
+from sexton.replication.messages import FetchRequest, Held, News
+from sexton.replication.replica import Replica
+from sexton.replication.session import FollowerSession
+
+TOPIC = uuid.UUID(int=7, version=4)
+ROW = PartitionRow(TOPIC, 0, replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=3, partition_epoch=1)
+
+
+def batch(value: bytes) -> bytes:
+    return encode(make_batch([Record(0, 1000, b"k", value)]))
+
+
+class Leader:
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.session = FollowerSession(self)
+
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+        return self.replica
+
+    def held(self, end_offset: int) -> Held:
+        entries = self.replica.log.epochs.entries
+        digest = messages.history_digest(entries)
+        return Held(TOPIC, 0, True, 3, end_offset, epoch_before(entries, end_offset), digest)
+
+    async def fetch(self, *held: Held, wait_ms: int = 0) -> list[News]:
+        parts = await self.session.fetch(FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, held))
+        return messages.decode_answer(memoryview(b"".join(map(content, parts))))
+
+
+def content(part: Part) -> bytes:
+    return part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else bytes(part)
+
+
+@pytest.fixture
+def with_leader(tmp_path: Path) -> Callable[[Callable[[Leader], Awaitable[None]]], None]:
+    def run(scenario: Callable[[Leader], Awaitable[None]]) -> None:
+        async def body() -> None:
+            config = TopicConfig(min_insync_replicas=1)
+            log = await Log.open(
+                FileDisk(), str(tmp_path / "t-0"), "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False
+            )
+            replica = Replica(ROW, log, 1, 0, SystemClock(), lambda: True)
+            await replica.become_leader(ROW)
+            await scenario(Leader(replica))
+            replica.check_invariants()
+            await log.close()
+
+        asyncio.run(body())
+
+    return run
+
+
+def test_a_record_is_committed_when_the_follower_has_it_on_disk(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.fetch(leader.held(0))
+        _, committed = leader.replica.append(batch(b"v"), -1, 1000)
+        assert committed is not None
+        await leader.replica.log.flush()
+        assert not committed.done()
+        (news,) = await leader.fetch(leader.held(0))
+        assert news.records_bytes > 0
+        assert leader.replica.high_watermark == 0, "sent is not held"
+        await leader.fetch(leader.held(1))
+        await committed
+        assert leader.replica.high_watermark == 1
+
+    with_leader(scenario)
+
+
+def test_what_was_sent_is_not_sent_again_before_the_follower_has_said_what_it_holds(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        leader.replica.append(batch(b"first"), 1, 1000)
+        (news,) = await leader.fetch(leader.held(0))
+        assert news.records_bytes > 0
+        leader.replica.append(batch(b"second"), 1, 1000)
+        assert await leader.fetch() == [], "a second request is under way while the first answer is being applied"
+        (news,) = await leader.fetch(leader.held(1))
+        records = bytes(cast(memoryview, news.records[0]))
+        assert b"second" in records
+        assert b"first" not in records
+
+    with_leader(scenario)
+
+
+def test_an_append_wakes_a_follower_that_waits(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        waiting = asyncio.ensure_future(leader.fetch(leader.held(0), wait_ms=60_000))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        leader.replica.append(batch(b"v"), 1, 1000)
+        (news,) = await waiting
+        assert news.records_bytes > 0
+
+    with_leader(scenario)
+
+
+def test_a_follower_of_another_epoch_is_told_so_and_does_not_count(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        (news,) = await leader.fetch(Held(TOPIC, 0, True, 2, 0, -1, 0))
+        assert news.error is ErrorCode.fenced_leader_epoch
+        (news,) = await leader.fetch(Held(TOPIC, 0, True, 4, 0, -1, 0))
+        assert news.error is ErrorCode.unknown_leader_epoch
+        leader.replica.append(batch(b"v"), 1, 1000)
+        assert leader.replica.high_watermark == 0
+
+    with_leader(scenario)
+
+
+def test_a_follower_that_strays_from_the_history_is_sent_all_of_it_and_does_not_count(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        leader.replica.append(batch(b"v"), 1, 1000)
+        strayed = Held(TOPIC, 0, True, 3, 1, 2, 0)
+        (news,) = await leader.fetch(strayed)
+        assert news.history == list(leader.replica.log.epochs.entries)
+        assert news.records_bytes == 0
+        assert leader.replica.high_watermark == 0
+
+    with_leader(scenario)
+
+
+def test_a_leader_that_steps_down_fails_what_waits_and_tells_its_followers(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.fetch(leader.held(0))
+        _, committed = leader.replica.append(batch(b"v"), -1, 1000)
+        assert committed is not None
+        waiting = asyncio.ensure_future(leader.fetch(leader.held(0), wait_ms=60_000))
+        await asyncio.sleep(0)
+        leader.replica.stop()
+        with pytest.raises(KafkaError) as failure:
+            await committed
+        assert failure.value.code is ErrorCode.not_leader_or_follower
+        assert (await waiting)[0].error in (ErrorCode.none, ErrorCode.not_leader_or_follower)
+        await leader.replica.log.flush()
+
+    with_leader(scenario)
