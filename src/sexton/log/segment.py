@@ -17,7 +17,7 @@ from sexton.compaction.config import TopicConfig
 from sexton.log.batches import LOOKUP_BYTES, SCAN_BYTES, Head, Walk
 from sexton.log.sparse import NO_TIMESTAMP, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SparseIndex
 from sexton.ports.disk import Buffer, Disk, File
-from sexton.records import indexes, names
+from sexton.records import names
 
 TIME_ENTRY: Final = struct.Struct(">qi")
 
@@ -281,10 +281,7 @@ class Segment:
         aborted = self.aborted
         path = self.path(names.TRANSACTION_INDEX_SUFFIX)
         if aborted or self._disk.exists(path):
-            columns = [list(column) for column in zip(*aborted, strict=True)] or [[], [], [], []]
-            await self._write(
-                names.TRANSACTION_INDEX_SUFFIX, indexes.encode(indexes.make_transaction_entries(*columns))
-            )
+            await self._write(names.TRANSACTION_INDEX_SUFFIX, _encode_aborted(aborted))
         self._is_index_written = self._index is index
 
     async def _write(self, kind: str, content: bytes) -> None:
@@ -301,9 +298,8 @@ class Segment:
     @property
     def aborted(self) -> list[AbortedEntry]:
         if self._aborted is None:
-            data = self._disk.read_file(self.path(names.TRANSACTION_INDEX_SUFFIX)) or b""
-            entries = indexes.decode_transaction_index(data)
-            self._aborted = [AbortedEntry(*map(int, tuple(entry)[1:])) for entry in entries]
+            data = self._disk.read_file(self.path(names.TRANSACTION_INDEX_SUFFIX))
+            self._aborted = _decode_aborted(data) if data else []
         return self._aborted
 
     def add_aborted(self, entry: AbortedEntry) -> None:
@@ -415,3 +411,21 @@ class Segment:
             names.LOG_SUFFIX,
         ):
             self._disk.remove(self.path(kind))
+
+
+# NumPy, which `indexes` rests on, takes a tenth of a second to import: a broker without transactions starts without it.
+
+
+def _encode_aborted(aborted: Sequence[AbortedEntry]) -> bytes:
+    if not aborted:
+        return b""
+    from sexton.records import indexes
+
+    columns = [list(column) for column in zip(*aborted, strict=True)]
+    return indexes.encode(indexes.make_transaction_entries(*columns))
+
+
+def _decode_aborted(data: bytes) -> list[AbortedEntry]:
+    from sexton.records import indexes
+
+    return [AbortedEntry(*map(int, tuple(entry)[1:])) for entry in indexes.decode_transaction_index(data)]

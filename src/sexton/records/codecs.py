@@ -13,15 +13,17 @@ import struct
 import threading
 from collections.abc import Callable
 from enum import IntEnum
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import cramjam
-import numpy as np
-import numpy.typing as npt
 import zstandard
 from isal import isal_zlib
 
 from sexton.errors import CorruptLogError, UnsupportedFormatError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAX_UNCOMPRESSED_BATCH_BYTES = 512 * 1024 * 1024
 """What one batch may unfold to. Kafka's producers stay below max.request.size (1 MiB); a thousandfold is a bomb."""
@@ -62,6 +64,8 @@ class Unpacker:
     """Decompresses batch after batch into one buffer that grows and is never given back: fresh pages are slow."""
 
     def __init__(self, limit_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES) -> None:
+        import numpy as np  # a tenth of a second: a broker, which leaves batches as they are, starts without it
+
         self._limit_bytes = limit_bytes
         self.buffer: npt.NDArray[np.uint8] = np.empty(1 << 20, dtype=np.uint8)
 
@@ -69,7 +73,7 @@ class Unpacker:
         """Write the unpacked bytes at ``position`` of the buffer (grown if need be); returns the end position."""
         if codec == Codec.NONE:
             self._reserve(position, len(packed), place)
-            self.buffer[position : position + len(packed)] = np.frombuffer(packed, dtype=np.uint8)
+            memoryview(self.buffer)[position : position + len(packed)] = packed  # type: ignore[arg-type]
             return position + len(packed)
         if codec == Codec.SNAPPY:
             return self._unpack_snappy(packed, position, place)
@@ -120,6 +124,8 @@ class Unpacker:
         if size_bytes > self._limit_bytes:
             raise self._bomb(place)
         if position + size_bytes > len(self.buffer):
+            import numpy as np
+
             grown = np.empty(max(position + size_bytes, 2 * len(self.buffer)), dtype=np.uint8)
             grown[:position] = self.buffer[:position]
             self.buffer = grown
