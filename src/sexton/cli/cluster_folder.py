@@ -116,15 +116,18 @@ class ClusterFolder:
         cluster.host = wishes.host or cluster.host
         if wishes.advertised_host is not None:
             cluster.advertised_host = wishes.advertised_host
-        cluster.metastore_url = (
-            wishes.metastore_url or cluster.metastore_url or f"sqlite:///{self.path}/metastore.sqlite"
-        )
+        cluster.metastore_url = wishes.metastore_url or cluster.metastore_url or self._own_metastore_url()
         count = wishes.brokers or len(cluster.ports) or DEFAULT_BROKERS
         kept = dict(cluster.ports) if wishes.port is None else {}
         cluster.ports = {each: port for each, port in kept.items() if int(each) <= count}
         self._check_remembered(cluster)
         _fill_ports(cluster, count, wishes.port or DEFAULT_PORT)
         return cluster
+
+    def _own_metastore_url(self) -> str:
+        from sexton.adapters.metastore import sqlite_url
+
+        return sqlite_url(str(self.path / "metastore.sqlite"))
 
     def _check_remembered(self, cluster: Cluster) -> None:
         for broker_id, port in cluster.ports.items():

@@ -16,6 +16,7 @@ from sexton.errors import SextonError
 
 _RUN: Final = "Run a cluster"
 _USE: Final = "Use a cluster"
+_CHECK: Final = "Check Sexton itself"
 _FILES: Final = "Work on a stopped broker's files"
 
 
@@ -29,6 +30,11 @@ class _Commands(LazyGroup):
         "group": Entry("sexton.cli.group:app", "Show consumer groups, move their offsets, delete them.", _USE),
         "cluster": Entry("sexton.cli.cluster:app", "Show brokers, their health and their disks.", _USE),
         "config": Entry("sexton.cli.config:app", "Show and change settings of topics, brokers and groups.", _USE),
+        "simulate": Entry(
+            "sexton.cli.simulate:simulate",
+            "Run whole clusters under virtual time, with faults, and check every rule.",
+            _CHECK,
+        ),
         "log": Entry("sexton.cli.log:app", "Look into a log: what is in it, and what becomes of it.", _FILES),
         "compact": Entry("sexton.cli.compact:compact", "Compact the partitions of a broker that is stopped.", _FILES),
         "demo": Entry(
@@ -67,6 +73,9 @@ def root(
 
 def main() -> None:
     """The console script."""
+    # Where hypothesis is installed, kio (Kafka's messages) imports it, for its own tests: half a second and 30 MB of
+    # every broker and every command on a developer's machine. None makes that import fail, as kio expects.
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     try:
         app()
     except SextonError as error:

@@ -1,4 +1,4 @@
-"""`sexton simulate`: whole clusters in one process under virtual time, each from a seed, with everything that can go wrong.
+"""`sexton simulate`: whole clusters in one process under virtual time, each from a seed, with all that can go wrong.
 
 A seed that fails prints the rule, the evidence, the end of its trace, and the command that repeats it.
 """
@@ -42,7 +42,10 @@ def simulate(
     processes: Annotated[int, typer.Option(help="Seeds that run at the same time; 0: one per core.", min=0)] = 0,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Do not stop at the first failure.")] = False,
 ) -> None:
-    """Run whole clusters under virtual time, with faults, and check every rule. The same seed is the same run."""
+    """Run whole clusters under virtual time, with faults, and check every rule.
+
+    The same seed is the same run.
+    """
     if break_rule is not None and break_rule not in BREAKS:
         raise typer.BadParameter(f"there is no rule {break_rule!r} to break: {', '.join(BREAKS)}")
     options = Options(brokers, minutes, shrinking.from_ranges(without), break_rule)

@@ -70,7 +70,13 @@ def create(
         int | None, typer.Option(min=1, help="How many. The brokers' num.partitions, if not given.")
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Copies of each. The brokers' default.replication.factor, if not given.")
+        int | None,
+        typer.Option(
+            "--replicas",
+            "--replication-factor",
+            min=1,
+            help="Copies of each. The brokers' default.replication.factor, if not given.",
+        ),
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic.")
