@@ -444,11 +444,24 @@ async def test_requests_wait_while_the_broker_is_not_ready() -> None:
 
 
 @in_loop
-async def test_stopping_closes_every_connection() -> None:
+async def test_stopping_closes_every_connection_and_ends_what_it_began() -> None:
     broker = FakeBroker()
     told: list[object] = []
     broker.dispatch.on_closed = told.append
     clients = [Client(broker, f"c:{number}") for number in range(3)]
+    ended: list[str] = []
+
+    async def work() -> dict[str, Any]:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("work")
+        return {}
+
+    SCRIPT.now = lambda request: work()
+    clients[0].ask(HEARTBEAT, 4, beat(1))
+    await asyncio.sleep(0)
     await broker.dispatch.stop()
+    assert ended == ["work"]
     assert told == [client.receiver for client in clients]
     assert not broker.dispatch.connections

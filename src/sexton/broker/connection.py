@@ -198,6 +198,7 @@ class ClientConnection:
         if isinstance(slot.future, asyncio.Task):  # it keeps the request's body; a bare future does not
             slot.held_bytes = size_bytes
             self.dispatch.budget.take_over(size_bytes)
+            self.dispatch.keep(slot.future)
         self._slots.append(slot)
         slot.future.add_done_callback(lambda future: self._finished(slot, future))
 

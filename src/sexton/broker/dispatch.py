@@ -72,6 +72,7 @@ class Dispatch:
         self._per_host: dict[str, int] = {}
         self._known: dict[int, tuple[Handler, Callable[[memoryview, int], Any]]] = {}
         self._sweeping: asyncio.Task[None] | None = None
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self.is_held = False
         """Connections are accepted, but their requests wait: for a broker that listens before it can serve."""
 
@@ -112,14 +113,23 @@ class Dispatch:
         self.on_closed(client)
 
     async def stop(self) -> None:
-        """Closes every connection and waits until each has been told."""
+        """Closes every connection, waits until each has been told, and ends what their requests had begun."""
         if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
+            self.keep(self._sweeping)
+            self._sweeping = None
         for client in list(self.connections):
             client.close()
         while self.connections:
             await asyncio.sleep(0)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Until it is done. The loop holds tasks only weakly, and a connection forgets its own when it closes."""
+        self._tasks[task] = None
+        task.add_done_callback(lambda task: self._tasks.pop(task, None))
 
     def complain(self, message: str, *values: object) -> None:
         """One line, unless there were many of the kind."""

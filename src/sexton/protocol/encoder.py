@@ -267,7 +267,11 @@ def _array_writer(shape: FieldShape) -> WriteValue:
             if items is None:
                 out.append(0)
                 return
-            write_varint(out, len(items) + 1)
+            count = len(items) + 1
+            if count < 0x80:
+                out.append(count)
+            else:
+                write_varint(out, count)
             if items:
                 write_items(out, items)
 

@@ -346,6 +346,18 @@ async def test_session_tells_only_what_is_new() -> None:
 
 
 @in_loop
+async def test_batch_that_did_not_fit_is_not_forgotten_by_the_session() -> None:
+    broker = FakeBroker()
+    fill(broker.replica(0), b"1234")
+    fill(broker.replica(1), b"too large for the rest")
+    client = Client(broker)
+    first = await client.call(FETCH, 12, body({0: 0, 1: 0}, max_bytes=10, session=(0, FULL)))
+    assert records(first) == {0: b"1234", 1: b""}
+    second = await client.call(FETCH, 12, body({0: 1}, max_bytes=10, session=(first.session_id, 1)))
+    assert records(second) == {1: b"too large for the rest"}
+
+
+@in_loop
 async def test_quiet_partitions_of_a_session_are_not_looked_at() -> None:
     broker = FakeBroker()
     client = Client(broker)

@@ -132,7 +132,8 @@ class _Poll:
         return self._is_urgent or self._size_bytes >= self._min_bytes
 
     def _look(self) -> None:
-        """At every partition that has news. What has nothing for the consumer has none any more."""
+        """At every partition that has news. One that was read to its end has none any more; one whose next batch did
+        not fit into this answer still has."""
         session = self._session
         size_bytes = 0
         for wanted in list(session.news):
@@ -142,9 +143,12 @@ class _Poll:
             size_bytes += found.size_bytes
             if found.is_urgent:
                 self._is_urgent = True
-            elif not found.size_bytes and left_bytes > 0:
+            elif wanted.fetch_offset >= self._end_of(found):
                 del session.news[wanted]
         self._size_bytes = size_bytes
+
+    def _end_of(self, found: Found) -> int:
+        return found.last_stable_offset if self._committed_only else found.high_watermark
 
     def _look_at(self, wanted: Wanted, left_bytes: int, *, is_first: bool) -> Found:
         name: str | None = None
