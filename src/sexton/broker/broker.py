@@ -51,6 +51,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+APPLY_AGAIN_MS = 5000
+"""Between two attempts to open or lead a partition whose disk did not allow it."""
+
 METASTORE_RETRY_MS = 250
 """Between two attempts to reach a metastore that is away."""
 
@@ -155,6 +158,7 @@ class Broker:
         self._spawn(Control(self).run())
         self._spawn(self._every(self.config.log_retention_check_interval_ms, self.replicas.run_retention))
         self._spawn(self._every(HIGH_WATERMARK_CHECKPOINT_MS, self.replicas.write_high_watermarks))
+        self._spawn(self._every(APPLY_AGAIN_MS, self._apply_failed))
         logger.info("broker %d serves at %s:%d", self.config.node_id, advertised.host, self.port)
 
     async def stop(self) -> None:
@@ -296,6 +300,10 @@ class Broker:
                     logger.warning("waiting for the metastore: %s", error)
                 was_away = True
                 await asyncio.sleep(METASTORE_RETRY_MS / 1000)
+
+    async def _apply_failed(self) -> None:
+        async with self._catching_up:
+            await self.replicas.apply_failed()
 
     async def _every(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -160,6 +160,14 @@ class Replicas:
             await self._remove(key)
         await asyncio.gather(*(self._apply_row(row) for row in rows if own_id in row.replicas))
 
+    async def apply_failed(self) -> None:
+        """A full disk, or a lack of descriptors, may be over: what could not be opened or led is tried again."""
+        await self.apply([row for row in self._view.replicas_on(self._identity()[0]) if self._has_failed(row)])
+
+    def _has_failed(self, row: PartitionRow) -> bool:
+        replica = self._by_key.get((row.topic_id, row.partition))
+        return replica is None or (replica.role is Role.IDLE and row.leader != NO_LEADER)
+
     def reconfigure(self, topic: str) -> None:
         config = self._topic_config(topic)
         for replica in self._by_key.values():
