@@ -17,8 +17,9 @@ class WallClock:
     def __init__(self, skew_ms: int = 0) -> None:
         self.skew_ms = skew_ms
 
-    def jump(self, by_ms: int) -> None:
-        self.skew_ms += by_ms
+    def jump(self, to_ms: int) -> None:
+        """From now on it is off by that much."""
+        self.skew_ms = to_ms
 
 
 class SimulatedClock:

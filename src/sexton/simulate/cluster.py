@@ -62,6 +62,8 @@ class Node:
         self.is_held_down = 0
         """Faults that keep it from being started."""
         self.disk_may_fail = False
+        self.needs_operator = False
+        """Flushes have failed: a log that cannot trust its disk stays away until somebody restarts the broker."""
         self.is_wiped = False
         """Its disk was replaced, and it has not started since: the cluster may still count on what it held."""
 

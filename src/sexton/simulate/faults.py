@@ -38,6 +38,7 @@ class Kind(StrEnum):
     METASTORE_DOWN = "metastore down"
     METASTORE_HANGS = "metastore hangs"
     CLOCK_JUMP = "clock jump"
+    """By less than message.timestamp.after.max.ms between any two, or producers would rightly be refused."""
     SLOW_DISK = "slow disk"
     FULL_DISK = "full disk"
     FAILING_DISK = "failing disk"
@@ -71,7 +72,7 @@ SHAPES: dict[Kind, Shape] = {
     Kind.DEAF_METASTORE: Shape((200, 15_000), (8_000, 40_000), weight=0.3),
     Kind.METASTORE_DOWN: Shape((500, 30_000), (15_000, 60_000), weight=0.3),
     Kind.METASTORE_HANGS: Shape((500, 20_000), (15_000, 60_000), weight=0.3),
-    Kind.CLOCK_JUMP: Shape((0, 0), (5_000, 40_000), (-3_600_000, 3_600_000), weight=0.3),
+    Kind.CLOCK_JUMP: Shape((0, 0), (5_000, 40_000), (-1_500_000, 1_500_000), weight=0.3),
     Kind.SLOW_DISK: Shape((1_000, 20_000), (10_000, 60_000), (10, 400), weight=0.3),
     Kind.FULL_DISK: Shape((1_000, 15_000), (20_000, 60_000), weight=0.15),
     Kind.FAILING_DISK: Shape((500, 5_000), (20_000, 60_000), (1, 30), weight=0.15),

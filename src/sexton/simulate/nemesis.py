@@ -72,6 +72,9 @@ class Nemesis:
         for undo in active:
             undo()
         for node in self._cluster.nodes.values():
+            if node.needs_operator:
+                node.needs_operator = False
+                self._cluster.kill(node, power_lost=False)
             self._cluster.start(node)
 
     # Processes
@@ -188,7 +191,7 @@ class Nemesis:
     def _failing_disk(self, fault: Fault) -> Undo:
         node = self._node(fault)
         weather = node.volume.weather
-        node.disk_may_fail = True
+        node.disk_may_fail = node.needs_operator = True
         weather.flush_failure_probability = fault.amount / 100
 
         def undo() -> None:
