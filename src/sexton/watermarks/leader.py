@@ -1,0 +1,86 @@
+"""What a leader makes of its replicas' reports: MTRO and MXRO, and who may go on copying its log.
+
+| what happens to the leader                | what follows                                                          |
+|--------------------------------------------|-----------------------------------------------------------------------|
+| it takes over                              | it starts from what it was last told, and has heard of nobody         |
+| a replica reports                          | its value rises, if the report is its present incarnation's           |
+| a replica is silent                        | it counts at its last report                                          |
+| a replica was never heard of               | it counts at the present MTRO/MXRO: nothing rises past it             |
+| a replica is added, or a new incarnation   | as never heard of                                                     |
+| a replica is removed                       | it counts no more, and the values may rise                            |
+| a replica asks for the log                 | `may_copy`, the fetch fence                                           |
+
+The leader's own progress counts like any other's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sexton.watermarks.replica import Pair, ReplicaWatermarks
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a follower says of itself: durable on its side before it is said."""
+
+    incarnation: uuid.UUID
+    generation: int
+    compacted: Pair
+
+
+class LeaderWatermarks:
+    def __init__(self, broker_id: int, own: ReplicaWatermarks, incarnations: Mapping[int, uuid.UUID]) -> None:
+        """`incarnations` are those of all replicas, its own among them, as the metastore has them."""
+        self._broker_id = broker_id
+        self._incarnations = dict(incarnations)
+        self._last_known: dict[int, Pair] = {}
+        self.own = own
+
+    def set_replicas(self, incarnations: Mapping[int, uuid.UUID]) -> None:
+        """Reports of replicas that are gone, or have another log now, are forgotten."""
+        self._last_known = {
+            broker: pair
+            for broker, pair in self._last_known.items()
+            if incarnations.get(broker) == self._incarnations.get(broker)
+        }
+        self._incarnations = dict(incarnations)
+
+    def take_report(self, broker_id: int, report: Report) -> bool:
+        """False if it is not about the log that counts: too late, or of a replica that is to be wiped."""
+        if report.generation != self.own.generation or self._incarnations.get(broker_id) != report.incarnation:
+            return False
+        known = self._last_known.get(broker_id)
+        self._last_known[broker_id] = report.compacted if known is None else known.join(report.compacted)
+        return True
+
+    def computed(self) -> Pair:
+        """The smallest progress of all replicas, and never less than what holds already. What comes out must be durable
+        here (`own.told`) before it is sent or acted on."""
+        smallest = self.own.compacted
+        for broker in self._incarnations:
+            if broker != self._broker_id:
+                smallest = smallest.meet(self._last_known.get(broker, self.own.removable))
+        return smallest.join(self.own.removable)
+
+    def holding_back(self) -> dict[int, Pair | None]:
+        """Who keeps the values from rising to the leader's own progress, at what (None: never heard of)."""
+        return {
+            broker: self._last_known.get(broker)
+            for broker in self._incarnations
+            if broker != self._broker_id
+            and not self._last_known.get(broker, self.own.removable).covers(self.own.compacted)
+        }
+
+    def may_copy(self, end_offset: int, report: Report) -> bool:
+        """The fetch fence. `end_offset` is the follower's end after truncation by epoch.
+
+        A follower whose log ends at or above everything that was removed lacks nothing but what is still there to be
+        copied. One that ends below must itself have compacted that far, or its past may hold what everyone else has
+        forgotten: it must be wiped."""
+        if report.generation != self.own.generation:
+            return False
+        removable = self.own.removable
+        return end_offset >= removable.highest or report.compacted.covers(removable)

@@ -1,0 +1,109 @@
+"""What one replica knows: its own progress, and what the leader has told it.
+
+All offsets are exclusive upper bounds and never move back within a generation (rule 7). Every pass both deduplicates
+and settles, so keys and transactions are one pair of values; they keep two names because users know them:
+
+|              | keys | transactions |                                                             |
+|--------------|------|--------------|-------------------------------------------------------------|
+| `compacted`  | MCCO | MXFO         | this replica's own progress                                 |
+| `removable`  | MTRO | MXRO         | the smallest of all replicas', as the leader computed it    |
+
+| what happens to the replica          | what follows                                                              |
+|---------------------------------------|---------------------------------------------------------------------------|
+| it begins with an empty log           | compacted = removable: what it will copy has been compacted that far      |
+| a compaction commits, own or adopted  | compacted rises to its bound; removable to what it carries                |
+| the leader tells MTRO and MXRO        | removable rises to them; an older generation is ignored                   |
+| the log start moves                   | compacted rises to it: nothing is left below that could be uncompacted    |
+| a compaction is planned               | the high watermark it is planned at is kept                               |
+| an unclean election is forced         | a new generation: everything is cut to the new leader's log end           |
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+
+class Pair(NamedTuple):
+    """MCCO and MXFO, or MTRO and MXRO."""
+
+    keys: int
+    transactions: int
+
+    def join(self, other: Pair) -> Pair:
+        return Pair(max(self.keys, other.keys), max(self.transactions, other.transactions))
+
+    def meet(self, other: Pair) -> Pair:
+        return Pair(min(self.keys, other.keys), min(self.transactions, other.transactions))
+
+    def covers(self, other: Pair) -> bool:
+        return self.keys >= other.keys and self.transactions >= other.transactions
+
+    @property
+    def highest(self) -> int:
+        return max(self)
+
+
+NOTHING = Pair(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaWatermarks:
+    incarnation: uuid.UUID
+    """Of the log that these values are about. With another log they mean nothing."""
+    generation: int = 0
+    """Grows when an unclean election is forced on a compacted topic: values of different generations do not compare."""
+    compacted: Pair = NOTHING
+    removable: Pair = NOTHING
+    planned_high_watermark: int = 0
+    """The highest at which a compaction was planned: this replica's high watermark never starts below it again."""
+
+    @staticmethod
+    def of_empty_log(incarnation: uuid.UUID, generation: int, removable: Pair) -> ReplicaWatermarks:
+        """A new incarnation. Only an *empty* log may start like this: one with a past may hold what all others have
+        compacted away."""
+        return ReplicaWatermarks(incarnation, generation, removable, removable)
+
+    def with_compaction(self, bound: int, carried: Pair = NOTHING) -> ReplicaWatermarks:
+        """A compaction up to `bound` is committed. An adopted one carries the MTRO and MXRO that it was made with."""
+        if bound <= self.compacted.keys and bound <= self.compacted.transactions:
+            raise ValueError(f"a compaction up to {bound} was committed on a log compacted up to {self.compacted}")
+        return self._next(compacted=self.compacted.join(Pair(bound, bound)), removable=self.removable.join(carried))
+
+    def told(self, generation: int, removable: Pair) -> ReplicaWatermarks:
+        """From any leader, however late: within a generation every value that was ever computed stays true."""
+        if generation != self.generation:
+            return self
+        return self._next(removable=self.removable.join(removable))
+
+    def with_log_start(self, offset: int) -> ReplicaWatermarks:
+        return self._next(compacted=self.compacted.join(Pair(offset, offset)))
+
+    def with_plan(self, high_watermark: int) -> ReplicaWatermarks:
+        return self._next(planned_high_watermark=max(self.planned_high_watermark, high_watermark))
+
+    def with_forced_election(self, generation: int, log_end_offset: int) -> ReplicaWatermarks:
+        """On the new leader. The others are wiped, and start anew in the same generation."""
+        if generation <= self.generation:
+            raise ValueError(f"generation {generation} does not follow {self.generation}")
+        end = Pair(log_end_offset, log_end_offset)
+        return replace(
+            self,
+            generation=generation,
+            compacted=self.compacted.meet(end),
+            removable=self.removable.meet(end),
+            planned_high_watermark=min(self.planned_high_watermark, log_end_offset),
+        )
+
+    def _next(self, **changes: object) -> ReplicaWatermarks:
+        changed = replace(self, **changes)  # type: ignore[arg-type]
+        changed.check_follows(self)
+        return self if changed == self else changed
+
+    def check_follows(self, before: ReplicaWatermarks) -> None:
+        """Rule 7."""
+        assert (self.incarnation, self.generation) == (before.incarnation, before.generation)
+        assert self.compacted.covers(before.compacted), f"rule 7: {before.compacted} -> {self.compacted}"
+        assert self.removable.covers(before.removable), f"rule 7: {before.removable} -> {self.removable}"
+        assert self.planned_high_watermark >= before.planned_high_watermark, "rule 7: the planned high watermark"
