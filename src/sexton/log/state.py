@@ -84,9 +84,13 @@ class LogState:
 
     @property
     def needs_flush(self) -> bool:
-        """Whether something was appended, or a segment closed, since the last flush. Whoever does not flush before
-        each acknowledgement should flush when a segment was closed, or a crash has more to walk."""
         return self.flushed_offset < self.end_offset or bool(self._sealed)
+
+    @property
+    def has_unflushed_segments(self) -> bool:
+        """Whether a segment was closed since the last flush. Whoever does not flush before each acknowledgement should
+        flush then, or a crash has more to walk."""
+        return bool(self._sealed)
 
     # Rolling
 

@@ -260,6 +260,7 @@ async def _take(replica: Replica, news: News) -> None:
         if log.start_offset == log.end_offset:
             await _make_room(replica, part)
         log.append_as_follower(part)
+    replica.settle()
     replica.take_high_watermark(news.high_watermark)
     await replica.advance_start(news.log_start_offset)
 

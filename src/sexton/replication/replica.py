@@ -169,13 +169,22 @@ class Replica:
 
     def settle(self) -> None:
         """Called whenever an end may have moved: starts a flush if one is due, and moves the high watermark."""
-        if self.config.flush_before_ack and self.log.flushed_offset < self.log.end_offset and self._flushing is None:
+        if self._flushing is None and self._flush_is_due():
             self._flushing = asyncio.ensure_future(self._flush())
-        if self.leadership is None:
-            return
-        committed = self.leadership.committed_end(self.durable_end)
-        if committed > self._high_watermark:
-            self._raise_high_watermark(committed)
+        self._commit()
+
+    def _flush_is_due(self) -> bool:
+        """Without flushing before each acknowledgement, closed segments are flushed all the same: a restart after a
+        crash then has only the last one to walk."""
+        if self.config.flush_before_ack:
+            return self.log.flushed_offset < self.log.end_offset
+        return self.log.has_unflushed_segments
+
+    def _commit(self) -> None:
+        if self.leadership is not None:
+            committed = self.leadership.committed_end(self.durable_end)
+            if committed > self._high_watermark:
+                self._raise_high_watermark(committed)
 
     def follower_fetched(self, follower: int, broker_epoch: int, end_offset: int) -> None:
         assert self.leadership is not None
@@ -224,20 +233,14 @@ class Replica:
     async def _flush(self) -> None:
         """One flush at a time; the next one covers everything that was appended meanwhile."""
         try:
-            while self.log.flushed_offset < self.log.end_offset:
+            while self._flush_is_due():
                 await self.log.flush()
-                self._after_flush()
+                self._commit()
         except (OSError, KafkaError) as error:
             logger.error("%s-%d: flushing failed: %s", self.topic, self.partition, error)
             self.fail_waiting(KafkaError(ErrorCode.kafka_storage_error, str(error)))
         finally:
             self._flushing = None
-
-    def _after_flush(self) -> None:
-        if self.leadership is not None:
-            committed = self.leadership.committed_end(self.durable_end)
-            if committed > self._high_watermark:
-                self._raise_high_watermark(committed)
 
     # Changes of role (called by Replicas, one at a time)
 
