@@ -7,9 +7,11 @@ repeats one stream.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,22 +22,25 @@ from sexton.broker import api
 from sexton.broker.request import Request
 from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker
 from tests.broker.fuzzing import hostile_stream
+from tests.logs import data, encode_as_broker
 from tests.protocol.random_entities import every_api_and_version
+from tests.sexton_cluster import SextonCluster
 
 STREAMS_COUNT = 2500
+STREAMS_TO_A_REAL_BROKER_COUNT = 300
 API_VERSIONS = 18
 WITH_THEIR_OWN_HANDLER = frozenset({0, 1, 2, 18, 22, 23})
 """The fakes can serve these. For the others the request is read and answered with defaults."""
 
 
-def seeds() -> Iterator[int]:
+def seeds(count: int) -> Iterator[int]:
     chosen = os.environ.get("SEXTON_FUZZ_SEED")
     if chosen is not None:
         yield int(chosen)
         return
     seconds = os.environ.get("SEXTON_FUZZ_SECONDS")
     if seconds is None:
-        yield from range(STREAMS_COUNT)
+        yield from range(count)
         return
     first = random.SystemRandom().randrange(2**48)
     end = time.monotonic() + float(seconds)
@@ -92,7 +97,7 @@ def test_no_stream_of_bytes_brings_the_broker_down(caplog: pytest.LogCaptureFixt
         assert not broker.dispatch.budget.has_waiting
 
     with caplog.at_level(logging.WARNING):
-        for seed in seeds():
+        for seed in seeds(STREAMS_COUNT):
             try:
                 asyncio.run(one(seed))
             except BaseException as error:
@@ -100,3 +105,34 @@ def test_no_stream_of_bytes_brings_the_broker_down(caplog: pytest.LogCaptureFixt
             unexpected = [record for record in caplog.records if record.exc_info or record.name == "asyncio"]
             assert not unexpected, f"repeat with SEXTON_FUZZ_SEED={seed}: {unexpected[0].exc_info}"
             caplog.clear()
+
+
+@pytest.mark.cluster
+def test_no_stream_of_bytes_brings_a_real_broker_down() -> None:
+    """All APIs with their real handlers, behind them a log, a metastore and a coordinator."""
+    apis = [
+        (api_key, version)
+        for api_key, module in api.modules().items()
+        for version in range(module.VERSIONS[0], module.VERSIONS[1] + 1)
+    ]
+    batch = encode_as_broker(data((b"key", b"value"), at=0))
+    words = ["fuzzed", "fuzzed", "group", "range", "consumer", "1", batch]
+    with SextonCluster(nodes=1) as cluster:
+        cluster.create_topic("fuzzed", partitions=3)
+        host, _, port = cluster.bootstrap.partition(":")
+        pid = cluster.pid(1)
+        for seed in seeds(STREAMS_TO_A_REAL_BROKER_COUNT):
+            _send(host, int(port), hostile_stream(random.Random(seed), apis, words))
+            log = cluster.server_log(1)
+            assert "Traceback" not in log, f"repeat with SEXTON_FUZZ_SEED={seed}: {log[log.index('Traceback') :]}"
+        assert cluster.is_running(1)
+        assert cluster.pid(1) == pid
+        cluster.create_topic("still-here", partitions=1)
+
+
+def _send(host: str, port: int, stream: bytes) -> None:
+    with socket.create_connection((host, port)) as sock, contextlib.suppress(OSError):
+        sock.settimeout(0.02)
+        sock.sendall(stream)
+        while sock.recv(1 << 16):
+            pass
