@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sexton.compaction.config import TopicConfig
 from sexton.log.epochs import EpochHistory
@@ -334,7 +335,43 @@ def test_a_crash_at_any_moment_loses_nothing_that_was_flushed(seed: int) -> None
     live(seed, rounds=12)
 
 
-@settings(max_examples=60)
-@given(seed=st.integers(0, 2**32), rounds=st.integers(1, 6))
-def test_a_crash_at_any_moment_of_any_life(seed: int, rounds: int) -> None:
-    live(seed, rounds)
+STEPS = ("append", "copy", "flush", "truncate", "advance", "start_over", "begin_epoch")
+
+
+class Lives(RuleBasedStateMachine):
+    """The same step by step, so that what fails shrinks to the steps that it takes."""
+
+    @initialize(seed=st.integers(0, 1000))
+    def begin(self, seed: int) -> None:
+        self.world = World(seed)
+        self.world.restart(is_clean=False)
+        self.world.run(self.world.begin_epoch())
+
+    @rule(step=st.sampled_from(STEPS))
+    def do(self, step: str) -> None:
+        self.world.run(self.step(step))
+
+    @rule(step=st.sampled_from(STEPS), after_ns=st.integers(0, 10 * MS), power_lost=st.booleans())
+    def crash_in(self, step: str, after_ns: int, power_lost: bool) -> None:
+        self.world.run(self.step(step), kill_after_ns=after_ns)
+        self.world.crash(power_lost)
+        self.world.restart(is_clean=False)
+
+    @rule(after_ns=st.none() | st.integers(0, 10 * MS), power_lost=st.booleans())
+    def close(self, after_ns: int | None, power_lost: bool) -> None:
+        finished = self.world.run(self.world.close(), kill_after_ns=after_ns)
+        self.world.crash(power_lost)
+        self.world.restart(is_clean=finished)
+
+    async def step(self, name: str) -> None:
+        done = getattr(self.world, name)()
+        if done is not None:
+            await done
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.loop.close()
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(max_examples=60, stateful_step_count=30)

@@ -312,7 +312,7 @@ def test_leftovers_go(tmp_path: Path) -> None:
     for name in ("00000000000000000007.index", "00000000000000000000.log.deleted", "leader-epoch-checkpoint.tmp"):
         (directory / name).write_bytes(b"x")
     run(reopen(tmp_path))
-    assert files(tmp_path) == ["00000000000000000000.log", "partition.metadata"]
+    assert files(tmp_path) == ["00000000000000000000.log", "leader-epoch-checkpoint", "partition.metadata"]
 
 
 def test_an_interrupted_compaction_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

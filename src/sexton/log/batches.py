@@ -188,17 +188,24 @@ def read_marker(head: Head, body: bytes) -> tuple[Marker, int] | None:
 
 
 def first_keyless(body: bytes, record_count: int) -> int | None:
-    """The index of the first record without a key. Raises IndexError or ValueError on bytes that are no records."""
+    """The index of the first record without a key. Raises IndexError or ValueError on bytes that are no records.
+
+    A loop over records in plain Python, so each step counts: of a varint only the end matters here, and of a record's
+    length one and two bytes are spelled out (lengths below 8192)."""
     at = 0
     end = len(body)
     for index in range(record_count):
-        byte = body[at]
-        if byte < 0x80:
-            length, at = (byte >> 1) ^ -(byte & 1), at + 1
+        length = body[at]
+        if length < 0x80:
+            at += 1
+        elif body[at + 1] < 0x80:
+            length = (length & 0x7F) | body[at + 1] << 7
+            at += 2
         else:
-            length, at = read_varint(body, at)
-        record_end = at + length
-        if length < 0 or record_end > end:
+            signed, at = read_varint(body, at)
+            length = signed << 1 if signed >= 0 else 1
+        record_end = at + (length >> 1)
+        if length & 1 or record_end > end:  # zigzag: odd is negative
             raise ValueError(f"record {index} is {length} bytes long")
         at += 1
         while body[at] >= 0x80:  # timestamp delta
@@ -206,8 +213,9 @@ def first_keyless(body: bytes, record_count: int) -> int | None:
         at += 1
         while body[at] >= 0x80:  # offset delta
             at += 1
-        at += 1
-        if body[at] & 1:  # zigzag: odd is negative, so -1, no key
+        if at + 2 > record_end:
+            raise ValueError(f"record {index} is too short")
+        if body[at + 1] & 1:  # the key's length is -1
             return index
         at = record_end
     if at != end:

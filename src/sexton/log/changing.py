@@ -261,12 +261,18 @@ class Changing(LogState):
                     await self._flush_all()
                     self._active.seal()
                     await self._active.write_index()
-                    path = snapshot_path(self.directory, self.end_offset)
-                    await self._disk.replace_file(path, self.producers.encode())
+                    await self._write_last_snapshot()
                 except OSError as error:
                     raise self._storage_error(error) from error
         for segment in self._segments:
             segment.close_file()
+
+    async def _write_last_snapshot(self) -> None:
+        """Unless it is there, or a log from whose beginning nothing has come would say the same."""
+        path = snapshot_path(self.directory, self.end_offset)
+        is_new = self.end_offset == self._segments[0].base_offset and not len(self.producers)
+        if not is_new and not self._disk.exists(path):
+            await self._disk.replace_file(path, self.producers.encode())
 
     async def delete(self) -> None:
         """Under another name first, in one step, so that a crash leaves a whole log or one that is to be deleted."""

@@ -169,8 +169,11 @@ class Segment:
 
     def seal(self) -> None:
         """No more batches will come. A closed segment's last time entry is its newest timestamp."""
-        self.index.add_time(self.max_timestamp_ms, self.max_timestamp_offset)
-        self._is_index_written = False
+        index = self.index
+        count = len(index.times)
+        index.add_time(self.max_timestamp_ms, self.max_timestamp_offset)
+        if len(index.times) > count:
+            self._is_index_written = False
 
     # The index
 
@@ -223,7 +226,9 @@ class Segment:
         time_data = self._disk.read_file(self.path(names.TIME_INDEX_SUFFIX)) or b""
         if index.load(offset_data, time_data, self.base_offset + INT32_MAX, size_bytes):
             position = index.positions[-1] if index.positions else 0
+            count = len(index.offsets)
             if self._resume(index, position, size_bytes) is None:
+                self._is_index_written = count == len(index.offsets)
                 return None
         return self._resume(SparseIndex(self.base_offset), 0, size_bytes)
 
@@ -274,6 +279,8 @@ class Segment:
     async def write_index(self) -> None:
         """Durably, once the segment is sealed. Not atomically: until the log says so, these files are not believed."""
         if self._is_index_written or self._index is None:
+            return
+        if self.size_bytes == 0 and not self._disk.exists(self.path(names.OFFSET_INDEX_SUFFIX)):
             return
         index = self._index
         await self._write(names.OFFSET_INDEX_SUFFIX, index.encode_offsets())
