@@ -21,7 +21,7 @@ from sexton.broker.config import BrokerConfig
 from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
-from sexton.broker.handover import hand_over, reconcile
+from sexton.broker.handover import hand_over, reconcile, retreat
 from sexton.broker.registration import Registration, proposed_row
 from sexton.broker.topics import OFFSETS_TOPIC, ensure_topic
 from sexton.cluster.settings import group_config, topic_config
@@ -42,6 +42,7 @@ from sexton.ports.metastore import (
     StaleError,
 )
 from sexton.ports.network import Listener, Network
+from sexton.protocol.errors import KafkaError
 from sexton.replication import messages as replica_messages
 from sexton.replication.fetcher import FetchLimits
 from sexton.replication.replica import Replica
@@ -53,6 +54,9 @@ T = TypeVar("T")
 
 APPLY_AGAIN_MS = 5000
 """Between two attempts to open or lead a partition whose disk did not allow it."""
+
+RETREAT_MS = 500
+"""How often this broker looks whether it has logs that it cannot keep, and others should lead."""
 
 METASTORE_RETRY_MS = 250
 """Between two attempts to reach a metastore that is away."""
@@ -159,6 +163,7 @@ class Broker:
         self._spawn(self._every(self.config.log_retention_check_interval_ms, self.replicas.run_retention))
         self._spawn(self._every(HIGH_WATERMARK_CHECKPOINT_MS, self.replicas.write_high_watermarks))
         self._spawn(self._every(APPLY_AGAIN_MS, self._apply_failed))
+        self._spawn(self._keep_retreating())
         logger.info("broker %d serves at %s:%d", self.config.node_id, advertised.host, self.port)
 
     async def stop(self) -> None:
@@ -176,12 +181,18 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.groups.close()
         await self.dispatch.stop()
-        await self.replicas.stop()
-        await folders.mark_clean(self.disk, self.config.log_dir, self.registration.row.epoch)
+        if await self.replicas.stop():
+            await self._mark_clean()
         with suppress(MetastoreUnavailableError, LeaseLostError):  # without it, the lease runs out by itself
             await self.registration.set_status(BrokerStatus.FENCED)
         await self.metastore.close()
         self._locks.close()
+
+    async def _mark_clean(self) -> None:
+        try:
+            await folders.mark_clean(self.disk, self.config.log_dir, self.registration.row.epoch)
+        except OSError as error:
+            logger.error("the folder cannot be marked as cleanly stopped: %s. The next start takes longer", error)
 
     async def _join(self, stopped_cleanly: bool) -> None:
         """Register, make the metastore's rows true, take the roles, become ACTIVE. Again after a lost lease."""
@@ -209,6 +220,14 @@ class Broker:
             except LeaseLostError:
                 logger.warning("broker %d was fenced: its lease ran out. It registers anew", self.config.node_id)
                 await self._rejoin()
+
+    async def _keep_retreating(self) -> None:
+        while True:
+            await asyncio.sleep(RETREAT_MS / 1000)
+            try:
+                await retreat(self)
+            except (MetastoreUnavailableError, StaleError, LeaseLostError) as error:
+                logger.debug("leaving partitions to others: %s", error)
 
     async def _poll(self) -> None:
         was_away = False
@@ -310,8 +329,8 @@ class Broker:
             await asyncio.sleep(interval_ms / 1000)
             try:
                 await step()
-            except OSError as error:
-                logger.error("%s failed: %s", getattr(step, "__name__", step), error)
+            except (OSError, KafkaError) as error:
+                logger.error("%s failed: %s. Check the disk", getattr(step, "__name__", step), error)
 
     def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(loop)

@@ -1,4 +1,4 @@
-"""What a broker writes about its own replicas when it comes and when it goes."""
+"""What a broker writes about its own replicas: when it comes, when it goes, and when its disk fails it."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ async def reconcile(broker: Broker, former: BrokerRow | None, stopped_cleanly: b
         if new_row is not None:
             changed.append(new_row)
     stored = await _write(broker, changed)
+    broker.view.apply_rows(stored)
     if len(stored) < len(changed):
         raise StaleError("partitions changed while the broker was starting")
 
@@ -69,11 +70,35 @@ async def hand_over(broker: Broker) -> None:
         await broker.catch_up()
 
 
+async def retreat(broker: Broker) -> None:
+    """Partitions whose log this broker cannot keep: others lead, and nobody waits for this broker any more. If nobody
+    else has everything, what can still be read stays, and what cannot is marked as missing."""
+    own_id = broker.config.node_id
+    changed = [
+        new_row
+        for key, is_readable in broker.replicas.unkept()
+        if (row := broker.view.partition_by_id(*key)) is not None
+        and (new_row := elections.give_up(row, own_id, broker.view.brokers, is_readable=is_readable)) is not None
+    ]
+    if not changed:
+        return
+    for row in changed:
+        topic = broker.view.topic_by_id(row.topic_id)
+        logger.warning(
+            "%s-%d: this broker cannot keep its log: in sync are %s, broker %d leads. Repair the disk and start again",
+            topic.name if topic is not None else row.topic_id,
+            row.partition,
+            list(row.isr),
+            row.leader,
+        )
+    await _write(broker, changed)
+    await broker.catch_up()
+
+
 async def _write(broker: Broker, rows: Sequence[PartitionRow]) -> list[PartitionRow]:
     own_id, own_epoch = broker.registration.identity
     written: list[PartitionRow] = []
     for start in range(0, len(rows), ROWS_AT_ONCE):
         stored = await broker.metastore.update_partitions(rows[start : start + ROWS_AT_ONCE], {own_id: own_epoch})
         written += [row for row in stored if row is not None]
-    broker.view.apply_rows(written)
     return written

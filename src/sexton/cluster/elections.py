@@ -83,6 +83,18 @@ def hand_over(row: PartitionRow, broker_id: int, brokers: Brokers) -> PartitionR
     return _changed(row, row.leader if row.leader in isr else others[0], isr)
 
 
+def give_up(row: PartitionRow, broker_id: int, brokers: Brokers, *, is_readable: bool) -> PartitionRow | None:
+    """What a broker does whose disk failed under a log, or that finds one damaged: others take over, as above. If
+    nobody can, a log that can be read is better than none. One that cannot be read is marked as missing, so that its
+    broker is not taken for a leader; it leads again when it has started with that very log repaired."""
+    handed_over = hand_over(row, broker_id, brokers)
+    known = known_incarnation(row, broker_id)
+    if handed_over is not None or is_readable or known is None or broker_id not in row.isr:
+        return handed_over
+    told = replace(row, incarnations={**row.incarnations, broker_id: marked_as_missing(known)})
+    return _changed(told, NO_LEADER if row.leader == broker_id else row.leader, row.isr, before=row)
+
+
 def restart(
     row: PartitionRow,
     broker_id: int,

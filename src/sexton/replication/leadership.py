@@ -62,6 +62,12 @@ class Leadership:
         progress.fetched_ms = now_ms
         progress.leader_end_at_fetch = leader_end
 
+    def left(self, follower: int) -> None:
+        """It follows no more. Until it does again, nothing is known of what it holds."""
+        progress = self._progress.get(follower)
+        if progress is not None:
+            progress.end_offset = progress.leader_end_at_fetch = UNKNOWN_OFFSET
+
     def counted(self) -> Iterator[int]:
         """Followers whose copy a record must be on before it is committed."""
         for broker in self.row.isr:

@@ -193,6 +193,10 @@ class Replica:
         if self.leadership.caught_up(follower, self._high_watermark):
             self.on_caught_up()
 
+    def follower_left(self, follower: int) -> None:
+        if self.leadership is not None:
+            self.leadership.left(follower)
+
     def take_high_watermark(self, leaders: int) -> None:
         """A follower's: the leader's, as far as its own log reaches. It never goes back (rule 7)."""
         reached = min(leaders, self.log.end_offset)

@@ -10,11 +10,12 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 from sexton.cluster.incarnations import is_missing, known_incarnation
 from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
-from sexton.errors import NotALogError
+from sexton.errors import NotALogError, SextonError
 from sexton.log.log import Log
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
@@ -38,6 +39,19 @@ OPEN_AT_ONCE = 16
 """Logs that are read at the same time at start."""
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class _Unopened:
+    """A log that should be here and cannot be opened."""
+
+    incarnation: uuid.UUID | None
+    error: OSError | KafkaError | SextonError
+
+    @property
+    def is_damaged(self) -> bool:
+        """Then only a person can help. Other reasons may pass: a full disk, a lack of descriptors."""
+        return isinstance(self.error, SextonError)
 
 
 class Replicas:
@@ -69,6 +83,7 @@ class Replicas:
         self._producer_expiry_ms = producer_expiry_ms
         self._by_key: dict[Key, Replica] = {}
         self._by_name: dict[tuple[str, int], Replica] = {}
+        self._unopened: dict[Key, _Unopened] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._sessions: dict[Hashable, FollowerSession] = {}
         self._high_watermarks: dict[tuple[str, int], int] = {}
@@ -84,8 +99,13 @@ class Replicas:
         replica = self._by_name.get((topic, partition))
         if replica is not None:
             return replica
-        if self._view.partition(topic, partition) is None:
+        row = self._view.partition(topic, partition)
+        if row is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no {topic}-{partition}")
+        if row.leader == self._identity()[0] and (row.topic_id, partition) in self._unopened:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error, f"{topic}-{partition} cannot be opened: see the broker's log"
+            )
         raise KafkaError(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is not on this broker")
 
     def leader(self, topic: str, partition: int) -> Replica:
@@ -111,8 +131,15 @@ class Replicas:
         self._stopped_cleanly = stopped_cleanly
 
     def incarnation_on_disk(self, topic: str, partition: int) -> uuid.UUID | None:
+        """None if there is no log here; an id that nobody was given if it cannot be read."""
         content = self._disk.read_file(f"{self._directory(topic, partition)}/{INCARNATION_FILE}")
-        return None if content is None else uuid.UUID(content.decode().strip())
+        if content is None:
+            return None
+        try:
+            return uuid.UUID(content.decode().strip())
+        except ValueError:
+            logger.warning("%s/%s: no id", self._directory(topic, partition), INCARNATION_FILE)
+            return uuid.UUID(int=0)
 
     def was_lost(self, topic: str, row: PartitionRow) -> bool:
         """Whether this folder once held the replica that the metastore means, and does not any more."""
@@ -165,8 +192,22 @@ class Replicas:
         await self.apply([row for row in self._view.replicas_on(self._identity()[0]) if self._has_failed(row)])
 
     def _has_failed(self, row: PartitionRow) -> bool:
-        replica = self._by_key.get((row.topic_id, row.partition))
-        return replica is None or (replica.role is Role.IDLE and row.leader != NO_LEADER)
+        key = row.topic_id, row.partition
+        replica = self._by_key.get(key)
+        if replica is None:
+            return not (key in self._unopened and self._unopened[key].is_damaged)
+        return replica.log.failure is None and replica.role is Role.IDLE and row.leader != NO_LEADER
+
+    def unkept(self) -> list[tuple[Key, bool]]:
+        """What this broker should keep and cannot, with whether it can still be read: the disk failed under the log, or
+        the log is damaged. The former do not follow any more: what they would tell their leader is not to be trusted.
+        """
+        failed = [(key, replica) for key, replica in self._by_key.items() if replica.log.failure is not None]
+        for _, replica in failed:
+            if replica.role is Role.FOLLOWER:
+                self._stop_following(replica)
+        damaged = [key for key, unopened in self._unopened.items() if unopened.is_damaged]
+        return [(key, True) for key, _ in failed] + [(key, False) for key in damaged]
 
     def reconfigure(self, topic: str) -> None:
         config = self._topic_config(topic)
@@ -186,16 +227,32 @@ class Replicas:
                 return
             if is_missing(row, self._identity()[0]):
                 return  # its log was lost as the last of its kind: an empty one must not take its place
-            async with self._opening:
-                try:
-                    replica = await self._open(topic.name, row)
-                except OSError as error:
-                    logger.error("%s-%d cannot be opened: %s", topic.name, row.partition, error)
-                    return
+            replica = await self._try_to_open(topic.name, row)
+            if replica is None:
+                return
             self._by_key[row.topic_id, row.partition] = replica
             self._by_name[topic.name, row.partition] = replica
         async with replica.lock:
             await self._change_role(replica, row)
+
+    async def _try_to_open(self, topic: str, row: PartitionRow) -> Replica | None:
+        """One log that cannot be opened is one partition that is not served here, not the end of the broker."""
+        key = row.topic_id, row.partition
+        incarnation = row.incarnations.get(self._identity()[0])
+        before = self._unopened.get(key)
+        if before is not None and before.is_damaged and before.incarnation == incarnation:
+            return None
+        async with self._opening:
+            try:
+                replica = await self._open(topic, row)
+            except (OSError, KafkaError, SextonError) as error:
+                self._unopened[key] = _Unopened(incarnation, error)
+                if before is None or str(before.error) != str(error):
+                    logger.error("%s-%d is not served by this broker: %s", topic, row.partition, error)
+                return None
+        if self._unopened.pop(key, None) is not None:
+            logger.info("%s-%d could be opened after all", topic, row.partition)
+        return replica
 
     async def _open(self, topic: str, row: PartitionRow) -> Replica:
         own_id = self._identity()[0]
@@ -232,13 +289,14 @@ class Replicas:
         if not is_first and (row.leader, row.leader_epoch) == (replica.row.leader, replica.row.leader_epoch):
             replica.follow_row(row)
             return
-        for fetcher in self._fetchers.values():
-            fetcher.forget(replica)
+        self._stop_following(replica)
         if row.leader == self._identity()[0]:
             await self._lead(replica, row)
         else:
             replica.become_follower(row)
-            if row.leader != NO_LEADER:
+            if replica.log.failure is not None:
+                replica.role = Role.IDLE
+            elif row.leader != NO_LEADER:
                 self._fetcher(row.leader).follow(replica)
         if self.on_role is not None:
             await self.on_role(replica)
@@ -252,8 +310,12 @@ class Replicas:
             return
         try:
             await replica.become_leader(row)
-        except OSError as error:
+        except (OSError, KafkaError) as error:
             logger.error("%r cannot lead: %s", replica, error)
+
+    def _stop_following(self, replica: Replica) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.forget(replica)
 
     def _fetcher(self, leader_id: int) -> Fetcher:
         fetcher = self._fetchers.get(leader_id)
@@ -274,19 +336,19 @@ class Replicas:
 
     async def _remove(self, key: Key) -> None:
         replica = self._by_key.pop(key, None)
+        self._unopened.pop(key, None)
         if replica is None:
             return
         self._by_name.pop((replica.topic, replica.partition), None)
         self._high_watermarks.pop((replica.topic, replica.partition), None)
-        for fetcher in self._fetchers.values():
-            fetcher.forget(replica)
+        self._stop_following(replica)
         async with replica.lock:
             replica.stop()
             if self.on_role is not None:
                 await self.on_role(replica)
             try:
                 await replica.log.delete()
-            except OSError as error:
+            except (OSError, KafkaError) as error:
                 logger.error("%s could not be removed: %s", replica.log.directory, error)
 
     def _take_written(self, rows: Sequence[PartitionRow]) -> None:
@@ -322,20 +384,26 @@ class Replicas:
                     logger.info("%s-%d: retention moves the log start to %d", replica.topic, replica.partition, start)
                     try:
                         await replica.advance_start(start)
-                    except OSError as error:
+                    except (OSError, KafkaError) as error:
                         logger.error("%r: retention failed: %s", replica, error)
 
-    async def stop(self) -> None:
-        """Closes all logs; what was appended is on disk afterwards."""
+    async def stop(self) -> bool:
+        """Closes all logs. Whether everything that was appended is on disk afterwards: if not, the next start has to
+        look for itself."""
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
         for session in self._sessions.values():
             session.close()
         for replica in self.all():
             async with replica.lock:
                 replica.stop()
-        await self.write_high_watermarks()
-        for replica in self.all():
-            await replica.log.close()
+        is_clean = not self._unopened and all(replica.log.failure is None for replica in self.all())
+        for step in (self.write_high_watermarks, *(replica.log.close for replica in self.all())):
+            try:
+                await step()
+            except (OSError, KafkaError) as error:
+                logger.error("stopping: %s. The next start reads what is there", error)
+                is_clean = False
+        return is_clean
 
 
 def _means_another_log(row: PartitionRow, than: PartitionRow, broker_id: int) -> bool:

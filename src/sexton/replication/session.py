@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,6 +70,7 @@ class FollowerSession:
         self._failed.pop(key, None)
         if not held.is_wanted:
             self._forget(key)
+            self._left(key, request.broker_id)
             return
         try:
             replica = self._leader(held)
@@ -94,6 +96,11 @@ class FollowerSession:
         if followed is not None:
             followed.forget()
         self._news.pop(key, None)
+
+    def _left(self, key: Key, follower: int) -> None:
+        """It cannot, or may not, follow any more: what it held is no reason to count it in later."""
+        with suppress(KafkaError):
+            self._replicas.by_id(*key).follower_left(follower)
 
     def _fail(self, key: Key, error: KafkaError) -> None:
         """Told once, then forgotten: the follower asks again when it knows better."""
