@@ -253,3 +253,22 @@ def test_records_below_the_log_start_are_not_found_by_time(tmp_path: Path) -> No
         assert log.offset_of_max_timestamp(4) == TimedOffset(NOW_MS, 3, EPOCH)
 
     with_log(tmp_path, work)
+
+
+def test_readers_that_are_behind_keep_only_a_few_segments_open(tmp_path: Path) -> None:
+    async def go() -> None:
+        log = await open_log(tmp_path, **SMALL)
+        lead(log, *[plain(b"a" * 300, time_ms=NOW_MS + index) for index in range(60)])
+        open_before = len(list(Path("/proc/self/fd").iterdir()))
+        await log.flush()
+        for round_offset in range(60):
+            log.read(round_offset, 700, 60, min_one=True)
+        for index in range(60):
+            log.offset_for_time(NOW_MS + index, 60)
+        log.aborted_transactions(0, 60)
+        log.retention_start(60, NOW_MS)
+        assert sum(segment.is_loaded for segment in log._segments) <= 5
+        assert len(list(Path("/proc/self/fd").iterdir())) < open_before - 20
+        assert offsets(read_all(log, max_bytes=700)) == list(range(60))
+
+    run(go())

@@ -59,6 +59,11 @@ class Changing(LogState):
                             flushed.set_result(None)
                         else:
                             flushed.set_exception(error)
+        except Exception as bug:
+            for flushed in waiting:
+                if not flushed.done():
+                    flushed.set_exception(bug)
+            raise
         finally:
             self._flusher = None
             for flushed in (*waiting, *self._waiting):
@@ -79,6 +84,7 @@ class Changing(LogState):
             await sealed.segment.write_index()
             await self._disk.replace_file(snapshot_path(self.directory, sealed.next_base_offset), sealed.snapshot)
             self._sealed.remove(sealed)
+            self._keep_open(sealed.segment)
             self.flushed_offset = max(self.flushed_offset, min(end_offset, sealed.next_base_offset))
         if self.flushed_offset < end_offset:
             await self._on_device(active.file.flush())
@@ -260,7 +266,8 @@ class Changing(LogState):
                 try:
                     await self._flush_all()
                     self._active.seal()
-                    await self._active.write_index()
+                    for segment in self._segments:  # one whose index was lost has it again
+                        await segment.write_index()
                     await self._write_last_snapshot()
                 except OSError as error:
                     raise self._storage_error(error) from error

@@ -15,7 +15,7 @@ cover, and with LogAppendTime the time, after which the CRC is made anew.
 from __future__ import annotations
 
 import uuid
-from typing import Final
+from typing import TypeVar
 
 from sexton.compaction import retention
 from sexton.compaction.config import DAY_MS, TopicConfig
@@ -26,7 +26,6 @@ from sexton.log.appending import Appending
 from sexton.log.changing import Changing
 from sexton.log.producers import ProducerStates
 from sexton.log.recovery import Recovery
-from sexton.log.segment import Segment
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
 from sexton.ports.disk import Disk
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -39,8 +38,7 @@ from sexton.records.checkpoints import (
 
 __all__ = ["AbortedTransaction", "Appended", "Log", "Read", "TimedOffset"]
 
-OPEN_SEGMENTS_MAX: Final = 4
-"""Closed segments of one log that keep a descriptor and an index in memory, for readers that are behind."""
+T = TypeVar("T")
 
 
 class Log(Appending, Changing):
@@ -98,19 +96,12 @@ class Log(Appending, Changing):
             )
         if offset == end_offset:
             return Read([], 0, offset, offset)
+        found = reading.read(self._segments, offset, max_bytes, end_offset, min_one)
         if offset < self._active.base_offset:
-            self._keep_open(self._segments[reading.segment_index(self._segments, offset)])
-        return reading.read(self._segments, offset, max_bytes, end_offset, min_one)
-
-    def _keep_open(self, segment: Segment) -> None:
-        """Of the closed segments, those that were read last stay open."""
-        lately = self._read_lately
-        lately.pop(segment.base_offset, None)
-        lately[segment.base_offset] = segment
-        if len(lately) > OPEN_SEGMENTS_MAX:
-            oldest = lately.pop(next(iter(lately)))
-            if all(sealed.segment is not oldest for sealed in self._sealed):
-                oldest.release()
+            index = reading.segment_index(self._segments, offset)
+            for segment in self._segments[index : index + len(found.parts) + 1]:
+                self._keep_open(segment)
+        return found
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Below it every transaction has ended, and its end is committed."""
@@ -120,14 +111,22 @@ class Log(Appending, Changing):
         return min(high_watermark, max(unstable, self.start_offset))
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        return reading.aborted_transactions(self._segments, start_offset, end_offset)
+        found = reading.aborted_transactions(self._segments, start_offset, end_offset)
+        return found if start_offset >= self._active.base_offset else self._released(found)
 
     def offset_for_time(self, timestamp_ms: int, end_offset: int) -> TimedOffset | None:
         """The first record of that time or later, below `end_offset`."""
-        return reading.offset_for_time(self._segments, timestamp_ms, self.start_offset, end_offset)
+        return self._released(reading.offset_for_time(self._segments, timestamp_ms, self.start_offset, end_offset))
 
     def offset_of_max_timestamp(self, end_offset: int) -> TimedOffset | None:
-        return reading.newest_record(self._segments, self.start_offset, end_offset)
+        return self._released(reading.newest_record(self._segments, self.start_offset, end_offset))
+
+    def _released(self, answer: T) -> T:
+        """The answer, after what was opened to find it is among what may stay open."""
+        for segment in self._segments:
+            if segment.is_loaded:
+                self._keep_open(segment)
+        return answer
 
     def retention_start(self, high_watermark: int, now_ms: int) -> int:
         """Where retention would put the log's start: only a leader asks, and all replicas follow. As in Kafka, the

@@ -5,12 +5,12 @@ All of it is about one moment: nothing here waits, so records and aborted transa
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
 from sexton.log.batches import SCAN_BYTES, Head
-from sexton.log.segment import Segment
+from sexton.log.segment import AbortedEntry, Segment
 from sexton.log.types import AbortedTransaction, Read, TimedOffset
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Part
@@ -73,12 +73,18 @@ def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_off
     no further than the first one that was written when everything below the end was decided."""
     found: list[AbortedTransaction] = []
     for segment in segments[segment_index(segments, start_offset) :]:
-        for entry in segment.aborted:
-            if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+        aborted = segment.aborted
+        for index in range(bisect_left(aborted, start_offset, key=_marker_offset), len(aborted)):
+            entry = aborted[index]
+            if entry.first_offset < end_offset:
                 found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
             if entry.last_stable_offset >= end_offset:
                 return found
     return found
+
+
+def _marker_offset(entry: AbortedEntry) -> int:
+    return entry.last_offset
 
 
 def offset_for_time(

@@ -111,6 +111,11 @@ class Segment:
         return f"{self._directory}/{names.segment_file_name(self.base_offset, kind)}"
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether it holds what `release` would give back."""
+        return self._file is not None or self._index is not None
+
+    @property
     def file(self) -> File:
         if self._file is None:
             self._file = self._disk.open(self.path(names.LOG_SUFFIX))

@@ -19,6 +19,9 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What an operator can put right while the log goes on: nothing was written, and that is known."""
 
+OPEN_SEGMENTS_MAX: Final = 4
+"""Closed segments of one log that stay open, for readers that are behind."""
+
 UNKNOWN_TIME_MS: Final = 2**62
 """When a segment was made that a follower began, who is not told the time. Far ahead: nothing is too old by it."""
 
@@ -129,6 +132,18 @@ class LogState:
             return self._roll(base_offset, UNKNOWN_TIME_MS)
         except OSError as error:
             raise self._append_failed(error) from error
+
+    def _keep_open(self, segment: Segment) -> None:
+        """Of the closed segments, those that were used last keep a descriptor and an index in memory."""
+        if segment is self._active:
+            return
+        lately = self._read_lately
+        lately.pop(segment.base_offset, None)
+        lately[segment.base_offset] = segment
+        if len(lately) > OPEN_SEGMENTS_MAX:
+            oldest = lately.pop(next(iter(lately)))
+            if all(sealed.segment is not oldest for sealed in self._sealed):
+                oldest.release()
 
     # Failing
 
