@@ -186,6 +186,8 @@ def _defaults(brokers_count: int) -> dict[str, str]:
         "default.replication.factor": str(replicas),
         "min.insync.replicas": "2" if replicas == 3 else "1",
         "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": "2" if replicas == 3 else "1",
     }
 
 

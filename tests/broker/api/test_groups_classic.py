@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sexton.broker.api import find_coordinator, heartbeat, join_group, leave_group, sync_group
-from sexton.coordinators.groups.hashing import partition_for
+from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.admin_broker import broker_in_a_cluster, run

@@ -11,7 +11,7 @@ from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.consumer import ConsumerGroup
 from sexton.coordinators.groups.coordinator import GroupCoordinator
-from sexton.coordinators.groups.core import Effects, Now
+from sexton.coordinators.groups.core import Effects
 from sexton.coordinators.groups.messages import (
     Client,
     CommittedOffset,
@@ -28,6 +28,7 @@ from sexton.coordinators.groups.messages import (
 )
 from sexton.coordinators.groups.records import Partitions, Record, encode
 from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 CLIENT = Client("app", "/127.0.0.1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sexton.coordinators.groups.hashing import java_hash, partition_for
+from sexton.coordinators.hashing import java_hash, partition_for
 
 
 def test_it_is_javas_string_hash() -> None:

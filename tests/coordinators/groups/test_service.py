@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import pytest
 
 from sexton.coordinators.groups import records as r
-from sexton.coordinators.groups.hashing import partition_for
 from sexton.coordinators.groups.messages import (
     CommittedOffset,
     ConsumerHeartbeatRequest,
@@ -25,6 +24,7 @@ from sexton.coordinators.groups.messages import (
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.shard import APPEND_BYTES_MAX
+from sexton.coordinators.hashing import partition_for
 from sexton.errors import EnvironmentFailure
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.admin import is_serving
 from sexton.broker.api.group_common import Answer
-from sexton.coordinators.groups.hashing import partition_for
+from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.groups.view_topics import OFFSETS_TOPIC, offsets_partitions_count
 from sexton.ports.metastore import BrokerRow
 from sexton.protocol.errors import ErrorCode, KafkaError

@@ -157,6 +157,28 @@ class BrokerSettings:
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
 
+    # --- transactions ---
+
+    transaction_max_timeout_ms: int = _int(
+        900_000, "The longest transaction.timeout.ms that a producer may ask for.", low=1
+    )
+    transactional_id_expiration_ms: int = _int(
+        604_800_000, "How long a transactional id is remembered after its last transaction.", low=1
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _int(
+        3_600_000, "How often that is looked at.", low=1
+    )
+    transaction_state_log_num_partitions: int = _int(50, "Partitions of the topic that holds transactions.", low=1)
+    transaction_state_log_replication_factor: int = setting(
+        Kind.SHORT, 3, "Replicas of the topic that holds transactions.", low=1
+    )
+    transaction_state_log_min_isr: int = _int(
+        2, "How many replicas of that topic must be in sync for a transaction to go on.", low=1
+    )
+    transaction_state_log_segment_bytes: int = _int(
+        100 << 20, "Its segments' size: small, so that it is read quickly.", low=1
+    )
+
     # --- Sexton's own ---
 
     metastore_url: str = _string(
@@ -245,5 +267,8 @@ KAFKA_ONLY: Mapping[str, str] = {
     "log.cleaner.threads": "compaction is not done by brokers",
     "log.message.downconversion.enable": "Kafka 4 has no old message formats either",
     "authorizer.class.name": "there are no access rules",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "transactions are aborted when their time is up",
+    "transaction.partition.verification.enable": "partitions of a transaction are always verified",
+    "transaction.two.phase.commit.enable": "there is no two-phase commit with other systems",
 }
 """Settings that files written for Kafka often have and Sexton has not, with what to do instead."""

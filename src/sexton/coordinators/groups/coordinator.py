@@ -18,7 +18,7 @@ from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.classic_protocol import ClassicProtocol
 from sexton.coordinators.groups.consumer import ConsumerGroup
 from sexton.coordinators.groups.consumer_protocol import MEMBER_TIMERS, ConsumerProtocol, check_request
-from sexton.coordinators.groups.core import Core, Effects, Now
+from sexton.coordinators.groups.core import Core, Effects
 from sexton.coordinators.groups.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -48,6 +48,7 @@ from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import Topics
+from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup

@@ -13,7 +13,6 @@ import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.consumer import ConsumerGroup
@@ -21,15 +20,9 @@ from sexton.coordinators.groups.messages import ParkedAnswer
 from sexton.coordinators.groups.offsets import OffsetStore
 from sexton.coordinators.groups.records import ClassicGroupKey, Key, Record, Value
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
-from sexton.coordinators.groups.timers import Timers
+from sexton.coordinators.groups.timers import Timer
 from sexton.coordinators.groups.topics import Topics
-
-
-class Now(NamedTuple):
-    """Two clocks: the wall's may jump and stamps what is kept, the monotonic one judges who is late."""
-
-    wall_ms: int
-    monotonic_ms: int
+from sexton.coordinators.timers import Now, Timers
 
 
 @dataclass(slots=True)
@@ -49,7 +42,7 @@ class Core:
         self.rng = rng
         self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
         self.offsets = OffsetStore()
-        self.timers = Timers()
+        self.timers: Timers[Timer] = Timers()
         self.now = Now(0, 0)
         self.effects = Effects()
         self.timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None

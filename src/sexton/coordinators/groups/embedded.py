@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sexton.coordinators.groups.wire import Reader, Writer
+from sexton.coordinators.wire import Reader, Writer
 from sexton.errors import CorruptLogError
 
 PROTOCOL_TYPE = "consumer"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
 
-from sexton.coordinators.groups.wire import Reader, Writer
+from sexton.coordinators.wire import Reader, Writer
 
 Partitions: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
 """Topic id to partition numbers. Topics without partitions are left out, so that equal means equal."""

@@ -22,8 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from sexton.coordinators.groups.coordinator import GroupCoordinator
-from sexton.coordinators.groups.core import Effects, Now
-from sexton.coordinators.groups.hashing import partition_for
+from sexton.coordinators.groups.core import Effects
 from sexton.coordinators.groups.messages import (
     ConsumerHeartbeatAnswer,
     ConsumerHeartbeatRequest,
@@ -45,6 +44,8 @@ from sexton.coordinators.groups.messages import (
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.shard import CoordinatorLog, Shard
 from sexton.coordinators.groups.topics import Topics
+from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.timers import Now
 from sexton.errors import SextonError
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from sexton.coordinators.groups.coordinator import GroupCoordinator
-from sexton.coordinators.groups.core import Effects, Now
+from sexton.coordinators.groups.core import Effects
 from sexton.coordinators.groups.records import encode
+from sexton.coordinators.timers import Now
 from sexton.errors import SextonError
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches

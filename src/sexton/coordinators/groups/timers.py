@@ -1,13 +1,8 @@
-"""Deadlines by name, in a heap: thousands of members cost nothing until one of them is late.
-
-A heartbeat moves a deadline further away some ten times before it would have been due. So a later deadline only
-changes a number here, and the heap learns of it when the old time comes: one entry a name, however often it is moved.
-"""
+"""What has a deadline in a group coordinator."""
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -31,62 +26,3 @@ class Timer:
     kind: TimerKind
     group: str = ""
     member_id: str = ""
-
-
-@dataclass(slots=True)
-class Timers:
-    _due: dict[Timer, tuple[int, int]] = field(default_factory=dict)
-    """Timer to (deadline, number of its heap entry)."""
-    _heap: list[tuple[int, int, Timer]] = field(default_factory=list)
-    _entries_count: int = 0
-
-    def __contains__(self, timer: Timer) -> bool:
-        return timer in self._due
-
-    def __len__(self) -> int:
-        return len(self._due)
-
-    def deadline_ms(self, timer: Timer) -> int | None:
-        entry = self._due.get(timer)
-        return None if entry is None else entry[0]
-
-    def set(self, timer: Timer, deadline_ms: int) -> None:
-        old = self._due.get(timer)
-        if old is not None and old[0] <= deadline_ms:
-            self._due[timer] = (deadline_ms, old[1])
-            return
-        self._push(timer, deadline_ms)
-
-    def cancel(self, timer: Timer) -> None:
-        self._due.pop(timer, None)
-
-    def next_deadline_ms(self) -> int | None:
-        """When to look again. May be early (a deadline has moved), never late."""
-        self._settle()
-        return self._heap[0][0] if self._heap else None
-
-    def pop_due(self, now_ms: int) -> Timer | None:
-        """The timer that has been due longest; it is gone from here."""
-        self._settle()
-        if not self._heap or self._heap[0][0] > now_ms:
-            return None
-        timer = heapq.heappop(self._heap)[2]
-        del self._due[timer]
-        return timer
-
-    def _settle(self) -> None:
-        """Brings the top of the heap in line with `_due`."""
-        while self._heap:
-            deadline_ms, number, timer = self._heap[0]
-            entry = self._due.get(timer)
-            if entry is None or entry[1] != number:
-                heapq.heappop(self._heap)
-            elif entry[0] != deadline_ms:
-                heapq.heapreplace(self._heap, (entry[0], number, timer))
-            else:
-                return
-
-    def _push(self, timer: Timer, deadline_ms: int) -> None:
-        self._entries_count += 1
-        self._due[timer] = (deadline_ms, self._entries_count)
-        heapq.heappush(self._heap, (deadline_ms, self._entries_count, timer))

@@ -1,4 +1,5 @@
-"""Kafka's primitive types, in the classic and the flexible (KIP-482) encoding, for the records of `__consumer_offsets`.
+"""Kafka's primitive types, in the classic and the flexible (KIP-482) encoding, for the records of `__consumer_offsets`
+and `__transaction_state`.
 
 `kio` knows the messages that cross the network; the records that a coordinator keeps are not among them. There are
 fewer than twenty, so they are written down by hand in `records.py` on top of these two small classes.
@@ -101,10 +102,11 @@ class Writer:
 class Reader:
     """Takes values off the front. What does not fit its own lengths is a CorruptLogError, never an index error."""
 
-    def __init__(self, data: bytes, flexible: bool = False) -> None:
+    def __init__(self, data: bytes, flexible: bool = False, place: str = "__consumer_offsets") -> None:
         self.data = data
         self.position = 0
         self.flexible = flexible
+        self.place = place
 
     def i8(self) -> int:
         return int(_I8.unpack(self._take(1))[0])
@@ -152,9 +154,15 @@ class Reader:
         return self._take(length)
 
     def array(self, read: Callable[[], T]) -> list[T]:
+        items = self.nullable_array(read)
+        if items is None:
+            raise self._corrupt("an array that must be there is null")
+        return items
+
+    def nullable_array(self, read: Callable[[], T]) -> list[T] | None:
         count = self.uvarint() - 1 if self.flexible else self.i32()
         if count < 0:
-            raise self._corrupt("an array that must be there is null")
+            return None
         if count > len(self.data) - self.position:
             raise self._corrupt(f"an array claims {count} items, more than there are bytes")
         return [read() for _ in range(count)]
@@ -179,6 +187,6 @@ class Reader:
     def _corrupt(self, why: str) -> CorruptLogError:
         return CorruptLogError(
             f"A record is not what its version says: at byte {self.position} of {len(self.data)} {why}",
-            "__consumer_offsets",
+            self.place,
             "Restore the partition from another replica",
         )

@@ -1,0 +1,118 @@
+"""What an EndTxn means: whether it ends the transaction, repeats what was done, or comes too late.
+
+Pure, and apart from the rest because it is the heart of rule 8: *an EndTxn ends the transaction it was sent for and no
+other*. The tables are KIP-890's. With transaction version 2 the epoch says which transaction is meant:
+
+                     abort                     commit
+                     epoch - 1    epoch        epoch - 1    epoch
+    Empty            fenced       end          fenced       invalid
+    Ongoing          fenced       end          fenced       end
+    PrepareAbort     wait         fenced       invalid      fenced
+    PrepareCommit    invalid      fenced       wait         fenced
+    CompleteAbort    done         end          invalid      invalid
+    CompleteCommit   invalid      end          done         invalid
+
+Here "epoch" is what the coordinator has now and "epoch - 1" what it had before the last end: the client has not heard
+the answer to its own request and asks again. With older versions the epoch stays the same, so the state alone must do:
+
+                     abort        commit
+    Empty            invalid      invalid
+    Ongoing          end          end
+    PrepareAbort     wait         invalid
+    PrepareCommit    invalid      wait
+    CompleteAbort    done         invalid
+    CompleteCommit   invalid      done
+
+That cannot tell a repeated EndTxn from one for the next transaction; `connections.py` closes the gap.
+
+Beyond Kafka (KIP-588): the producer whose transaction timed out, and nobody else has taken its place since, is told so
+in a way that it can recover from. Its abort is done already. Its commit fails with an error after which it aborts:
+TRANSACTION_ABORTABLE with version 2, whose abort tells it the new epoch; UNKNOWN_PRODUCER_ID before that, upon which
+Java's client (up to 3.9) and librdkafka abort and then ask for a new epoch by InitProducerId.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from sexton.coordinators.transactions.states import State
+from sexton.coordinators.transactions.transaction import (
+    EPOCH_BUMP_VERSION,
+    LAST_EPOCH_FOR_CLIENTS,
+    ProducerIdAndEpoch,
+    Transaction,
+)
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+
+class Verdict(Enum):
+    END = auto()
+    DONE = auto()
+    """It was done before; the answer is the same as then."""
+
+
+def judge(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool, client_version: int) -> Verdict:
+    """Raises what to answer if it may not be, or not yet."""
+    if client_version >= EPOCH_BUMP_VERSION:
+        return _judge_by_epoch(transaction, producer, is_commit)
+    return _judge_by_state(transaction, producer, is_commit)
+
+
+def _judge_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool) -> Verdict:
+    state = transaction.state
+    is_rotated = (
+        producer == (transaction.previous_producer_id, LAST_EPOCH_FOR_CLIENTS)
+        and transaction.epoch == 0
+        and state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+    )
+    if producer.producer_id != transaction.producer_id and not is_rotated:
+        raise KafkaError(ErrorCode.invalid_producer_id_mapping)
+    is_repeated = is_rotated or producer.epoch == transaction.epoch - 1
+    if is_repeated and transaction.of_late_owner(producer.epoch) and is_commit:
+        raise too_late(EPOCH_BUMP_VERSION)
+    if is_repeated and not is_rotated and state in (State.EMPTY, State.ONGOING):
+        raise KafkaError(ErrorCode.producer_fenced)
+    if not is_repeated and (producer.epoch != transaction.epoch or state.is_prepared):
+        raise KafkaError(ErrorCode.producer_fenced)
+    if is_repeated:
+        return _repeated(state, is_commit)
+    if state is State.ONGOING or not is_commit:
+        return Verdict.END
+    raise _invalid(transaction, is_commit)
+
+
+def _judge_by_state(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool) -> Verdict:
+    if producer.producer_id != transaction.producer_id:
+        raise KafkaError(ErrorCode.invalid_producer_id_mapping)
+    if transaction.of_late_owner(producer.epoch):
+        if is_commit:
+            raise too_late(client_version=0)
+        return _repeated(transaction.state, is_commit)
+    if producer.epoch != transaction.epoch:
+        raise KafkaError(ErrorCode.producer_fenced)
+    if transaction.state is State.ONGOING:
+        return Verdict.END
+    if transaction.state is State.EMPTY:
+        raise _invalid(transaction, is_commit)
+    return _repeated(transaction.state, is_commit)
+
+
+def _repeated(state: State, is_commit: bool) -> Verdict:
+    """Of a transaction that was ended before."""
+    was_commit = state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+    if was_commit != is_commit:
+        raise KafkaError(ErrorCode.invalid_txn_state, f"the transaction was {'committed' if was_commit else 'aborted'}")
+    if state.is_prepared:
+        raise KafkaError(ErrorCode.concurrent_transactions, "its markers are being written")
+    return Verdict.DONE
+
+
+def too_late(client_version: int) -> KafkaError:
+    """To the producer whose transaction timed out."""
+    code = ErrorCode.transaction_abortable if client_version >= EPOCH_BUMP_VERSION else ErrorCode.unknown_producer_id
+    return KafkaError(code, "the transaction took longer than transaction.timeout.ms and was aborted")
+
+
+def _invalid(transaction: Transaction, is_commit: bool) -> KafkaError:
+    what = "commit" if is_commit else "abort"
+    return KafkaError(ErrorCode.invalid_txn_state, f"there is nothing to {what} in {transaction.state.label}")

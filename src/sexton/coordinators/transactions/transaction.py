@@ -1,0 +1,185 @@
+"""What the coordinator knows of one transactional id, and how each event changes it. Values, not objects with a life:
+an event gives a new one, or raises and there is none.
+
+**Epochs.** A producer is its id and an epoch. Raising the epoch locks out whoever has the old one. With transaction
+version 2 (KIP-890) every end raises it: the markers carry the new epoch, the answer tells it, and a request that was
+sent for the old transaction can do nothing to the next. With older versions it is raised by InitProducerId only.
+
+**`last_epoch`** is the epoch before the last raise if its owner is still the rightful producer: it asked for the raise
+itself (KIP-360) and may not have heard the answer, or the coordinator raised it because the transaction timed out
+(KIP-588). It is NO_EPOCH after another instance took over: then the old one is a zombie.
+
+**Ids run out of epochs** after 32,766 raises. Whoever gets there goes on with a new producer id at epoch 0
+(`next_producer_id` while the markers of the old one are written, `previous_producer_id` after that, so that a retry by
+the old name is still known).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from sexton.coordinators.transactions.states import Event, State, after
+
+NO_PRODUCER_ID: Final = -1
+NO_EPOCH: Final = -1
+NO_TIME: Final = -1
+
+EPOCH_MAX: Final = 2**15 - 1
+LAST_EPOCH_FOR_CLIENTS: Final = EPOCH_MAX - 1
+"""The one above is kept for the coordinator, which must always be able to lock a producer out."""
+
+EPOCH_BUMP_VERSION: Final = 2
+"""The transaction version from which on every end raises the epoch."""
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    transactional_id: str
+    producer_id: int
+    epoch: int = NO_EPOCH
+    last_epoch: int = NO_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    timeout_ms: int = 0
+    state: State = State.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = NO_TIME
+    """By the wall clock; of the last transaction, if none is under way."""
+    update_ms: int = NO_TIME
+    client_version: int = 0
+    """The transaction version of whoever drives the transaction: 2 raises the epoch at its end."""
+    has_timed_out: bool = False
+    """The coordinator ended the last transaction because it took too long, and its producer has not come back since."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.epoch >= LAST_EPOCH_FOR_CLIENTS
+
+    @property
+    def is_commit(self) -> bool:
+        """Of one that is prepared."""
+        return self.state is State.PREPARE_COMMIT
+
+    def of_late_owner(self, epoch: int) -> bool:
+        """Whether that is the epoch of the producer whose transaction timed out."""
+        return self.has_timed_out and epoch == self.last_epoch
+
+    # Events
+
+    def initialised(self, timeout_ms: int, is_same_producer: bool, now_ms: int) -> Transaction:
+        """The next epoch, for a new instance of the producer or for the same one that starts over."""
+        assert self.epoch < LAST_EPOCH_FOR_CLIENTS, "an id without epochs left is rotated"
+        last_epoch = self.epoch if is_same_producer else NO_EPOCH
+        return self._at_rest(
+            timeout_ms, now_ms, self.producer_id, self.epoch + 1, last_epoch, self.previous_producer_id
+        )
+
+    def told_again(self, timeout_ms: int, now_ms: int) -> Transaction:
+        """The same epoch: its owner has not heard of it yet."""
+        previous = self.previous_producer_id
+        return self._at_rest(timeout_ms, now_ms, self.producer_id, self.epoch, self.last_epoch, previous)
+
+    def rotated(self, fresh_id: int, timeout_ms: int, is_same_producer: bool, now_ms: int) -> Transaction:
+        last_epoch = self.epoch if is_same_producer else NO_EPOCH
+        return self._at_rest(timeout_ms, now_ms, fresh_id, 0, last_epoch, self.producer_id)
+
+    def _at_rest(
+        self, timeout_ms: int, now_ms: int, producer_id: int, epoch: int, last_epoch: int, previous_id: int
+    ) -> Transaction:
+        return replace(
+            self,
+            state=after(self.state, Event.INIT),
+            producer_id=producer_id,
+            epoch=epoch,
+            last_epoch=last_epoch,
+            previous_producer_id=previous_id,
+            next_producer_id=NO_PRODUCER_ID,
+            timeout_ms=timeout_ms,
+            partitions=frozenset(),
+            start_ms=NO_TIME,
+            update_ms=max(now_ms, self.update_ms),
+            client_version=0,
+            has_timed_out=False,
+        )
+
+    def with_partitions(self, added: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
+        is_first = self.state is not State.ONGOING
+        return replace(
+            self,
+            state=after(self.state, Event.ADD),
+            partitions=self.partitions.union(added),
+            start_ms=now_ms if is_first else self.start_ms,
+            update_ms=max(now_ms, self.update_ms),
+            client_version=client_version,
+            has_timed_out=False,
+        )
+
+    def ended(self, is_commit: bool, client_version: int, fresh_id: int, now_ms: int) -> Transaction:
+        """Decided by the producer. `fresh_id` is its next id if this one has no epoch left, else NO_PRODUCER_ID."""
+        state = after(self.state, Event.COMMIT if is_commit else Event.ABORT)
+        raises = client_version >= EPOCH_BUMP_VERSION
+        return replace(
+            self,
+            state=state,
+            epoch=self.epoch + 1 if raises else self.epoch,
+            last_epoch=self.epoch if raises else self.last_epoch,
+            next_producer_id=fresh_id,
+            start_ms=self.start_ms if self.state is State.ONGOING else now_ms,
+            update_ms=max(now_ms, self.update_ms),
+            client_version=client_version,
+            has_timed_out=False,
+        )
+
+    def locked_out(self, owner_may_return: bool, has_timed_out: bool, now_ms: int) -> Transaction:
+        """Decided by the coordinator: the epoch is raised and what was begun is aborted."""
+        state = after(after(self.state, Event.FENCE), Event.ABORT)
+        return replace(
+            self,
+            state=state,
+            epoch=self.epoch + 1,
+            last_epoch=self.epoch if owner_may_return else NO_EPOCH,
+            next_producer_id=NO_PRODUCER_ID,
+            update_ms=max(now_ms, self.update_ms),
+            client_version=EPOCH_BUMP_VERSION,
+            has_timed_out=has_timed_out,
+        )
+
+    def completed(self, now_ms: int) -> Transaction:
+        """Every partition has its marker."""
+        state = after(self.state, Event.WRITTEN)
+        has_new_id = self.next_producer_id != NO_PRODUCER_ID
+        return replace(
+            self,
+            state=state,
+            producer_id=self.next_producer_id if has_new_id else self.producer_id,
+            previous_producer_id=self.producer_id if has_new_id else self.previous_producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            epoch=0 if has_new_id else self.epoch,
+            partitions=frozenset(),
+            update_ms=max(now_ms, self.update_ms),
+        )
+
+    # What must hold
+
+    def check_invariants(self) -> None:
+        what = f"rule 8: {self!r}"
+        assert self.producer_id >= 0, what
+        assert 0 <= self.epoch <= EPOCH_MAX, what
+        assert self.last_epoch < self.epoch or self.previous_producer_id != NO_PRODUCER_ID, what
+        assert self.state not in (State.DEAD, State.PREPARE_EPOCH_FENCE), what
+        assert self.state is not State.ONGOING or (self.partitions and self.start_ms != NO_TIME), what
+        assert not self.partitions or not self.state.is_at_rest, what
+        assert self.next_producer_id == NO_PRODUCER_ID or self.state.is_prepared, what
+        assert not self.has_timed_out or self.state in (State.PREPARE_ABORT, State.COMPLETE_ABORT), what
