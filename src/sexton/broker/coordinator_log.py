@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from sexton.ports.disk import FileSlice
-from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
 from sexton.replication.replica import Replica
 
 READ_BYTES = 1 << 20
+COMMIT_POLL_S = 0.02
+"""Between two looks at what a new leader has read but its followers may not have confirmed."""
 
 
 class CoordinatorLog:
@@ -27,14 +28,12 @@ class CoordinatorLog:
             await committed
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Everything up to the log's end, also what is not committed yet: as the leader we will commit it, or lose the
-        leadership and whatever was made of it."""
+        """Everything up to the log's end, and not before it is committed: what is answered from it must not be lost."""
         log = self._replica.log
         offset, end = log.start_offset, log.end_offset
+        self._check()
         while offset < end:
-            self._replica.check_epoch(self._leader_epoch)
-            if not self._replica.is_leader:
-                raise KafkaError(ErrorCode.not_leader_or_follower)
+            self._check()
             read = log.read(offset, READ_BYTES, end, min_one=True)
             yield b"".join(
                 part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else bytes(part)
@@ -42,3 +41,10 @@ class CoordinatorLog:
             )
             offset = read.next_offset
             await asyncio.sleep(0)
+        while self._replica.high_watermark < end:
+            await asyncio.sleep(COMMIT_POLL_S)
+            self._check()
+
+    def _check(self) -> None:
+        self._replica.check_epoch(self._leader_epoch)
+        self._replica.check_serving_as_leader()

@@ -205,14 +205,32 @@ def test_when_leadership_is_lost_everybody_is_told_and_nothing_uncommitted_is_se
         parked = asyncio.create_task(service.join(join()))
         reading = asyncio.create_task(offset_of(service))
         await asyncio.sleep(0.01)
-        log.error = KafkaError(ErrorCode.not_leader_or_follower)
+        log.error = log.read_error = KafkaError(ErrorCode.not_leader_or_follower)
         log.gate.set()
         results = await asyncio.gather(*waiting, parked, reading, return_exceptions=True)
         assert [error.code for error in results if isinstance(error, KafkaError)] == [ErrorCode.not_coordinator] * 4
         with refused(ErrorCode.not_coordinator):
             await offset_of(service)
-        log.error = None
+        log.error = log.read_error = None
         await service.load(PARTITION, log)
+        assert await offset_of(service) == 1
+
+    run(test())
+
+
+def test_a_leader_whose_lease_had_run_out_and_was_renewed_is_coordinator_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr("sexton.coordinators.groups.service.RELOAD_PAUSE_S", 0.001)
+        log = FakeLog()
+        service = await loaded(log)
+        await service.commit_offsets(commit(1))
+        log.error = log.read_error = KafkaError(ErrorCode.not_leader_or_follower)
+        with refused(ErrorCode.not_coordinator):
+            await service.commit_offsets(commit(2))
+        with refused(ErrorCode.not_coordinator):
+            await offset_of(service)
+        log.error = log.read_error = None
+        await asyncio.sleep(0.05)
         assert await offset_of(service) == 1
 
     run(test())

@@ -66,7 +66,7 @@ LOST_LEADERSHIP = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""After these only a new `load` brings the partition back; after other failures it is read again at once."""
+"""After these another broker may be the coordinator, until the partition is loaded again."""
 
 NOTHING = Effects()
 """A read has none."""
@@ -153,10 +153,10 @@ class GroupService:
             return
         logger.warning("an append to __consumer_offsets-%d failed: %s", shard.partition, error)
         shard.close(KafkaError(_answer_to_failed_append(error.code), error.message))
-        if error.code in LOST_LEADERSHIP:
-            self.unload(shard.partition)
-        else:
-            self.load(shard.partition, shard.log)
+        self.load(shard.partition, shard.log)
+        # A leader whose lease ran out says that it is none. It may be renewed without any change of role, and then
+        # nobody else would load what was thrown away here; until then clients had better look elsewhere.
+        self._shards[shard.partition].is_doubtful = error.code in LOST_LEADERSHIP
 
     # Requests
 
@@ -271,7 +271,8 @@ class GroupService:
         if shard is None:
             raise KafkaError(ErrorCode.not_coordinator)
         if not shard.is_loaded:
-            raise KafkaError(ErrorCode.coordinator_load_in_progress)
+            doubtful = shard.is_doubtful
+            raise KafkaError(ErrorCode.not_coordinator if doubtful else ErrorCode.coordinator_load_in_progress)
         return shard
 
     def _now(self) -> Now:

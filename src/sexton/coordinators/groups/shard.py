@@ -67,6 +67,8 @@ class Shard:
     now: Callable[[], Now]
     on_failed: Callable[[Shard, KafkaError], None]
     is_loaded: bool = False
+    is_doubtful: bool = False
+    """Until it is loaded, another broker may be the coordinator."""
     is_closed: bool = False
     parked: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     """JoinGroup and SyncGroup, by token."""
