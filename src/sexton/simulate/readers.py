@@ -13,6 +13,7 @@ from sexton.client.groups import GroupConsumer
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Place
+from sexton.simulate.trace import Trace
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 BACKOFF_S = 0.2
@@ -100,6 +101,7 @@ class GroupReader:
         client: Client,
         history: History,
         delivered: dict[Place, set[int]],
+        trace: Trace,
         is_over: Callable[[], bool],
     ) -> None:
         self._name = name
@@ -109,17 +111,23 @@ class GroupReader:
         self._history = history
         self._delivered = delivered
         """Shared by the members: what the group as a whole was given."""
+        self._trace = trace
         self._is_over = is_over
 
     async def run(self) -> None:
         member = GroupConsumer(self._client, self._group, self._topics, start_at=EARLIEST)
+        assigned: list[Place] = []
         while not self._is_over():
             try:
                 for topic, partition, record in await member.poll():
                     self._history.saw(self._name, (topic, partition), record.offset, record.value)
                     self._delivered.setdefault((topic, partition), set()).add(record.offset)
                 await member.commit()
-            except CallError:
+                if member.assigned != assigned:
+                    assigned = member.assigned
+                    self._trace.note(self._name, f"is assigned {', '.join(f'{t}-{p}' for t, p in assigned)}")
+            except CallError as error:
+                self._trace.note(self._name, f"group: {error.what}")
                 self._client.forget(self._group)
                 await asyncio.sleep(BACKOFF_S)
         await member.close()

@@ -42,6 +42,9 @@ SWEEP_S = 1
 RECOVERY_S = 60
 """How long a healed cluster may take: a virtual minute."""
 
+GROUP_RECOVERY_S = 180
+"""A group waits for members that are gone: a rebalance of a minute, after a session, after another rebalance."""
+
 AFTERMATH_S = 3
 """How long writers go on after everything is healed."""
 
@@ -119,13 +122,15 @@ class Simulation:
         await self._spawn(admin_process, final.read_everything(admin_client, self.agreement, self.history))
         final.check_history(self.history, self.agreement)
         if any(each.group for each in plan.readers):
-            await self._recovers("the group has it all", lambda: final.undelivered(self.history, self._delivered))
+            await self._recovers(
+                "the group has it all", lambda: final.undelivered(self.history, self._delivered), GROUP_RECOVERY_S
+            )
         self._reading_is_over = True
         self.trace.note("world", "all is well")
 
-    async def _recovers(self, what: str, missing: Callable[[], list[str]]) -> None:
-        """Waits until nothing is missing any more, for at most a virtual minute."""
-        for _ in range(RECOVERY_S * 2):
+    async def _recovers(self, what: str, missing: Callable[[], list[str]], limit_s: int = RECOVERY_S) -> None:
+        """Waits until nothing is missing any more."""
+        for _ in range(limit_s * 2):
             found = missing()
             if not found:
                 self.trace.note("world", what)
@@ -133,7 +138,7 @@ class Simulation:
             await asyncio.sleep(0.5)
         raise SimulationFailure(
             "liveness",
-            f"a minute after all was healed, it is not true that {what}: {found[0]}"
+            f"{limit_s} s after all was healed, it is not true that {what}: {found[0]}"
             + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""),
         )
 
@@ -178,7 +183,14 @@ class Simulation:
             else:
                 topics = [topic.name for topic in self.plan.topics]
                 member = GroupReader(
-                    each.name, each.group, topics, client, self.history, self._delivered, lambda: self._reading_is_over
+                    each.name,
+                    each.group,
+                    topics,
+                    client,
+                    self.history,
+                    self._delivered,
+                    self.trace,
+                    lambda: self._reading_is_over,
                 )
                 self._spawn(process, member.run())
 
