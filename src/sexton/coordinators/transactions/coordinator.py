@@ -221,7 +221,7 @@ class TransactionCoordinator:
     def transactions(self) -> Iterable[Transaction]:
         return self._transactions.values()
 
-    def list(self, request: ListRequest, now: Now) -> list[Transaction]:
+    def matching(self, request: ListRequest, now: Now) -> list[Transaction]:
         text = request.transactional_id_pattern
         matches = compile_regex(text) if text else None
         states, producer_ids = frozenset(request.states), frozenset(request.producer_ids)

@@ -1,0 +1,288 @@
+"""One partition of a coordinator's topic that this broker leads: what is being written to it, and who waits for what.
+
+**Nothing leaves before it is committed.** An operation changes the coordinator at once; its records go into a buffer;
+its answer, and every answer given after it, waits until the records are on all in-sync replicas. So a reader, too, sees
+only what cannot be lost.
+
+**One append at a time.** What arrives while one is under way is gathered into the next: many requests, one batch. And
+no record can be in the log without those that came before it: if an append fails, everything behind it fails too, and
+the coordinator is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from sexton.coordinators.timers import Now
+from sexton.errors import SextonError
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+APPEND_BYTES_MAX = 256 * 1024
+"""Operations are gathered up to here: well under any `max.message.bytes`. A larger one travels alone."""
+
+LATE_MS = 1_000
+"""A timer that fires this much too late means that the process stood still. The requests that came meanwhile are
+still in the sockets: they are read first, for as long again, before anybody is declared dead."""
+
+REPLAY_PAUSE_RECORDS = 500
+"""While a log is loaded the loop gets a turn after so many records."""
+
+LOST_LEADERSHIP = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.not_coordinator,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""After these another broker may be the coordinator."""
+
+TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large, ErrorCode.invalid_fetch_size})
+
+EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
+
+
+class CoordinatorLog(Protocol):
+    """What a coordinator needs of the leader's replica of its topic's partition."""
+
+    def append(self, records: Sequence[EncodedRecord], now_ms: int) -> Awaitable[None]:
+        """As one batch, in order of the calls. Resolves when it is committed (acks=all). Raises KafkaError when it is
+        not, or when nobody knows."""
+        ...
+
+    def read(self) -> AsyncIterator[bytes]:
+        """All batches from the log start to the log end at the time of the call; each item is one or more whole
+        batches. Ends when all of that is committed: what is answered from it must not be lost any more."""
+        ...
+
+
+class Owner(NamedTuple):
+    """The producer in whose transaction records are written."""
+
+    producer_id: int
+    epoch: int
+
+
+class EndMarker(NamedTuple):
+    """The end of a producer's transaction in one partition."""
+
+    owner: Owner
+    is_commit: bool
+    coordinator_epoch: int
+    transaction_version: int = 0
+
+
+class TransactionalLog(CoordinatorLog, Protocol):
+    """A log that transactions of clients write to as well."""
+
+    def append_in_transaction(self, owner: Owner, records: Sequence[EncodedRecord], now_ms: int) -> Awaitable[None]: ...
+
+    def append_marker(self, marker: EndMarker, now_ms: int) -> Awaitable[None]: ...
+
+    def check_owner(self, owner: Owner) -> None:
+        """Raises KafkaError if a newer epoch has written."""
+        ...
+
+    def check_marker(self, marker: EndMarker) -> bool:
+        """Raises KafkaError if it is stale. False if it was written before, so that nothing is left to do."""
+        ...
+
+
+class _Entry(NamedTuple):
+    """What one operation writes. An owner or a marker makes it a batch of its own."""
+
+    sequence: int
+    records: list[EncodedRecord]
+    size_bytes: int
+    owner: Owner | None = None
+    marker: EndMarker | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return self.owner is None and self.marker is None
+
+
+class LedPartition(ABC):
+    def __init__(
+        self,
+        partition: int,
+        log: CoordinatorLog,
+        now: Callable[[], Now],
+        on_failed: Callable[[Any, KafkaError], None],
+    ) -> None:
+        self.partition = partition
+        self.log = log
+        self.now = now
+        self.is_loaded = False
+        self.is_doubtful = False
+        """Until it is loaded, another broker may be the coordinator."""
+        self.is_closed = False
+        self._on_failed = on_failed
+        self._buffer: deque[_Entry] = deque()
+        self._appended = 0
+        """Sequence of the last operation that had records."""
+        self._committed = 0
+        self._waiters: deque[tuple[int, Callable[[KafkaError | None], None]]] = deque()
+        self._appender: asyncio.Task[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        self._has_waited = False
+
+    @abstractmethod
+    def next_deadline_ms(self) -> int | None:
+        """On the monotonic clock: when `ring` should be called."""
+
+    @abstractmethod
+    def ring(self, now: Now) -> None:
+        """Do what is due."""
+
+    # Writing
+
+    def write(
+        self, records: Sequence[EncodedRecord], owner: Owner | None = None, marker: EndMarker | None = None
+    ) -> None:
+        self._appended += 1
+        size = sum(len(key) + len(value or b"") for key, value in records)
+        self._buffer.append(_Entry(self._appended, list(records), size, owner, marker))
+        if self._appender is None:
+            self._appender = asyncio.get_running_loop().create_task(self._append())
+
+    @property
+    def is_committed(self) -> bool:
+        return self._committed >= self._appended
+
+    async def committed(self) -> None:
+        """Returns once all that was written so far is committed; raises if it never will be."""
+        if not self.is_committed:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self.answer_when_committed(future, None)
+            await future
+
+    def answer_when_committed(self, future: asyncio.Future[Any], answer: Any) -> None:
+        def settle(error: KafkaError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(answer)
+            else:
+                fail(future, error)
+
+        self.when_committed(settle)
+
+    def when_committed(self, callback: Callable[[KafkaError | None], None]) -> None:
+        """Calls back once all that was written so far is committed (at once, if it is), or with why it never will."""
+        if self.is_committed:
+            callback(None)
+        else:
+            self._waiters.append((self._appended, callback))
+
+    def close(self, error: KafkaError) -> None:
+        """Everybody who waits is told; nothing more is written."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._appender is not None and self._appender is not _current_task():
+            self._appender.cancel()
+        waiters = list(self._waiters)
+        self._waiters.clear()
+        self._buffer.clear()
+        for _, callback in waiters:
+            callback(error)
+
+    async def _append(self) -> None:
+        try:
+            while self._buffer:
+                sequence, append = self._next_append()
+                await _unless_cancelled(append)
+                self._committed = sequence
+                while self._waiters and self._waiters[0][0] <= sequence:
+                    self._waiters.popleft()[1](None)
+        except KafkaError as error:
+            self._on_failed(self, error)
+        except SextonError as error:
+            self._on_failed(self, KafkaError(ErrorCode.kafka_storage_error, str(error)))
+        except Exception:
+            self._on_failed(self, KafkaError(ErrorCode.unknown_server_error))
+            raise
+        finally:
+            self._appender = None
+
+    def _next_append(self) -> tuple[int, Awaitable[None]]:
+        entry = self._buffer.popleft()
+        now_ms = self.now().wall_ms
+        if not entry.is_plain:
+            log: Any = self.log
+            if entry.marker is not None:
+                return entry.sequence, log.append_marker(entry.marker, now_ms)
+            return entry.sequence, log.append_in_transaction(entry.owner, entry.records, now_ms)
+        sequence, records, size = entry.sequence, entry.records, entry.size_bytes
+        while self._buffer and self._buffer[0].is_plain and size + self._buffer[0].size_bytes <= APPEND_BYTES_MAX:
+            entry = self._buffer.popleft()
+            sequence = entry.sequence
+            records += entry.records
+            size += entry.size_bytes
+        return sequence, self.log.append(records, now_ms)
+
+    # Time
+
+    def set_alarm(self) -> None:
+        """To be called whenever there may be a new deadline."""
+        deadline_ms = self.next_deadline_ms()
+        if self.is_closed or deadline_ms is None:
+            return
+        if self._alarm is not None:
+            if self._alarm_ms <= deadline_ms:
+                return  # it fires early enough, and then looks again
+            self._alarm.cancel()
+        delay_ms = max(deadline_ms - self.now().monotonic_ms, 0)
+        self._alarm_ms = deadline_ms
+        self._alarm = asyncio.get_running_loop().call_later(delay_ms / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now = self.now()
+        if now.monotonic_ms - self._alarm_ms > LATE_MS and not self._has_waited:
+            self._has_waited = True
+            self._alarm_ms = now.monotonic_ms + LATE_MS
+            self._alarm = asyncio.get_running_loop().call_later(LATE_MS / 1000, self._ring)
+            return
+        self._has_waited = False
+        self.ring(now)
+
+
+def answer_to_failed_append(code: ErrorCode) -> ErrorCode:
+    """What is told to those who waited for it."""
+    if code in LOST_LEADERSHIP:
+        return ErrorCode.not_coordinator
+    return ErrorCode.unknown_server_error if code in TOO_LARGE else ErrorCode.coordinator_not_available
+
+
+def fail(future: asyncio.Future[Any], error: KafkaError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # whoever asked may be gone
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None  # called by the loop itself
+
+
+async def _unless_cancelled(append: Awaitable[None]) -> None:
+    """Waits for it; whoever gives up waiting does not call it off, for others may wait for the same flush."""
+    future = asyncio.ensure_future(append)
+    try:
+        await asyncio.shield(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise

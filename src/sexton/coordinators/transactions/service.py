@@ -1,0 +1,330 @@
+"""The transaction coordinator of one broker: a thin asyncio shell around one pure coordinator for each partition of
+`__transaction_state` that this broker leads.
+
+What the broker does with it:
+
+    transactions = TransactionService(clock, settings, partitions_count, next_producer_id, send_markers, may_serve)
+    transactions.load(partition, epoch, log)    when it has become the leader of that partition
+    transactions.unload(partition)              when it no longer is
+    transactions.marker_written(...)            for each partition that has its marker
+    await transactions.close()
+
+Every other method is one request of the protocol. Each raises KafkaError: NOT_COORDINATOR if another broker keeps the
+transactional id, COORDINATOR_LOAD_IN_PROGRESS while its log is being read, COORDINATOR_NOT_AVAILABLE if what was done
+could not be committed.
+
+A request that finds the markers of the transaction before still being written waits for them, for a moment
+(`concurrent_wait_ms`), before it is told CONCURRENT_TRANSACTIONS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.shard import LOST_LEADERSHIP, CoordinatorLog, answer_to_failed_append
+from sexton.coordinators.timers import Now
+from sexton.coordinators.transactions.coordinator import ProducerIdNeeded, TransactionCoordinator
+from sexton.coordinators.transactions.messages import (
+    AddRequest,
+    Effects,
+    EndRequest,
+    InitRequest,
+    ListRequest,
+    Markers,
+    Verified,
+)
+from sexton.coordinators.transactions.records import TOPIC
+from sexton.coordinators.transactions.settings import TransactionSettings
+from sexton.coordinators.transactions.shard import Shard
+from sexton.coordinators.transactions.transaction import (
+    NO_PRODUCER_ID,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    Transaction,
+)
+from sexton.errors import SextonError
+from sexton.ports.clock import Clock
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+RELOAD_PAUSE_S = 1.0
+"""Between two tries to read a log that cannot be read."""
+
+NOTHING = Effects()
+"""A read has none."""
+
+
+class DueMarkers(NamedTuple):
+    """Markers with where they come from: the partition of `__transaction_state` and its leader epoch."""
+
+    coordinator_partition: int
+    coordinator_epoch: int
+    markers: Markers
+
+
+class TransactionService:
+    def __init__(
+        self,
+        clock: Clock,
+        settings: TransactionSettings,
+        partitions_count: Callable[[], int],
+        next_producer_id: Callable[[], Awaitable[int]],
+        send_markers: Callable[[DueMarkers], None],
+        may_serve: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`partitions_count` is that of `__transaction_state`, 0 while it does not exist. `may_serve` tells whether this
+        broker's lease is valid: without it another may be the coordinator by now, and even reads must not be answered
+        (a partition that is verified for a transaction which is over would hang)."""
+        self.settings = settings
+        self._clock = clock
+        self._partitions_count = partitions_count
+        self._next_producer_id = next_producer_id
+        self._send_markers = send_markers
+        self._may_serve = may_serve
+        self._shards: dict[int, Shard] = {}
+        self._loading: dict[int, asyncio.Task[None]] = {}
+
+    def reconfigure(self, settings: TransactionSettings) -> None:
+        self.settings = settings
+        for shard in self._shards.values():
+            shard.coordinator.settings = settings
+
+    # Leadership
+
+    def load(self, partition: int, epoch: int, log: CoordinatorLog) -> asyncio.Task[None]:
+        """From now on the partition answers that it is loading; from the end of the task, requests."""
+        self.unload(partition)
+        shard = Shard(partition, epoch, log, self._new_coordinator(), self._now, self._on_failed, self._on_decided)
+        self._shards[partition] = shard
+        task = asyncio.get_running_loop().create_task(self._load(shard))
+        self._loading[partition] = task
+        task.add_done_callback(lambda done: self._forget_task(partition, done))
+        return task
+
+    async def _load(self, shard: Shard) -> None:
+        while not shard.is_closed:
+            try:
+                await shard.load()
+                return
+            except (KafkaError, SextonError) as error:
+                logger.warning(
+                    "cannot load the transactions of %s-%d, will try again: %s", TOPIC, shard.partition, error
+                )
+                shard.coordinator = self._new_coordinator()
+                await asyncio.sleep(RELOAD_PAUSE_S)
+
+    def _new_coordinator(self) -> TransactionCoordinator:
+        return TransactionCoordinator(self.settings)
+
+    def _forget_task(self, partition: int, task: asyncio.Task[None]) -> None:
+        if self._loading.get(partition) is task:
+            del self._loading[partition]
+
+    def unload(self, partition: int) -> None:
+        task = self._loading.pop(partition, None)
+        if task is not None:
+            task.cancel()
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.close(KafkaError(ErrorCode.not_coordinator))
+
+    def partitions(self) -> list[int]:
+        """Those that are loaded or being loaded."""
+        return sorted(self._shards)
+
+    def epoch_of(self, partition: int) -> int | None:
+        """The epoch under which it is coordinated here; None if it is not."""
+        shard = self._shards.get(partition)
+        return None if shard is None else shard.epoch
+
+    async def close(self) -> None:
+        for partition in self.partitions():
+            self.unload(partition)
+
+    def _on_failed(self, shard: Shard, error: KafkaError) -> None:
+        """What the coordinator believes is not what the log says: it is thrown away, and read again."""
+        if self._shards.get(shard.partition) is not shard:
+            return
+        logger.warning("an append to %s-%d failed: %s", TOPIC, shard.partition, error)
+        shard.close(KafkaError(answer_to_failed_append(error.code), error.message))
+        self.load(shard.partition, shard.epoch, shard.log)
+        # A leader whose lease ran out says that it is none. It may be renewed without any change of role, and then
+        # nobody else would load what was thrown away here; until then clients had better look elsewhere.
+        self._shards[shard.partition].is_doubtful = error.code in LOST_LEADERSHIP
+
+    # Markers
+
+    def _on_decided(self, shard: Shard, markers: Markers) -> None:
+        self._send_markers(DueMarkers(shard.partition, shard.epoch, markers))
+
+    def marker_written(self, due: DueMarkers, partition: TopicPartition) -> None:
+        """Or no longer needed, because the partition is gone."""
+        shard = self._shards.get(due.coordinator_partition)
+        if shard is None or not shard.is_loaded or shard.epoch != due.coordinator_epoch:
+            return
+        markers = due.markers
+
+        def note() -> tuple[None, Effects]:
+            written = shard.coordinator.marker_written
+            return None, written(markers.transactional_id, markers.producer, partition, self._now())
+
+        self._carry_out(shard, note)
+
+    # Requests
+
+    def partition_of(self, transactional_id: str) -> int:
+        count = self._partitions_count()
+        if count <= 0:
+            raise KafkaError(ErrorCode.coordinator_not_available, f"{TOPIC} does not exist yet.")
+        return partition_for(transactional_id, count)
+
+    async def init(self, request: InitRequest) -> ProducerIdAndEpoch:
+        def attempt(shard: Shard, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
+            return shard.coordinator.init(request, fresh_id, self._now())
+
+        async def run(shard: Shard) -> ProducerIdAndEpoch:
+            producer = await self._run_with_id(shard, attempt)
+            if producer.producer_id == NO_PRODUCER_ID:  # its open transaction is being aborted
+                raise KafkaError(ErrorCode.concurrent_transactions)
+            return producer
+
+        return await self._patiently(request.transactional_id, run)
+
+    async def add(self, request: AddRequest) -> None:
+        async def run(shard: Shard) -> None:
+            await self._run(shard, lambda: (None, shard.coordinator.add(request, self._now())))
+
+        await self._patiently(request.transactional_id, run)
+
+    async def verify(self, request: AddRequest) -> Verified:
+        """Says nothing that could be lost: whoever appends upon it must not have been told of an uncommitted state."""
+
+        async def run(shard: Shard) -> Verified:
+            return await self._run(shard, lambda: (shard.coordinator.verify(request), NOTHING))
+
+        return await self._patiently(request.transactional_id, run)
+
+    async def end(self, request: EndRequest) -> ProducerIdAndEpoch:
+        def attempt(shard: Shard, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
+            return shard.coordinator.end(request, fresh_id, self._now())
+
+        async def run(shard: Shard) -> ProducerIdAndEpoch:
+            return await self._run_with_id(shard, attempt)
+
+        return await self._patiently(request.transactional_id, run)
+
+    async def describe(self, transactional_id: str) -> tuple[Transaction, tuple[TopicPartition, ...]]:
+        """With the partitions that hold something open."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
+        shard = self._shard(transactional_id)
+        found, unmarked = await self._run(
+            shard,
+            lambda: (
+                (shard.coordinator.get(transactional_id), shard.coordinator.unmarked(transactional_id)),
+                NOTHING,
+            ),
+        )
+        if found is None:
+            raise KafkaError(ErrorCode.transactional_id_not_found)
+        return found, unmarked if found.state.is_prepared else tuple(sorted(found.partitions))
+
+    async def list_all(self, request: ListRequest) -> list[Transaction]:
+        """Of all partitions that this broker leads. While one is loading nobody can tell what is in it."""
+        listed: list[Transaction] = []
+        for partition in self.partitions():
+            shard = self._shards.get(partition)
+            if shard is None:
+                continue
+            if not shard.is_loaded:
+                raise KafkaError(ErrorCode.coordinator_load_in_progress)
+            listed += await self._list_one(shard, request)
+        return listed
+
+    async def _list_one(self, shard: Shard, request: ListRequest) -> list[Transaction]:
+        return await self._run(shard, lambda: (shard.coordinator.matching(request, self._now()), NOTHING))
+
+    # Inside
+
+    async def _patiently(self, transactional_id: str, run: Callable[[Shard], Awaitable[T]]) -> T:
+        """Runs it; while markers are in its way, waits for them and tries again."""
+        deadline_ms = self._clock.monotonic_ms() + self.settings.concurrent_wait_ms
+        while True:
+            shard = self._shard(transactional_id)
+            try:
+                return await run(shard)
+            except KafkaError as error:
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if error.code is not ErrorCode.concurrent_transactions or left_ms <= 0:
+                    raise
+                if not await self._wait_until_completed(shard, transactional_id, left_ms):
+                    raise
+
+    async def _wait_until_completed(self, shard: Shard, transactional_id: str, wait_ms: int) -> bool:
+        found = shard.coordinator.get(transactional_id)
+        if found is None or not found.state.is_prepared:
+            return True
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await shard.completed(transactional_id)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _run_with_id(self, shard: Shard, attempt: Callable[[Shard, int | None], tuple[T, Effects]]) -> T:
+        """Producer ids come from the metastore, so one is fetched only for who needs it."""
+        try:
+            return await self._run(shard, lambda: attempt(shard, None))
+        except ProducerIdNeeded:
+            fresh_id = await self._next_producer_id()
+        if shard.is_closed:
+            raise KafkaError(ErrorCode.not_coordinator)
+        return await self._run(shard, lambda: attempt(shard, fresh_id))
+
+    async def _run(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
+        answer = self._carry_out(shard, operation)
+        await self._committed(shard)
+        return answer
+
+    async def _committed(self, shard: Shard) -> None:
+        if shard.is_committed:
+            return
+        try:
+            async with asyncio.timeout(self.settings.commit_timeout_ms / 1000):
+                await shard.committed()
+        except TimeoutError:
+            # It may still be committed: the client tries again, and every request may be repeated.
+            raise KafkaError(ErrorCode.coordinator_not_available, "The replicas have not confirmed in time") from None
+
+    def _carry_out(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
+        """A refusal changes nothing. Anything else that is raised is a bug that may have left the coordinator between
+        two states: it is loaded again, and the bug goes on its way."""
+        try:
+            answer, effects = operation()
+            shard.carry_out(effects)
+        except (KafkaError, ProducerIdNeeded):
+            raise
+        except Exception:
+            self._on_failed(shard, KafkaError(ErrorCode.unknown_server_error))
+            raise
+        return answer
+
+    def _shard(self, transactional_id: str) -> Shard:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
+        shard = self._shards.get(self.partition_of(transactional_id))
+        if shard is None or not self._may_serve():
+            raise KafkaError(ErrorCode.not_coordinator)
+        if not shard.is_loaded:
+            doubtful = shard.is_doubtful
+            raise KafkaError(ErrorCode.not_coordinator if doubtful else ErrorCode.coordinator_load_in_progress)
+        return shard
+
+    def _now(self) -> Now:
+        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
