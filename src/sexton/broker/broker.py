@@ -210,6 +210,7 @@ class Broker:
             self.view.apply(await self.metastore.read_changes(0))
             await reconcile(self, former, stopped_cleanly)
             await self.replicas.apply(self.view.replicas_on(self.config.node_id))
+            self.replicas.opened_all()
             self.replicas.set_strays_aside()
         await self.registration.set_status(BrokerStatus.ACTIVE)
 

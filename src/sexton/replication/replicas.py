@@ -158,6 +158,10 @@ class Replicas:
     def _directory(self, topic: str, partition: int) -> str:
         return f"{self._folder}/{topic}-{partition}"
 
+    def opened_all(self) -> None:
+        """A log that is opened from now on was used by this very process: how the last one ended says nothing of it."""
+        self._stopped_cleanly = False
+
     def set_strays_aside(self) -> None:
         """Directories of partitions that the cluster does not place here (any more) are renamed, not removed: whether
         the topic was deleted while this broker was away, or the metastore was restored from an old backup, only a
@@ -375,9 +379,11 @@ class Replicas:
     # Housekeeping
 
     async def run_retention(self) -> None:
-        """The leader moves log starts as retention allows; followers take them over."""
+        """The leader moves log starts as retention allows; followers take them over. Producers that have been silent
+        for long are forgotten by each replica for itself."""
         now_ms = self._clock.now_ms()
         for replica in self.all():
+            replica.log.producers.expire(now_ms)
             if replica.is_leader and replica.config.deletes:
                 start = replica.log.retention_start(replica.high_watermark, now_ms)
                 if start > replica.log.start_offset:
