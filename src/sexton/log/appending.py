@@ -16,7 +16,7 @@ from sexton.log.batches import (
     head_at,
     read_marker,
 )
-from sexton.log.producers import EndedTransaction, Marker, PastBatch
+from sexton.log.producers import EndedTransaction, Marker, PastBatch, Verification
 from sexton.log.segment import INT32_MAX, AbortedEntry, Segment
 from sexton.log.state import LogState
 from sexton.log.types import Appended
@@ -36,10 +36,16 @@ CRC_POSITION = 17
 
 class Appending(LogState):
     def append_as_leader(
-        self, records: Buffer, leader_epoch: int, now_ms: int, *, from_client: bool = True
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        from_client: bool = True,
+        verification: Verification | None = None,
     ) -> Appended:
         """One batch, whose offsets and epoch are assigned here. Not from a client means: made by this broker, such as a
-        marker or a group's offsets, which have no sequence."""
+        marker or a group's offsets, which have no sequence. A verification must still be valid."""
         if self.failure is not None:
             raise self._refusal()
         view = records if type(records) is memoryview else memoryview(records)
@@ -63,6 +69,8 @@ class Appending(LogState):
                 marker = self._check_marker(view, fields)
             else:
                 past = self._check_producer(fields, from_client)
+                if verification is not None and past is None:
+                    self.producers.check_verified(producer_id, fields[10], verification)
                 if past is not None:
                     log_append_time_ms = past.timestamp_ms if self._stamps_time else -1
                     return Appended(past.first_offset, past.last_offset, log_append_time_ms, self.start_offset, True)

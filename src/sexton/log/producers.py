@@ -7,6 +7,11 @@ that the first attempt got; a follower only takes note, because its leader has j
 Transactions end with a marker. What came before a marker is *decided*, but the outcome is safe only once the marker is
 committed too, so the last stable offset waits for the high watermark to pass it.
 
+A transactional batch that would open a transaction is appended only if its coordinator says that the transaction is
+under way and includes this partition (KIP-890). Asking takes time, in which a marker may end that very transaction;
+what was asked before is worth nothing then. So whoever asks is given a `Verification` first, a marker makes it void,
+and an append that shows a void one is refused. Otherwise a late batch would open a transaction that nobody ever ends.
+
 Where a follower differs from a leader (DESIGN, traps): compaction settles committed batches, that is, makes them plain,
 and drops transactions whole. A follower that was behind may thus receive a plain batch of a producer whose transaction
 it holds open, or a marker with nothing open. Neither is an error, and neither changes an open transaction.
@@ -75,6 +80,15 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
+class Verification:
+    """Held while a coordinator is asked whether a producer may open a transaction here. Its identity is what counts."""
+
+    __slots__ = ("epoch",)
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
 class EndedTransaction(NamedTuple):
     """A transaction of this partition that a marker has just ended. `last_offset` is the marker's."""
 
@@ -108,6 +122,8 @@ class ProducerStates:
         """Producer id to the first offset of its open transaction. They open in offset order: the first is lowest."""
         self._decided: list[tuple[int, int]] = []
         """First and marker's offset of ended transactions whose marker may lie above the high watermark."""
+        self._verifications: dict[int, Verification] = {}
+        """By producer id: what a leader is asking at present."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -153,6 +169,43 @@ class ProducerStates:
                 ErrorCode.invalid_txn_state,
                 f"{self._place}: producer {producer_id} sent a plain batch inside its transaction",
             )
+
+    def is_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer, in this epoch, has a transaction open here."""
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.transaction_start != NO_OFFSET and producer.epoch == epoch
+
+    def begin_verification(self, producer_id: int, epoch: int) -> Verification:
+        """To be held while the coordinator is asked. The same for all who ask meanwhile."""
+        verification = self._verifications.get(producer_id)
+        if verification is None or verification.epoch != epoch:
+            verification = self._verifications[producer_id] = Verification(epoch)
+        return verification
+
+    def end_verification(self, producer_id: int, verification: Verification) -> None:
+        """The coordinator said no."""
+        if self._verifications.get(producer_id) is verification:
+            del self._verifications[producer_id]
+
+    def check_verified(self, producer_id: int, epoch: int, verification: Verification) -> None:
+        if not self.is_open(producer_id, epoch) and self._verifications.get(producer_id) is not verification:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"{self._place}: the transaction of producer {producer_id} ended while its batch was on its way",
+            )
+
+    def is_marked(self, producer_id: int, epoch: int) -> bool:
+        """Whether a marker that raises the epoch (transaction version 2) was written before. Raises if it is stale: in
+        its own epoch the next transaction has begun, which it must not end."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch != epoch:
+            return False
+        if producer.transaction_start != NO_OFFSET:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"{self._place}: a marker for producer {producer_id} comes late: epoch {epoch} has begun to write",
+            )
+        return True
 
     def check_marker(self, producer_id: int, epoch: int, marker: Marker) -> None:
         producer = self._producers.get(producer_id)
@@ -202,6 +255,8 @@ class ProducerStates:
         last_sequence = last_sequence_of(first_sequence, last_offset - first_offset + 1)
         batches.append(PastBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp_ms))
         producer.last_timestamp_ms = timestamp_ms
+        if is_transactional and self._verifications:
+            self._verifications.pop(producer_id, None)
         if is_transactional and producer.transaction_start == NO_OFFSET:
             producer.transaction_start = first_offset
             self._open[producer_id] = first_offset
@@ -218,6 +273,7 @@ class ProducerStates:
             producer.epoch = epoch
             producer.batches.clear()
         producer.coordinator_epoch = marker.coordinator_epoch
+        self._verifications.pop(producer_id, None)
         producer.last_timestamp_ms = timestamp_ms
         if first_offset == NO_OFFSET:
             return None
@@ -261,6 +317,7 @@ class ProducerStates:
         self._producers.clear()
         self._open.clear()
         self._decided.clear()
+        self._verifications.clear()
 
     # Snapshots
 

@@ -17,6 +17,7 @@ from enum import Enum
 
 from sexton.compaction.config import TopicConfig
 from sexton.log.log import Appended, Log, Read
+from sexton.log.producers import Verification
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Buffer
 from sexton.ports.metastore import NO_LEADER, PartitionRow
@@ -108,7 +109,13 @@ class Replica:
     # What clients do
 
     def append(
-        self, records: Buffer, acks: int, now_ms: int, *, from_client: bool = True
+        self,
+        records: Buffer,
+        acks: int,
+        now_ms: int,
+        *,
+        from_client: bool = True,
+        verification: Verification | None = None,
     ) -> tuple[Appended, asyncio.Future[None] | None]:
         """Appends batches as the leader. With acks=-1 the future, if there is one, resolves once all of it is
         committed, or fails with the error to answer; None means that nothing remains to wait for."""
@@ -118,7 +125,9 @@ class Replica:
                 ErrorCode.not_enough_replicas,
                 f"{len(self.row.isr)} replicas are in sync, min.insync.replicas is {self.config.min_insync_replicas}",
             )
-        appended = self.log.append_as_leader(records, self.row.leader_epoch, now_ms, from_client=from_client)
+        appended = self.log.append_as_leader(
+            records, self.row.leader_epoch, now_ms, from_client=from_client, verification=verification
+        )
         if not appended.is_duplicate:
             for wake in list(self._append_watchers.values()):
                 wake()
@@ -227,6 +236,10 @@ class Replica:
     def wake_watchers(self) -> None:
         for wake in list(self._watchers.values()):
             wake()
+
+    def committed(self, end_offset: int) -> asyncio.Future[None] | None:
+        """Resolves once everything below is committed, or fails if it may never be; None if it is."""
+        return None if end_offset <= self._high_watermark else self._committed(end_offset)
 
     def _committed(self, end_offset: int) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -78,9 +78,9 @@ class TransactionService:
         send_markers: Callable[[DueMarkers], None],
         may_serve: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`partitions_count` is that of `__transaction_state`, 0 while it does not exist. `may_serve` tells whether this
-        broker's lease is valid: without it another may be the coordinator by now, and even reads must not be answered
-        (a partition that is verified for a transaction which is over would hang)."""
+        """`partitions_count` is that of `__transaction_state`, 0 while it does not exist. `may_serve` tells whether
+        this broker's lease is valid: without it another may be the coordinator by now, and even reads must not be
+        answered (a partition that is verified for a transaction which is over would hang)."""
         self.settings = settings
         self._clock = clock
         self._partitions_count = partitions_count
