@@ -130,7 +130,7 @@ def test_the_answer_that_told_the_epoch_may_have_been_lost() -> None:
 
 
 def test_a_member_with_another_epoch_is_fenced() -> None:
-    h = Harness(t=2)
+    h = Harness()
     h.enter("a", "t")
     with refused(ErrorCode.fenced_member_epoch):
         h.beat("a", 2)
@@ -138,6 +138,18 @@ def test_a_member_with_another_epoch_is_fenced() -> None:
     h.beat("a", 2, topics=("t",), owned={})
     with refused(ErrorCode.fenced_member_epoch):
         h.beat("a", 1, owned={})
+
+
+def test_what_a_member_does_not_name_is_not_free_before_it_was_told() -> None:
+    """It was given everything and has not begun to read it: it might, while another gets a part."""
+    h = Harness(t=2)
+    h.enter("a", "t")
+    h.enter("b", "t")
+    told = h.beat("a", 1, owned={})
+    assert told.member_epoch == 1
+    assert h.beat("b", 2).assignment is None
+    assert h.beat("a", 1, owned={}).member_epoch == 2
+    assert h.beat("b", 2).assignment == partitions(t=[1])
 
 
 def test_unknown_groups_and_members_are_refused() -> None:

@@ -1,9 +1,11 @@
 """Random lives of consumer groups: clients that join, lose answers, crash, leave, and coordinators that fail over.
 
 A client here behaves as KIP-848 asks: it stops reading what is not in its assignment before it says so, starts reading
-what is new, and stops reading everything when it is fenced or has not been answered for a whole session. Whatever the
-schedule: no partition is read by two clients at once, a replayed coordinator stands where the live one stands, and when
-the trouble ends every partition has a reader.
+what is new, and stops reading everything when it is fenced, has not been answered for a whole session, or has not let
+go of what it should for a whole rebalance timeout (counted from the first answer that it missed).
+
+Whatever the schedule: no partition is read by two clients at once, a replayed coordinator stands where the live one
+stands, and when the trouble ends every partition has a reader.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from tests.coordinators.groups.harness import GROUP, Harness, topic_id
 
 SESSION_MS = 45_000
-REBALANCE_MS = 20_000
+REBALANCE_MS = 60_000
 TOPICS = ("t", "u", "v")
 EXPECTED = {
     ErrorCode.fenced_member_epoch,
@@ -43,12 +45,17 @@ class FakeClient:
     name: str
     topics: tuple[str, ...]
     instance_id: str | None = None
+    joined_topics: tuple[str, ...] = ()
     lives_count: int = 0
     epoch: int = 0
     is_in: bool = False
     reading: Reading = field(default_factory=dict)
     told: Reading = field(default_factory=dict)
+    must_ask_again: bool = False
+    """An answer was lost: the next heartbeat is a full one, so that its answer says everything."""
     answered_ms: int = 0
+    lost_since_ms: int | None = None
+    revoking_since_ms: int | None = None
 
     @property
     def member_id(self) -> str:
@@ -56,15 +63,24 @@ class FakeClient:
 
     def stop(self) -> None:
         self.epoch, self.is_in, self.reading, self.told = 0, False, {}, {}
+        self.lost_since_ms = self.revoking_since_ms = None
 
     def look_at_the_clock(self, now_ms: int) -> None:
         """Nobody answered for so long that the coordinator may have given its partitions away."""
-        if self.is_in and now_ms - self.answered_ms >= SESSION_MS:
+        is_late = self.revoking_since_ms is not None and now_ms - self.revoking_since_ms >= REBALANCE_MS
+        if self.is_in and (now_ms - self.answered_ms >= SESSION_MS or is_late):
             self.stop()
+
+    def hear(self, told: Partitions, now_ms: int) -> None:
+        self.told = dict(told)
+        too_much = any(numbers - told.get(topic, frozenset()) for topic, numbers in self.reading.items())
+        if too_much and self.revoking_since_ms is None:
+            self.revoking_since_ms = now_ms if self.lost_since_ms is None else self.lost_since_ms
 
     def revoke(self) -> None:
         kept = {topic: numbers & self.told.get(topic, frozenset()) for topic, numbers in self.reading.items()}
         self.reading = {topic: numbers for topic, numbers in kept.items() if numbers}
+        self.revoking_since_ms = None
 
     def take(self) -> None:
         self.revoke()
@@ -100,11 +116,21 @@ class World:
                 if client.epoch == 0:
                     client.lives_count += 1
                     client.epoch = -9  # joining: a lost answer is asked for again under the same id
+                    client.joined_topics = client.topics
                 answer = h.beat(
                     client.member_id,
                     0,
-                    topics=client.topics,
+                    topics=client.joined_topics,
                     owned={},
+                    rebalance_timeout_ms=REBALANCE_MS,
+                    instance_id=client.instance_id,
+                )
+            elif client.must_ask_again:
+                answer = h.beat(
+                    client.member_id,
+                    client.epoch,
+                    topics=client.joined_topics,
+                    owned=owned,
                     rebalance_timeout_ms=REBALANCE_MS,
                     instance_id=client.instance_id,
                 )
@@ -113,14 +139,19 @@ class World:
         except KafkaError as error:
             if error.code not in EXPECTED:
                 raise
+            client.must_ask_again = is_lost
             if not is_lost:
                 client.stop()
             return
+        client.must_ask_again = is_lost
         if is_lost:
+            if client.lost_since_ms is None:
+                client.lost_since_ms = h.now_ms
             return
         client.is_in, client.epoch, client.answered_ms = True, answer.member_epoch, h.now_ms
         if answer.assignment is not None:
-            client.told = dict(answer.assignment)
+            client.hear(answer.assignment, h.now_ms)
+        client.lost_since_ms = None
         if not is_lazy:
             client.take()
 

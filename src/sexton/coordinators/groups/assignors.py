@@ -12,13 +12,14 @@ differ, and this one never takes an extra partition from a member only because o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 from sexton.coordinators.groups.records import Partitions
 
-Assignment: TypeAlias = dict[str, dict[uuid.UUID, frozenset[int]]]
+Assignment: TypeAlias = dict[str, Partitions]
 Load: TypeAlias = dict[uuid.UUID, set[int]]
 
 
@@ -32,7 +33,7 @@ class AssignedMember:
 
 
 def assign_range(members: Mapping[str, AssignedMember], partitions_count: Mapping[uuid.UUID, int]) -> Assignment:
-    result: Assignment = {member_id: {} for member_id in members}
+    result: dict[str, dict[uuid.UUID, frozenset[int]]] = {member_id: {} for member_id in members}
     order = _in_order(members)
     for topic_id in sorted(partitions_count):
         readers = [member_id for member_id in order if topic_id in members[member_id].topic_ids]
@@ -45,23 +46,19 @@ def assign_range(members: Mapping[str, AssignedMember], partitions_count: Mappin
             if end > start:
                 result[member_id][topic_id] = frozenset(range(start, end))
             start = end
-    return result
+    return dict(result)
 
 
 def assign_uniform(members: Mapping[str, AssignedMember], partitions_count: Mapping[uuid.UUID, int]) -> Assignment:
+    """Members whose assignment does not change get the very object that they had: most do, and groups are large."""
     if not members:
         return {}
     order = _in_order(members)
-    load, unassigned = _what_stays(members, order, partitions_count)
+    kept, unassigned = _what_stays(members, order, partitions_count)
     subscriptions = {member.topic_ids for member in members.values()}
     if len(subscriptions) == 1:
-        _spread_evenly(order, load, unassigned, sum(partitions_count[t] for t in subscriptions.pop()))
-    else:
-        _spread_by_subscription(members, order, load, unassigned)
-    return {
-        member_id: {topic_id: frozenset(load[member_id][topic_id]) for topic_id in sorted(load[member_id])}
-        for member_id in order
-    }
+        return _spread_evenly(order, kept, unassigned, sum(partitions_count[t] for t in subscriptions.pop()))
+    return _spread_by_subscription(members, order, kept, unassigned)
 
 
 ASSIGNORS: Mapping[str, Callable[[Mapping[str, AssignedMember], Mapping[uuid.UUID, int]], Assignment]] = {
@@ -81,70 +78,89 @@ def _static_first(member: AssignedMember) -> tuple[bool, str]:
 
 def _what_stays(
     members: Mapping[str, AssignedMember], order: list[str], partitions_count: Mapping[uuid.UUID, int]
-) -> tuple[dict[str, Load], list[tuple[uuid.UUID, int]]]:
+) -> tuple[dict[str, Partitions], list[tuple[uuid.UUID, int]]]:
     """What each member may keep, and what then belongs to nobody."""
-    load: dict[str, Load] = {member_id: {} for member_id in order}
-    taken: dict[uuid.UUID, set[int]] = {}
+    kept: dict[str, Partitions] = {}
+    read = {topic_id for topic_ids in {member.topic_ids for member in members.values()} for topic_id in topic_ids}
+    free: dict[uuid.UUID, set[int]] = {topic_id: set(range(partitions_count[topic_id])) for topic_id in read}
     for member_id in order:
         member = members[member_id]
-        for topic_id in sorted(member.target.keys() & member.topic_ids):
-            exist = range(partitions_count[topic_id])
-            kept = {n for n in member.target[topic_id] if n in exist} - taken.get(topic_id, set())
-            if kept:
-                load[member_id][topic_id] = kept
-                taken.setdefault(topic_id, set()).update(kept)
-    read = {topic_id for member in members.values() for topic_id in member.topic_ids}
-    unassigned = [
-        (topic_id, number)
-        for topic_id in sorted(read)
-        for number in range(partitions_count[topic_id])
-        if number not in taken.get(topic_id, ())
-    ]
-    return load, unassigned
+        is_whole = True
+        mine: dict[uuid.UUID, frozenset[int]] = {}
+        for topic_id, numbers in member.target.items():
+            left = free[topic_id] if topic_id in member.topic_ids else set()
+            valid = numbers if numbers <= left else numbers & left
+            is_whole = is_whole and len(valid) == len(numbers)
+            if valid:
+                mine[topic_id] = valid
+                left -= valid
+        kept[member_id] = member.target if is_whole else mine
+    return kept, [(topic_id, number) for topic_id in sorted(free) for number in sorted(free[topic_id])]
 
 
-def _size(load: Load) -> int:
-    return sum(len(numbers) for numbers in load.values())
+def _size(partitions: Mapping[uuid.UUID, Collection[int]]) -> int:
+    return sum(map(len, partitions.values()))
 
 
 def _spread_evenly(
-    order: list[str], load: dict[str, Load], unassigned: list[tuple[uuid.UUID, int]], partitions_count: int
-) -> None:
+    order: list[str], kept: dict[str, Partitions], unassigned: list[tuple[uuid.UUID, int]], partitions_count: int
+) -> Assignment:
     """All read the same topics: each gets `quota`, and `extra` of them one more, first those who have it already."""
     quota, extra = divmod(partitions_count, len(order))
-    by_size = sorted(order, key=lambda member_id: -_size(load[member_id]))  # stable: ties stay in order
+    sizes = {member_id: _size(kept[member_id]) for member_id in order}
+    by_size = sorted(order, key=lambda member_id: -sizes[member_id])  # stable: ties stay in order
     quotas = {member_id: quota + (index < extra) for index, member_id in enumerate(by_size)}
+    result: Assignment = dict(kept)
     for member_id in order:
-        for _ in range(_size(load[member_id]) - quotas[member_id]):
-            unassigned.append(_take_last(load[member_id]))
+        if sizes[member_id] > quotas[member_id]:
+            load = _mutable(kept[member_id])
+            unassigned += _take(load, sizes[member_id] - quotas[member_id])
+            result[member_id] = _frozen(load)
     free = iter(unassigned)
     for member_id in order:
-        for _ in range(quotas[member_id] - _size(load[member_id])):
-            topic_id, number = next(free)
-            load[member_id].setdefault(topic_id, set()).add(number)
+        if sizes[member_id] < quotas[member_id]:
+            load = _mutable(kept[member_id])
+            for topic_id, number in islice(free, quotas[member_id] - sizes[member_id]):
+                load.setdefault(topic_id, set()).add(number)
+            result[member_id] = _frozen(load)
+    return result
 
 
-def _take_last(load: Load) -> tuple[uuid.UUID, int]:
-    topic_id = max(load, key=lambda candidate: (len(load[candidate]), candidate))
-    number = max(load[topic_id])
-    load[topic_id].discard(number)
-    if not load[topic_id]:
+def _mutable(partitions: Partitions) -> Load:
+    return {topic_id: set(numbers) for topic_id, numbers in partitions.items()}
+
+
+def _frozen(load: Load) -> Partitions:
+    return {topic_id: frozenset(load[topic_id]) for topic_id in sorted(load)}
+
+
+def _take(load: Load, count: int) -> list[tuple[uuid.UUID, int]]:
+    """The last partitions, of the topics with most of them first."""
+    taken: list[tuple[uuid.UUID, int]] = []
+    for topic_id in sorted(load, key=lambda candidate: (-len(load[candidate]), candidate)):
+        numbers = sorted(load[topic_id])
+        kept = max(len(numbers) - (count - len(taken)), 0)
+        taken += [(topic_id, number) for number in numbers[kept:]]
+        if kept:
+            load[topic_id] = set(numbers[:kept])
+            break
         del load[topic_id]
-    return topic_id, number
+    return taken
 
 
 def _spread_by_subscription(
     members: Mapping[str, AssignedMember],
     order: list[str],
-    load: dict[str, Load],
+    kept: dict[str, Partitions],
     unassigned: list[tuple[uuid.UUID, int]],
-) -> None:
+) -> Assignment:
     """Free partitions go to the least loaded reader of their topic, topics with the fewest readers first; then
     partitions move from fuller to emptier members for as long as that helps."""
     readers: dict[uuid.UUID, list[str]] = {}
     for member_id in order:
         for topic_id in sorted(members[member_id].topic_ids):
             readers.setdefault(topic_id, []).append(member_id)
+    load = {member_id: _mutable(kept[member_id]) for member_id in order}
     sizes = {member_id: _size(load[member_id]) for member_id in order}
     rank = {member_id: index for index, member_id in enumerate(order)}
 
@@ -161,6 +177,7 @@ def _spread_by_subscription(
         for topic_id in sorted(readers):
             while _move_one(topic_id, readers[topic_id], load, sizes, emptiest(topic_id)):
                 moved = True
+    return {member_id: _frozen(load[member_id]) for member_id in order}
 
 
 def _move_one(topic_id: uuid.UUID, readers: list[str], load: dict[str, Load], sizes: dict[str, int], to: str) -> bool:

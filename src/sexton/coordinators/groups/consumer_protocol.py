@@ -8,6 +8,7 @@ Kafka does it later and in another thread.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -99,7 +100,7 @@ class ConsumerProtocol:
             classic=None,
         )
         self.update_member(group, before, member)
-        after = self.step(group, member_id, request.owned)
+        after = self.step(group, member_id, request.owned, request.member_epoch == JOIN_EPOCH)
         timing = core.consumer_timing(group.group)
         self._expect_heartbeat(group, member_id, timing.session_timeout_ms)
         has_news = request.is_full or after.assigned != before.assigned
@@ -204,7 +205,9 @@ class ConsumerProtocol:
         for regex in [regex for regex in group.regexes if regex not in used]:
             self._core.write(r.RegexKey(group.group, regex), None)
 
-    def step(self, group: ConsumerGroup, member_id: str, owned: r.Partitions | None) -> ConsumerMember:
+    def step(
+        self, group: ConsumerGroup, member_id: str, owned: r.Partitions | None, is_joining: bool
+    ) -> ConsumerMember:
         """The member's step towards its target, which is computed first if it is behind."""
         if group.epoch > group.assignment_epoch:
             self._assign(group)
@@ -212,7 +215,7 @@ class ConsumerProtocol:
         if member.is_reconciled_to(group.assignment_epoch):
             return member
         target = group.target.get(member_id, {})
-        stepped = reconcile(member, group.assignment_epoch, target, owned, group.is_held)
+        stepped = reconcile(member, group.assignment_epoch, target, owned, group.is_held, is_joining)
         if stepped != member:
             self._write_current(group, stepped)
             self._watch_revocation(group, stepped)
@@ -229,20 +232,22 @@ class ConsumerProtocol:
 
     def _assign(self, group: ConsumerGroup) -> None:
         core = self._core
-        topic_ids = {name: core.topics.topic_id(name) for name in sorted(group.subscribed_topics())}
-        counts = {tid: core.topics.partitions_count(tid) for tid in topic_ids.values() if tid is not None}
-        members = {
-            member.member_id: AssignedMember(
-                member.instance_id,
-                frozenset(tid for name in group.topics_of(member) if (tid := topic_ids[name]) is not None),
-                group.target.get(member.member_id, {}),
-            )
-            for member in group.members.values()
-        }
+        ids = {name: core.topics.topic_id(name) for name in sorted(group.subscribed_topics())}
+        counts = {topic_id: core.topics.partitions_count(topic_id) for topic_id in ids.values() if topic_id is not None}
+        known: dict[tuple[tuple[str, ...], str | None], frozenset[uuid.UUID]] = {}
+        members: dict[str, AssignedMember] = {}
+        for member in group.members.values():
+            subscription = (member.topics, member.regex)
+            if subscription not in known:  # most members have the same
+                found = [ids[name] for name in group.topics_of(member)]
+                known[subscription] = frozenset(topic_id for topic_id in found if topic_id is not None)
+            target = group.target.get(member.member_id, {})
+            members[member.member_id] = AssignedMember(member.instance_id, known[subscription], target)
         assignor = group.preferred_assignor(core.settings.consumer_assignors[0])
-        for member_id, target in ASSIGNORS[assignor](members, counts).items():
-            if member_id not in group.target or group.target[member_id] != target:
-                core.write(r.TargetKey(group.group, member_id), r.TargetValue(target))
+        for member_id, assigned in ASSIGNORS[assignor](members, counts).items():
+            before = group.target.get(member_id)
+            if before is None or (before is not assigned and before != assigned):
+                core.write(r.TargetKey(group.group, member_id), r.TargetValue(assigned))
         core.write(r.TargetEpochKey(group.group), r.TargetEpochValue(group.epoch))
 
     def remove_members(self, group: ConsumerGroup, members: list[ConsumerMember]) -> None:

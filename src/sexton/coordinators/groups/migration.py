@@ -70,7 +70,7 @@ class Migration:
             classic=r.ClassicProtocols(request.session_timeout_ms, request.protocols),
         )
         self._consumer.update_member(group, before, member)
-        member = self._consumer.step(group, member_id, self._to_ids(subscription.owned))
+        member = self._consumer.step(group, member_id, self._to_ids(subscription.owned), is_joining=True)
         answer = JoinAnswer(
             ErrorCode.none, member_id, member.epoch, embedded.PROTOCOL_TYPE, request.protocols[0][0], NO_MEMBER_ID
         )

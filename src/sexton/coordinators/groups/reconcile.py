@@ -5,6 +5,10 @@ A member is told to let go of what is not in its target, and keeps its epoch unt
 target's epoch and gets those of its target that nobody else holds. What others still hold it gets later, when they
 have let go. A partition counts as held from the moment it is assigned until its owner has confirmed that it was
 revoked, has left, or was fenced: this is what keeps two members from reading one partition.
+
+Deviation from Kafka, on the safe side: a heartbeat that names fewer partitions than the member was given does not free
+the others before the member was told that they are no longer its own. It may be about to start reading them. Kafka
+frees them at once, and so do we only when the member is joining: then it reads nothing but what it says.
 """
 
 from __future__ import annotations
@@ -27,20 +31,22 @@ def reconcile(
     target: Partitions,
     owned: Partitions | None,
     is_held: Callable[[uuid.UUID, int], bool],
+    is_joining: bool = False,
 ) -> ConsumerMember:
     """`owned` is what the member says it has; None if it did not say. Returns the member unchanged if it must wait."""
+    owned_now = owned if is_joining else None
     match member.state:
         case MemberState.STABLE:
             if member.epoch == target_epoch:
                 return member
-            step = _step(member, member.epoch, target_epoch, target, owned, is_held)
+            step = _step(member, member.epoch, target_epoch, target, owned_now, is_held)
         case MemberState.UNREVOKED_PARTITIONS:
             if _owns_any(owned, member.revoking):
                 return member
             # It has let go: it is past the epoch for which it had to, which may not be the newest one.
-            step = _step(member, member.epoch + 1, target_epoch, target, owned, is_held)
+            step = _step(member, member.epoch + 1, target_epoch, target, owned_now, is_held)
         case MemberState.UNRELEASED_PARTITIONS:
-            step = _step(member, member.epoch, target_epoch, target, owned, is_held)
+            step = _step(member, member.epoch, target_epoch, target, owned_now, is_held)
         case MemberState.UNKNOWN:
             if owned is None or owned:
                 raise KafkaError(
