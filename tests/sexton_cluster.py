@@ -270,6 +270,7 @@ class SextonCluster:
             raise HarnessError(f"{', '.join(taken)}: the harness sets these itself; drop them from the settings")
         settings: dict[str, str | int | float | bool] = {
             "offsets.topic.num.partitions": 4,
+            "offsets.topic.replication.factor": min(3, len(self._nodes)),
             "group.initial.rebalance.delay.ms": 0,
             **asked,
             "node.id": node.node_id,
