@@ -1,0 +1,127 @@
+"""The clients that know transactions, each in a process of its own, as tests/interop runs them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+from tests.interop.clients import CLIENTS as ALL_CLIENTS
+from tests.interop.clients import Client, client_classpath
+from tests.kafka.jars import PROJECT_DIR
+from tests.transactions.drivers.base import CALL_TIMEOUT_S, Consumer, Failure, Producer, Reference, Settings
+from tests.transactions.drivers.serve import MODULE
+
+ANSWER_TIMEOUT_S: Final = CALL_TIMEOUT_S + 40
+"""Longer than any client is allowed to try, so that it says itself what it waited for."""
+
+TAIL_LINES: Final = 30
+
+DRIVERS: Final = {
+    "confluent-kafka": "confluent",
+    "kafka-python": "kafka_python",
+    "aiokafka": "aio",
+    "Java client": "java",
+}
+WITHOUT_TRANSACTIONS: Final = ("kafka-python 2.0.2",)
+
+CLIENTS: Final = tuple(
+    client for client in ALL_CLIENTS if client.name in DRIVERS and client.label not in WITHOUT_TRANSACTIONS
+)
+
+
+def client_named(label: str) -> Client:
+    return next(client for client in CLIENTS if client.label == label)
+
+
+class Remote:
+    """An object in a client's process: its methods are called there."""
+
+    def __init__(self, process: ClientProcess, reference: Reference) -> None:
+        self._process = process
+        self.reference = reference
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            return self._process.call(self.reference, method, *arguments)
+
+        return call
+
+
+class ClientProcess:
+    """One client's process. A call that takes too long ends it."""
+
+    def __init__(self, client: Client, log_path: Path) -> None:
+        self.client = client
+        self.log_path = log_path
+        environment = {**os.environ, "PYTHONPATH": str(PROJECT_DIR)}
+        if client.kafka_jars:
+            environment["SEXTON_CLIENT_CLASSPATH"] = client_classpath(client.kafka_jars)
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [client.python(), "-m", "tests.transactions.drivers.serve", DRIVERS[client.name]],
+                cwd=PROJECT_DIR,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+
+    def producer(
+        self, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000, settings: Settings | None = None
+    ) -> Producer:
+        return cast(Producer, self._make("Producer", bootstrap, transactional_id, timeout_ms, settings or {}))
+
+    def consumer(
+        self, bootstrap: str, isolation: str, group: str | None = None, settings: Settings | None = None
+    ) -> Consumer:
+        return cast(Consumer, self._make("Consumer", bootstrap, isolation, group, settings or {}))
+
+    def _make(self, kind: str, *arguments: Any) -> Remote:
+        return Remote(self, self.call(Reference(MODULE), kind, *arguments))
+
+    def call(self, target: Reference, method: str, *arguments: Any) -> Any:
+        """Raises the Failure that the driver raised."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        resolved = [each.reference if isinstance(each, Remote) else each for each in arguments]
+        try:
+            pickle.dump((int(target), method, resolved), self._process.stdin)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._complaint(method, "has ended") from None
+        ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_TIMEOUT_S)
+        if not ready:
+            self.end(signal.SIGABRT)  # Python says where each thread was
+            raise self._complaint(method, "did not answer in time")
+        try:
+            result, failure = pickle.load(self._process.stdout)
+        except EOFError:
+            raise self._complaint(method, "ended the process") from None
+        if failure is not None:
+            if failure.name == "unexpected":
+                raise AssertionError(f"{self.client.label}, {method}: {failure.message}")
+            raise cast(Failure, failure)
+        return result
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """As a crash does: nothing is flushed, nobody is told."""
+        self._process.send_signal(how)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _complaint(self, method: str, what: str) -> AssertionError:
+        lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        return AssertionError("\n".join([f"{self.client.label}, {method}: {what}. It printed:", *lines]))

@@ -1,0 +1,158 @@
+"""The brokers and clients under test; `pytest tests/transactions --against kafka` judges the tests themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.interop.clients import Client
+from tests.kafka import KafkaCluster
+from tests.kafka.cluster import Settings
+from tests.kafka.jars import DEFAULT_VERSION
+from tests.sexton_cluster import SextonCluster
+from tests.transactions.clients import ClientProcess, client_named
+from tests.transactions.kit import Kit
+from tests.transactions.together import FIXTURE, Together, client_of
+from tests.transactions.under_test import UnderTest
+
+BROKERS: Final = 3
+SETTINGS: Final[Settings] = {
+    "auto.create.topics.enable": False,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+}
+"""Kafka looks for transactions that took too long every 10 s; tests would rather not wait so long."""
+
+SOAK_SECONDS: Final = 120
+SUITE_SECONDS: Final = 20
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("sexton transactions")
+    with suppress(ValueError):  # tests/interop has one of the same name and meaning
+        group.addoption(
+            "--against",
+            default="sexton",
+            help="sexton (default), kafka, kafka:VERSION, or the addresses of a cluster of three that runs already",
+        )
+    group.addoption("--soak", action="store_true", help="Kills go on for two minutes.")
+
+
+def against(config: pytest.Config) -> str:
+    # A conftest below the tests' root is read too late to have its options parsed, unless it was asked for by path.
+    return str(config.getoption("--against", "sexton"))
+
+
+@pytest.fixture(scope="session")
+def kill_seconds(pytestconfig: pytest.Config) -> int:
+    return SOAK_SECONDS if pytestconfig.getoption("--soak", False) else SUITE_SECONDS
+
+
+def new_cluster(
+    kind: str, directory: Path, nodes: int = BROKERS, settings: Settings | None = None
+) -> KafkaCluster | SextonCluster:
+    """Of the kind that `--against` names; not started yet."""
+    wanted = {**SETTINGS, **(settings or {})}
+    if kind.startswith("kafka"):
+        version = kind.partition(":")[2] or DEFAULT_VERSION
+        return KafkaCluster(version, nodes, directory, wanted, heap="512m")
+    return SextonCluster(nodes=nodes, base_dir=directory, settings=wanted)
+
+
+@pytest.fixture(scope="session")
+def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnderTest]:
+    """Three brokers for the whole run; tests take new topics, groups and ids, and leave the brokers alone."""
+    kind = against(pytestconfig)
+    if ":" in kind and not kind.startswith("kafka:"):
+        yield UnderTest(kind, "given")
+        return
+    with new_cluster(kind, tmp_path_factory.mktemp("transactions") / "cluster") as running:
+        yield UnderTest(running.bootstrap, kind, running)
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Client], ClientProcess]]:
+    """A client's process, started when it is first asked for, and again if a test has ended it."""
+    directory = tmp_path_factory.mktemp("clients")
+    running: dict[str, ClientProcess] = {}
+
+    def process(client: Client) -> ClientProcess:
+        known = running.get(client.label)
+        if known is None or not known.is_running:
+            path = directory / f"{client.label.replace(' ', '-')}.log"
+            running[client.label] = ClientProcess(client, path)
+        return running[client.label]
+
+    yield process
+    for each in running.values():
+        each.end()
+
+
+@pytest.fixture
+def kits(cluster: UnderTest, processes: Callable[[Client], ClientProcess]) -> Iterator[Callable[[Client], Kit]]:
+    made: list[Kit] = []
+
+    def kit(client: Client) -> Kit:
+        if cluster.is_out_of_reach(client):
+            pytest.skip(f"{client.label} cannot speak with Apache Kafka 4 (KIP-896)")
+        made.append(Kit(processes(client), cluster.bootstrap))
+        return made[-1]
+
+    yield kit
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(scope="session", name=FIXTURE)
+def together_(
+    cluster: UnderTest,
+    processes: Callable[[Client], ClientProcess],
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Together]:
+    running = Together(cluster, processes, lambda: tmp_path_factory.mktemp("client"), request.session.items)
+    yield running
+    running.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that runs with its client's others has been started before its turn comes."""
+    together = pyfuncitem.funcargs.get(FIXTURE)
+    if not isinstance(together, Together):
+        return None
+    client = client_of(pyfuncitem)
+    if together.cluster.is_out_of_reach(client):
+        pytest.skip(f"{client.label} cannot speak with Apache Kafka 4 (KIP-896)")
+    together.check(pyfuncitem)
+    return True
+
+
+@pytest.fixture
+def kit(client: Client) -> None:
+    """Made by Together, as is `directory`."""
+
+
+@pytest.fixture
+def directory() -> None: ...
+
+
+@pytest.fixture
+def java(kits: Callable[[Client], Kit]) -> Kit:
+    """Java's newest client, where one client shows it for all."""
+    return kits(client_named("Java client 4.3.0"))
+
+
+@pytest.fixture
+def rdkafka(kits: Callable[[Client], Kit]) -> Kit:
+    """librdkafka's newest."""
+    return kits(client_named(f"confluent-kafka {_installed_confluent()}"))
+
+
+def _installed_confluent() -> str:
+    from importlib.metadata import version
+
+    return version("confluent-kafka")

@@ -1,0 +1,42 @@
+"""A client's producers and consumers for one test."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tests.transactions.clients import ClientProcess
+from tests.transactions.drivers.base import Consumer, Producer, Settings
+from tests.transactions.reading import COMMITTED
+
+
+class Kit:
+    """Closes what it made at the test's end."""
+
+    def __init__(self, process: ClientProcess, bootstrap: str) -> None:
+        self.client = process.client
+        self.process = process
+        self.bootstrap = bootstrap
+        self._made: list[Producer | Consumer] = []
+
+    def producer(self, transactional_id: str, timeout_ms: int = 60_000, settings: Settings | None = None) -> Producer:
+        """Not initialised yet."""
+        made = self.process.producer(self.bootstrap, transactional_id, timeout_ms, settings)
+        self._made.append(made)
+        return made
+
+    def ready(self, transactional_id: str, timeout_ms: int = 60_000, settings: Settings | None = None) -> Producer:
+        made = self.producer(transactional_id, timeout_ms, settings)
+        made.init()
+        return made
+
+    def consumer(
+        self, group: str | None = None, isolation: str = COMMITTED, settings: Settings | None = None
+    ) -> Consumer:
+        made = self.process.consumer(self.bootstrap, isolation, group, settings)
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        for each in self._made:
+            with suppress(Exception):
+                each.close()

@@ -1,0 +1,255 @@
+"""Every client in every version runs transactions as Kafka promises them."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.interop.clients import Client
+from tests.transactions.application import Application
+from tests.transactions.clients import CLIENTS, ClientProcess
+from tests.transactions.drivers.base import ABORT, FENCED, Consumer, Failure, Producer, Record
+from tests.transactions.kit import Kit
+from tests.transactions.reading import UNCOMMITTED, numbers, places_of, read, settled, values
+from tests.transactions.under_test import WAIT_S, UnderTest, wait_until
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.usefixtures("together"),
+    pytest.mark.parametrize("client", [pytest.param(each, id=each.label) for each in CLIENTS]),
+]
+
+
+TIMEOUT_MS = 2_000
+"""Of a transaction that is made to take too long. librdkafka allows a message no more time than that."""
+
+
+def transact(producer: Producer, topic: str, sent: list[bytes], partition: int = 0, commit: bool = True) -> None:
+    producer.begin()
+    producer.send(topic, partition, sent)
+    producer.flush()
+    producer.commit() if commit else producer.abort()
+
+
+def has_committed(consumer: Consumer, topic: str, offset: int) -> bool:
+    return consumer.committed((topic, 0)) == offset
+
+
+def failed_commit(producer: Producer, topic: str, sent: list[bytes]) -> Failure:
+    """What the client says when it goes on with a transaction that is lost."""
+    try:
+        producer.send(topic, 0, sent)
+        producer.flush()
+        producer.commit()
+    except Failure as failure:
+        return failure
+    raise AssertionError("the commit succeeded")
+
+
+def verdict(producer: Producer, failure: Failure) -> str:
+    """What the application is to do in the end: some clients find out by the abort whether they are fenced."""
+    if failure.todo != ABORT:
+        return failure.todo
+    try:
+        producer.abort()
+    except Failure as last:
+        return last.todo
+    return ABORT
+
+
+def take(consumer: Consumer, count: int, timeout_s: float = WAIT_S) -> list[Record]:
+    """The next `count` records, or a few more; fewer only when time is up."""
+    records: list[Record] = []
+    deadline_s = time.monotonic() + timeout_s
+    while len(records) < count and time.monotonic() < deadline_s:
+        records += consumer.poll(0.1)
+    return records
+
+
+def test_what_is_committed_is_read_and_what_is_aborted_is_not(kit: Kit, cluster: UnderTest) -> None:
+    topic = cluster.topic()
+    producer = kit.ready(cluster.name("writer"))
+    transact(producer, topic, numbers(0, 10))
+    transact(producer, topic, numbers(10, 20), commit=False)
+    transact(producer, topic, numbers(20, 30))
+    expected = numbers(0, 10) + numbers(20, 30)
+    consumer = kit.consumer()
+    consumer.assign({(topic, 0): 0})
+    assert values(take(consumer, 20)) == expected
+    assert values(settled(cluster.bootstrap, [(topic, 0)])) == expected
+    everything = kit.consumer(isolation=UNCOMMITTED)
+    everything.assign({(topic, 0): 0})
+    assert values(take(everything, 30)) == numbers(0, 30)
+
+
+def test_a_transaction_over_topics_and_partitions_appears_at_once(kit: Kit, cluster: UnderTest) -> None:
+    topics = [cluster.topic("one", 3), cluster.topic("two", 3)]
+    places = places_of(topics, 3)
+    producer = kit.ready(cluster.name("writer"))
+    producer.begin()
+    for topic, partition in places:
+        producer.send(topic, partition, numbers(0, 5))
+    producer.flush()
+    assert read(cluster.bootstrap, places) == []
+    assert len(read(cluster.bootstrap, places, UNCOMMITTED)) == 30
+    producer.commit()
+    consumer = kit.consumer()
+    consumer.assign(dict.fromkeys(places, 0))
+    assert sorted(values(take(consumer, 30))) == sorted(numbers(0, 5) * 6)
+
+
+def test_read_committed_waits_at_the_first_open_transaction(kit: Kit, cluster: UnderTest) -> None:
+    topic = cluster.topic()
+    first, second = kit.ready(cluster.name("first")), kit.ready(cluster.name("second"))
+    first.begin()
+    first.send(topic, 0, numbers(0, 1))
+    first.flush()
+    transact(second, topic, numbers(1, 2))
+    consumer = kit.consumer()
+    consumer.assign({(topic, 0): 0})
+    assert take(consumer, 1, timeout_s=0.5) == []
+    everything = kit.consumer(isolation=UNCOMMITTED)
+    everything.assign({(topic, 0): 0})
+    assert values(take(everything, 2)) == numbers(0, 2)
+    first.commit()
+    assert values(take(consumer, 2)) == numbers(0, 2)
+
+
+def test_records_are_copied_exactly_once_though_some_transactions_abort(kit: Kit, cluster: UnderTest) -> None:
+    source, target = cluster.topic("source"), cluster.topic("target")
+    transact(kit.ready(cluster.name("writer")), source, numbers(0, 60))
+    copier = kit.ready(cluster.name("copier"))
+    consumer = kit.consumer(cluster.name("group"))
+    consumer.subscribe([source])
+    copied, turn = 0, 0
+    waiting: list[Record] = []
+    while copied < 60:
+        waiting = waiting or take(consumer, 1)
+        assert waiting, "the rest of the source never came"
+        part, waiting = waiting[:10], waiting[10:]
+        end = part[-1].offset + 1
+        copier.begin()
+        copier.send(target, 0, values(part))
+        copier.send_offsets({(source, 0): end}, consumer)
+        turn += 1
+        if turn % 2:
+            copier.abort()
+            assert consumer.committed((source, 0)) in (None, part[0].offset)
+            waiting = part + waiting
+        else:
+            copier.commit()
+            wait_until(partial(has_committed, consumer, source, end), "the group's new offset")
+            copied += len(part)
+    assert values(settled(cluster.bootstrap, [(target, 0)])) == numbers(0, 60)
+
+
+def test_a_second_instance_fences_the_first(kit: Kit, cluster: UnderTest) -> None:
+    topic, name = cluster.topic(), cluster.name("writer")
+    first = kit.ready(name)
+    first.begin()
+    first.send(topic, 0, numbers(0, 5))
+    first.flush()
+    second = kit.ready(name)
+    transact(second, topic, numbers(5, 10))
+    failure = failed_commit(first, topic, numbers(10, 15))
+    assert verdict(first, failure) == FENCED, failure
+    transact(second, topic, numbers(15, 20))
+    assert values(settled(cluster.bootstrap, [(topic, 0)])) == numbers(5, 10) + numbers(15, 20)
+
+
+def test_the_open_transaction_of_an_instance_that_died_is_aborted_by_the_next(
+    client: Client, kit: Kit, cluster: UnderTest, directory: Path
+) -> None:
+    topic, name = cluster.topic(), cluster.name("writer")
+    process = ClientProcess(client, directory / "client.log")
+    first = process.producer(cluster.bootstrap, name)
+    first.init()
+    transact(first, topic, numbers(0, 5))
+    first.begin()
+    first.send(topic, 0, numbers(5, 10))
+    first.flush()
+    process.end()
+    second = kit.ready(name)
+    transact(second, topic, numbers(10, 15))
+    assert values(settled(cluster.bootstrap, [(topic, 0)])) == numbers(0, 5) + numbers(10, 15)
+
+
+def test_a_transaction_that_takes_too_long_is_aborted_for_its_producer(kit: Kit, cluster: UnderTest) -> None:
+    topic, name = cluster.topic(), cluster.name("writer")
+    other = kit.ready(cluster.name("other"))
+    application = Application(lambda: kit.ready(name, timeout_ms=TIMEOUT_MS))
+    producer = application.producer
+    transact(producer, topic, numbers(0, 5))
+    producer.begin()
+    producer.send(topic, 0, numbers(5, 10))
+    producer.flush()
+    transact(other, topic, numbers(10, 15))
+    consumer = kit.consumer()
+    consumer.assign({(topic, 0): 0})
+    assert values(take(consumer, 10)) == numbers(0, 5) + numbers(10, 15)
+    failure = failed_commit(producer, topic, numbers(15, 20))
+    said = verdict(producer, failure)
+    print(f"{kit.client.label}: {said} after {failure}")
+    if said != ABORT:
+        application.renew(time.monotonic() + WAIT_S)
+    application.run(lambda mine: mine.send(topic, 0, numbers(20, 25)), time.monotonic() + WAIT_S)
+    expected = numbers(0, 5) + numbers(10, 15) + numbers(20, 25)
+    assert values(settled(cluster.bootstrap, [(topic, 0)])) == expected
+
+
+def test_after_a_failed_send_the_transaction_can_be_aborted_and_the_next_one_works(
+    kit: Kit, cluster: UnderTest
+) -> None:
+    topic = cluster.topic(config={"max.message.bytes": 20_000})
+    name = cluster.name("writer")
+    application = Application(lambda: kit.ready(name))
+    producer = application.producer
+    producer.begin()
+    producer.send(topic, 0, [b"small"])
+    producer.flush()
+    failure = failed_commit(producer, topic, [b"x" * 100_000])
+    assert verdict(producer, failure) == ABORT, failure
+    application.run(lambda mine: mine.send(topic, 0, numbers(0, 5)), time.monotonic() + WAIT_S)
+    print(f"{kit.client.label}: {failure}; then {application.failures}")
+    assert values(settled(cluster.bootstrap, [(topic, 0)])) == numbers(0, 5)
+
+
+def test_empty_transactions_leave_nothing_behind(kit: Kit, cluster: UnderTest) -> None:
+    topic = cluster.topic()
+    producer = kit.ready(cluster.name("writer"))
+    for commit in (True, False, True):
+        transact(producer, topic, [], commit=commit)
+    transact(producer, topic, numbers(0, 5))
+    transact(producer, topic, [], commit=False)
+    assert values(settled(cluster.bootstrap, [(topic, 0)])) == numbers(0, 5)
+
+
+def test_a_transaction_of_offsets_alone_moves_the_group(kit: Kit, cluster: UnderTest) -> None:
+    source = cluster.topic()
+    producer = kit.ready(cluster.name("writer"))
+    transact(producer, source, numbers(0, 10))
+    consumer = kit.consumer(cluster.name("group"))
+    consumer.subscribe([source])
+    assert len(take(consumer, 10)) == 10
+    for offset, commit, expected in ((4, True, 4), (7, False, 4), (9, True, 9)):
+        producer.begin()
+        producer.send_offsets({(source, 0): offset}, consumer)
+        producer.commit() if commit else producer.abort()
+        wait_until(partial(has_committed, consumer, source, expected), "the group's new offset")
+
+
+def test_a_transaction_over_sixty_partitions_is_whole(kit: Kit, cluster: UnderTest) -> None:
+    topic = cluster.topic(partitions=60)
+    places = places_of([topic], 60)
+    producer = kit.ready(cluster.name("writer"))
+    for commit in (True, False):
+        producer.begin()
+        for _, partition in places:
+            producer.send(topic, partition, [b"%d %d" % (partition, commit)])
+        producer.flush()
+        producer.commit() if commit else producer.abort()
+    expected = [b"%d 1" % partition for partition in range(60)]
+    assert values(settled(cluster.bootstrap, places)) == expected

@@ -1,0 +1,87 @@
+"""Several clients at a time: each client's tests run in a thread, in their order, and each test waits for its own.
+
+Tests mostly wait. One after the other they would take three times as long.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.interop.clients import Client
+from tests.transactions.clients import ClientProcess
+from tests.transactions.kit import Kit
+from tests.transactions.under_test import UnderTest
+
+CLIENTS_AT_ONCE: Final = 4
+FIXTURE: Final = "together"
+
+
+def client_of(item: pytest.Function) -> Client:
+    client = item.callspec.params["client"]
+    assert isinstance(client, Client)
+    return client
+
+
+class Together:
+    """Runs what the selected tests will ask for. A test may take `client`, `kit`, `cluster` and `directory`."""
+
+    def __init__(
+        self,
+        cluster: UnderTest,
+        processes: Callable[[Client], ClientProcess],
+        directory: Callable[[], Path],
+        items: list[pytest.Item],
+    ) -> None:
+        self.cluster = cluster
+        self._processes = processes
+        self._directory = directory
+        self._is_closing = False
+        self._results: dict[str, Future[None]] = {}
+        by_client: dict[Client, list[pytest.Function]] = {}
+        for item in items:
+            if isinstance(item, pytest.Function) and FIXTURE in item.fixturenames:
+                client = client_of(item)
+                if not cluster.is_out_of_reach(client):
+                    by_client.setdefault(client, []).append(item)
+                    self._results[item.nodeid] = Future()
+        self._pool = ThreadPoolExecutor(CLIENTS_AT_ONCE)
+        for client, wanted in by_client.items():
+            self._pool.submit(self._run_all, client, wanted)
+
+    def check(self, item: pytest.Function) -> None:
+        """Waits for the test's end; raises what it raised."""
+        self._results[item.nodeid].result()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run_all(self, client: Client, items: list[pytest.Function]) -> None:
+        for item in items:
+            result = self._results[item.nodeid]
+            try:
+                if self._is_closing:
+                    raise RuntimeError("the run was ended")
+                self._run(client, item)
+                result.set_result(None)
+            except BaseException as error:
+                result.set_exception(error)
+
+    def _run(self, client: Client, item: pytest.Function) -> None:
+        kit = Kit(self._processes(client), self.cluster.bootstrap)
+        offered: dict[str, Any] = {
+            "client": client,
+            "kit": kit,
+            "cluster": self.cluster,
+            "directory": self._directory(),
+        }
+        try:
+            item.obj(**{name: offered[name] for name in inspect.signature(item.obj).parameters})
+        finally:
+            kit.close()
