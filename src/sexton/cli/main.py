@@ -18,6 +18,7 @@ _RUN: Final = "Run a cluster"
 _USE: Final = "Use a cluster"
 _CHECK: Final = "Check Sexton itself"
 _FILES: Final = "Work on a stopped broker's files"
+_PROVE: Final = "Prove it"
 
 
 class _Commands(LazyGroup):
@@ -37,6 +38,11 @@ class _Commands(LazyGroup):
         ),
         "log": Entry("sexton.cli.log:app", "Look into a log: what is in it, and what becomes of it.", _FILES),
         "compact": Entry("sexton.cli.compact:compact", "Compact the partitions of a broker that is stopped.", _FILES),
+        "simulate": Entry(
+            "sexton.cli.simulate:simulate",
+            "Run whole clusters under virtual time, with faults, and check them.",
+            _PROVE,
+        ),
         "demo": Entry(
             "sexton.cli.demo:demo",
             "A first look: make a sample partition, query it with SQL, compact it, show before and after.",

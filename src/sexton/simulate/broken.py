@@ -1,15 +1,64 @@
-"""Rules broken on purpose, one line each: the simulator that does not find these finds nothing.
+"""Rules broken on purpose, one line each: a simulator that does not find these finds nothing.
 
-Each entry replaces one function of the product for the time of a run. Tests run them, and `sexton simulate --break`.
+Each entry replaces one function of the product for the time of a run. The tests run them all, and so does
+`sexton simulate --break`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-BREAKS: dict[str, Callable[[], tuple[Any, str, Any]]] = {}
+from sexton.broker.api.produce import _Outcome
+from sexton.broker.registration import Registration
+from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.protocol.errors import ErrorCode
+from sexton.replication.leadership import Leadership
+from sexton.replication.replica import Replica
+
+
+class Break(NamedTuple):
+    owner: Any
+    attribute: str
+    replacement: Any
+
+
+def _commits_alone(self: Leadership, own_end: int) -> int:
+    return own_end
+
+
+def _counts_unflushed(self: Replica) -> int:
+    return self.log.end_offset
+
+
+async def _keeps_its_tail(self: Replica, offset: int) -> None:
+    """Does not drop what its leader lacks."""
+
+
+def _fails_with_an_offset(self: _Outcome, code: ErrorCode, message: str = "") -> None:
+    self.code, self.message = code, message
+
+
+async def _gives_up_renewing(self: Registration) -> None:
+    try:
+        while True:
+            await asyncio.sleep(self._renew_ms / 1000)
+            await self.renew()
+    except MetastoreUnavailableError:
+        await asyncio.Event().wait()
+
+
+BREAKS: dict[str, Break] = {
+    "1": Break(Leadership, "committed_end", _commits_alone),
+    "1-flush": Break(Replica, "durable_end", property(_counts_unflushed)),
+    "2": Break(Replica, "cut_to", _keeps_its_tail),
+    "9": Break(_Outcome, "fail", _fails_with_an_offset),
+    "12": Break(Registration, "keep_renewing", _gives_up_renewing),
+}
+"""By rule: a leader commits without its followers; a replica counts what is not on its disk; a follower keeps what its
+leader lacks; a failed produce carries the offset it would have had; a broker tries only once to renew its lease."""
 
 
 @contextmanager
@@ -18,7 +67,7 @@ def breaking(name: str | None) -> Iterator[None]:
     if name is None:
         yield
         return
-    owner, attribute, replacement = BREAKS[name]()
+    owner, attribute, replacement = BREAKS[name]
     before = owner.__dict__[attribute]
     setattr(owner, attribute, replacement)
     try:

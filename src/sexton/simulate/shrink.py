@@ -1,7 +1,8 @@
 """Cutting a failing run down to what it needs: delta debugging over the items of its plan.
 
-A smaller run counts if it breaks the same rule; that it does so at another moment, or with other evidence, is fine. What
-is left out first is what comes after the failure; then ever smaller parts of the rest, until no single item can go.
+A smaller run counts if it breaks the same rule; that it does so at another moment, or with other evidence, is fine.
+What is left out first is what comes after the failure; then ever smaller parts of the rest, until no single item can
+go.
 """
 
 from __future__ import annotations
