@@ -39,6 +39,11 @@ bench: ## Compaction speed beside Kafka's own cleaner, on copies of the same seg
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks.compaction
 
+.PHONY: bench-broker
+bench-broker: ## Brokers beside Apache Kafka: throughput, latency, CPU, memory (takes long)
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.broker
+
 .PHONY: soak
 soak: ## kill -9 of `sexton compact` at random moments, 100 times, recovered by Sexton and by Kafka
 	@scripts/setup test
