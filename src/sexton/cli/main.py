@@ -38,11 +38,6 @@ class _Commands(LazyGroup):
         ),
         "log": Entry("sexton.cli.log:app", "Look into a log: what is in it, and what becomes of it.", _FILES),
         "compact": Entry("sexton.cli.compact:compact", "Compact the partitions of a broker that is stopped.", _FILES),
-        "simulate": Entry(
-            "sexton.cli.simulate:simulate",
-            "Run whole clusters under virtual time, with faults, and check them.",
-            _PROVE,
-        ),
         "demo": Entry(
             "sexton.cli.demo:demo",
             "A first look: make a sample partition, query it with SQL, compact it, show before and after.",
