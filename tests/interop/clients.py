@@ -122,6 +122,7 @@ CLIENTS: Final = (
             "groups": "since 2.0",
             "group_offsets": "since 2.5",
             "delete_records": "since 1.1",
+            "configs": "asks for version 0 of DescribeConfigs, which Kafka 4 has dropped too (KIP-896)",
         },
         broker_before_4=True,
     ),

@@ -148,7 +148,13 @@ def record_of(topic: str, value: bytes | None, key: bytes | None, partition: int
 
 def producer_of(cluster: Cluster, settings: Settings) -> Any:
     serializer = "org.apache.kafka.common.serialization.ByteArraySerializer"
-    defaults: Settings = {"key.serializer": serializer, "value.serializer": serializer, "linger.ms": 5, "acks": "all"}
+    defaults: Settings = {
+        "key.serializer": serializer,
+        "value.serializer": serializer,
+        "linger.ms": 5,
+        "acks": "all",
+        "retries": 10,
+    }
     return kafka().clients.producer.KafkaProducer(properties(cluster, {**defaults, **settings}))
 
 
