@@ -34,6 +34,9 @@ FLUSH_BYTES_MAX = 4 << 20
 PARTS_MAX = 512
 """Buffers in one sendmsg. Linux takes 1,024."""
 
+RESERVED_DESCRIPTORS = 32
+"""Clients cannot have these: logs need some, and so does the metastore's connection."""
+
 LISTEN_BACKLOG = 1024
 ACCEPTS_PER_TURN_MAX = 128
 ACCEPT_PAUSE_S = 1.0
@@ -324,6 +327,10 @@ class SocketListener:
             except OSError as error:
                 self._could_not_accept(error)
                 return
+            if _is_among_the_last(sock.fileno()):
+                sock.close()
+                self._could_not_accept(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+                return
             self._accepted(sock)
 
     def _accepted(self, sock: socket.socket) -> None:
@@ -345,7 +352,7 @@ class SocketListener:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             log.error(
-                "port %d: cannot accept connections: all %d file descriptors are in use. Raise the limit (ulimit -n), "
+                "port %d: cannot accept connections: the limit of %d file descriptors is reached. Raise it (ulimit -n) "
                 "or lower max.connections. Trying again in %g s",
                 self._port,
                 limit,
@@ -358,6 +365,12 @@ class SocketListener:
         for sock in self._sockets:
             self._loop.remove_reader(sock.fileno())
         self._resume = self._loop.call_later(ACCEPT_PAUSE_S, self._watch)
+
+
+def _is_among_the_last(descriptor: int) -> bool:
+    """The system gives the lowest number that is free, so a high one means that most are taken."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit != resource.RLIM_INFINITY and descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 4)
 
 
 def _prepare(sock: socket.socket) -> None:

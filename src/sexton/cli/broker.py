@@ -12,9 +12,11 @@ import errno
 import logging
 import os
 import random
+import resource
 import secrets
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 READY = "ready"
 """The first word of the line on stdout that says where the broker serves. Programs wait for it."""
+
+FILES_MAX = 1 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +65,7 @@ def broker(
     if parent is not None:
         die_with(parent)
     log_to(log_file)
+    _allow_many_files()
     try:
         _run(read_config(config, settings or []))
     except SextonError as error:
@@ -86,6 +91,15 @@ def read_config(path: Path, overrides: list[str]) -> BrokerConfig:
             raise UsageError(f"--set {override} has no value", "", "Write --set name=value")
         texts[name.strip()] = value.strip()
     return BrokerConfig.of(texts, str(path))
+
+
+def _allow_many_files() -> None:
+    """Each connection and each log takes a file descriptor. Shells hand down a limit of 1,024, but may be asked for
+    more, as Java does by itself."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _run(config: BrokerConfig) -> None:

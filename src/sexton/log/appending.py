@@ -87,7 +87,7 @@ class Appending(LogState):
                 segment = self._roll(first, now_ms)
             segment.append(parts, size, last, max_ts)
         except OSError as error:
-            raise self._append_failed(error) from error
+            raise self._storage_error(error) from error
         self.end_offset = last + 1
         if producer_id >= 0:
             self._note_producer(fields, first, last, max_ts, marker)
@@ -199,7 +199,7 @@ class Appending(LogState):
         try:
             segment.file.append((view[start : start + size],))
         except OSError as error:
-            raise self._append_failed(error) from error
+            raise self._storage_error(error) from error
         for head in heads:
             segment.note(position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
             if head.producer_id >= 0:

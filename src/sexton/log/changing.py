@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Sequence
 from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.log.recovery import replay, snapshot_offsets, snapshot_path, start_offset_path
 from sexton.log.segment import Segment
-from sexton.log.state import PASSING_ERRORS, UNKNOWN_TIME_MS, LogState
+from sexton.log.state import UNKNOWN_TIME_MS, LogState
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import names
 from sexton.records.checkpoints import (
@@ -98,11 +98,6 @@ class Changing(LogState):
             self.failure = error
             raise
 
-    def _storage_error(self, error: OSError) -> KafkaError:
-        if error.errno not in PASSING_ERRORS:
-            self.failure = error
-        return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}")
-
     # The log's end
 
     async def truncate_to(self, offset: int) -> None:
@@ -110,7 +105,7 @@ class Changing(LogState):
         if offset < self.start_offset:
             await self.restart_at(offset)
             return
-        async with self._one_at_a_time:
+        async with self._shape, self._one_at_a_time:
             if offset >= self.end_offset:
                 return
             try:
@@ -134,6 +129,8 @@ class Changing(LogState):
             self._segments.pop()
             self._forget(segment)
             segment.remove()
+        if self._active is not self._segments[-1]:
+            self.reopened_count += 1
         active = self._active = self._segments[-1]
         self._sealed = [sealed for sealed in self._sealed if sealed.segment is not active]
         self._read_lately.pop(active.base_offset, None)
@@ -172,7 +169,7 @@ class Changing(LogState):
 
     async def restart_at(self, offset: int) -> None:
         """Throws everything away, history included, and starts empty at `offset`."""
-        async with self._one_at_a_time:
+        async with self._shape, self._one_at_a_time:
             try:
                 await self._remove_snapshots_above(-1)
                 await self._write_start(offset)
@@ -182,6 +179,7 @@ class Changing(LogState):
                 segment = Segment(self._disk, self.directory, offset, self.config, UNKNOWN_TIME_MS)
                 segment.create()
                 self._segments, self._sealed, self._active = [segment], [], segment
+                self.reopened_count += 1
                 self.start_offset = self.end_offset = self.flushed_offset = offset
                 self.producers.clear()
                 self.epochs.replace(())
@@ -194,7 +192,7 @@ class Changing(LogState):
 
     async def advance_start(self, offset: int) -> None:
         """Segments that lie below as a whole go, the active one too. Durable before anything is gone."""
-        async with self._one_at_a_time:
+        async with self._shape, self._one_at_a_time:
             if offset <= self.start_offset:
                 return
             if offset > self.end_offset:
@@ -262,7 +260,7 @@ class Changing(LogState):
         """Flushes, and leaves the directory as Kafka expects it after a clean stop, with indexes and a snapshot at its
         end. A log that has failed is left as it is."""
         if self.failure is None:
-            async with self._one_at_a_time:
+            async with self._shape, self._one_at_a_time:
                 try:
                     await self._flush_all()
                     self._active.seal()
@@ -283,7 +281,7 @@ class Changing(LogState):
 
     async def delete(self) -> None:
         """Under another name first, in one step, so that a crash leaves a whole log or one that is to be deleted."""
-        async with self._one_at_a_time:
+        async with self._shape, self._one_at_a_time:
             for segment in self._segments:
                 segment.close_file()
             parent = self.directory.rpartition("/")[0]

@@ -58,6 +58,12 @@ class LogState:
         self._read_lately: dict[int, Segment] = {}
         self._one_at_a_time = asyncio.Lock()
         """Held by whatever changes more than the end of the log, and by each flush."""
+        self._shape = asyncio.Lock()
+        """Held, and taken before the other, by whatever takes segments out of the log. A swap takes this one alone:
+        flushes go on meanwhile."""
+        self.reopened_count = 0
+        """How often a closed segment was opened again or thrown away at the log's end: what was planned on those that
+        were there before is void."""
         self._waiting: list[asyncio.Future[None]] = []
         self._flusher: asyncio.Task[None] | None = None
         self.reconfigure(config)
@@ -131,7 +137,7 @@ class LogState:
         try:
             return self._roll(base_offset, UNKNOWN_TIME_MS)
         except OSError as error:
-            raise self._append_failed(error) from error
+            raise self._storage_error(error) from error
 
     def _keep_open(self, segment: Segment) -> None:
         """Of the closed segments, those that were used last keep a descriptor and an index in memory."""
@@ -147,13 +153,21 @@ class LogState:
 
     # Failing
 
-    def _append_failed(self, error: OSError) -> KafkaError:
+    def _storage_error(self, error: OSError) -> KafkaError:
         if error.errno not in PASSING_ERRORS:
             self.failure = error
-        return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}")
+        return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}. {_remedy(error)}")
 
     def _refusal(self) -> KafkaError:
         return KafkaError(
             ErrorCode.kafka_storage_error,
             f"{self._place}: the disk failed ({self.failure}); repair it and start the broker again",
         )
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room on the disk: appends then succeed again by themselves"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "Raise the limit of open files (ulimit -n)"
+    return "Repair the disk and start the broker again"

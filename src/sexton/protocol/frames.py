@@ -14,6 +14,9 @@ SIZE_BYTES = 4
 DEFAULT_MAX_FRAME_BYTES = 100 << 20
 """Kafka's socket.request.max.bytes."""
 
+TLS_START = b"\x16\x03"
+HTTP_STARTS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "})
+
 _SIZE = struct.Struct(">i")
 
 
@@ -26,7 +29,18 @@ class FrameSizeError(Exception):
         self.max_bytes = max_bytes
 
     def __str__(self) -> str:
-        return f"a frame of {self.size_bytes} bytes, where 0 to {self.max_bytes} are allowed"
+        return f"a frame of {self.size_bytes} bytes, where 0 to {self.max_bytes} are allowed. {self._remedy()}"
+
+    def _remedy(self) -> str:
+        """Most often somebody speaks another protocol, of which the first bytes were taken for a size."""
+        start = _SIZE.pack(self.size_bytes)
+        if start.startswith(TLS_START):
+            return "It speaks TLS: set security.protocol=PLAINTEXT in the client"
+        if start in HTTP_STARTS:
+            return "It speaks HTTP: this port is for Kafka clients"
+        if self.size_bytes < 0:
+            return "It is no Kafka client, or a broken one"
+        return "If it is a Kafka client that means it, raise socket.request.max.bytes"
 
 
 class FrameReader:

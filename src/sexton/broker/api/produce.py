@@ -116,6 +116,8 @@ class _Produce:
 
     def _failed(self, outcome: _Outcome, name: str | None, error: KafkaError) -> None:
         outcome.fail(error.code, error.message)
+        if error.code is ErrorCode.kafka_storage_error:
+            self.broker.dispatch.complain("%s-%d: cannot append: %s", name, outcome.index, error.message)
         if name is not None and self.version >= 10:
             outcome.hint = leader_hint(self.broker, name, outcome.index, error.code)
 
