@@ -224,7 +224,7 @@ def test_no_partition_is_ever_read_by_two_and_in_the_end_each_is_read_by_one(
     assert standing(world.h.replayed()) == standing(world.h.coordinator)
     world.settle()
     assert world.h.consumer().state is ConsumerState.STABLE
-    subscribed = {topic for client in world.clients for topic in client.topics}
+    subscribed = {topic for client in world.clients for topic in client.joined_topics}
     wanted = {
         (topic_id(topic), number)
         for topic in subscribed & world.h.topics.counts.keys()
