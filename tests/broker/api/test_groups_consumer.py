@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sexton.broker.admin import NO_AUTHORIZED_OPERATIONS
 from sexton.broker.api import (
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -13,7 +14,7 @@ from sexton.broker.api import (
     describe_groups,
     list_groups,
 )
-from sexton.broker.api.group_common import GROUP_OPERATIONS, NO_AUTHORIZED_OPERATIONS
+from sexton.broker.api.group_common import GROUP_OPERATIONS
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.admin_broker import run
 from tests.broker.api.groups_broker import GroupsBroker, groups_broker, versions

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sexton.broker.admin import NO_AUTHORIZED_OPERATIONS
 from sexton.coordinators.groups.messages import Client
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 
-NO_AUTHORIZED_OPERATIONS = -(2**31)
-"""What Kafka says when nobody asked."""
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 """Read, delete, describe, and settings: with no access rules, all are allowed."""
 
