@@ -37,6 +37,10 @@ class SmallDisk:
                 except OSError:
                     continue
 
+    @property
+    def is_full(self) -> bool:
+        return (self.place / "ballast").exists()
+
     def make_room(self) -> None:
         (self.place / "ballast").unlink()
 

@@ -45,6 +45,7 @@ HIGH_WATERMARK_CHECKPOINT_MS = 5000
 class _Unopened:
     """A log that should be here and cannot be opened."""
 
+    topic: str
     incarnation: uuid.UUID | None
     error: OSError | KafkaError | SextonError
 
@@ -149,11 +150,14 @@ class Replicas:
         return on_disk != row.incarnations.get(self._identity()[0], on_disk)
 
     async def write_high_watermarks(self) -> None:
-        watermarks = {(r.topic, r.partition): r.high_watermark for r in self._by_key.values()}
+        """Of logs that cannot be opened it stays: it says that there was one (`was_lost`), should it be taken away."""
+        unopened = [(each.topic, partition) for (_, partition), each in self._unopened.items()]
+        watermarks = {name: offset for name in unopened if (offset := self._high_watermarks.get(name)) is not None}
+        watermarks.update(((r.topic, r.partition), r.high_watermark) for r in self._by_key.values())
         if watermarks != self._high_watermarks:
-            self._high_watermarks = watermarks
             content = checkpoints.encode_offset_checkpoint(watermarks)
             await self._disk.replace_file(f"{self._folder}/{HIGH_WATERMARKS_FILE}", content)
+            self._high_watermarks = watermarks
 
     def _directory(self, topic: str, partition: int) -> str:
         return f"{self._folder}/{topic}-{partition}"
@@ -174,18 +178,23 @@ class Replicas:
             path = f"{self._folder}/{name}"
             if found.state is names.DirState.DELETE:
                 self._disk.remove_tree(path)
-            elif found.state is names.DirState.LIVE and (found.topic, found.partition) not in self._by_name:
+            elif found.state is names.DirState.LIVE and not self._is_placed_here(found.topic, found.partition):
                 incarnation = self.incarnation_on_disk(found.topic, found.partition) or uuid.UUID(int=0)
                 aside = names.PartitionDir(found.topic, found.partition, names.DirState.STRAY, incarnation.hex)
                 logger.warning("%s is not placed on this broker: set aside as %s", path, aside.name)
                 self._disk.remove_tree(f"{self._folder}/{aside.name}")
                 self._disk.rename(path, f"{self._folder}/{aside.name}")
 
+    def _is_placed_here(self, topic: str, partition: int) -> bool:
+        """Whether or not it could be opened."""
+        row = self._view.partition(topic, partition)
+        return row is not None and self._identity()[0] in row.replicas
+
     # Following the cluster
 
     async def apply(self, rows: Sequence[PartitionRow], deleted_topics: Sequence[uuid.UUID] = ()) -> None:
         own_id = self._identity()[0]
-        gone = [key for key in self._by_key if key[0] in deleted_topics]
+        gone = [key for key in (*self._by_key, *self._unopened) if key[0] in deleted_topics]
         gone += [(r.topic_id, r.partition) for r in rows if own_id not in r.replicas]
         for key in gone:
             await self._remove(key)
@@ -250,7 +259,7 @@ class Replicas:
             try:
                 replica = await self._open(topic, row)
             except (OSError, KafkaError, SextonError) as error:
-                self._unopened[key] = _Unopened(incarnation, error)
+                self._unopened[key] = _Unopened(topic, incarnation, error)
                 if before is None or str(before.error) != str(error):
                     logger.error("%s-%d is not served by this broker: %s", topic, row.partition, error)
                 return None
