@@ -47,6 +47,9 @@ class Client:
     broker_before_4: bool = False
     """Whether Apache Kafka 4 no longer speaks with it (KIP-896); Sexton does."""
 
+    marks: tuple[str, ...] = ()
+    """pytest's, beside "cluster"."""
+
     @property
     def label(self) -> str:
         return f"{self.name} {self.version}"
@@ -126,6 +129,8 @@ CLIENTS: Final = (
         },
         broker_before_4=True,
     ),
+    Client("Spark", installed_version("pyspark"), ("spark",), kafka_jars="spark-4.2.0", marks=("spark",)),
+    Client("Spark", "3.5.7", ("spark",), ("pyspark==3.5.7", "setuptools"), kafka_jars="spark-3.5.7", marks=("spark",)),
     Client("Java tools", "4.3.0", ("java_tools",), kafka_jars="4.3.0"),
     Client("Java tools", "2.8.2", ("java_tools",), kafka_jars="2.8.2"),
 )

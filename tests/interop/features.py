@@ -41,6 +41,9 @@ FEATURES: Final[dict[str, str]] = {
     "existing_topic": "a topic that exists already, and one with settings that make no sense",
     "too_large": "a message that is too large",
     "keyless_compacted": "a record without a key in a compacted topic",
+    # Spark's own source and sink.
+    "spark_batch": "Spark: write a table to a topic, read it back by offsets",
+    "spark_stream": "Spark: a stream from topic to topic, stopped and continued from its checkpoint",
     # Kafka's command line tools.
     "tool_topics": "TopicCommand: create, describe, alter, list, delete",
     "tool_console": "ConsoleProducer and ConsoleConsumer",

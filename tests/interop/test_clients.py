@@ -11,7 +11,9 @@ from tests.interop.features import FEATURES
 pytestmark = pytest.mark.cluster
 
 CASES = [
-    pytest.param(client, feature, id=f"{client.label}-{feature}")
+    pytest.param(
+        client, feature, id=f"{client.label}-{feature}", marks=[getattr(pytest.mark, mark) for mark in client.marks]
+    )
     for client in CLIENTS
     for feature in FEATURES
     if feature in client.features
