@@ -49,6 +49,16 @@ soak: ## kill -9 of `sexton compact` at random moments, 100 times, recovered by 
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/kafka/test_crash.py --crashes 100
 
+.PHONY: chaos
+chaos: ## Five minutes of kill -9, SIGSTOP and metastore outages against real brokers; nothing acknowledged is lost
+	@scripts/setup test
+	@$(BIN)/python -m pytest tests/interop/test_chaos.py -s --chaos-seconds 300
+
+.PHONY: bench-broker
+bench-broker: ## Brokers beside Apache Kafka's, line by line (takes long)
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.broker
+
 .PHONY: lock
 lock: ## Resolve requirements.txt and requirements-dev.txt again
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

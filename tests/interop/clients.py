@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version as installed_version
@@ -56,7 +57,9 @@ class Client:
 
     @property
     def features(self) -> list[str]:
-        return [feature for feature in load(self.modules).by_feature if feature not in self.cannot]
+        with warnings.catch_warnings():  # what clients do when they are imported is not ours to mend
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return [feature for feature in load(self.modules).by_feature if feature not in self.cannot]
 
     def python(self) -> str:
         return str(_environment(self.requirements) / "bin" / "python") if self.requirements else sys.executable
@@ -144,13 +147,14 @@ class Worker:
         self.log_path = log_path
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, feature: str, bootstrap: str, brokers: int) -> None:
-        """Raises AssertionError with the scenario's traceback, or with where it hung."""
+    def run(self, feature: str, cluster: Mapping[str, object]) -> None:
+        """Raises AssertionError with the scenario's traceback, or with where it hung. `cluster` are the fields of
+        `common.Cluster`."""
         process = self._running()
         log_start = self.log_path.stat().st_size
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({"feature": feature, "bootstrap": bootstrap, "brokers": brokers}) + "\n")
+        process.stdin.write(json.dumps({"feature": feature, "cluster": cluster}) + "\n")
         process.stdin.flush()
         ready, _, _ = select.select([process.stdout], [], [], SCENARIO_TIMEOUT_S)
         line = process.stdout.readline() if ready else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.interop import page
 from tests.interop.clients import Client, Worker
 from tests.kafka import KafkaCluster
 from tests.kafka.cluster import Settings
@@ -24,6 +25,9 @@ SETTINGS: Final[Settings] = {
     "group.consumer.min.heartbeat.interval.ms": 100,
 }
 
+PASSED: Final = pytest.StashKey[set[tuple[str, str]]]()
+"""Label and feature of what was shown in this run."""
+
 CLIENTS_AT_ONCE: Final = 4
 """Scenarios mostly wait; brokers have many clients in life, too."""
 
@@ -37,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--write-clients-doc", action="store_true", help="Write docs/clients.md from this run's results.")
     group.addoption("--chaos-seconds", type=int, default=60, help="How long test_chaos.py goes on.")
+    group.addoption("--chaos-seed", type=int, default=0, help="Of its faults; 0: a new one each time.")
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,12 @@ class ClusterUnderTest:
     brokers: int
     kind: str
     running: KafkaCluster | SextonCluster | None = None
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What a scenario is told (`common.Cluster`)."""
+        log_dirs = [str(self.running.log_dir(number)) for number in self.running.node_ids] if self.running else []
+        return {"bootstrap": self.bootstrap, "brokers": self.brokers, "log_dirs": log_dirs}
 
     @property
     def is_kafka_4(self) -> bool:
@@ -109,11 +120,31 @@ class Scenarios:
             try:
                 if self._is_closing:
                     raise RuntimeError("the run was ended")
-                worker.run(feature, self._cluster.bootstrap, self._cluster.brokers)
+                worker.run(feature, self._cluster.fields)
                 result.set_result(None)
             except BaseException as error:
                 result.set_exception(error)
         worker.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keeps what docs/clients.md is written from."""
+    report = yield
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if report.when == "call" and {"client", "feature"} <= parameters.keys():
+        passed = item.config.stash.setdefault(PASSED, set())
+        if report.passed:
+            passed.add((parameters["client"].label, parameters["feature"]))
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--write-clients-doc", False):
+        passed = session.config.stash.setdefault(PASSED, set())
+        page.PATH.write_text(page.render(passed))
 
 
 @pytest.fixture(scope="session")
@@ -123,12 +154,19 @@ def scenarios(
     wanted: dict[Client, list[str]] = {}
     for item in request.session.items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if {"client", "feature"} <= parameters.keys() and not is_out_of_reach(parameters["client"], cluster):
+        if {"client", "feature"} <= parameters.keys() and not out_of_reach(
+            parameters["client"], parameters["feature"], cluster
+        ):
             wanted.setdefault(parameters["client"], []).append(parameters["feature"])
     running = Scenarios(cluster, tmp_path_factory.mktemp("clients"), wanted)
     yield running
     running.close()
 
 
-def is_out_of_reach(client: Client, cluster: ClusterUnderTest) -> bool:
-    return client.broker_before_4 and cluster.is_kafka_4
+def out_of_reach(client: Client, feature: str, cluster: ClusterUnderTest) -> str:
+    """Why this cannot be tried with these brokers; empty if it can. Never so with Sexton."""
+    if client.broker_before_4 and cluster.is_kafka_4:
+        return f"{client.label} cannot speak with Apache Kafka 4 (KIP-896)"
+    if feature == "tool_dump" and cluster.running is None:
+        return "the brokers' files are out of reach"
+    return ""

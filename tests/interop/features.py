@@ -37,10 +37,10 @@ FEATURES: Final[dict[str, str]] = {
     "group_offsets": "read and alter the offsets of a group",
     "cluster": "describe the cluster",
     # Mistakes: each gets the error that Kafka gives.
-    "unknown_topic": "a topic that does not exist",
-    "existing_topic": "a topic that exists already, and one with settings that make no sense",
-    "too_large": "a message that is too large",
-    "keyless_compacted": "a record without a key in a compacted topic",
+    "unknown_topic": "the right error for a topic that does not exist",
+    "existing_topic": "the right error for a topic that exists already or makes no sense",
+    "too_large": "the right error for a message that is too large",
+    "keyless_compacted": "the right error for a record without a key in a compacted topic",
     # Spark's own source and sink.
     "spark_batch": "Spark: write a table to a topic, read it back by offsets",
     "spark_stream": "Spark: a stream from topic to topic, stopped and continued from its checkpoint",
@@ -56,5 +56,6 @@ FEATURES: Final[dict[str, str]] = {
     "tool_dirs": "LogDirsCommand",
     "tool_delete_records": "DeleteRecordsCommand",
     "tool_versions": "BrokerApiVersionsCommand",
+    "tool_dump": "DumpLogSegments on every replica's files",
 }
 """Key to what a reader is told. A scenario of that key in each client's module shows it."""

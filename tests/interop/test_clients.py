@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.clients import CLIENTS, Client
-from tests.interop.conftest import ClusterUnderTest, Scenarios, is_out_of_reach
+from tests.interop.conftest import ClusterUnderTest, Scenarios, out_of_reach
 from tests.interop.features import FEATURES
 
 pytestmark = pytest.mark.cluster
@@ -25,6 +25,7 @@ CASES = [
 def test_a_client_finds_what_it_expects_of_kafka(
     client: Client, feature: str, cluster: ClusterUnderTest, scenarios: Scenarios
 ) -> None:
-    if is_out_of_reach(client, cluster):
-        pytest.skip(f"{client.label} cannot speak with Apache Kafka 4 (KIP-896)")
+    reason = out_of_reach(client, feature, cluster)
+    if reason:
+        pytest.skip(reason)
     scenarios.check(client, feature)

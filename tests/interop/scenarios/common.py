@@ -27,6 +27,8 @@ class Cluster:
 
     bootstrap: str
     brokers: int = 3
+    log_dirs: list[str] = field(default_factory=list)
+    """Of each broker; none if the brokers run elsewhere."""
     _random: random.Random = field(default_factory=random.Random)
 
     def name(self, what: str) -> str:

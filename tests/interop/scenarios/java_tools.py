@@ -15,8 +15,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from tests.interop.scenarios.common import Cluster, Scenarios, wait_until
-from tests.interop.scenarios.confluent import create, produce
+from tests.interop.scenarios.common import CODECS, Cluster, Scenarios, text_of, wait_until
+from tests.interop.scenarios.confluent import create, produce, read
 
 scenarios = Scenarios()
 
@@ -57,7 +57,7 @@ def start_options(tool: str) -> list[str]:
 
 def run(cluster: Cluster, tool: str, *arguments: str, stdin: str = "") -> str:
     """What it prints on either stream; it must succeed."""
-    where = () if "--bootstrap-server" in arguments or not cluster.bootstrap else address(cluster, tool)
+    where = address(cluster, tool)
     program = ["-cp", os.environ["SEXTON_CLIENT_CLASSPATH"], main_class(tool)]
     command = ["java", *JVM_OPTIONS, *start_options(tool), *program, *where, *arguments]
     done = subprocess.run(
@@ -74,7 +74,7 @@ def run(cluster: Cluster, tool: str, *arguments: str, stdin: str = "") -> str:
 
 
 def address(cluster: Cluster, tool: str) -> tuple[str, ...]:
-    if tool == "ProducerPerformance":  # takes it as a property, then and now
+    if tool in ("ProducerPerformance", "DumpLogSegments"):  # takes it as a property; reads files
         return ()
     if tool == "GetOffsetShell" and is_before(3):
         return ("--broker-list", cluster.bootstrap)
@@ -250,6 +250,28 @@ def delete_records(cluster: Cluster) -> None:
         path = Path(directory) / "delete.json"
         path.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 4}]}))
         assert "low_watermark: 4" in run(cluster, "DeleteRecordsCommand", "--offset-json-file", str(path))
+
+
+@scenarios("tool_dump")
+def dump(cluster: Cluster) -> None:
+    """Kafka's own opinion of each replica's files."""
+    topic = create(cluster, "tool-dump", config={"index.interval.bytes": "512"})
+    for codec in CODECS:
+        produce(cluster, topic, text_of(codec), {"compression.type": codec, "batch.num.messages": 5})
+    count = 20 * len(CODECS)
+    assert len(read(cluster, topic, count)) == count
+    folders = [Path(directory) / f"{topic}-0" for directory in cluster.log_dirs]
+    segments = [folder / "00000000000000000000.log" for folder in folders]
+    wait_until(lambda: len({segment.stat().st_size for segment in segments}) == 1, "the followers to catch up")
+    indexes = [segment.with_suffix(suffix) for segment in segments for suffix in (".index", ".timeindex")]
+    flags = ("--deep-iteration", "--print-data-log")
+    printed = run(cluster, "DumpLogSegments", *flags, "--files", ",".join(map(str, segments)))
+    assert printed.count("payload: ") == count * len(segments)
+    assert "isvalid: false" not in printed
+    assert "isvalid: true" in printed
+    printed = run(cluster, "DumpLogSegments", "--files", ",".join(str(path) for path in indexes if path.exists()))
+    for fault in ("Mismatches in", "timestamp mismatch", "out of order timestamp", "not found in"):
+        assert fault not in printed, printed
 
 
 @scenarios("tool_versions")

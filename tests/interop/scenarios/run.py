@@ -16,6 +16,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from tests.interop.scenarios.common import Cluster, Scenarios
 
@@ -40,11 +41,11 @@ def load(modules: Sequence[str]) -> Scenarios:
     return scenarios
 
 
-def run(scenarios: Scenarios, asked: dict[str, str]) -> str:
+def run(scenarios: Scenarios, asked: dict[str, Any]) -> str:
     """Empty if all went well, else the traceback."""
     try:
         scenario = scenarios.by_feature[asked["feature"]]
-        done = scenario(Cluster(asked["bootstrap"], int(asked["brokers"])))
+        done = scenario(Cluster(**asked["cluster"]))
         if inspect.iscoroutine(done):
             asyncio.run(done)
     except BaseException:

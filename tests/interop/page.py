@@ -1,0 +1,61 @@
+"""docs/clients.md: which client, in which version, was seen to do what. Written by
+`pytest tests/interop --write-clients-doc`, and checked by every other run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import groupby
+from typing import Final
+
+from tests.interop.clients import CLIENTS, Client
+from tests.interop.features import FEATURES
+from tests.kafka.jars import PROJECT_DIR
+
+PATH: Final = PROJECT_DIR / "docs" / "clients.md"
+
+HEAD: Final = """\
+# Clients
+
+What each client does with a cluster of three Sexton brokers, in the newest version and in older ones that people still
+run. Every "yes" is a test in `tests/interop/`; the same tests pass with Apache Kafka (`pytest tests/interop --against
+kafka`). A cell that names a version says since when the client itself can do it; an empty one, that there is nothing of
+the kind in that client.
+
+This page is written by the tests: `pytest tests/interop --write-clients-doc`.
+"""
+
+SHOWN, NOT_SHOWN, NONE = "yes", "**no**", ""
+
+
+def render(passed: Collection[tuple[str, str]]) -> str:
+    """The page, from the labels and features that were shown."""
+    parts = [HEAD]
+    for name, versions in groupby(CLIENTS, key=lambda client: client.name):
+        parts.append(_section(name, list(versions), passed))
+    return "\n".join(parts)
+
+
+def everything() -> set[tuple[str, str]]:
+    """What a run in which all goes well shows."""
+    return {(client.label, feature) for client in CLIENTS for feature in client.features}
+
+
+def _section(name: str, versions: list[Client], passed: Collection[tuple[str, str]]) -> str:
+    rows = [feature for feature in FEATURES if any(feature in client.features for client in versions)]
+    lines = [
+        f"## {name}",
+        "",
+        f"| | {' | '.join(client.version for client in versions)} |",
+        "|---" * (1 + len(versions)) + "|",
+        *(f"| {FEATURES[row]} | {' | '.join(_cell(client, row, passed) for client in versions)} |" for row in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(client: Client, feature: str, passed: Collection[tuple[str, str]]) -> str:
+    if feature in client.cannot:
+        return client.cannot[feature]
+    if feature not in client.features:
+        return NONE
+    return SHOWN if (client.label, feature) in passed else NOT_SHOWN
