@@ -54,11 +54,6 @@ chaos: ## Five minutes of kill -9, SIGSTOP and metastore outages against real br
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/interop/test_chaos.py -s --chaos-seconds 300
 
-.PHONY: bench-broker
-bench-broker: ## Brokers beside Apache Kafka's, line by line (takes long)
-	@scripts/setup test
-	@$(BIN)/python -m benchmarks.broker
-
 .PHONY: lock
 lock: ## Resolve requirements.txt and requirements-dev.txt again
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

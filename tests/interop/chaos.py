@@ -1,7 +1,7 @@
 """A cluster under faults, with a producer that waits for acknowledgements and a group that reads along.
 
-The workload remembers what it was told and what was read (`Story`); `check` compares both with what the log holds in the
-end. It knows nothing about how the brokers work.
+The workload remembers what it was told and what was read (`Story`); `check` compares both with what the log holds in
+the end. It knows nothing about how the brokers work.
 """
 
 from __future__ import annotations
