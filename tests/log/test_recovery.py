@@ -315,11 +315,19 @@ def test_leftovers_go(tmp_path: Path) -> None:
     assert files(tmp_path) == ["00000000000000000000.log", "leader-epoch-checkpoint", "partition.metadata"]
 
 
-def test_an_interrupted_compaction_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_an_interrupted_compaction_is_undone_or_finished(tmp_path: Path) -> None:
     write(tmp_path, plain(b"a"))
-    (tmp_path / "orders-0" / "00000000000000000000.log.swap").write_bytes(b"x")
-    with pytest.raises(NotALogError, match="sexton compact"):
+    log = tmp_path / "orders-0" / "00000000000000000000.log"
+    whole = log.read_bytes()
+    log.with_suffix(".log.cleaned").write_bytes(b"x")
+    assert len(read_all(run(reopen(tmp_path)))) == 1
+    assert not log.with_suffix(".log.cleaned").exists()
+    log.with_suffix(".log.swap").write_bytes(b"x")
+    with pytest.raises(CorruptLogError):
         run(reopen(tmp_path))
+    log.with_suffix(".log.swap").write_bytes(whole)
+    assert len(read_all(run(reopen(tmp_path)))) == 1
+    assert not log.with_suffix(".log.swap").exists()
 
 
 def test_markers_of_a_follower_count_after_a_crash(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from sexton.compaction.eligibility import SegmentSummary
 from sexton.errors import NotALogError
 from sexton.log import reading
 from sexton.log.appending import Appending
-from sexton.log.changing import Changing
 from sexton.log.producers import ProducerStates
 from sexton.log.recovery import Recovery
+from sexton.log.swapping import Swapping
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
 from sexton.ports.disk import Disk
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -41,7 +41,7 @@ __all__ = ["AbortedTransaction", "Appended", "Log", "Read", "TimedOffset"]
 T = TypeVar("T")
 
 
-class Log(Appending, Changing):
+class Log(Appending, Swapping):
     @classmethod
     async def open(
         cls,

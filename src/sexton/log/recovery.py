@@ -24,11 +24,13 @@ import zlib
 from dataclasses import dataclass, field
 
 from sexton.compaction.config import TopicConfig
-from sexton.errors import CorruptLogError, NotALogError, SextonError, UnsupportedFormatError
+from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
+from sexton.log import swap_disk
 from sexton.log.batches import SCAN_BYTES, Head, Walk, find_batch, read_marker
 from sexton.log.epochs import EpochHistory
 from sexton.log.producers import ProducerStates
 from sexton.log.segment import AbortedEntry, Segment
+from sexton.logdir.swap_steps import Outcome
 from sexton.ports.disk import Disk
 from sexton.records import names
 from sexton.records.batch import CONTROL, HEADER_BYTES, TRANSACTIONAL, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
@@ -74,6 +76,7 @@ class Recovery:
     new_snapshots: dict[int, bytes] = field(default_factory=dict)
 
     async def run(self) -> Recovered:
+        await self._finish_swap()
         self._clear_leftovers()
         stored = read_start_offset(self.disk, self.directory, self.topic, self.partition)
         self.start_offset = max(self.start_offset, stored)
@@ -111,22 +114,20 @@ class Recovery:
 
     # What is there
 
+    async def _finish_swap(self) -> None:
+        """Before anything else: until then, the names do not say what the log is."""
+        recovery = await swap_disk.recover(self.disk, self.directory)
+        swap_disk.remove_staged(self.disk, self.directory)
+        if recovery.outcome is not Outcome.NOTHING:
+            logger.info("%s: a replacement of segments was interrupted; %s", self.directory, recovery.outcome.value)
+
     def _clear_leftovers(self) -> None:
         listed = self.disk.list(self.directory)
         with_log = {name.removesuffix(names.LOG_SUFFIX) for name in listed if name.endswith(names.LOG_SUFFIX)}
         for name in listed:
             parsed = names.parse_segment_file(name)
-            if name.endswith((names.CLEANED_SUFFIX, names.SWAP_SUFFIX)):
-                raise NotALogError(
-                    f"{name} is left over from a compaction that was interrupted",
-                    self.directory,
-                    "Run `sexton compact` on the directory once, or start the Kafka broker it comes from: either "
-                    "finishes that step or undoes it",
-                )
             is_index = parsed is not None and parsed.kind not in (names.LOG_SUFFIX, names.PRODUCER_SNAPSHOT_SUFFIX)
-            if name.endswith((TEMPORARY_SUFFIX, names.DELETED_SUFFIX)) or (
-                is_index and name.partition(".")[0] not in with_log
-            ):
+            if name.endswith(TEMPORARY_SUFFIX) or (is_index and name.partition(".")[0] not in with_log):
                 self.disk.remove(f"{self.directory}/{name}")
 
     def _find_segments(self) -> None:

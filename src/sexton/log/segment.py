@@ -61,6 +61,7 @@ class Segment:
         "index_bytes_max",
         "interval_bytes",
         "is_index_full",
+        "is_pinned",
         "max_timestamp_ms",
         "max_timestamp_offset",
         "size_bytes",
@@ -80,6 +81,8 @@ class Segment:
         self._is_index_written = False
         self._aborted: list[AbortedEntry] | None = None
         self._hints: dict[int, int] = {}
+        self.is_pinned = False
+        """What is loaded stays: for a while its files do not have the names that they would be opened by."""
         self.forget_batches()
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -268,8 +271,26 @@ class Segment:
         self._is_index_written = True
         self.release()
 
+    def pin(self) -> None:
+        """Loads everything, and keeps it until `unpin`."""
+        self.is_pinned = bool(self.file and self.index is not None and self.aborted is not None)
+
+    def unpin(self) -> None:
+        self.is_pinned = False
+
+    def take_staged(self, file: File, index: SparseIndex, aborted: Sequence[AbortedEntry], end_offset: int) -> None:
+        """Becomes a closed segment whose files are about to get their names. It is pinned."""
+        self._file, self._index, self._aborted = file, index, list(aborted)
+        self._is_index_written = self.is_pinned = True
+        self.size_bytes, self.end_offset = file.size_bytes, end_offset
+        if index.times:
+            self.max_timestamp_ms, self.max_timestamp_offset = index.times[-1], index.time_offsets[-1]
+        self._forget_places(NOWHERE)
+
     def release(self) -> None:
         """Drops what can be read again: the descriptor and the index. Not for the active segment."""
+        if self.is_pinned:
+            return
         self.close_file()
         if self._is_index_written:
             self._index = None
@@ -293,7 +314,7 @@ class Segment:
         aborted = self.aborted
         path = self.path(names.TRANSACTION_INDEX_SUFFIX)
         if aborted or self._disk.exists(path):
-            await self._write(names.TRANSACTION_INDEX_SUFFIX, _encode_aborted(aborted))
+            await self._write(names.TRANSACTION_INDEX_SUFFIX, encode_aborted(aborted))
         self._is_index_written = self._index is index
 
     async def _write(self, kind: str, content: bytes) -> None:
@@ -428,7 +449,7 @@ class Segment:
 # NumPy, which `indexes` rests on, takes a tenth of a second to import: a broker without transactions starts without it.
 
 
-def _encode_aborted(aborted: Sequence[AbortedEntry]) -> bytes:
+def encode_aborted(aborted: Sequence[AbortedEntry]) -> bytes:
     if not aborted:
         return b""
     from sexton.records import indexes

@@ -1,0 +1,72 @@
+"""A pass over one log without Spark, on the disk port: one object a record, by the reference compactor.
+
+For the simulator and for tests. It does to a log what the pipeline does, in the same shape: new segments beside the
+old ones, small neighbours merged, nothing changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sexton.compaction import reference
+from sexton.compaction.reference import LastOfProducer
+from sexton.compaction.rules import Terms
+from sexton.log.replacement import Replacement
+from sexton.ports.disk import Disk
+from sexton.records import names
+from sexton.records.batch import Batch, decode_all, encode
+
+
+def compact(
+    disk: Disk,
+    directory: str,
+    segments: Sequence[tuple[int, int]],
+    terms: Terms,
+    producers: Iterable[LastOfProducer],
+    staging: str,
+    segment_bytes: int,
+) -> list[Replacement]:
+    """`segments` are base offsets and sizes: those below the bound are compacted, those above only say how transactions
+    ended. What did not change is not staged."""
+    before = {base: _read(disk, directory, base, size) for base, size in segments}
+    closed = [base for base, _ in segments if base < terms.bound]
+    ends = {before[base][-1].last_offset for base in closed if before[base]}
+    batches = [batch for base, _ in segments for batch in before[base]]
+    after = reference.compact(batches, terms, producers, ends).batches
+    disk.make_directory(staging)
+    replacements = []
+    for group in _groups(closed, dict(segments), segment_bytes):
+        end = terms.bound if group[-1] == closed[-1] else closed[closed.index(group[-1]) + 1]
+        kept = [batch for batch in after if group[0] <= batch.base_offset < end]
+        if kept and (len(group) > 1 or kept != before[group[0]]):
+            file = disk.open(f"{staging}/{names.log_file_name(group[0], names.CLEANED_SUFFIX)}", create=True)
+            file.truncate(0)
+            file.append([b"".join(map(encode, kept))])
+            file.close()
+            replacements.append(Replacement(group[0], kept[-1].next_offset, tuple(group)))
+    return replacements
+
+
+def _groups(closed: Sequence[int], sizes: dict[int, int], segment_bytes: int) -> list[list[int]]:
+    """Neighbours that fit into one segment. An empty one is left alone."""
+    groups: list[list[int]] = []
+    filled = 0
+    for base in closed:
+        if sizes[base] == 0:
+            filled = segment_bytes
+            continue
+        if groups and filled + sizes[base] <= segment_bytes:
+            groups[-1].append(base)
+            filled += sizes[base]
+        else:
+            groups.append([base])
+            filled = sizes[base]
+    return groups
+
+
+def _read(disk: Disk, directory: str, base_offset: int, size_bytes: int) -> list[Batch]:
+    file = disk.open(f"{directory}/{names.log_file_name(base_offset)}")
+    try:
+        return list(decode_all(file.read(0, size_bytes)))
+    finally:
+        file.close()

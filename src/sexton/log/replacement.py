@@ -1,0 +1,202 @@
+"""What a compactor hands back is judged before it takes the place of anything.
+
+A compactor is another process, perhaps on another machine, perhaps of another version. What it may have done to a
+segment can be told from batch headers alone: a batch stays as it was, or with fewer records, or goes; it keeps its
+offsets, its producer and its epoch. Whatever else is in a new segment is refused, and with it everything that was
+handed back. Which *records* of a batch may go is the compactor's business: only it has looked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from sexton.log.batches import SCAN_BYTES, Head, Walk
+from sexton.log.producers import ProducerStates
+from sexton.log.segment import AbortedEntry, Segment
+from sexton.logdir.swap_steps import SwapRefusedError
+from sexton.ports.disk import File
+from sexton.records.batch import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
+
+_MAY_CHANGE: Final = TRANSACTIONAL | DELETE_HORIZON
+PAUSE_BYTES: Final = 1 << 20
+"""How much is judged before others get their turn: about a millisecond."""
+
+
+class Replacement(NamedTuple):
+    """One new segment and the old ones that it replaces, all of them closed and next to each other."""
+
+    base_offset: int
+    end_offset: int
+    old_base_offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LastWord:
+    """What must stay of a live producer: its last batch, or, if its epoch has none, the markers of that epoch."""
+
+    producer_epoch: int
+    last_data_offset: int
+
+    def is_in(self, head: Head) -> bool:
+        if self.last_data_offset >= 0:
+            return head.last_offset == self.last_data_offset
+        return bool(head.attributes & CONTROL) and head.producer_epoch == self.producer_epoch
+
+
+def last_words(producers: ProducerStates) -> dict[int, LastWord]:
+    return {
+        producer.producer_id: LastWord(producer.epoch, producer.batches[-1].last_offset if producer.batches else -1)
+        for producer in producers
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SwapTerms:
+    """What the broker holds the compactor to."""
+
+    bound: int
+    marker_removal_offset: int
+    """MXRO: markers at or above it stay (rule 6)."""
+    settles_from: int | None = 0
+    """From here on up to the bound nothing transactional is left (the log's MXFO). None if nothing is settled."""
+
+
+@dataclass(slots=True)
+class Judged:
+    """A new segment that may take its place."""
+
+    replacement: Replacement
+    size_bytes: int = 0
+    surviving_markers: set[int] = field(default_factory=set)
+
+
+class Judge:
+    """Of one replacement. Old and new batches are walked side by side."""
+
+    def __init__(
+        self, place: str, replacement: Replacement, terms: SwapTerms, words: Mapping[int, LastWord], target: Segment
+    ) -> None:
+        self._place = place
+        self._terms = terms
+        self._words = words
+        self._target = target
+        self.judged = Judged(replacement)
+
+    async def judge(self, old: Sequence[Segment], new: File) -> Judged:
+        """Raises SwapRefusedError. `target` gets the new segment's index on the way."""
+        replacement = self.judged.replacement
+        before = _heads_of(old)
+        last_old: Head | None = None
+        last_new: Head | None = None
+        walk = Walk(new, 0, new.size_bytes, check_crc=True, chunk_bytes=SCAN_BYTES)
+        pause_at = PAUSE_BYTES
+        for head in walk:
+            if last_new is not None and head.base_offset <= last_new.last_offset:
+                raise self._refusal(f"offset {head.base_offset} comes after {last_new.last_offset}")
+            last_old = self._counterpart(before, head)
+            self._check_kept(last_old, head)
+            self._target.note(head.position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
+            last_new = head
+            if walk.position >= pause_at:
+                pause_at = walk.position + PAUSE_BYTES
+                await asyncio.sleep(0)
+        if walk.fault is not None:
+            raise self._refusal(f"{walk.fault} at byte {walk.position} of what was handed back")
+        if last_new is None or next(before, None) is not None:
+            raise self._refusal("the last batch is missing, and with it the segment's end")
+        if last_new.last_offset + 1 != replacement.end_offset or replacement.end_offset > self._terms.bound:
+            raise self._refusal(
+                f"it ends at {last_new.last_offset + 1}; announced was {replacement.end_offset}, and the bound is "
+                f"{self._terms.bound}"
+            )
+        self.judged.size_bytes = new.size_bytes
+        return self.judged
+
+    def _counterpart(self, before: Iterator[Head], new: Head) -> Head:
+        """The old batch of which the new one is what is left. What lies before it is gone."""
+        for old in before:
+            if old.base_offset == new.base_offset:
+                return old
+            if old.base_offset > new.base_offset:
+                break
+            self._check_gone(old)
+        raise self._refusal(f"there was no batch at offset {new.base_offset}")
+
+    def _check_gone(self, old: Head) -> None:
+        if old.attributes & CONTROL and old.record_count:
+            self._check_marker_may_go(old)
+        if old.producer_id >= 0:
+            word = self._words.get(old.producer_id)
+            if word is not None and word.is_in(old):
+                raise self._refusal(f"the last batch of producer {old.producer_id}, at {old.base_offset}, is gone")
+
+    def _check_marker_may_go(self, old: Head) -> None:
+        if old.base_offset >= self._terms.marker_removal_offset:
+            raise self._refusal(
+                f"rule 6: the marker at {old.base_offset} is gone, and MXRO is {self._terms.marker_removal_offset}"
+            )
+
+    def _check_kept(self, old: Head, new: Head) -> None:
+        same = (
+            old.last_offset == new.last_offset
+            and old.leader_epoch == new.leader_epoch
+            and old.producer_id == new.producer_id
+            and old.producer_epoch == new.producer_epoch
+            and old.base_sequence == new.base_sequence
+        )
+        may_change = _MAY_CHANGE | (CODEC_MASK if new.record_count == 0 else 0)
+        if not same or (old.attributes ^ new.attributes) & ~may_change or new.record_count > old.record_count:
+            raise self._refusal(f"the batch at {old.base_offset} is not what was left of the one that was there")
+        if new.attributes & TRANSACTIONAL & ~old.attributes:
+            raise self._refusal(f"the batch at {old.base_offset} has become transactional")
+        if old.attributes & CONTROL:
+            if new.record_count < old.record_count:
+                self._check_marker_may_go(old)
+            elif new.record_count:
+                self.judged.surviving_markers.add(new.last_offset)
+        elif new.attributes & TRANSACTIONAL and self._terms.settles_from is not None:
+            raise self._refusal(f"the batch at {new.base_offset} is still transactional")
+
+    def _refusal(self, what: str) -> SwapRefusedError:
+        return refusal(self._place, f"the segment for offset {self.judged.replacement.base_offset}: {what}")
+
+
+def check_settled(place: str, segment: Segment, terms: SwapTerms) -> None:
+    """A segment that is not replaced, because nothing in it had to change."""
+    for head in segment.heads(0, SCAN_BYTES):
+        if head.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL:
+            raise refusal(place, f"the batch at {head.base_offset} is transactional and was left as it was")
+
+
+def check_replacements(
+    place: str, replacements: Sequence[Replacement], inputs: Sequence[Segment], terms: SwapTerms
+) -> list[list[Segment]]:
+    """Which segments each of them replaces. They come in order, and each takes neighbours."""
+    at, found = 0, []
+    for replacement in replacements:
+        wanted = replacement.old_base_offsets
+        while at < len(inputs) and wanted and inputs[at].base_offset < wanted[0]:
+            at += 1
+        old = list(inputs[at : at + len(wanted)])
+        if not old or tuple(one.base_offset for one in old) != wanted or replacement.base_offset != wanted[0]:
+            raise refusal(place, f"{list(wanted)} are not the closed segments that were planned on, in order")
+        at += len(wanted)
+        found.append(old)
+    return found
+
+
+def surviving_aborts(old: Sequence[Segment], judged: Judged) -> list[AbortedEntry]:
+    """An entry leaves with its marker."""
+    return [entry for one in old for entry in one.aborted if entry.last_offset in judged.surviving_markers]
+
+
+def refusal(place: str, what: str) -> SwapRefusedError:
+    return SwapRefusedError(what, place, "Nothing was changed. The compactor's log says more; the next plan is new")
+
+
+def _heads_of(segments: Sequence[Segment]) -> Iterator[Head]:
+    for segment in segments:
+        yield from segment.heads(0)

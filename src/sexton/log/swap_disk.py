@@ -1,0 +1,88 @@
+"""The steps of a swap (`sexton.logdir.swap_steps`) carried out on the disk port."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from sexton.errors import CorruptLogError
+from sexton.log.batches import SCAN_BYTES, Walk
+from sexton.logdir import swap_steps
+from sexton.logdir.swap_steps import Action, Contents, Recovery, Step
+from sexton.ports.disk import Disk
+from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.names import OFFSET_INDEX_SUFFIX, SegmentFile
+
+INDEX_ENTRY_BYTES: Final = 8
+
+STAGING_PREFIX: Final = "staged-"
+"""Of the directories, inside a partition's own, into which compactors write new segments. A Kafka broker overlooks
+directories there."""
+
+
+def staging_path(directory: str, staging_id: str) -> str:
+    return f"{directory}/{STAGING_PREFIX}{staging_id}"
+
+
+def contents(disk: Disk, directory: str) -> Contents:
+    parsed = [swap_steps.parse(name) for name in disk.list(directory)]
+    found = [file for file in parsed if file is not None]
+    return Contents(directory, found, lambda log: _next_offset(disk, directory, log))
+
+
+async def carry_out(
+    disk: Disk, directory: str, steps: Iterable[Step], committed: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """`committed` is called when there is no way back any more, before an old file goes."""
+    for step in steps:
+        path = f"{directory}/{step.name}"
+        match step.action:
+            case Action.RENAME | Action.INSTALL:
+                disk.rename(path, f"{directory}/{step.target}")
+                if disk.exists(path):
+                    disk.remove(path)  # it was a second name of the target: such a rename does nothing
+            case Action.REMOVE:
+                disk.remove(path)
+            case Action.FLUSH_FILE:
+                file = disk.open(path)
+                try:
+                    await file.flush()
+                finally:
+                    file.close()
+            case Action.FLUSH_NAMES:
+                await disk.flush_directory(directory)
+            case Action.COMMITTED:
+                if committed is not None:
+                    await committed()
+
+
+async def recover(disk: Disk, directory: str) -> Recovery:
+    """Finishes or undoes what was interrupted."""
+    plan = swap_steps.recover(contents(disk, directory))
+    await carry_out(disk, directory, plan.steps)
+    return plan.recovery
+
+
+def remove_staged(disk: Disk, directory: str) -> None:
+    """What compactors had begun to write when the log was last open: nobody will ask for it."""
+    for name in disk.list(directory):
+        if name.startswith(STAGING_PREFIX):
+            disk.remove_tree(f"{directory}/{name}")
+
+
+def _next_offset(disk: Disk, directory: str, log: SegmentFile) -> int:
+    """From the last entry of its index on, if that is true."""
+    file = disk.open(f"{directory}/{log.name}")
+    try:
+        index = disk.read_file(f"{directory}/{SegmentFile(log.base_offset, OFFSET_INDEX_SUFFIX, log.state).name}")
+        entry = (index or b"")[-INDEX_ENTRY_BYTES:]
+        position = int.from_bytes(entry[4:], "big", signed=True) if len(entry) == INDEX_ENTRY_BYTES else 0
+        for start in (position, 0):
+            if 0 <= start < max(1, file.size_bytes):
+                walk = Walk(file, start, file.size_bytes, check_crc=False, chunk_bytes=SCAN_BYTES)
+                ends = [head.last_offset + 1 for head in walk]
+                if walk.fault is None:
+                    return ends[-1] if ends else log.base_offset
+        raise CorruptLogError(walk.fault or "", f"{directory}/{log.name}", WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
+    finally:
+        file.close()

@@ -1,0 +1,246 @@
+"""New segments in the place of old ones, while the log is read and appended to.
+
+A compactor works on *closed* segments, as they were when it was told to: `closed_segments` says which, and a swap that
+comes after they have changed is refused. What it hands back lies in a directory of its own beside them; it is judged
+(`replacement`), gets its indexes here, and is then swapped in, segment by segment, lowest first (docs/decisions, 4):
+whatever a crash leaves is a log that folds to the same.
+
+A reader that holds an old segment keeps reading it. Whoever reads next sees the old one or the new one whole: old
+segments are loaded before their files change names, and the list in memory changes at the moment from which on a
+restart would find the new one too.
+
+Producer snapshots below the bound go first. Such a snapshot may know a transaction as open that the new segments show
+settled and without its marker, and a recovery that started from it would leave it open for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sexton.errors import SextonError
+from sexton.log import swap_disk
+from sexton.log.changing import Changing
+from sexton.log.recovery import snapshot_offsets, snapshot_path
+from sexton.log.replacement import (
+    Judge,
+    Judged,
+    Replacement,
+    SwapTerms,
+    check_replacements,
+    check_settled,
+    last_words,
+    refusal,
+    surviving_aborts,
+)
+from sexton.log.segment import Segment, encode_aborted
+from sexton.log.sparse import SparseIndex
+from sexton.logdir import swap_steps
+from sexton.logdir.swap_steps import Outcome, StagedSegment, SwapRefusedError
+from sexton.ports.disk import File
+from sexton.records import names
+
+__all__ = ["ClosedSegments", "Replacement", "SwapRefusedError", "SwapTerms", "Swapped"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSegments:
+    """Exactly these, as they are now."""
+
+    reopened_count: int
+    segments: tuple[Segment, ...]
+    sizes_bytes: tuple[int, ...]
+
+    @property
+    def base_offsets(self) -> tuple[int, ...]:
+        return tuple(segment.base_offset for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    bytes_before: int
+    bytes_after: int
+    segments_before: int
+    segments_after: int
+
+
+class Swapping(Changing):
+    def closed_segments(self, bound: int) -> ClosedSegments:
+        """Those below a bound, which must be a segment's base offset."""
+        below = tuple(segment for segment in self._segments[:-1] if segment.base_offset < bound)
+        return ClosedSegments(self.reopened_count, below, tuple(segment.size_bytes for segment in below))
+
+    def are_current(self, closed: ClosedSegments) -> bool:
+        """Whether a pass over them is still a pass over this log."""
+        now = self._segments[: len(closed.segments)]
+        return (
+            closed.reopened_count == self.reopened_count
+            and len(now) == len(closed.segments) < len(self._segments)
+            and all(one is other for one, other in zip(now, closed.segments, strict=True))
+            and all(one.size_bytes == size for one, size in zip(now, closed.sizes_bytes, strict=True))
+        )
+
+    async def swap(
+        self, closed: ClosedSegments, staging: str, replacements: Sequence[Replacement], terms: SwapTerms
+    ) -> Swapped:
+        """Replaces, or raises SwapRefusedError and changes nothing. `staging` is a directory on the same volume that
+        has a `.log.cleaned` file for each replacement.
+
+        On an error of the disk the log is as before, or some segments are replaced and the others are not: that is a
+        log, too. If not even that can be brought about now, the log has failed, and opening it again does."""
+        if self.failure is not None:
+            raise self._refusal()
+        work = asyncio.get_running_loop().create_task(self._swap(closed, staging, replacements, terms))
+        return await asyncio.shield(work)
+
+    async def _swap(
+        self, closed: ClosedSegments, staging: str, replacements: Sequence[Replacement], terms: SwapTerms
+    ) -> Swapped:
+        async with self._shape:
+            self._check_current(closed)
+            replaced = check_replacements(self._place, replacements, closed.segments, terms)
+            before = len(self._segments), self.size_bytes
+            try:
+                judged = [
+                    await self._judge(one, old, staging, terms) for one, old in zip(replacements, replaced, strict=True)
+                ]
+                self._check_rest_is_settled(closed, replaced, terms)
+                if judged:
+                    await self._drop_snapshots_below(terms.bound)
+                for one, old in zip(judged, replaced, strict=True):
+                    await self._replace(one, old, staging)
+            except OSError as error:
+                raise self._storage_error(error) from error
+            return Swapped(before[1], self.size_bytes, before[0], len(self._segments))
+
+    def _check_current(self, closed: ClosedSegments) -> None:
+        if not self.are_current(closed):
+            raise refusal(self._place, "the segments have changed since the pass was planned")
+
+    # Before
+
+    async def _judge(self, replacement: Replacement, old: Sequence[Segment], staging: str, terms: SwapTerms) -> Judged:
+        """On return the new segment's indexes lie beside it."""
+        target = Segment(self._disk, self.directory, replacement.base_offset, self.config, 0)
+        path = f"{staging}/{names.log_file_name(replacement.base_offset, names.CLEANED_SUFFIX)}"
+        if not self._disk.exists(path):
+            raise refusal(self._place, f"{path} is not there")
+        file = self._disk.open(path)
+        try:
+            words = last_words(self.producers)
+            judged = await Judge(self._place, replacement, terms, words, target).judge(old, file)
+        finally:
+            file.close()
+        target.seal()
+        self._write_staged(staging, replacement, names.OFFSET_INDEX_SUFFIX, target.index.encode_offsets())
+        self._write_staged(staging, replacement, names.TIME_INDEX_SUFFIX, target.index.encode_times())
+        aborted = encode_aborted(surviving_aborts(old, judged))
+        self._write_staged(staging, replacement, names.TRANSACTION_INDEX_SUFFIX, aborted)
+        for one in old:
+            self._keep_open(one)
+        return judged
+
+    def _write_staged(self, staging: str, replacement: Replacement, kind: str, content: bytes) -> None:
+        """Durable with the first step of the swap."""
+        path = f"{staging}/{names.segment_file_name(replacement.base_offset, kind, names.CLEANED_SUFFIX)}"
+        self._disk.remove(path)
+        if content or kind != names.TRANSACTION_INDEX_SUFFIX:
+            file = self._disk.open(path, create=True)
+            try:
+                file.append([content])
+            finally:
+                file.close()
+
+    def _check_rest_is_settled(
+        self, closed: ClosedSegments, replaced: Sequence[Sequence[Segment]], terms: SwapTerms
+    ) -> None:
+        if terms.settles_from is None:
+            return
+        bases = {one.base_offset for old in replaced for one in old}
+        for segment in closed.segments:
+            if segment.base_offset not in bases and segment.end_offset > terms.settles_from:
+                check_settled(self._place, segment, terms)
+                self._keep_open(segment)
+
+    async def _drop_snapshots_below(self, bound: int) -> None:
+        """Once there is one at the bound or above it: it vouches for everything below (see `recovery`)."""
+        async with self._one_at_a_time:
+            end_offset, state = self.end_offset, self.producers.encode()
+            if self._sealed:
+                await self._flush_all()
+            known = snapshot_offsets(self._disk, self.directory)
+            if known[-1:] < [bound]:
+                await self._flush_all()
+                await self._disk.replace_file(snapshot_path(self.directory, end_offset), state)
+            doomed = [offset for offset in known if offset < bound]
+            for offset in doomed:
+                self._disk.remove(snapshot_path(self.directory, offset))
+            if doomed:
+                await self._disk.flush_directory(self.directory)
+
+    # The swap itself
+
+    async def _replace(self, judged: Judged, old: Sequence[Segment], staging: str) -> None:
+        replacement = judged.replacement
+        new = self._staged_segment(judged, old, staging)
+        for one in old:
+            one.pin()
+        try:
+            self._move_into_place(staging, replacement)
+            contents = swap_disk.contents(self._disk, self.directory)
+            staged = [StagedSegment(replacement.base_offset, replacement.end_offset)]
+            steps = swap_steps.commit(contents, staged, replacement.old_base_offsets)
+
+            async def committed() -> None:
+                self._exchange(old, new)
+
+            await swap_disk.carry_out(self._disk, self.directory, steps, committed)
+        except (OSError, SwapRefusedError):
+            await self._put_right(old, new)
+            raise
+        finally:
+            if self.failure is None:  # else there may be nothing to load them from again
+                for one in (*old, new):
+                    one.unpin()
+        self._keep_open(new)
+
+    def _staged_segment(self, judged: Judged, old: Sequence[Segment], staging: str) -> Segment:
+        """With an open file, whose name may change: nothing is opened by name until the swap is over."""
+        base_offset, end_offset = judged.replacement.base_offset, old[-1].end_offset
+        segment = Segment(self._disk, self.directory, base_offset, self.config, old[-1].created_ms)
+        file: File = self._disk.open(f"{staging}/{names.log_file_name(base_offset, names.CLEANED_SUFFIX)}")
+        index = SparseIndex(base_offset)
+        offsets = self._disk.read_file(f"{staging}/{names.offset_index_file_name(base_offset, names.CLEANED_SUFFIX)}")
+        times = self._disk.read_file(f"{staging}/{names.time_index_file_name(base_offset, names.CLEANED_SUFFIX)}")
+        if file.size_bytes != judged.size_bytes or not index.load(offsets or b"", times or b"", end_offset, 1 << 62):
+            raise refusal(self._place, f"what was staged for offset {base_offset} changed after it was judged")
+        segment.take_staged(file, index, surviving_aborts(old, judged), end_offset)
+        segment.first_timestamp_ms = old[0].first_timestamp_ms
+        return segment
+
+    def _move_into_place(self, staging: str, replacement: Replacement) -> None:
+        for kind in swap_steps.SEGMENT_KINDS:
+            name = names.segment_file_name(replacement.base_offset, kind, names.CLEANED_SUFFIX)
+            if self._disk.exists(f"{staging}/{name}"):
+                self._disk.rename(f"{staging}/{name}", f"{self.directory}/{name}")
+
+    def _exchange(self, old: Sequence[Segment], new: Segment) -> None:
+        first = self._segments.index(old[0])
+        assert self._segments[first : first + len(old)] == list(old), "rule 10: only what was planned on is replaced"
+        self._segments[first : first + len(old)] = [new]
+        for one in old:
+            self._read_lately.pop(one.base_offset, None)
+
+    async def _put_right(self, old: Sequence[Segment], new: Segment) -> None:
+        """Undoes or finishes, as a restart would."""
+        try:
+            recovery = await swap_disk.recover(self._disk, self.directory)
+        except (OSError, SextonError) as error:
+            self.failure = error if isinstance(error, OSError) else OSError(str(error))
+            return
+        if recovery.outcome is Outcome.COMPLETED and old[0] in self._segments:
+            self._exchange(old, new)
