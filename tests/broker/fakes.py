@@ -14,7 +14,9 @@ from typing import Any, cast
 from sexton.broker.broker import Broker
 from sexton.broker.connection import ClientConnection
 from sexton.broker.dispatch import Dispatch
+from sexton.broker.transactions import Transactions
 from sexton.log.epochs import EpochHistory
+from sexton.log.producers import ProducerStates
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, PartitionRow, TopicRow
@@ -47,6 +49,7 @@ class FakeLog:
     start_offset: int = 0
     epochs: EpochHistory = field(default_factory=lambda: EpochHistory([EpochEntry(0, 0)]))
     aborted: list[AbortedTransaction] = field(default_factory=list)
+    producers: ProducerStates = field(default_factory=lambda: ProducerStates(TOPIC, 86_400_000))
 
     @property
     def end_offset(self) -> int:
@@ -98,7 +101,9 @@ class FakeReplica:
         if current_leader_epoch > self.leader_epoch:
             raise KafkaError(ErrorCode.unknown_leader_epoch)
 
-    def append(self, records: bytes, acks: int, now_ms: int) -> tuple[Appended, asyncio.Future[None] | None]:
+    def append(
+        self, records: bytes, acks: int, now_ms: int, *, verification: object = None
+    ) -> tuple[Appended, asyncio.Future[None] | None]:
         if self.error is not None:
             raise self.error
         self.check_serving_as_leader()
@@ -220,6 +225,9 @@ class FakeBroker:
             "connections_max_idle_ms": 600_000,
             "fetch_max_bytes": 55 << 20,
             "reads_from_near_replicas": False,
+            "transaction_max_timeout_ms": 900_000,
+            "transactional_id_expiration_ms": 604_800_000,
+            "transaction_remove_expired_transaction_cleanup_interval_ms": 3_600_000,
         }
         self.config = SimpleNamespace(**{**defaults, **settings})
         self.clock = FakeClock()
@@ -228,6 +236,10 @@ class FakeBroker:
         self.view = FakeView(self.replicas)
         self.metastore = FakeMetastore()
         self.dispatch = Dispatch(cast(Broker, self))
+        self.transactions = Transactions(cast(Broker, self))
+
+    def lease_is_valid(self) -> bool:
+        return True
 
     def replica(self, partition: int = 0) -> FakeReplica:
         return self.replicas.by_name[TOPIC, partition]

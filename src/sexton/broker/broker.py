@@ -24,6 +24,7 @@ from sexton.broker.dispatch import Dispatch
 from sexton.broker.handover import hand_over, reconcile, retreat
 from sexton.broker.registration import Registration, proposed_row
 from sexton.broker.topics import OFFSETS_TOPIC, ensure_topic
+from sexton.broker.transactions import Transactions
 from sexton.cluster.settings import group_config, topic_config
 from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
@@ -90,6 +91,7 @@ class Broker:
             self._offsets_partitions_count,
             self._group_timing,
         )
+        self.transactions = Transactions(self)
         self.replicas: Replicas
         self.registration: Registration
         self._locks = ExitStack()
@@ -180,6 +182,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.groups.close()
+        await self.transactions.close()
         await self.dispatch.stop()
         if await self.replicas.stop():
             await self._mark_clean()
@@ -261,6 +264,7 @@ class Broker:
             await hand_over(self)
 
     async def _role_changed(self, replica: Replica) -> None:
+        self.transactions.role_changed(replica)
         if replica.topic == OFFSETS_TOPIC:
             if replica.is_leader:
                 self.groups.load(replica.partition, CoordinatorLog(replica))
@@ -283,6 +287,7 @@ class Broker:
             elif scope is ConfigScope.BROKER:
                 self.config = self.config.effective(self.view)
                 self.groups.reconfigure(GroupSettings.of(self.config))
+                self.transactions.reconfigure()
                 topics.update((replica.topic, None) for replica in self.replicas.all())
         for topic in topics:
             self.replicas.reconfigure(topic)

@@ -67,6 +67,8 @@ class ClientConnection:
 
     def __init__(self, connection: Connection, dispatch: Dispatch, max_request_bytes: int) -> None:
         self.dispatch = dispatch
+        self.number = 0
+        """In the order in which the broker accepted its connections."""
         self.attachments: dict[Any, Any] = {}
         """Whatever an API wants to remember for as long as the connection lives."""
         self.client_software: tuple[str, str] | None = None

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from sexton.broker.marker_batches import append_marker
+from sexton.coordinators.shard import EndMarker, Owner
+from sexton.coordinators.transactions.transaction import EPOCH_BUMP_VERSION
+from sexton.log.producers import NO_SEQUENCE, Marker
 from sexton.ports.disk import FileSlice
-from sexton.records.batch import Record, encode, make_batch
+from sexton.records.batch import TRANSACTIONAL, Record, encode, make_batch
 from sexton.replication.replica import Replica
 
 READ_BYTES = 1 << 20
@@ -26,6 +30,33 @@ class CoordinatorLog:
         committed = self._replica.append(encode(batch), -1, now_ms, from_client=False)[1]
         if committed is not None:
             await committed
+
+    async def append_in_transaction(
+        self, owner: Owner, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
+    ) -> None:
+        """The same, as part of a client's transaction: it counts when that commits."""
+        self._replica.check_epoch(self._leader_epoch)
+        made = [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(records)]
+        fields = {"producer_id": owner.producer_id, "producer_epoch": owner.epoch}
+        batch = make_batch(made, attributes=TRANSACTIONAL, **fields)
+        committed = self._replica.append(encode(batch), -1, now_ms, from_client=False)[1]
+        if committed is not None:
+            await committed
+
+    async def append_marker(self, marker: EndMarker, now_ms: int) -> None:
+        self._replica.check_epoch(self._leader_epoch)
+        committed = append_marker(self._replica, marker, now_ms)
+        if committed is not None:
+            await committed
+
+    def check_owner(self, owner: Owner) -> None:
+        self._replica.log.producers.check_data(*owner, NO_SEQUENCE, is_transactional=True, from_client=False)
+
+    def check_marker(self, marker: EndMarker) -> bool:
+        """False if it was written before."""
+        producers = self._replica.log.producers
+        producers.check_marker(*marker.owner, Marker(not marker.is_commit, marker.coordinator_epoch))
+        return marker.transaction_version < EPOCH_BUMP_VERSION or not producers.is_marked(*marker.owner)
 
     async def read(self) -> AsyncIterator[bytes]:
         """Everything up to the log's end, and not before it is committed: what is answered from it must not be lost."""

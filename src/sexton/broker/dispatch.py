@@ -64,6 +64,8 @@ class Dispatch:
         """Handlers of messages between our own brokers, by API key (FIRST_PRIVATE_API_KEY on)."""
         self.on_closed: Callable[[ClientConnection], None] = lambda connection: None
         self.connections: dict[ClientConnection, None] = {}
+        self.accepted_count = 0
+        """Connections are numbered by it, in the order in which they came."""
         self.budget = Budget(config.queued_max_request_bytes)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, broker.rng, broker.clock)
         self.producer_ids = ProducerIds(broker)
@@ -89,6 +91,8 @@ class Dispatch:
     def accept(self, connection: Connection) -> Receiver:
         config = self._broker.config
         client = ClientConnection(connection, self, config.socket_request_max_bytes)
+        self.accepted_count += 1
+        client.number = self.accepted_count
         host = _host(connection.peer)
         self.connections[client] = None
         self._per_host[host] = self._per_host.get(host, 0) + 1

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sexton.broker.config import BrokerConfig
 
 OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
 USE_DEFAULT = -1
 
 
@@ -62,6 +63,8 @@ async def ensure_topic(broker: Broker, name: str) -> None:
     wanted = NewTopic(name)
     if name == OFFSETS_TOPIC:
         wanted = offsets_topic(broker)
+    elif name == TRANSACTIONS_TOPIC:
+        wanted = transactions_topic(broker)
     try:
         await create_topic(broker, wanted)
     except KafkaError as error:
@@ -82,6 +85,22 @@ def offsets_topic(broker: Broker) -> NewTopic:
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(broker.config.offsets_topic_segment_bytes),
+        },
+    )
+
+
+def transactions_topic(broker: Broker) -> NewTopic:
+    """The internal topic that holds the state of transactions, with Kafka's settings."""
+    return NewTopic(
+        TRANSACTIONS_TOPIC,
+        broker.config.transaction_state_log_num_partitions,
+        broker.config.transaction_state_log_replication_factor,
+        settings={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "unclean.leader.election.enable": "false",
+            "min.insync.replicas": str(broker.config.transaction_state_log_min_isr),
+            "segment.bytes": str(broker.config.transaction_state_log_segment_bytes),
         },
     )
 

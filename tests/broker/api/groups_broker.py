@@ -17,6 +17,7 @@ from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.view_topics import OFFSETS_TOPIC, ViewTopics, offsets_partitions_count
+from sexton.coordinators.shard import EndMarker, Owner
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
 from tests.broker.api.admin_broker import OWN_ID, FakeBroker, broker_in_a_cluster, encode
 
@@ -36,6 +37,20 @@ class MemoryLog:
 
     async def append(self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
         await asyncio.sleep(0)
+
+    async def append_in_transaction(
+        self, owner: Owner, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
+    ) -> None:
+        await asyncio.sleep(0)
+
+    async def append_marker(self, marker: EndMarker, now_ms: int) -> None:
+        await asyncio.sleep(0)
+
+    def check_owner(self, owner: Owner) -> None:
+        """Everybody is who they say."""
+
+    def check_marker(self, marker: EndMarker) -> bool:
+        return True
 
     async def read(self) -> AsyncIterator[bytes]:
         nothing: list[bytes] = []

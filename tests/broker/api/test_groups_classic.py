@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sexton.broker.api import find_coordinator, heartbeat, join_group, leave_group, sync_group
-from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.groups.settings import GroupSettings
+from sexton.coordinators.hashing import partition_for
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.admin_broker import broker_in_a_cluster, run
 from tests.broker.api.groups_broker import GroupsBroker, groups_broker, subscription, versions
@@ -61,14 +61,21 @@ def test_without_a_leader_there_is_no_coordinator_for_now() -> None:
     run(test())
 
 
-@pytest.mark.parametrize(
-    ("key_type", "error"), [(1, ErrorCode.coordinator_not_available), (2, ErrorCode.invalid_request)]
-)
-def test_other_kinds_of_coordinators_do_not_exist(key_type: int, error: ErrorCode) -> None:
+def test_a_transactional_id_has_a_coordinator_too() -> None:
     async def test() -> None:
         broker = await groups_broker()
-        answer = await broker.ask(find_coordinator, 6, key_type=key_type, coordinator_keys=["x"])
-        assert answer.coordinators[0].error_code is error
+        answer = await broker.ask(find_coordinator, 6, key_type=1, coordinator_keys=["x"])
+        assert answer.coordinators[0].error_code is ErrorCode.none
+        assert broker.creations == ["__transaction_state"]
+
+    run(test())
+
+
+def test_other_kinds_of_coordinators_do_not_exist() -> None:
+    async def test() -> None:
+        broker = await groups_broker()
+        answer = await broker.ask(find_coordinator, 6, key_type=2, coordinator_keys=["x"])
+        assert answer.coordinators[0].error_code is ErrorCode.invalid_request
 
     run(test())
 

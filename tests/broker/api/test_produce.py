@@ -78,7 +78,7 @@ def test_every_failure_has_base_offset_minus_one(version: int) -> None:
 async def test_time_of_appending_is_told_where_the_log_sets_it() -> None:
     broker = FakeBroker()
     replica = broker.replica()
-    replica.append = lambda records, acks, now_ms: (Appended(4, 4, now_ms, 2), None)  # type: ignore[method-assign]
+    replica.append = lambda _, acks, now_ms: (Appended(4, 4, now_ms, 2), None)  # type: ignore[assignment, method-assign, misc]
     client = Client(broker)
     for version in EVERY_VERSION:
         (outcome,) = (await client.call(PRODUCE, version, body(0))).responses[0].partition_responses
@@ -216,7 +216,7 @@ async def test_disk_that_fails_is_a_storage_error() -> None:
     def full(records: bytes, acks: int, now_ms: int) -> Any:
         raise OSError(28, "No space left on device")
 
-    broker.replica().append = full  # type: ignore[method-assign]
+    broker.replica().append = full  # type: ignore[assignment, method-assign]
     answer = await client.call(PRODUCE, 9, body(0))
     assert outcomes(answer) == [(0, ErrorCode.kafka_storage_error, -1)]
     assert answer.responses[0].partition_responses[0].error_message == "No space left on device"

@@ -25,6 +25,7 @@ from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.shard import APPEND_BYTES_MAX
 from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.shard import EndMarker, Owner
 from sexton.errors import EnvironmentFailure
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
@@ -55,6 +56,7 @@ class FakeLog:
     read_gate: asyncio.Event = field(default_factory=asyncio.Event)
     error: Exception | None = None
     read_error: Exception | None = None
+    refused: set[Owner] = field(default_factory=set)
     records_count: int = 0
 
     def __post_init__(self) -> None:
@@ -64,14 +66,35 @@ class FakeLog:
     def append(self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> Awaitable[None]:
         return self._append(list(records), now_ms)
 
-    async def _append(self, records: list[tuple[bytes, bytes | None]], now_ms: int) -> None:
+    async def _append(self, records: list[tuple[bytes, bytes | None]], now_ms: int, **fields: int) -> None:
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         start = self.records_count
         self.records_count += len(records)
         made = [batches.Record(start + index, now_ms, *record) for index, record in enumerate(records)]
-        self.batches.append(batches.encode(batches.make_batch(made)))
+        self.batches.append(batches.encode(batches.make_batch(made, **fields)))
+
+    def append_in_transaction(
+        self, owner: Owner, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
+    ) -> Awaitable[None]:
+        fields = {"producer_id": owner.producer_id, "producer_epoch": owner.epoch}
+        return self._append(list(records), now_ms, attributes=batches.TRANSACTIONAL, **fields)
+
+    def append_marker(self, marker: EndMarker, now_ms: int) -> Awaitable[None]:
+        kind = batches.ControlType.COMMIT if marker.is_commit else batches.ControlType.ABORT
+        record = batches.marker_key(kind), batches.marker_value(marker.coordinator_epoch)
+        fields = {"producer_id": marker.owner.producer_id, "producer_epoch": marker.owner.epoch}
+        return self._append([record], now_ms, attributes=batches.TRANSACTIONAL | batches.CONTROL, **fields)
+
+    def check_owner(self, owner: Owner) -> None:
+        if owner in self.refused:
+            raise KafkaError(ErrorCode.invalid_producer_epoch)
+
+    def check_marker(self, marker: EndMarker) -> bool:
+        if marker.owner in self.refused:
+            raise KafkaError(ErrorCode.transaction_coordinator_fenced)
+        return True
 
     async def read(self) -> AsyncIterator[bytes]:
         await self.read_gate.wait()

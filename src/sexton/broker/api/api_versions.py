@@ -1,8 +1,10 @@
 """ApiVersions: which APIs and versions this broker offers.
 
-Versions 0 to 4. Offered is exactly what has a module in this package; features are none so far. A request in a
-version that we do not have is answered in version 0 with UNSUPPORTED_VERSION and our own range (KIP-511), so that the
-client can ask again.
+Versions 0 to 4. Offered is exactly what has a module in this package. From version 3 on features are told: transaction
+version 2 (KIP-890), always on, by which clients know that partitions are added by Produce itself and that every end
+of a transaction raises the epoch. That version 0 is supported as well is left out before version 4, as in Kafka: Java's
+older clients stumble over a feature that begins at 0. A request in a version that we do not have is answered in
+version 0 with UNSUPPORTED_VERSION and our own range (KIP-511), so that the client can ask again.
 """
 
 from __future__ import annotations
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
 API_KEY = 18
 VERSIONS = (0, 4)
 
+TRANSACTION_VERSION = "transaction.version"
+SUPPORTED = [{"name": TRANSACTION_VERSION, "min_version": 0, "max_version": 2}]
+LEVEL_ZERO_SINCE = 4
+FINALIZED = {
+    "finalized_features_epoch": 1,
+    "finalized_features": [{"name": TRANSACTION_VERSION, "max_version_level": 2, "min_version_level": 2}],
+}
+"""They never change, so neither does their epoch."""
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -30,7 +41,8 @@ def handle(broker: Broker, request: Request) -> Answer:
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return {"error_code": ErrorCode.invalid_request}
         request.connection.client_software = name, version
-    return {"api_keys": [_range(module) for module in api.modules().values()]}
+    offered = {"api_keys": [_range(module) for module in api.modules().values()], **FINALIZED}
+    return {**offered, "supported_features": SUPPORTED} if request.version >= LEVEL_ZERO_SINCE else offered
 
 
 def _range(module: Any) -> dict[str, int]:

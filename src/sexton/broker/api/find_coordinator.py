@@ -1,10 +1,11 @@
-"""FindCoordinator, versions 0 to 6: which broker keeps a group. From version 4 on for many at once.
+"""FindCoordinator, versions 0 to 6: which broker keeps a group, or a transactional id. From version 4 on for many at
+once.
 
-That is the leader of the group's partition of `__consumer_offsets`. If the topic does not exist yet it is made, and the
-answer waits for it. While the partition has no leader: COORDINATOR_NOT_AVAILABLE, and clients ask again.
+That is the leader of its partition of `__consumer_offsets`, or of `__transaction_state`. If the topic does not exist
+yet it is made, and the answer waits for it. While the partition has no leader: COORDINATOR_NOT_AVAILABLE, and clients
+ask again.
 
-Deviations from Kafka: transactional ids (key type 1) are answered with COORDINATOR_NOT_AVAILABLE, for this version has
-no transactions; share groups (key type 2) with INVALID_REQUEST, as an older Kafka would.
+Deviations from Kafka: share groups (key type 2) are answered with INVALID_REQUEST, as by an older Kafka.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.admin import is_serving
 from sexton.broker.api.group_common import Answer
+from sexton.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.coordinators.hashing import partition_for
-from sexton.coordinators.groups.view_topics import OFFSETS_TOPIC, offsets_partitions_count
 from sexton.ports.metastore import BrokerRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -28,6 +29,7 @@ VERSIONS = (0, 6)
 BATCHED_SINCE = 4
 GROUP = 0
 TRANSACTION = 1
+TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 NO_NODE = -1
 
 
@@ -41,11 +43,10 @@ async def handle(broker: Broker, request: Request) -> Answer:
 
 async def _find(broker: Broker, key: str, key_type: int) -> Answer:
     try:
-        if key_type == TRANSACTION:
-            raise KafkaError(ErrorCode.coordinator_not_available, "There are no transactions in this version")
-        if key_type != GROUP:
+        topic = TOPICS.get(key_type)
+        if topic is None:
             raise KafkaError(ErrorCode.invalid_request, f"There are no coordinators of type {key_type}")
-        row = await _coordinator(broker, key)
+        row = await _coordinator(broker, topic, key)
     except KafkaError as error:
         return {
             "key": key,
@@ -65,15 +66,20 @@ async def _find(broker: Broker, key: str, key_type: int) -> Answer:
     }
 
 
-async def _coordinator(broker: Broker, group: str) -> BrokerRow:
-    if offsets_partitions_count(broker.view) == 0:
+async def _coordinator(broker: Broker, topic: str, key: str) -> BrokerRow:
+    if _partitions_count(broker, topic) == 0:
         try:
-            await broker.ensure_internal_topic(OFFSETS_TOPIC)
+            await broker.ensure_internal_topic(topic)
         except KafkaError as error:
             raise KafkaError(ErrorCode.coordinator_not_available, error.message) from error
-    count = offsets_partitions_count(broker.view)
-    partition = broker.view.partition(OFFSETS_TOPIC, partition_for(group, count)) if count else None
+    count = _partitions_count(broker, topic)
+    partition = broker.view.partition(topic, partition_for(key, count)) if count else None
     row = None if partition is None else broker.view.broker(partition.leader)
     if row is None or not is_serving(row):
-        raise KafkaError(ErrorCode.coordinator_not_available, "The group's partition has no leader at present")
+        raise KafkaError(ErrorCode.coordinator_not_available, f"Its partition of {topic} has no leader at present")
     return row
+
+
+def _partitions_count(broker: Broker, topic: str) -> int:
+    row = broker.view.topic(topic)
+    return 0 if row is None else len(broker.view.partitions_of(row.topic_id))

@@ -1,14 +1,23 @@
-"""InitProducerId: an id for an idempotent producer.
+"""InitProducerId, versions 0 to 6: an id and epoch for an idempotent or a transactional producer.
 
-Versions 0 to 6. A producer without a transactional id gets a new id and epoch 0, whatever it had before, as in Kafka.
-One with a transactional id is told COORDINATOR_NOT_AVAILABLE: transactions are not offered yet.
+A producer without a transactional id gets a new id and epoch 0, whatever it had before, as in Kafka. One with a
+transactional id gets the id that goes with it and a new epoch, which locks out every other instance; what they had
+begun is aborted first, and the answer waits for that, for a moment. From version 3 on a producer that goes on after an
+error says what it has (KIP-360), and is refused with PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 4) if
+another has taken its place. After a timeout of its transaction it is not refused (KIP-588).
+
+There is no two-phase commit with other systems (KIP-939, version 6): `enable2Pc` is answered as by a Kafka on which it
+is switched off, TRANSACTIONAL_ID_AUTHORIZATION_FAILED; `keepPreparedTxn` with UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.request import Answer, Request
+from sexton.broker.api.txn_common import for_version
+from sexton.broker.request import Answer, Request, milliseconds
+from sexton.coordinators.transactions.messages import InitRequest
+from sexton.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -17,15 +26,33 @@ if TYPE_CHECKING:
 API_KEY = 22
 VERSIONS = (0, 6)
 
-_FAILED = {"producer_id": -1, "producer_epoch": -1}
+FENCED_SINCE = 4
+
+_FAILED = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}
 
 
 async def handle(broker: Broker, request: Request) -> Answer:
-    transactional_id = request.body.transactional_id
-    if transactional_id is not None:
-        code = ErrorCode.coordinator_not_available if transactional_id else ErrorCode.invalid_request
-        return {**_FAILED, "error_code": code}
     try:
-        return {"producer_id": await request.connection.dispatch.producer_ids.next(), "producer_epoch": 0}
+        if request.body.transactional_id is None:
+            return {"producer_id": await request.connection.dispatch.producer_ids.next(), "producer_epoch": 0}
+        producer = await broker.transactions.service.init(_asked(request))
     except KafkaError as error:
-        return {**_FAILED, "error_code": error.code}
+        return {**_FAILED, "error_code": for_version(error.code, request.version, FENCED_SINCE)}
+    broker.transactions.initialised(request.body.transactional_id, *producer, request.connection)
+    return {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+
+
+def _asked(request: Request) -> InitRequest:
+    body = request.body
+    if getattr(body, "enable2_pc", False):
+        raise KafkaError(ErrorCode.transactional_id_authorization_failed, "there is no two-phase commit")
+    if getattr(body, "keep_prepared_txn", False):
+        raise KafkaError(ErrorCode.unsupported_version, "there is no two-phase commit")
+    expected = ProducerIdAndEpoch(
+        getattr(body, "producer_id", NO_PRODUCER_ID), getattr(body, "producer_epoch", NO_EPOCH)
+    )
+    if (expected.producer_id == NO_PRODUCER_ID) != (expected.epoch == NO_EPOCH):
+        raise KafkaError(ErrorCode.invalid_request, "a producer id goes with an epoch")
+    is_known = expected.producer_id != NO_PRODUCER_ID
+    timeout_ms = milliseconds(body.transaction_timeout)
+    return InitRequest(body.transactional_id, timeout_ms, expected if is_known else None)

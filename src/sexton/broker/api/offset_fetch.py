@@ -1,9 +1,10 @@
 """OffsetFetch, versions 1 to 10: where groups are. From version 8 on many groups at once, from 9 on checked against the
 member's epoch, from 10 on with topic ids.
 
-Only what is committed to all in-sync replicas is told, with and without `require_stable`: an answer waits for commits
-that are under way. A partition without an offset has -1. Version 10 leaves out offsets of topics that no longer exist
-when all are asked for, for they have no id.
+Only what is committed to all in-sync replicas is told: an answer waits for commits that are under way. With
+`require_stable` (from version 7 on) a partition for which a transaction is about to commit has UNSTABLE_OFFSET_COMMIT
+instead, and clients ask again. A partition without an offset has -1. Version 10 leaves out offsets of topics that no
+longer exist when all are asked for, for they have no id.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ TOPIC_IDS_SINCE = 10
 
 async def handle(broker: Broker, request: Request) -> Answer:
     body = request.body
+    stable = getattr(body, "require_stable", False)
     if request.version >= MANY_GROUPS_SINCE:
-        return {"groups": [await _fetch(broker, one, request.version) for one in body.groups]}
-    answer = await _fetch(broker, body, request.version)
+        return {"groups": [await _fetch(broker, one, request.version, stable) for one in body.groups]}
+    answer = await _fetch(broker, body, request.version, stable)
     if answer["error_code"] is not ErrorCode.none and request.version < GROUP_ERROR_SINCE:
         # There is no place for it but at each partition.
         return {"topics": [_failed(topic, answer["error_code"]) for topic in body.topics]}
     return answer
 
 
-async def _fetch(broker: Broker, asked: Any, version: int) -> Answer:
+async def _fetch(broker: Broker, asked: Any, version: int, require_stable: bool) -> Answer:
     """`asked` is a group of a request for many, or an older request itself."""
     named = None if asked.topics is None else [(topic, _name(broker, topic, version)) for topic in asked.topics]
     fetch = OffsetFetchRequest(
@@ -45,6 +47,7 @@ async def _fetch(broker: Broker, asked: Any, version: int) -> Answer:
         getattr(asked, "member_id", None),
         getattr(asked, "member_epoch", -1),
         None if named is None else [(name, topic.partition_indexes) for topic, name in named if name is not None],
+        require_stable,
     )
     try:
         fetched = await broker.groups.fetch_offsets(fetch)
@@ -82,7 +85,7 @@ def _partition(one: FetchedOffset) -> Answer:
         "committed_offset": one.offset,
         "committed_leader_epoch": one.leader_epoch,
         "metadata": one.metadata,
-        "error_code": ErrorCode.none,
+        "error_code": one.error,
     }
 
 

@@ -4,6 +4,7 @@ Versions 3 to 13. With acks=-1 the answer waits until every batch is committed, 
 is given after the append; with acks=0 there is none, and a failure closes the connection, as in Kafka, so that the
 client at least notices. Every failed partition carries base offset -1 (rule 9), also one that was appended but not
 committed in time, where Kafka tells the offset. NOT_LEADER_OR_FOLLOWER names the leader from version 10 on (KIP-951).
+The first batch of a transaction in a partition waits for the transaction's coordinator (`produce_in_transaction.py`).
 
 Hand-encoded: this is the hot path.
 """
@@ -16,6 +17,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sexton.broker.api.produce_in_transaction import Held, check_answer, hold, is_in_transaction
 from sexton.broker.leader_hints import LeaderHint, encode_hint, leader_hint, write_endpoints
 from sexton.broker.request import Answer, DropConnectionError, Request, milliseconds
 from sexton.protocol.encoder import write_varint
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from sexton.broker.broker import Broker
+    from sexton.log.types import Appended
+    from sexton.ports.disk import Buffer
+    from sexton.replication.replica import Replica
 
 API_KEY = 0
 VERSIONS = (3, 13)
@@ -56,6 +61,12 @@ class _Outcome:
         self.hint: LeaderHint | None = None
         self.committed: asyncio.Future[None] | None = None
 
+    def take(self, appended: Appended, committed: asyncio.Future[None] | None) -> None:
+        self.base_offset = appended.first_offset
+        self.append_time_ms = appended.log_append_time_ms
+        self.log_start_offset = appended.log_start_offset
+        self.committed = committed
+
     def fail(self, code: ErrorCode, message: str) -> None:
         self.code = code
         self.message = message
@@ -66,22 +77,25 @@ class _Outcome:
 class _Produce:
     """One request on its way."""
 
-    __slots__ = ("broker", "correlation_id", "topics", "version")
+    __slots__ = ("acks", "broker", "correlation_id", "is_holding", "topics", "version")
 
     def __init__(self, broker: Broker, request: Request) -> None:
         self.broker = broker
+        self.acks: int = request.body.acks
+        self.is_holding = False
+        """Whether it keeps batches in memory, until a transaction's coordinator has answered."""
         self.version = request.version
         self.correlation_id = request.correlation_id
         self.topics: list[tuple[Any, str, list[_Outcome]]] = []
         """(name or id as it is answered, name, outcomes)"""
 
-    def append(self, body: Any) -> list[_Outcome]:
+    def append(self, request: Request) -> list[_Outcome]:
         """Appends everything; returns the partitions that are not committed yet."""
         broker = self.broker
-        acks = body.acks
+        acks = self.acks
         now_ms = broker.clock.now_ms()
         waiting: list[_Outcome] = []
-        for topic in body.topic_data:
+        for topic in request.body.topic_data:
             outcomes: list[_Outcome] = []
             if self.version >= 13:
                 row = broker.view.topic_by_id(topic.topic_id) if topic.topic_id is not None else None
@@ -97,22 +111,49 @@ class _Produce:
                     if not data.records:
                         raise KafkaError(ErrorCode.invalid_record, "a partition without a batch")
                     replica = broker.replicas.leader(name, data.index)
-                    appended, committed = replica.append(data.records, acks, now_ms)
+                    records = data.records
+                    held = hold(broker, request, replica, records) if is_in_transaction(records) else None
+                    if held is not None:
+                        self._hold(outcome, replica, records, held)
+                    else:
+                        outcome.take(*replica.append(records, acks, now_ms))
                 except KafkaError as error:
                     self._failed(outcome, name, error)
-                    continue
                 except OSError as error:
-                    logger.error("%s-%d: cannot append: %s. Check the disk", name, data.index, error)
-                    outcome.fail(ErrorCode.kafka_storage_error, error.strerror or str(error))
-                    continue
-                outcome.base_offset = appended.first_offset
-                outcome.append_time_ms = appended.log_append_time_ms
-                outcome.log_start_offset = appended.log_start_offset
-                if committed is not None:
-                    outcome.committed = committed
+                    self._broken(outcome, name, error)
+                if outcome.committed is not None:
                     waiting.append(outcome)
             self.topics.append((key, name or "", outcomes))
         return waiting
+
+    def _hold(self, outcome: _Outcome, replica: Replica, records: Buffer, held: Held) -> None:
+        """Appends when the coordinator has answered, unless the time is over by then."""
+        self.is_holding = True
+        kept = bytes(records)
+        committed = outcome.committed = asyncio.get_running_loop().create_future()
+
+        def go_on(_: object) -> None:
+            if committed.done():
+                return
+            try:
+                check_answer(replica, held, self.version)
+                now_ms = self.broker.clock.now_ms()
+                appended, then = replica.append(kept, self.acks, now_ms, verification=held.verification)
+            except KafkaError as error:
+                self._failed(outcome, replica.topic, error)
+                committed.set_result(None)
+            except OSError as error:
+                self._broken(outcome, replica.topic, error)
+                committed.set_result(None)
+            else:
+                outcome.take(appended, committed)
+                _follow(committed, then)
+
+        held.answer.add_done_callback(go_on)
+
+    def _broken(self, outcome: _Outcome, name: str | None, error: OSError) -> None:
+        logger.error("%s-%d: cannot append: %s. Check the disk", name, outcome.index, error)
+        outcome.fail(ErrorCode.kafka_storage_error, error.strerror or str(error))
 
     def _failed(self, outcome: _Outcome, name: str | None, error: KafkaError) -> None:
         outcome.fail(error.code, error.message)
@@ -137,8 +178,18 @@ class _Produce:
                 elif error is not None:
                     raise error
 
-    def failures(self) -> list[tuple[str, _Outcome]]:
-        return [(name, outcome) for _, name, outcomes in self.topics for outcome in outcomes if outcome.code]
+    def answer(self) -> Answer:
+        """None with acks=0, unless something failed: then the connection ends."""
+        if self.acks != 0:
+            return self.encode()
+        failures = [(name, outcome) for _, name, outcomes in self.topics for outcome in outcomes if outcome.code]
+        if failures:
+            name, first = failures[0]
+            raise DropConnectionError(
+                f"{len(failures)} partitions of a produce request with acks=0 failed, the first of them "
+                f"{name}-{first.index}: {KafkaError(ErrorCode(first.code), first.message)}"
+            )
+        return None
 
     def encode(self) -> bytes:
         version = self.version
@@ -231,16 +282,18 @@ def _write_old_messages(out: bytearray, outcome: _Outcome) -> None:
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     body = request.body
     produce = _Produce(broker, request)
-    acks = body.acks
-    if not -1 <= acks <= 1:
+    if not -1 <= body.acks <= 1:
         return _refuse_acks(produce, body)
-    waiting = produce.append(body)
+    waiting = produce.append(request)
     if waiting:
-        return _Wait(produce, waiting, milliseconds(body.timeout)).answer
-    if acks == 0:
-        _drop_if_failed(produce)
-        return None
-    return produce.encode()
+        answer = _Wait(produce, waiting, milliseconds(body.timeout)).answer
+        return _holding(answer) if produce.is_holding else answer
+    return produce.answer()
+
+
+async def _holding(answer: asyncio.Future[Answer]) -> Answer:
+    """A task, for the memory that it keeps to be counted."""
+    return await answer
 
 
 def _refuse_acks(produce: _Produce, body: Any) -> Answer:
@@ -252,14 +305,22 @@ def _refuse_acks(produce: _Produce, body: Any) -> Answer:
     return produce.encode()
 
 
-def _drop_if_failed(produce: _Produce) -> None:
-    failures = produce.failures()
-    if failures:
-        name, first = failures[0]
-        raise DropConnectionError(
-            f"{len(failures)} partitions of a produce request with acks=0 failed, the first of them "
-            f"{name}-{first.index}: {KafkaError(ErrorCode(first.code), first.message)}"
-        )
+def _follow(future: asyncio.Future[None], other: asyncio.Future[None] | None) -> None:
+    """What becomes of the other becomes of this one, unless it has been given up on."""
+    if other is None:
+        future.set_result(None)
+        return
+
+    def settle(done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    other.add_done_callback(settle)
 
 
 class _Wait:
@@ -288,10 +349,11 @@ class _Wait:
         if not self.answer.done():
             try:
                 self._produce.settle()
+                answer = self._produce.answer()
             except Exception as error:
                 self.answer.set_exception(error)
                 return
-            self.answer.set_result(self._produce.encode())
+            self.answer.set_result(answer)
 
     def _too_late(self) -> None:
         for outcome in self._waiting:

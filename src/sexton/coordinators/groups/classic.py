@@ -221,6 +221,14 @@ class ClassicGroup:
         if self.state is ClassicState.COMPLETING:
             raise KafkaError(ErrorCode.rebalance_in_progress, "The members have not been assigned yet.")
 
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Not while it is being rebalanced only: the transaction began with the assignment that its reads are from."""
+        if generation < 0 and self.is_empty:
+            return
+        self.check_member(member_id, instance_id)
+        if generation != self.generation:
+            raise KafkaError(ErrorCode.illegal_generation, f"The group is at generation {self.generation}.")
+
     def check_deletable(self) -> None:
         if not self.is_empty:
             raise KafkaError(ErrorCode.non_empty_group, f"Group {self.group} has members.")

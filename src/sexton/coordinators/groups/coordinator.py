@@ -48,6 +48,7 @@ from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import Topics
+from sexton.coordinators.shard import Owner
 from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -65,6 +66,7 @@ class GroupCoordinator:
         self._core = Core(settings, topics, rng)
         self._core.timing_of = timing_of
         self._core.apply = lambda key, value: replay.apply(self._core, key, value)
+        self._core.apply_pending = lambda owner, key, value: replay.apply_pending(self._core, owner, key, value)
         self._classic = ClassicProtocol(self._core)
         self._consumer = ConsumerProtocol(self._core)
         self._migration = Migration(self._core, self._classic, self._consumer)
@@ -77,11 +79,21 @@ class GroupCoordinator:
 
     # Loading
 
-    def replay(self, key: bytes, value: bytes | None, record_timestamp_ms: int) -> None:
-        """One record, in the order of the log. Kinds of records that are not kept are skipped."""
+    def replay(self, key: bytes, value: bytes | None, record_timestamp_ms: int, owner: Owner | None = None) -> None:
+        """One record, in the order of the log; with its owner, if it is part of a transaction. Kinds of records that
+        are not kept are skipped."""
         decoded = r.decode_key(key)
-        if decoded is not None:
-            self._core.apply(decoded, None if value is None else r.decode_value(decoded, value))
+        if decoded is None:
+            return
+        made = None if value is None else r.decode_value(decoded, value)
+        if owner is None:
+            self._core.apply(decoded, made)
+        elif isinstance(decoded, r.OffsetKey) and isinstance(made, r.OffsetValue):
+            self._core.apply_pending(owner, decoded, made)
+
+    def replay_end(self, producer_id: int, is_commit: bool) -> None:
+        """A transaction's marker."""
+        replay.apply_end(self._core, producer_id, is_commit)
 
     def on_loaded(self, now: Now) -> Effects:
         """From here on time runs: every member gets a fresh session."""
@@ -254,6 +266,22 @@ class GroupCoordinator:
     def commit_offsets(self, request: OffsetCommitRequest, now: Now) -> tuple[OffsetResults, Effects]:
         self._core.begin(now)
         return self._offsets.commit(request), self._core.effects
+
+    def commit_in_transaction(
+        self, request: OffsetCommitRequest, owner: Owner, now: Now
+    ) -> tuple[OffsetResults, Effects]:
+        self._core.begin(now)
+        return self._offsets.commit_in_transaction(request, owner), self._core.effects
+
+    def is_in_transaction(self, owner: Owner) -> bool:
+        """Whether it has committed something here in the transaction that is under way."""
+        return self._core.pending.is_open(owner)
+
+    def end_transaction(self, producer_id: int, is_commit: bool, now: Now) -> Effects:
+        """Its marker is written next."""
+        self._core.begin(now)
+        replay.apply_end(self._core, producer_id, is_commit)
+        return self._core.effects
 
     def fetch_offsets(self, request: OffsetFetchRequest) -> list[tuple[str, list[FetchedOffset]]]:
         return self._offsets.fetch(request)

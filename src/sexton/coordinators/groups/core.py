@@ -18,10 +18,12 @@ from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.consumer import ConsumerGroup
 from sexton.coordinators.groups.messages import ParkedAnswer
 from sexton.coordinators.groups.offsets import OffsetStore
-from sexton.coordinators.groups.records import ClassicGroupKey, Key, Record, Value
+from sexton.coordinators.groups.pending_offsets import PendingOffsets
+from sexton.coordinators.groups.records import ClassicGroupKey, Key, OffsetKey, OffsetValue, Record, Value
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.timers import Timer
 from sexton.coordinators.groups.topics import Topics
+from sexton.coordinators.shard import Owner
 from sexton.coordinators.timers import Now, Timers
 
 
@@ -31,6 +33,8 @@ class Effects:
 
     records: list[Record] = field(default_factory=list)
     """To be appended together: all or none."""
+    owner: Owner | None = None
+    """The producer whose transaction the records are part of."""
     answers: list[tuple[int, ParkedAnswer]] = field(default_factory=list)
     """By the token that came with the request. To be sent after the records are committed."""
 
@@ -42,12 +46,14 @@ class Core:
         self.rng = rng
         self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
         self.offsets = OffsetStore()
+        self.pending = PendingOffsets()
         self.timers: Timers[Timer] = Timers()
         self.now = Now(0, 0)
         self.effects = Effects()
         self.timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None
         """What was set for that very group; None if nothing was."""
         self.apply: Callable[[Key, Value | None], None] = _not_wired
+        self.apply_pending: Callable[[Owner, OffsetKey, OffsetValue], None] = _not_wired_either
 
     def consumer_timing(self, group: str) -> ConsumerTiming:
         return self.timing_of(group) or self.settings.consumer_timing
@@ -60,6 +66,12 @@ class Core:
         """Records a fact and makes it true here by the same code that replays it: the two cannot differ."""
         self.effects.records.append((key, value))
         self.apply(key, value)
+
+    def write_pending(self, owner: Owner, key: OffsetKey, value: OffsetValue) -> None:
+        """The same for what becomes true with the transaction."""
+        self.effects.owner = owner
+        self.effects.records.append((key, value))
+        self.apply_pending(owner, key, value)
 
     def write_classic(self, group: ClassicGroup) -> None:
         """A classic group changes first (most of what it does is never written) and is then recorded as it is."""
@@ -80,4 +92,8 @@ class Core:
 
 
 def _not_wired(key: Key, value: Value | None) -> None:
+    raise AssertionError("a Core belongs to a GroupCoordinator, which wires it")
+
+
+def _not_wired_either(owner: Owner, key: OffsetKey, value: OffsetValue) -> None:
     raise AssertionError("a Core belongs to a GroupCoordinator, which wires it")

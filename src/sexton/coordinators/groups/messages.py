@@ -170,6 +170,8 @@ class OffsetFetchRequest:
     member_epoch: int = -1
     topics: Sequence[tuple[str, Sequence[int]]] | None = None
     """None: all."""
+    require_stable: bool = False
+    """Where a transaction is about to commit, say so instead of telling what it will replace (KIP-447)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ class FetchedOffset:
     offset: int = NO_OFFSET
     leader_epoch: int = -1
     metadata: str = ""
+    error: ErrorCode = ErrorCode.none
 
 
 @dataclass(frozen=True, slots=True)

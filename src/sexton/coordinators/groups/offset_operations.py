@@ -17,6 +17,7 @@ from sexton.coordinators.groups.messages import (
 )
 from sexton.coordinators.groups.offsets import is_expired
 from sexton.coordinators.groups.states import ClassicState
+from sexton.coordinators.shard import Owner
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 EXPIRED_COUNT_MAX = 1_000
@@ -48,6 +49,43 @@ class OffsetOperations:
             results.append((topic, codes))
         return results
 
+    def commit_in_transaction(self, request: OffsetCommitRequest, owner: Owner) -> OffsetResults:
+        core = self._core
+        self._check_commit_in_transaction(request)
+        results: OffsetResults = []
+        for topic, partitions in request.topics:
+            codes: list[tuple[int, ErrorCode]] = []
+            for committed in partitions:
+                metadata = committed.metadata or ""
+                if len(metadata) > core.settings.offset_metadata_bytes_max:
+                    codes.append((committed.partition, ErrorCode.offset_metadata_too_large))
+                    continue
+                value = r.OffsetValue(committed.offset, metadata, core.now.wall_ms, committed.leader_epoch)
+                core.write_pending(owner, r.OffsetKey(request.group, topic, committed.partition), value)
+                codes.append((committed.partition, ErrorCode.none))
+            results.append((topic, codes))
+        return results
+
+    def _check_commit_in_transaction(self, request: OffsetCommitRequest) -> None:
+        """A producer that does not say for which member it commits is not asked (TxnOffsetCommit before version 3)."""
+        group = self._core.groups.get(request.group)
+        if group is None:
+            if request.generation_or_epoch >= 0:
+                raise KafkaError(ErrorCode.illegal_generation, f"Group {request.group} not found.")
+            return
+        if request.generation_or_epoch < 0 and not request.member_id and request.instance_id is None:
+            return
+        if isinstance(group, ConsumerGroup):
+            try:
+                group.check_offset_commit(request.member_id, request.generation_or_epoch, OFFSET_COMMIT_VERSION_MIN)
+            except KafkaError as error:
+                if error.code is not ErrorCode.stale_member_epoch:
+                    raise
+                raise KafkaError(ErrorCode.illegal_generation, error.message) from error
+        else:
+            group.check_transactional_commit(request.member_id, request.instance_id, request.generation_or_epoch)
+            self._classic.keep_session(group, request.member_id)
+
     def _check_commit(self, request: OffsetCommitRequest) -> None:
         group = self._core.groups.get(request.group)
         if group is None:
@@ -72,13 +110,19 @@ class OffsetOperations:
         offsets = self._core.offsets
         if request.topics is None:
             return [
-                (topic, [_fetched(number, value) for number, value in offsets.partitions_of(request.group, topic)])
+                (
+                    topic,
+                    [self._one(request, topic, number) for number, _ in offsets.partitions_of(request.group, topic)],
+                )
                 for topic in offsets.topics_of(request.group)
             ]
-        return [
-            (topic, [_fetched(number, offsets.get(request.group, topic, number)) for number in numbers])
-            for topic, numbers in request.topics
-        ]
+        return [(topic, [self._one(request, topic, number) for number in numbers]) for topic, numbers in request.topics]
+
+    def _one(self, request: OffsetFetchRequest, topic: str, number: int) -> FetchedOffset:
+        key = r.OffsetKey(request.group, topic, number)
+        if request.require_stable and self._core.pending.is_pending(key):
+            return FetchedOffset(number, error=ErrorCode.unstable_offset_commit)
+        return _fetched(number, self._core.offsets.get(request.group, topic, number))
 
     def delete(self, name: str, topics: Sequence[tuple[str, Sequence[int]]]) -> OffsetResults:
         core = self._core
@@ -93,14 +137,17 @@ class OffsetOperations:
                 results.append((topic, [(number, ErrorCode.group_subscribed_to_topic) for number in numbers]))
                 continue
             for number in numbers:
-                if core.offsets.get(name, topic, number) is not None:
-                    core.write(r.OffsetKey(name, topic, number), None)
+                key = r.OffsetKey(name, topic, number)
+                if core.offsets.get(name, topic, number) is not None or core.pending.is_pending(key):
+                    core.write(key, None)
             results.append((topic, [(number, ErrorCode.none) for number in numbers]))
         return results
 
     def delete_all(self, name: str) -> None:
         for topic, number, _ in self._core.offsets.all_of(name):
             self._core.write(r.OffsetKey(name, topic, number), None)
+        for key in self._core.pending.keys_of(name):
+            self._core.write(key, None)
 
     def expire(self) -> bool:
         """Removes what has outlived its retention, and groups that have nothing left. True if there is more to do."""
@@ -113,7 +160,8 @@ class OffsetOperations:
                 if len(core.effects.records) >= EXPIRED_COUNT_MAX:
                     return True
                 core.write(r.OffsetKey(name, topic, number), None)
-            if group.is_empty and not core.offsets.has_any(name) and not _is_forming(group):
+            has_offsets = core.offsets.has_any(name) or core.pending.has_any(name)
+            if group.is_empty and not has_offsets and not _is_forming(group):
                 self._delete_group(name)
         return False
 
@@ -130,7 +178,8 @@ class OffsetOperations:
             for topic in core.offsets.topics_of(name)
             if not group.is_subscribed(topic)
             for number, value in core.offsets.partitions_of(name, topic)
-            if is_expired(
+            if not core.pending.is_pending(r.OffsetKey(name, topic, number))
+            and is_expired(
                 value,
                 value.commit_timestamp_ms if since_ms == r.NO_TIMESTAMP else since_ms,
                 core.now.wall_ms,

@@ -14,14 +14,17 @@ from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.consumer import ConsumerGroup, ConsumerMember
 from sexton.coordinators.groups.core import Core
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, Client
+from sexton.coordinators.shard import Owner
 
 
 def apply(core: Core, key: r.Key, value: r.Value | None) -> None:
     match key, value:
         case r.OffsetKey(), r.OffsetValue():
+            core.pending.supersede(key)
             core.offsets.put(key.group, key.topic, key.partition, value)
             core.groups.setdefault(key.group, ClassicGroup(key.group))
         case r.OffsetKey(), None:
+            core.pending.supersede(key)
             core.offsets.remove(key.group, key.topic, key.partition)
         case r.ClassicGroupKey(), r.ClassicGroupValue():
             core.groups[key.group] = ClassicGroup.from_value(key.group, value)
@@ -33,11 +36,27 @@ def apply(core: Core, key: r.Key, value: r.Value | None) -> None:
             _apply_to_consumer_group(core, key, value)
 
 
+def apply_pending(core: Core, owner: Owner, key: r.OffsetKey, value: r.OffsetValue) -> None:
+    """Of a transaction that is under way."""
+    core.pending.put(owner, key, value)
+    core.groups.setdefault(key.group, ClassicGroup(key.group))
+
+
+def apply_end(core: Core, producer_id: int, is_commit: bool) -> None:
+    """Of its marker. What is pending becomes true, or is forgotten."""
+    if not is_commit:
+        core.pending.forget(producer_id)
+        return
+    for key, value in core.pending.end(producer_id):
+        core.offsets.put(key.group, key.topic, key.partition, value)
+        core.groups.setdefault(key.group, ClassicGroup(key.group))
+
+
 def _remove(core: Core, name: str, kind: type) -> None:
     """What is left of offsets keeps the group alive, without members."""
     if isinstance(core.groups.get(name), kind):
         del core.groups[name]
-        if core.offsets.has_any(name):
+        if core.offsets.has_any(name) or core.pending.has_any(name):
             core.groups[name] = ClassicGroup(name)
 
 

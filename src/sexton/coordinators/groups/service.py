@@ -8,9 +8,10 @@ What the broker does with it:
     groups.unload(partition)        when it no longer is
     await groups.close()
 
-`log` is a `CoordinatorLog` (`shard.py`): append and read of the leader's replica. Every other method is one request of
-the protocol. Each raises KafkaError: NOT_COORDINATOR if another broker keeps the group, COORDINATOR_LOAD_IN_PROGRESS
-while its log is being read, COORDINATOR_NOT_AVAILABLE if what was done could not be committed.
+`log` is a `TransactionalLog` (`coordinators/shard.py`): append and read of the leader's replica. Every other method is
+one request of the protocol. Each raises KafkaError: NOT_COORDINATOR if another broker keeps the group,
+COORDINATOR_LOAD_IN_PROGRESS while its log is being read, COORDINATOR_NOT_AVAILABLE if what was done could not be
+committed.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ from sexton.coordinators.groups.messages import (
     SyncRequest,
 )
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
-from sexton.coordinators.groups.shard import CoordinatorLog, Shard
+from sexton.coordinators.groups.shard import Shard, TransactionalLog
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.shard import LOST_LEADERSHIP, EndMarker, Owner, answer_to_failed_append
 from sexton.coordinators.timers import Now
 from sexton.errors import SextonError
 from sexton.ports.clock import Clock
@@ -56,22 +58,8 @@ logger = logging.getLogger(__name__)
 RELOAD_PAUSE_S = 1.0
 """Between two tries to read a log that cannot be read."""
 
-LOST_LEADERSHIP = frozenset(
-    {
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.not_coordinator,
-        ErrorCode.unknown_topic_or_partition,
-    }
-)
-"""After these another broker may be the coordinator, until the partition is loaded again."""
-
 NOTHING = Effects()
 """A read has none."""
-
-TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large, ErrorCode.invalid_fetch_size})
 
 
 class GroupService:
@@ -102,7 +90,7 @@ class GroupService:
 
     # Leadership
 
-    def load(self, partition: int, log: CoordinatorLog) -> asyncio.Task[None]:
+    def load(self, partition: int, log: TransactionalLog) -> asyncio.Task[None]:
         """From now on the partition answers that it is loading; from the end of the task, requests."""
         self.unload(partition)
         shard = Shard(partition, log, self._new_coordinator(), self._now, self._on_failed)
@@ -152,8 +140,8 @@ class GroupService:
         if self._shards.get(shard.partition) is not shard:
             return
         logger.warning("an append to __consumer_offsets-%d failed: %s", shard.partition, error)
-        shard.close(KafkaError(_answer_to_failed_append(error.code), error.message))
-        self.load(shard.partition, shard.log)
+        shard.close(KafkaError(answer_to_failed_append(error.code), error.message))
+        self.load(shard.partition, shard.transactional_log)
         # A leader whose lease ran out says that it is none. It may be renewed without any change of role, and then
         # nobody else would load what was thrown away here; until then clients had better look elsewhere.
         self._shards[shard.partition].is_doubtful = error.code in LOST_LEADERSHIP
@@ -201,6 +189,41 @@ class GroupService:
     async def commit_offsets(self, request: OffsetCommitRequest) -> OffsetResults:
         shard = self._shard(request.group)
         return await self._run(shard, lambda: shard.coordinator.commit_offsets(request, self._now()))
+
+    def is_in_transaction(self, group: str, owner: Owner) -> bool:
+        """Whether the producer's transaction includes offsets that the group's coordinator holds already."""
+        return self._shard(group).coordinator.is_in_transaction(owner)
+
+    def begin_verification(self, group: str, owner: Owner) -> object:
+        """To be held while the transaction's coordinator is asked, and shown to `commit_in_transaction`."""
+        return self._shard(group).begin_verification(owner)
+
+    def end_verification(self, group: str, owner: Owner, verification: object) -> None:
+        self._shard(group).end_verification(owner, verification)
+
+    async def commit_in_transaction(
+        self, request: OffsetCommitRequest, owner: Owner, verification: object | None
+    ) -> OffsetResults:
+        """The offsets count from the transaction's COMMIT marker on."""
+        shard = self._shard(request.group)
+        shard.check_owner(owner, verification)
+        return await self._run(shard, lambda: shard.coordinator.commit_in_transaction(request, owner, self._now()))
+
+    async def end_transaction(self, partition: int, marker: EndMarker) -> None:
+        """Writes the marker. Raises as an append does."""
+        shard = self._shards.get(partition)
+        if shard is None or not shard.is_loaded:
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"__consumer_offsets-{partition} is not led here")
+        try:
+            if shard.end_transaction(marker):
+                producer_id, is_commit = marker.owner.producer_id, marker.is_commit
+                effects = shard.coordinator.end_transaction(producer_id, is_commit, self._now())
+                shard.carry_out(effects, marker)
+            await shard.committed()
+        except KafkaError as error:
+            if error.code is ErrorCode.not_coordinator:
+                raise KafkaError(ErrorCode.not_leader_or_follower, error.message) from error
+            raise
 
     async def fetch_offsets(self, request: OffsetFetchRequest) -> list[tuple[str, list[FetchedOffset]]]:
         shard = self._shard(request.group)
@@ -277,9 +300,3 @@ class GroupService:
 
     def _now(self) -> Now:
         return Now(self._clock.now_ms(), self._clock.monotonic_ms())
-
-
-def _answer_to_failed_append(code: ErrorCode) -> ErrorCode:
-    if code in LOST_LEADERSHIP:
-        return ErrorCode.not_coordinator
-    return ErrorCode.unknown_server_error if code in TOO_LARGE else ErrorCode.coordinator_not_available

@@ -1,0 +1,55 @@
+"""EndTxn, versions 0 to 5: commits or aborts a transaction.
+
+Answered when the decision is on all in-sync replicas of `__transaction_state`: from then on nothing can undo it, and
+the markers follow by themselves. From version 5 on (transaction version 2) the answer tells the producer its next
+epoch. What each combination of state, epoch and wish means is in `coordinators/transactions/ending.py`; how older
+clients are kept from ending the wrong transaction, in `connections.py` beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer, for_version
+from sexton.coordinators.transactions.messages import EndRequest
+from sexton.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 26
+VERSIONS = (0, 5)
+
+NEW_CLIENTS_SINCE = 5
+FENCED_SINCE = 2
+
+_NOBODY = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}
+
+
+def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+    body = request.body
+    if request.version < NEW_CLIENTS_SINCE:
+        try:
+            broker.transactions.check_coordinated(
+                body.transactional_id, body.producer_id, body.producer_epoch, request.connection
+            )
+        except KafkaError as error:
+            return {"error_code": error.code}
+    return _end(broker, request)
+
+
+async def _end(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    is_new = request.version >= NEW_CLIENTS_SINCE
+    producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
+    client_version = NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION
+    try:
+        after = await broker.transactions.service.end(
+            EndRequest(body.transactional_id, producer, body.committed, client_version)
+        )
+    except KafkaError as error:
+        return {**_NOBODY, "error_code": for_version(error.code, request.version, FENCED_SINCE)}
+    return {"error_code": ErrorCode.none, "producer_id": after.producer_id, "producer_epoch": after.epoch}

@@ -1,0 +1,90 @@
+"""The part of Produce that is about transactions. No API of its own.
+
+A batch that would open a transaction in its partition waits until the transaction's coordinator says that it may
+(KIP-890): for producers of transaction version 2 (Produce version 12 on) the coordinator adds the partition, for older
+ones it must have been added. Batches of one producer for one partition wait for the same answer and are appended in the
+order in which they came; other partitions of the request do not wait with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION
+from sexton.broker.verifier import RETRIABLE, Question
+from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
+from sexton.log.producers import Verification
+from sexton.ports.disk import Buffer
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import HEADER_BYTES, TRANSACTIONAL
+from sexton.replication.replica import Replica
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+NEW_CLIENTS_SINCE = 12
+ABORTABLE_SINCE = 11
+
+_ATTRIBUTES_LOW_BYTE = 22
+_DELTA = struct.Struct(">i").unpack_from
+_PRODUCER = struct.Struct(">qhi").unpack_from
+_DELTA_POSITION = 23
+_PRODUCER_POSITION = 43
+
+
+def is_in_transaction(records: Buffer) -> bool:
+    return len(records) >= HEADER_BYTES and bool(records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL)
+
+
+class Held(NamedTuple):
+    """Until the coordinator has answered."""
+
+    producer: ProducerIdAndEpoch
+    answer: asyncio.Future[ErrorCode]
+    verification: Verification
+
+
+def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) -> Held | None:
+    """None if the batch may be appended at once: its transaction is open here, or it is a retry of what is here."""
+    producer_id, epoch, sequence = _PRODUCER(records, _PRODUCER_POSITION)
+    is_new = request.version >= NEW_CLIENTS_SINCE
+    if not is_new:
+        broker.transactions.check_produced(producer_id, epoch, request.connection)
+    producers = replica.log.producers
+    if producers.is_open(producer_id, epoch):
+        return None
+    (delta,) = _DELTA(records, _DELTA_POSITION)
+    if producers.duplicate_of(producer_id, epoch, sequence, delta + 1) is not None:
+        return None
+    transactional_id = request.body.transactional_id
+    if not transactional_id:
+        raise KafkaError(ErrorCode.invalid_txn_state, "a transactional batch without a transactional id")
+    producer = ProducerIdAndEpoch(producer_id, epoch)
+    version = NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION
+    question = Question(transactional_id, producer, version, adds=is_new)
+    verification = producers.begin_verification(producer_id, epoch)
+    place = TopicPartition(replica.topic, replica.partition)
+    return Held(producer, broker.transactions.verifier.ask(question, place), verification)
+
+
+def check_answer(replica: Replica, held: Held, version: int) -> None:
+    """Raises what to tell the client if the coordinator said no."""
+    code = held.answer.result()
+    if code is ErrorCode.none:
+        return
+    replica.log.producers.end_verification(held.producer.producer_id, held.verification)
+    raise KafkaError(told(code, version), f"the transaction's coordinator says {code.name.upper()}")
+
+
+def told(code: ErrorCode, version: int) -> ErrorCode:
+    """A coordinator's answer, in words that a client knows in the answer to Produce."""
+    if code in RETRIABLE:
+        return ErrorCode.not_enough_replicas  # all clients try again upon it
+    if code in (ErrorCode.producer_fenced, ErrorCode.unknown_producer_id):
+        return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.transaction_abortable and version < ABORTABLE_SINCE:
+        return ErrorCode.invalid_txn_state
+    return code

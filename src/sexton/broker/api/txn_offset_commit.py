@@ -1,0 +1,134 @@
+"""TxnOffsetCommit, versions 0 to 5: a group's offsets that count if, and from when, the transaction commits.
+
+Answered by the group's coordinator when they are on all in-sync replicas. Until the transaction ends, OffsetFetch with
+`require_stable` is told UNSTABLE_OFFSET_COMMIT. From version 3 on the producer says for which member of the group it
+commits (KIP-447), and ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID mean that the member is no longer
+what it was. From version 5 on (transaction version 2) the offsets become part of the transaction by this request;
+before, they must have been added by AddOffsetsToTxn, which is verified as for partitions (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
+from sexton.broker.topics import OFFSETS_TOPIC
+from sexton.broker.verifier import RETRIABLE, Question
+from sexton.coordinators.groups.messages import NO_GENERATION, CommittedOffset, OffsetCommitRequest
+from sexton.coordinators.shard import Owner
+from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 28
+VERSIONS = (0, 5)
+
+ABORTABLE_SINCE = 4
+NEW_CLIENTS_SINCE = 5
+
+
+def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+    body = request.body
+    try:
+        if request.version < NEW_CLIENTS_SINCE:
+            broker.transactions.check_offsets(body.producer_id, body.producer_epoch, request.connection)
+    except KafkaError as error:
+        return _answer(body, {}, error.code)
+    return _commit(broker, request)
+
+
+async def _commit(broker: Broker, request: Request) -> Answer:
+    body = request.body
+    known = [topic for topic in body.topics if broker.view.topic(topic.name) is not None]
+    unknown = {
+        (topic.name, one.partition_index): ErrorCode.unknown_topic_or_partition
+        for topic in body.topics
+        if broker.view.topic(topic.name) is None
+        for one in topic.partitions
+    }
+    if not known:
+        return _answer(body, unknown, ErrorCode.none)
+    try:
+        results = await _commit_known(broker, request, known)
+    except KafkaError as error:
+        return _answer(body, unknown, error.code)
+    codes = {(name, partition): code for name, partitions in results for partition, code in partitions}
+    return _answer(body, {**unknown, **codes}, ErrorCode.none)
+
+
+async def _commit_known(broker: Broker, request: Request, topics: list[Any]) -> Any:
+    body = request.body
+    if not body.group_id:
+        raise KafkaError(ErrorCode.invalid_group_id)
+    owner = Owner(body.producer_id, body.producer_epoch)
+    commit = OffsetCommitRequest(
+        body.group_id,
+        getattr(body, "member_id", ""),
+        getattr(body, "group_instance_id", None),
+        getattr(body, "generation_id", NO_GENERATION),
+        [(topic.name, [_committed(one) for one in topic.partitions]) for topic in topics],
+        request.version,
+    )
+    groups = broker.groups
+    verification = None
+    if not groups.is_in_transaction(body.group_id, owner):
+        verification = groups.begin_verification(body.group_id, owner)
+        code = await _verify(broker, request)
+        if code is not ErrorCode.none:
+            groups.end_verification(body.group_id, owner, verification)
+            raise KafkaError(code)
+    return await groups.commit_in_transaction(commit, owner, verification)
+
+
+async def _verify(broker: Broker, request: Request) -> ErrorCode:
+    body = request.body
+    is_new = request.version >= NEW_CLIENTS_SINCE
+    question = Question(
+        body.transactional_id,
+        ProducerIdAndEpoch(body.producer_id, body.producer_epoch),
+        NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION,
+        adds=is_new,
+    )
+    place = TopicPartition(OFFSETS_TOPIC, broker.groups.partition_of(body.group_id))
+    return _told(await broker.transactions.verifier.ask(question, place), request.version)
+
+
+def _told(code: ErrorCode, version: int) -> ErrorCode:
+    """A coordinator's answer, in words that a client knows in the answer to this request."""
+    if code in RETRIABLE:
+        return ErrorCode.coordinator_not_available
+    if code is ErrorCode.unknown_producer_id and version >= ABORTABLE_SINCE:  # its transaction timed out
+        return ErrorCode.transaction_abortable
+    if code in (ErrorCode.producer_fenced, ErrorCode.unknown_producer_id):
+        return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.transaction_abortable and version < ABORTABLE_SINCE:
+        return ErrorCode.invalid_txn_state
+    return code
+
+
+def _committed(one: Any) -> CommittedOffset:
+    return CommittedOffset(
+        one.partition_index, one.committed_offset, getattr(one, "committed_leader_epoch", -1), one.committed_metadata
+    )
+
+
+def _answer(body: Any, codes: dict[tuple[str, int], ErrorCode], otherwise: ErrorCode) -> Answer:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": one.partition_index,
+                        "error_code": codes.get((topic.name, one.partition_index), otherwise),
+                    }
+                    for one in topic.partitions
+                ],
+            }
+            for topic in body.topics
+        ]
+    }

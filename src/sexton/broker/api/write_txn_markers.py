@@ -1,0 +1,68 @@
+"""WriteTxnMarkers, versions 1 and 2: the end of transactions, from their coordinator to the leaders of the partitions.
+Operators use it too, through Kafka's tools, to end a transaction that hangs (KIP-664).
+
+A partition answers when its marker is on all in-sync replicas. From version 2 on a marker says that it raises the
+producer's epoch (transaction version 2): then one that comes twice is written once, and one that comes so late that the
+next transaction has begun is refused with INVALID_PRODUCER_EPOCH. For older ones that is judged by the connection
+(`coordinators/transactions/connections.py`). A marker of a former coordinator: TRANSACTION_COORDINATOR_FENCED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
+from sexton.broker.markers import write_marker
+from sexton.broker.peers import CLIENT_ID
+from sexton.coordinators.shard import EndMarker, Owner
+from sexton.coordinators.transactions.transaction import TopicPartition
+from sexton.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 27
+VERSIONS = (1, 2)
+
+
+async def handle(broker: Broker, request: Request) -> Answer:
+    places = [
+        (marker, TopicPartition(topic.name, partition))
+        for marker in request.body.markers
+        for topic in marker.topics
+        for partition in topic.partition_indexes
+    ]
+    codes = iter(await asyncio.gather(*(_write(broker, request, marker, place) for marker, place in places)))
+    return {
+        "markers": [
+            {
+                "producer_id": marker.producer_id,
+                "topics": [
+                    {
+                        "name": topic.name,
+                        "partitions": [
+                            {"partition_index": partition, "error_code": next(codes)}
+                            for partition in topic.partition_indexes
+                        ],
+                    }
+                    for topic in marker.topics
+                ],
+            }
+            for marker in request.body.markers
+        ]
+    }
+
+
+async def _write(broker: Broker, request: Request, asked: Any, place: TopicPartition) -> ErrorCode:
+    version = getattr(asked, "transaction_version", OLD_CLIENT_VERSION)
+    owner = Owner(asked.producer_id, asked.producer_epoch)
+    is_from_broker = (request.client_id or "").startswith(CLIENT_ID)
+    if version < NEW_CLIENT_VERSION and is_from_broker:
+        connection = request.connection
+        if broker.transactions.is_late_marker(place, *owner, asked.coordinator_epoch, connection):
+            return ErrorCode.not_leader_or_follower  # whoever is alive sends it again, over a new connection
+    return await write_marker(
+        broker, EndMarker(owner, asked.transaction_result, asked.coordinator_epoch, version), place
+    )

@@ -1,0 +1,41 @@
+"""A marker as a batch, and into a partition that this broker leads."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.transactions.transaction import EPOCH_BUMP_VERSION
+from sexton.records.batch import (
+    CONTROL,
+    TRANSACTIONAL,
+    ControlType,
+    Record,
+    encode,
+    make_batch,
+    marker_key,
+    marker_value,
+)
+from sexton.replication.replica import Replica
+
+
+def marker_batch(marker: EndMarker, now_ms: int) -> bytes:
+    kind = ControlType.COMMIT if marker.is_commit else ControlType.ABORT
+    record = Record(0, now_ms, marker_key(kind), marker_value(marker.coordinator_epoch))
+    return encode(
+        make_batch(
+            [record],
+            attributes=TRANSACTIONAL | CONTROL,
+            producer_id=marker.owner.producer_id,
+            producer_epoch=marker.owner.epoch,
+        )
+    )
+
+
+def append_marker(replica: Replica, marker: EndMarker, now_ms: int) -> asyncio.Future[None] | None:
+    """Resolves when it is committed; None: it is."""
+    replica.check_serving_as_leader()
+    producers = replica.log.producers
+    if marker.transaction_version >= EPOCH_BUMP_VERSION and producers.is_marked(*marker.owner):
+        return replica.committed(replica.log.end_offset)  # written before, but perhaps not committed
+    return replica.append(marker_batch(marker, now_ms), -1, now_ms, from_client=False)[1]

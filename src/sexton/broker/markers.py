@@ -1,0 +1,231 @@
+"""Markers: the end of a transaction, written into every partition that was part of it.
+
+`write_marker` writes one into a partition that this broker leads. `MarkerSender` sees to it that all of them are
+written: it sends each to the leader of its partition, again and again, to whoever leads by then, until the leader says
+that it is committed or the partition is gone. Markers that wait for the same broker travel together.
+
+What a leader may answer, and what follows: success, the marker is written. INVALID_PRODUCER_EPOCH, the partition has
+seen a newer epoch of the producer, so this transaction was ended there by other means (an operator's abort); it counts
+as written. Anything else, TRANSACTION_COORDINATOR_FENCED included: try again, until this broker learns that it is no
+longer the coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sexton.broker.admin import is_serving
+from sexton.broker.marker_batches import append_marker
+from sexton.broker.topics import OFFSETS_TOPIC
+from sexton.coordinators.shard import EndMarker, Owner
+from sexton.coordinators.transactions.service import DueMarkers, TransactionService
+from sexton.coordinators.transactions.transaction import TopicPartition
+from sexton.errors import SextonError
+from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.peers import Peers
+
+logger = logging.getLogger(__name__)
+
+WRITE_TXN_MARKERS = 27
+VERSION = 2
+
+COMMIT_WAIT_S = 2.0
+"""How long an answer waits for a marker's replicas. The others of the same request wait with it."""
+
+RETRY_S = 0.1
+ITEMS_PER_REQUEST_MAX = 1_000
+REQUESTS_IN_FLIGHT_MAX = 4
+"""To one broker: a partition that is slow to commit must not hold up the others for long."""
+
+
+async def write_marker(broker: Broker, marker: EndMarker, place: TopicPartition) -> ErrorCode:
+    """As the leader of the partition. The answer to whoever sent it."""
+    try:
+        async with asyncio.timeout(COMMIT_WAIT_S):
+            if place.topic == OFFSETS_TOPIC:
+                await broker.groups.end_transaction(place.partition, marker)
+            else:
+                committed = append_marker(broker.replicas.leader(*place), marker, broker.clock.now_ms())
+                if committed is not None:
+                    await committed
+    except KafkaError as error:
+        return error.code
+    except TimeoutError:
+        return ErrorCode.request_timed_out
+    except OSError as error:
+        logger.error("%s-%d: cannot write a marker: %s. Check the disk", *place, error)
+        return ErrorCode.kafka_storage_error
+    return ErrorCode.none
+
+
+class _Item(NamedTuple):
+    due: DueMarkers
+    place: TopicPartition
+
+    @property
+    def marker(self) -> EndMarker:
+        markers = self.due.markers
+        owner = Owner(*markers.producer)
+        return EndMarker(owner, markers.is_commit, self.due.coordinator_epoch, markers.client_version)
+
+
+class MarkerSender:
+    def __init__(self, broker: Broker, peers: Peers) -> None:
+        self._broker = broker
+        self._peers = peers
+        self._waiting: dict[int, dict[_Item, None]] = {}
+        """By the broker that leads."""
+        self._in_flight: dict[int, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retries: dict[_Item, asyncio.TimerHandle] = {}
+        self._is_closed = False
+
+    @property
+    def _service(self) -> TransactionService:
+        return self._broker.transactions.service
+
+    def send(self, due: DueMarkers) -> None:
+        for place in due.markers.partitions:
+            self._route(_Item(due, place))
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for timer in self._retries.values():
+            timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _route(self, item: _Item) -> None:
+        if self._is_closed or self._service.epoch_of(item.due.coordinator_partition) != item.due.coordinator_epoch:
+            return  # whoever coordinates now sends them all again
+        row = self._broker.view.partition(*item.place)
+        if row is None:
+            self._spawn(self._confirm_gone(item))
+            return
+        if row.leader != self._broker.config.node_id and not is_serving(self._broker.view.broker(row.leader)):
+            self._retry(item)
+            return
+        self._waiting.setdefault(row.leader, {})[item] = None
+        if self._in_flight.get(row.leader, 0) < REQUESTS_IN_FLIGHT_MAX:
+            self._in_flight[row.leader] = self._in_flight.get(row.leader, 0) + 1
+            self._spawn(self._deliver(row.leader))
+
+    async def _confirm_gone(self, item: _Item) -> None:
+        """Our view may be behind: the partition counts as gone only if the metastore does not have it either."""
+        try:
+            await self._broker.catch_up()
+        except MetastoreUnavailableError:
+            self._retry(item)
+            return
+        if self._broker.view.partition(*item.place) is None:
+            logger.info("%s-%d is gone: %s needs no marker there", *item.place, item.due.markers.transactional_id)
+            self._service.marker_written(item.due, item.place)
+        else:
+            self._route(item)
+
+    async def _deliver(self, leader: int) -> None:
+        """Takes what waits for that broker, over and over, until nothing does."""
+        try:
+            await asyncio.sleep(0)  # what is decided in this turn of the loop travels together
+            while self._waiting.get(leader):
+                items = self._take(leader)
+                if leader == self._broker.config.node_id:
+                    codes = await asyncio.gather(*(write_marker(self._broker, i.marker, i.place) for i in items))
+                else:
+                    codes = await self._ask(leader, items)
+                for item, code in zip(items, codes, strict=True):
+                    self._answered(item, code, leader)
+        finally:
+            self._in_flight[leader] -= 1
+
+    def _take(self, leader: int) -> list[_Item]:
+        waiting = self._waiting[leader]
+        items = [item for item, _ in zip(waiting, range(ITEMS_PER_REQUEST_MAX), strict=False)]
+        for item in items:
+            del waiting[item]
+        return items
+
+    async def _ask(self, leader: int, items: list[_Item]) -> list[ErrorCode]:
+        row = self._broker.view.broker(leader)
+        if row is None:
+            return [ErrorCode.not_leader_or_follower] * len(items)
+        try:
+            answer = await self._peers.call(row, WRITE_TXN_MARKERS, VERSION, {"markers": _bodies(items)})
+        except SextonError as error:
+            logger.info("broker %d does not take markers: %s", leader, error)
+            return [ErrorCode.network_exception] * len(items)
+        codes = {
+            (result.producer_id, topic.name, partition.partition_index): partition.error_code
+            for result in answer.markers
+            for topic in result.topics
+            for partition in topic.partitions
+        }
+        return [
+            codes.get((item.due.markers.producer.producer_id, *item.place), ErrorCode.unknown_server_error)
+            for item in items
+        ]
+
+    def _answered(self, item: _Item, code: ErrorCode, leader: int) -> None:
+        if code is ErrorCode.none:
+            self._service.marker_written(item.due, item.place)
+            return
+        if code is ErrorCode.invalid_producer_epoch:
+            logger.warning(
+                "%s-%d has a newer epoch of producer %d: the transaction of %s was ended there by other means",
+                *item.place,
+                item.due.markers.producer.producer_id,
+                item.due.markers.transactional_id,
+            )
+            self._service.marker_written(item.due, item.place)
+            return
+        if code is ErrorCode.not_leader_or_follower:
+            self._peers.drop(leader)  # it may mean that our connection is older than its leadership
+        self._retry(item)
+
+    def _retry(self, item: _Item) -> None:
+        if self._is_closed or item in self._retries:
+            return
+
+        def again() -> None:
+            del self._retries[item]
+            self._route(item)
+
+        self._retries[item] = asyncio.get_running_loop().call_later(RETRY_S, again)
+
+    def _spawn(self, coroutine: Any) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        with suppress(asyncio.CancelledError):
+            error = task.exception()
+            if error is not None:
+                logger.error("sending markers failed in a way that nobody expected", exc_info=error)
+
+
+def _bodies(items: Iterable[_Item]) -> list[dict[str, Any]]:
+    topics: dict[EndMarker, dict[str, list[int]]] = {}
+    for item in items:
+        topics.setdefault(item.marker, {}).setdefault(item.place.topic, []).append(item.place.partition)
+    return [
+        {
+            "producer_id": marker.owner.producer_id,
+            "producer_epoch": marker.owner.epoch,
+            "transaction_result": marker.is_commit,
+            "coordinator_epoch": marker.coordinator_epoch,
+            "transaction_version": marker.transaction_version,
+            "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in by_name.items()],
+        }
+        for marker, by_name in topics.items()
+    ]

@@ -1,0 +1,66 @@
+"""Connections to the other brokers, for what brokers ask each other on behalf of transactions.
+
+One to each broker at a time, made when it is first needed. Order is kept on it; when an answer fails to come, it is
+closed, and whatever is asked next goes over a new one. That is what the receivers' rule about late requests builds on
+(`coordinators/transactions/connections.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sexton.client.connection import Rpc
+from sexton.client.errors import NotConnectedError
+from sexton.ports.metastore import BrokerRow
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+
+CLIENT_ID = "sexton-broker"
+CONNECT_TIMEOUT_MS = 3_000
+CALL_TIMEOUT_MS = 4_000
+"""A transaction waits for the answer. A broker that stands still longer than this is about to lose its leaderships, and
+then others have to be asked."""
+
+
+class Peers:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._connections: dict[int, Rpc] = {}
+        self._connecting: dict[int, asyncio.Lock] = {}
+        self._is_closed = False
+
+    async def call(self, row: BrokerRow, api_key: int, version: int, body: Mapping[str, Any]) -> Any:
+        """Raises NotConnectedError (never sent) or ConnectionLostError, BadAnswerError (nobody knows)."""
+        rpc = await self._connection(row)
+        return await rpc.call(api_key, version, body, timeout_ms=CALL_TIMEOUT_MS)
+
+    def drop(self, broker_id: int) -> None:
+        """The next call uses a new connection."""
+        rpc = self._connections.pop(broker_id, None)
+        if rpc is not None:
+            rpc.close()
+
+    def close(self) -> None:
+        self._is_closed = True
+        for broker_id in list(self._connections):
+            self.drop(broker_id)
+
+    async def _connection(self, row: BrokerRow) -> Rpc:
+        async with self._connecting.setdefault(row.broker_id, asyncio.Lock()):
+            rpc = self._connections.get(row.broker_id)
+            if rpc is not None and not rpc.is_closed:
+                return rpc
+            if self._is_closed:
+                raise NotConnectedError("this broker is stopping", f"{row.host}:{row.port}")
+            rpc = await Rpc.connect(
+                self._broker.network,
+                row.host,
+                row.port,
+                client_id=f"{CLIENT_ID}-{self._broker.config.node_id}",
+                connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            )
+            self._connections[row.broker_id] = rpc
+            return rpc

@@ -1,0 +1,127 @@
+"""Transactions on one broker: its coordinator, the markers that it owes to others, the questions that it asks others,
+and who may speak for a producer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.coordinator_log import CoordinatorLog
+from sexton.broker.markers import MarkerSender
+from sexton.broker.peers import Peers
+from sexton.broker.request import DropConnectionError
+from sexton.broker.verifier import Verifier
+from sexton.coordinators.transactions.connections import Admission, Bindings
+from sexton.coordinators.transactions.records import TOPIC
+from sexton.coordinators.transactions.service import TransactionService
+from sexton.coordinators.transactions.settings import TransactionSettings
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.connection import ClientConnection
+    from sexton.replication.replica import Replica
+
+TRANSACTION_TOPIC = TOPIC
+RECONNECT = "older than this broker's role in the transaction. Open it again"
+
+
+class Transactions:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.peers = Peers(broker)
+        self.markers = MarkerSender(broker, self.peers)
+        self.verifier = Verifier(broker, self.peers)
+        self.service = TransactionService(
+            broker.clock,
+            TransactionSettings.of(broker.config),
+            self.partitions_count,
+            broker.dispatch.producer_ids.next,
+            self.markers.send,
+            broker.lease_is_valid,
+        )
+        self._coordinated: dict[int, Bindings] = {}
+        """By partition of the coordinator's topic."""
+        self._produced = Bindings()
+        self._offsets = Bindings()
+        self._marked = Bindings()
+        self._led_since: dict[tuple[str, int], int] = {}
+
+    def partitions_count(self) -> int:
+        topic = self._broker.view.topic(TOPIC)
+        return 0 if topic is None else len(self._broker.view.partitions_of(topic.topic_id))
+
+    def reconfigure(self) -> None:
+        self.service.reconfigure(TransactionSettings.of(self._broker.config))
+
+    async def close(self) -> None:
+        await self.service.close()
+        await self.markers.close()
+        await self.verifier.close()
+        self.peers.close()
+
+    def role_changed(self, replica: Replica) -> None:
+        newest = self._broker.dispatch.accepted_count
+        key = replica.topic, replica.partition
+        if replica.is_leader:
+            self._led_since[key] = newest
+        else:
+            self._led_since.pop(key, None)
+        if replica.topic != TOPIC:
+            return
+        if replica.is_leader:
+            self._coordinated[replica.partition] = Bindings(older_are_unproven_than=newest)
+            self.service.load(replica.partition, replica.leader_epoch, CoordinatorLog(replica))
+        else:
+            self._coordinated.pop(replica.partition, None)
+            self.service.unload(replica.partition)
+
+    # Clients before transaction version 2 (coordinators/transactions/connections.py says why)
+
+    def initialised(self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection) -> None:
+        bindings = self._coordinated.get(self.service.partition_of(transactional_id))
+        if bindings is not None:
+            self._tidy(bindings)
+            bindings.bind(producer_id, epoch, connection.number)
+
+    def check_coordinated(
+        self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection
+    ) -> None:
+        """For AddPartitionsToTxn, AddOffsetsToTxn and EndTxn."""
+        bindings = self._coordinated.get(self.service.partition_of(transactional_id))
+        if bindings is None:
+            return  # not the coordinator
+        self._tidy(bindings)
+        admission = bindings.admit(producer_id, epoch, connection.number)
+        if admission is Admission.UNPROVEN:
+            raise DropConnectionError(RECONNECT)
+        if admission is Admission.OLDER:
+            raise KafkaError(ErrorCode.unknown_producer_id, "the producer has used a newer connection since")
+
+    def check_produced(self, producer_id: int, epoch: int, connection: ClientConnection) -> None:
+        self._check(self._produced, producer_id, epoch, connection)
+
+    def check_offsets(self, producer_id: int, epoch: int, connection: ClientConnection) -> None:
+        self._check(self._offsets, producer_id, epoch, connection)
+
+    def is_late_marker(
+        self, place: tuple[str, int], producer_id: int, epoch: int, coordinator_epoch: int, connection: ClientConnection
+    ) -> bool:
+        """Of another broker: it sends over one connection at a time, and a new one after each failure."""
+        self._tidy(self._marked)
+        generation = coordinator_epoch, epoch
+        if connection.number <= self._led_since.get(place, 0):
+            return True
+        return self._marked.admit(producer_id, generation, connection.number) is not Admission.ADMITTED
+
+    def _check(self, bindings: Bindings, producer_id: int, epoch: int, connection: ClientConnection) -> None:
+        self._tidy(bindings)
+        if bindings.admit(producer_id, epoch, connection.number) is not Admission.ADMITTED:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch, f"producer {producer_id} has used a newer connection since"
+            )
+
+    def _tidy(self, bindings: Bindings) -> None:
+        if bindings.is_due_for_purge:
+            oldest = next(iter(self._broker.dispatch.connections), None)
+            bindings.purge(0 if oldest is None else oldest.number)

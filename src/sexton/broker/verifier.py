@@ -1,0 +1,192 @@
+"""Asks coordinators about partitions that a transactional producer is about to write to (KIP-890).
+
+For producers of transaction version 2 the question is "add it, please" (they do not ask themselves any more); for older
+ones "is it in the transaction?". Questions about one partition by one producer that come while one is under way share
+its answer, and whoever waits is answered in the order of asking. Questions of one moment to one coordinator travel
+together.
+
+The answer is an error code of the coordinator; `NETWORK_EXCEPTION` if it could not be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sexton.broker.admin import is_serving
+from sexton.coordinators.transactions.messages import AddRequest
+from sexton.coordinators.transactions.records import TOPIC
+from sexton.coordinators.transactions.transaction import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
+from sexton.errors import SextonError
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.peers import Peers
+
+logger = logging.getLogger(__name__)
+
+ADD_PARTITIONS_TO_TXN = 24
+NEW_CLIENTS_VERSION = 5
+OLD_CLIENTS_VERSION = 4
+"""It says by its own version for whom it asks."""
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.concurrent_transactions,
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
+"""The client should ask again."""
+
+
+class Question(NamedTuple):
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    client_version: int
+    adds: bool
+
+
+Answers = Mapping[TopicPartition, ErrorCode]
+
+
+class Verifier:
+    def __init__(self, broker: Broker, peers: Peers) -> None:
+        self._broker = broker
+        self._peers = peers
+        self._under_way: dict[tuple[Question, TopicPartition], asyncio.Future[ErrorCode]] = {}
+        self._gathered: dict[Question, dict[TopicPartition, None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, question: Question, place: TopicPartition) -> asyncio.Future[ErrorCode]:
+        key = question, place
+        future = self._under_way.get(key)
+        if future is None:
+            loop = asyncio.get_running_loop()
+            future = self._under_way[key] = loop.create_future()
+            if not self._gathered:
+                loop.call_soon(self._send)
+            self._gathered.setdefault(question, {})[place] = None
+        return future
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for key in list(self._under_way):
+            self._answer(*key, ErrorCode.network_exception)
+
+    def _send(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        by_broker: dict[tuple[int, int], list[tuple[Question, list[TopicPartition]]]] = {}
+        for question, places in gathered.items():
+            leader = self._coordinator_of(question.transactional_id)
+            if leader is None:
+                self._answer_all(question, list(places), ErrorCode.coordinator_not_available)
+            elif leader == self._broker.config.node_id:
+                self._spawn(self._ask_here(question, list(places)))
+            else:
+                is_new = question.client_version >= EPOCH_BUMP_VERSION
+                version = NEW_CLIENTS_VERSION if is_new else OLD_CLIENTS_VERSION
+                by_broker.setdefault((leader, version), []).append((question, list(places)))
+        for (leader, version), questions in by_broker.items():
+            self._spawn(self._ask_there(leader, version, questions))
+
+    def _coordinator_of(self, transactional_id: str) -> int | None:
+        broker = self._broker
+        try:
+            row = broker.view.partition(TOPIC, broker.transactions.service.partition_of(transactional_id))
+        except KafkaError:
+            return None
+        if row is None or not is_serving(broker.view.broker(row.leader)):
+            return None
+        return row.leader
+
+    async def _ask_here(self, question: Question, places: list[TopicPartition]) -> None:
+        answers = await answer(self._broker, question, places)
+        for place in places:
+            self._answer(question, place, answers[place])
+
+    async def _ask_there(
+        self, leader: int, version: int, questions: Sequence[tuple[Question, list[TopicPartition]]]
+    ) -> None:
+        try:
+            codes = await self._call(leader, version, questions)
+        except SextonError as error:
+            logger.info("broker %d cannot be asked about transactions: %s", leader, error)
+            codes = {}
+        for question, places in questions:
+            for place in places:
+                code = codes.get((question.transactional_id, place), ErrorCode.network_exception)
+                self._answer(question, place, code)
+
+    async def _call(
+        self, leader: int, version: int, questions: Sequence[tuple[Question, list[TopicPartition]]]
+    ) -> dict[tuple[str, TopicPartition], ErrorCode]:
+        row = self._broker.view.broker(leader)
+        assert row is not None
+        body = {"transactions": [_body(question, places) for question, places in questions]}
+        response = await self._peers.call(row, ADD_PARTITIONS_TO_TXN, version, body)
+        if response.error_code is not ErrorCode.none:
+            return {(q.transactional_id, place): response.error_code for q, places in questions for place in places}
+        return {
+            (result.transactional_id, TopicPartition(topic.name, one.partition_index)): one.partition_error_code
+            for result in response.results_by_transaction
+            for topic in result.topic_results
+            for one in topic.results_by_partition
+        }
+
+    def _answer_all(self, question: Question, places: list[TopicPartition], code: ErrorCode) -> None:
+        for place in places:
+            self._answer(question, place, code)
+
+    def _answer(self, question: Question, place: TopicPartition, code: ErrorCode) -> None:
+        future = self._under_way.pop((question, place), None)
+        if future is not None and not future.done():
+            future.set_result(code)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("verifying failed in a way that nobody expected", exc_info=error)
+
+
+async def answer(broker: Broker, question: Question, places: Sequence[TopicPartition]) -> Answers:
+    """What this broker, as the coordinator, says."""
+    request = AddRequest(question.transactional_id, question.producer, places, question.client_version)
+    try:
+        if not question.adds:
+            return await broker.transactions.service.verify(request)
+        missing = [place for place in places if broker.view.partition(*place) is None]
+        if missing:  # the whole request is refused, as in Kafka
+            return {
+                place: ErrorCode.unknown_topic_or_partition if place in missing else ErrorCode.operation_not_attempted
+                for place in places
+            }
+        await broker.transactions.service.add(request)
+    except KafkaError as error:
+        return dict.fromkeys(places, error.code)
+    return dict.fromkeys(places, ErrorCode.none)
+
+
+def _body(question: Question, places: Sequence[TopicPartition]) -> dict[str, Any]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in places:
+        topics.setdefault(topic, []).append(partition)
+    return {
+        "transactional_id": question.transactional_id,
+        "producer_id": question.producer.producer_id,
+        "producer_epoch": question.producer.epoch,
+        "verify_only": not question.adds,
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+    }
