@@ -56,6 +56,10 @@ class LeaderWatermarks:
         self._last_known[broker_id] = report.compacted if known is None else known.join(report.compacted)
         return True
 
+    def last_known(self, broker_id: int) -> Pair | None:
+        """None if it was never heard of, as the replica that it is now."""
+        return self._last_known.get(broker_id)
+
     def computed(self) -> Pair:
         """The smallest progress of all replicas, and never less than what holds already. What comes out must be durable
         here (`own.told`) before it is sent or acted on."""
@@ -82,5 +86,5 @@ class LeaderWatermarks:
         forgotten: it must be wiped."""
         if report.generation != self.own.generation:
             return False
-        removable = self.own.removable
+        removable = self.own.removable.join(Pair(self.own.fence_below, self.own.fence_below))
         return end_offset >= removable.highest or report.compacted.covers(removable)

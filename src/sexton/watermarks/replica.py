@@ -16,6 +16,10 @@ and settles, so keys and transactions are one pair of values; they keep two name
 | the log start moves                   | compacted rises to it: nothing is left below that could be uncompacted    |
 | a compaction is planned               | the high watermark it is planned at is kept                               |
 | an unclean election is forced         | a new generation: everything is cut to the new leader's log end           |
+| it copies what was compacted at a HW  | that high watermark counts as planned: it joins the ISR only above it     |
+| it throws its log away and goes on    | as with an empty log                                                      |
+| it compacts without coordination      | only MCCO rises, and the fence with it                                    |
+| what it knew is lost                  | it knows nothing, and the fence is where its log ends                     |
 """
 
 from __future__ import annotations
@@ -57,7 +61,11 @@ class ReplicaWatermarks:
     compacted: Pair = NOTHING
     removable: Pair = NOTHING
     planned_high_watermark: int = 0
-    """The highest at which a compaction was planned: this replica's high watermark never starts below it again."""
+    """The highest at which a compaction was planned whose result is, or may be, in this log, made here or copied: this
+    replica's high watermark never starts below it again, and it joins the ISR only when it has reached it."""
+    fence_below: int = 0
+    """Below it something may be gone that MTRO and MXRO do not account for: removed without coordination, or by values
+    that were lost. For the fetch fence it counts like them; it allows nothing to be removed."""
 
     @staticmethod
     def of_empty_log(incarnation: uuid.UUID, generation: int, removable: Pair) -> ReplicaWatermarks:
@@ -71,11 +79,44 @@ class ReplicaWatermarks:
             raise ValueError(f"a compaction up to {bound} was committed on a log compacted up to {self.compacted}")
         return self._next(compacted=self.compacted.join(Pair(bound, bound)), removable=self.removable.join(carried))
 
-    def told(self, generation: int, removable: Pair) -> ReplicaWatermarks:
-        """From any leader, however late: within a generation every value that was ever computed stays true."""
+    def told(
+        self, generation: int, removable: Pair, fence_below: int = 0, planned_high_watermark: int = 0
+    ) -> ReplicaWatermarks:
+        """From any leader, however late: within a generation every value that was ever computed stays true. Durable
+        before the records that come with it are taken: they may lack what these values allowed to remove."""
         if generation != self.generation:
             return self
-        return self._next(removable=self.removable.join(removable))
+        return self._next(
+            removable=self.removable.join(removable),
+            fence_below=max(self.fence_below, fence_below),
+            planned_high_watermark=max(self.planned_high_watermark, planned_high_watermark),
+        )
+
+    def told_while_empty(
+        self, generation: int, removable: Pair, fence_below: int = 0, planned_high_watermark: int = 0
+    ) -> ReplicaWatermarks:
+        """The same for a log in which there is nothing: what it will copy has been compacted that far. An older
+        generation is ignored, a newer one is taken."""
+        if generation < self.generation:
+            return self
+        if generation > self.generation:
+            empty = ReplicaWatermarks.of_empty_log(self.incarnation, generation, removable)
+            return replace(empty, fence_below=fence_below, planned_high_watermark=planned_high_watermark)
+        told = self.told(generation, removable, fence_below, planned_high_watermark)
+        return told._next(compacted=told.compacted.join(told.removable))
+
+    def with_independent_compaction(self, bound: int) -> ReplicaWatermarks:
+        """Nobody was asked, and nothing was settled: what is gone is known to the fence alone."""
+        return self._next(
+            compacted=self.compacted.join(Pair(bound, 0)),
+            fence_below=max(self.fence_below, bound),
+        )
+
+    @staticmethod
+    def of_unknown_past(incarnation: uuid.UUID, log_end_offset: int) -> ReplicaWatermarks:
+        """A log with content whose values are missing or damaged. It has compacted nothing that it could vouch for, and
+        may have removed anything that it holds no more."""
+        return ReplicaWatermarks(incarnation, fence_below=log_end_offset)
 
     def with_log_start(self, offset: int) -> ReplicaWatermarks:
         return self._next(compacted=self.compacted.join(Pair(offset, offset)))
@@ -94,6 +135,7 @@ class ReplicaWatermarks:
             compacted=self.compacted.meet(end),
             removable=self.removable.meet(end),
             planned_high_watermark=min(self.planned_high_watermark, log_end_offset),
+            fence_below=min(self.fence_below, log_end_offset),
         )
 
     def _next(self, **changes: object) -> ReplicaWatermarks:
@@ -107,3 +149,4 @@ class ReplicaWatermarks:
         assert self.compacted.covers(before.compacted), f"rule 7: {before.compacted} -> {self.compacted}"
         assert self.removable.covers(before.removable), f"rule 7: {before.removable} -> {self.removable}"
         assert self.planned_high_watermark >= before.planned_high_watermark, "rule 7: the planned high watermark"
+        assert self.fence_below >= before.fence_below, "rule 7: the fence"
