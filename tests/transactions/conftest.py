@@ -17,7 +17,7 @@ from tests.sexton_cluster import SextonCluster
 from tests.transactions.clients import ClientProcess, client_named
 from tests.transactions.kit import Kit
 from tests.transactions.together import FIXTURE, Together, client_of
-from tests.transactions.under_test import UnderTest
+from tests.transactions.under_test import OLD_KAFKA, UnderTest
 
 BROKERS: Final = 3
 SETTINGS: Final[Settings] = {
@@ -74,6 +74,13 @@ def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
+def old_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnderTest]:
+    """Apache Kafka before transaction version 2: one broker, to show what a test shows there."""
+    with KafkaCluster(OLD_KAFKA, 1, tmp_path_factory.mktemp("old") / "kafka", heap="512m") as running:
+        yield UnderTest(running.bootstrap, f"kafka:{OLD_KAFKA}", running, replication=1)
+
+
+@pytest.fixture(scope="session")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Client], ClientProcess]]:
     """A client's process, started when it is first asked for, and again if a test has ended it."""
     directory = tmp_path_factory.mktemp("clients")
@@ -113,7 +120,9 @@ def together_(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Together]:
-    running = Together(cluster, processes, lambda: tmp_path_factory.mktemp("client"), request.session.items)
+    running = Together(
+        cluster, processes, lambda: tmp_path_factory.mktemp("client"), request.getfixturevalue, request.session.items
+    )
     yield running
     running.close()
 

@@ -20,6 +20,7 @@ from tests.transactions.under_test import UnderTest
 
 CLIENTS_AT_ONCE: Final = 4
 FIXTURE: Final = "together"
+OFFERED: Final = {"kit", "cluster", "directory"}
 
 
 def client_of(item: pytest.Function) -> Client:
@@ -28,21 +29,28 @@ def client_of(item: pytest.Function) -> Client:
     return client
 
 
+def wanted_of(item: pytest.Function) -> set[str]:
+    return set(inspect.signature(item.obj).parameters)
+
+
 class Together:
-    """Runs what the selected tests will ask for. A test may take `client`, `kit`, `cluster` and `directory`."""
+    """Runs what the selected tests will ask for. A test may take `client`, its other parameters, `kit`, `cluster`,
+    `directory`, and fixtures of the whole session. What it returns is printed when its turn comes."""
 
     def __init__(
         self,
         cluster: UnderTest,
         processes: Callable[[Client], ClientProcess],
         directory: Callable[[], Path],
+        session_fixture: Callable[[str], Any],
         items: list[pytest.Item],
     ) -> None:
         self.cluster = cluster
         self._processes = processes
         self._directory = directory
         self._is_closing = False
-        self._results: dict[str, Future[None]] = {}
+        self._results: dict[str, Future[str | None]] = {}
+        self._shared: dict[str, Any] = {}
         by_client: dict[Client, list[pytest.Function]] = {}
         for item in items:
             if isinstance(item, pytest.Function) and FIXTURE in item.fixturenames:
@@ -50,13 +58,17 @@ class Together:
                 if not cluster.is_out_of_reach(client):
                     by_client.setdefault(client, []).append(item)
                     self._results[item.nodeid] = Future()
+                    for name in wanted_of(item) - OFFERED - item.callspec.params.keys() - self._shared.keys():
+                        self._shared[name] = session_fixture(name)
         self._pool = ThreadPoolExecutor(CLIENTS_AT_ONCE)
         for client, wanted in by_client.items():
             self._pool.submit(self._run_all, client, wanted)
 
     def check(self, item: pytest.Function) -> None:
         """Waits for the test's end; raises what it raised."""
-        self._results[item.nodeid].result()
+        told = self._results[item.nodeid].result()
+        if told:
+            print(told)
 
     def close(self) -> None:
         self._is_closing = True
@@ -68,20 +80,21 @@ class Together:
             try:
                 if self._is_closing:
                     raise RuntimeError("the run was ended")
-                self._run(client, item)
-                result.set_result(None)
+                result.set_result(self._run(client, item))
             except BaseException as error:
                 result.set_exception(error)
 
-    def _run(self, client: Client, item: pytest.Function) -> None:
+    def _run(self, client: Client, item: pytest.Function) -> str | None:
         kit = Kit(self._processes(client), self.cluster.bootstrap)
         offered: dict[str, Any] = {
-            "client": client,
+            **self._shared,
+            **item.callspec.params,
             "kit": kit,
             "cluster": self.cluster,
             "directory": self._directory(),
         }
         try:
-            item.obj(**{name: offered[name] for name in inspect.signature(item.obj).parameters})
+            told: str | None = item.obj(**{name: offered[name] for name in wanted_of(item)})
+            return told
         finally:
             kit.close()

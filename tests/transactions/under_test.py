@@ -17,10 +17,12 @@ from tests.kafka import KafkaCluster
 from tests.kafka.cluster import Settings
 from tests.sexton_cluster import SextonCluster
 
-WAIT_S: Final = 30.0
+WAIT_S: Final = 60.0
 """For what takes a moment; only a broken broker lets anyone wait so long."""
 
 REPLICATION: Final = 3
+OLD_KAFKA: Final = "3.9.2"
+"""The last series without transaction version 2."""
 
 
 @dataclass

@@ -91,7 +91,10 @@ class Producer:
     def flush(self) -> list[int]:
         sent, self._sent = self._sent, []
         told(self._producer.flush)
-        return [int(told(each.get).offset()) for each in sent]
+        try:
+            return [int(told(each.get).offset()) for each in sent]
+        except Failure as failure:  # a record that was not delivered in time is not delivered by asking again
+            raise Failure(ABORT, failure.name, failure.message) if failure.todo == RETRY else failure from None
 
     def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer) -> None:
         make = kafka().clients.consumer.OffsetAndMetadata

@@ -86,6 +86,12 @@ class Producer:
 
     def flush(self) -> list[int]:
         sent, self._sent = self._sent, []
+        try:
+            return self._flush(sent)
+        except Failure as failure:  # a record that was not delivered in time is not delivered by asking again
+            raise Failure(ABORT, failure.name, failure.message) if failure.todo == RETRY else failure from None
+
+    def _flush(self, sent: list[Any]) -> list[int]:
         self._told(lambda: self._producer.flush(CALL_TIMEOUT_S))
         return [self._told(partial(each.get, CALL_TIMEOUT_S)).offset for each in sent]
 
