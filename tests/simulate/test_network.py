@@ -13,6 +13,7 @@ import pytest
 from sexton.ports.network import HIGH_BACKLOG_BYTES, Connection
 from sexton.simulate.loop import MS, NS, Process, new_loop
 from sexton.simulate.network import Fabric, Weather
+from tests.adapters.network_behaviour import SCENARIOS, Scenario
 
 
 class Peer:
@@ -81,6 +82,15 @@ def simulate(main: Callable[[World], Coroutine[Any, Any, Any]], seed: int = 1, w
         return world.loop.run_until_complete(main(world))
     finally:
         world.loop.close()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("seed", range(3))
+def test_it_behaves_as_every_network_does(scenario: Scenario, seed: int) -> None:
+    async def main(world: World) -> None:
+        await scenario(world.fabric.of(world.loop.world, "server"), "server")
+
+    simulate(main, seed, Weather(split_probability=0.2 * seed))
 
 
 @pytest.mark.parametrize("seed", range(10))

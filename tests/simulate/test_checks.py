@@ -1,0 +1,177 @@
+"""The judge: for each rule the smallest history that breaks it, and one that looks like it but proves nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sexton.records import batch as batches
+from sexton.records.batch import Record
+from sexton.simulate import final
+from sexton.simulate.checks import Ledger
+from sexton.simulate.copies import Copy, Entry
+from sexton.simulate.disk import VirtualDisk
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.final import _Log, _lost, _repeated
+from sexton.simulate.history import History, Outcome, Place, Write
+from sexton.simulate.loop import new_loop
+
+PLACE: Place = ("t", 0)
+
+
+def written(history: History, *values: bytes, base_offset: int = -1, **fields: object) -> Write:
+    write = Write("w", PLACE, -1, True, values, 0)
+    for name, value in {"outcome": Outcome.OK, "base_offset": base_offset, **fields}.items():
+        setattr(write, name, value)
+    return history.begin(write)
+
+
+def value(number: int) -> bytes:
+    return f"w:0:{number}:".encode()
+
+
+# What consumers see
+
+
+def test_an_offset_that_has_two_values_breaks_rule_2() -> None:
+    history = History()
+    written(history, value(1), value(2))
+    history.saw("r", PLACE, 0, value(1))
+    history.saw("another", PLACE, 0, value(1))
+    with pytest.raises(SimulationFailure, match="rule 2"):
+        history.saw("another", PLACE, 0, value(2))
+
+
+def test_a_value_that_nobody_wrote_breaks_rule_2() -> None:
+    with pytest.raises(SimulationFailure, match="rule 2"):
+        History().saw("r", PLACE, 0, b"noise")
+
+
+def test_a_record_whose_producer_was_told_that_it_failed_breaks_rule_9() -> None:
+    history = History()
+    written(history, value(1), outcome=Outcome.FAILED)
+    with pytest.raises(SimulationFailure, match="rule 9"):
+        history.saw("r", PLACE, 0, value(1))
+
+
+def test_a_record_of_unknown_outcome_may_be_read() -> None:
+    history = History()
+    written(history, value(1), outcome=Outcome.UNKNOWN)
+    history.saw("r", PLACE, 0, value(1))
+
+
+# What is left at the end
+
+
+def test_an_acknowledged_record_that_is_gone_breaks_rule_1() -> None:
+    history = History()
+    written(history, value(1), value(2), base_offset=0)
+    failure = _lost(PLACE, _Log(0, {0: value(1)}), history)
+    assert failure is not None
+    assert failure.rule == "rule 1"
+
+
+def test_an_acknowledged_record_below_the_log_start_may_be_gone() -> None:
+    history = History()
+    written(history, value(1), value(2), base_offset=0)
+    assert _lost(PLACE, _Log(1, {1: value(2)}), history) is None
+
+
+def test_an_acknowledged_record_of_acks_1_may_be_gone() -> None:
+    history = History()
+    written(history, value(1), base_offset=0, acks=1)
+    assert _lost(PLACE, _Log(0), history) is None
+
+
+def test_an_acknowledged_record_somewhere_else_breaks_rule_2() -> None:
+    history = History()
+    written(history, value(1), base_offset=5)
+    failure = _lost(PLACE, _Log(0, {6: value(1)}), history)
+    assert failure is not None
+    assert failure.rule == "rule 2"
+
+
+def test_a_record_that_is_there_twice_breaks_rule_2() -> None:
+    history = History()
+    written(history, value(1))
+    failure = _repeated(PLACE, _Log(0, {0: value(1), 1: value(1)}), history)
+    assert failure is not None
+    assert "twice" in failure.evidence
+
+
+def test_an_idempotent_producers_records_in_another_order_break_rule_2() -> None:
+    history = History()
+    written(history, value(1))
+    written(history, value(2))
+    assert _repeated(PLACE, _Log(0, {0: value(1), 7: value(2)}), history) is None
+    failure = _repeated(PLACE, _Log(0, {0: value(2), 7: value(1)}), history)
+    assert failure is not None
+    assert "order" in failure.evidence
+
+
+def test_a_group_lacks_only_what_it_could_have_been_given() -> None:
+    history = History(reads={PLACE: {0: value(1), 1: value(2)}})
+    assert final.undelivered(history, {PLACE: {1}}) != []
+    history.deleting_records(PLACE, 1)
+    assert final.undelivered(history, {PLACE: {1}}) == []
+
+
+# The ledger
+
+
+def test_a_batch_at_a_committed_offset_must_be_the_committed_one() -> None:
+    ledger = Ledger()
+    ledger.add(Entry(0, 4, 1, 77))
+    assert ledger.conflict(Entry(0, 4, 1, 77)) is None
+    assert ledger.conflict(Entry(5, 9, 2, 88)) is None
+    for other in (Entry(0, 4, 1, 78), Entry(0, 4, 2, 77), Entry(0, 3, 1, 77), Entry(2, 4, 1, 77)):
+        assert ledger.conflict(other) is not None
+
+
+# What files hold
+
+
+def record_batch(base_offset: int, count: int) -> bytes:
+    records = [Record(base_offset + index, 0, b"k", b"v") for index in range(count)]
+    return batches.encode(batches.make_batch(records, leader_epoch=3))
+
+
+def test_a_copy_is_read_batch_by_batch_up_to_what_is_torn() -> None:
+    loop = new_loop(random.Random(1))
+    volume = VirtualDisk(random.Random(1))
+    disk = volume.of(loop.world, loop)
+    disk.make_directory("/data/t-0")
+    file = disk.open("/data/t-0/00000000000000000000.log", create=True)
+    file.append([record_batch(0, 3), record_batch(3, 2)])
+    copy = Copy(volume, "/data/t-0")
+    copy.refresh()
+    assert [(entry.base_offset, entry.last_offset) for entry in copy.entries_from(0)] == [(0, 2), (3, 4)]
+    assert [entry.base_offset for entry in copy.entries_from(3)] == [3]
+    assert copy.end_offset == 5
+
+    file.append([record_batch(5, 1)[:-1]])
+    copy.refresh()
+    assert copy.end_offset == 5
+    assert copy.version == 0
+
+    file.truncate(0)
+    file.append([record_batch(0, 1)])
+    copy.refresh()
+    assert copy.end_offset == 1
+    assert copy.version == 1
+    loop.close()
+
+
+def test_a_batch_with_a_wrong_checksum_is_none() -> None:
+    loop = new_loop(random.Random(1))
+    volume = VirtualDisk(random.Random(1))
+    disk = volume.of(loop.world, loop)
+    disk.make_directory("/data/t-0")
+    damaged = bytearray(record_batch(0, 1))
+    damaged[-1] ^= 1
+    disk.open("/data/t-0/00000000000000000000.log", create=True).append([damaged])
+    copy = Copy(volume, "/data/t-0")
+    copy.refresh()
+    assert list(copy.entries_from(0)) == []
+    loop.close()

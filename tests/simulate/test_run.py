@@ -1,0 +1,100 @@
+"""Whole runs: the same seed is the same run, clean seeds are clean, and every rule that is broken is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from sexton.cli.main import app
+from sexton.simulate.broken import BREAKS
+from sexton.simulate.run import Options, Result, Workers, workers
+from sexton.simulate.shrink import shrink
+
+SEEDS_COUNT = 12
+"""Of each `make test`. More of them, by hand: `sexton simulate --seeds 1000`."""
+
+MINUTES = 0.5
+SEEDS_TO_FIND_A_BREAK = 200
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Workers]:
+    with workers(2) as made:
+        yield made
+
+
+def first_failure(pool: Workers, options: Options) -> Result | None:
+    for start in range(0, SEEDS_TO_FIND_A_BREAK, 10):
+        for result in pool.run_all(range(start, start + 10), options):
+            if not result.is_clean:
+                return result
+    return None
+
+
+def test_the_same_seed_gives_the_same_trace_in_every_process(pool: Workers) -> None:
+    options = Options(minutes=0.3)
+    here = pool.submit(5, options).result()
+    with workers(1) as fresh:
+        there = fresh.submit(5, options).result()
+        again = fresh.submit(5, options).result()
+    other = pool.submit(6, options).result()
+    assert here.digest == there.digest == again.digest
+    assert here.counts == there.counts
+    assert other.digest != here.digest
+
+
+def test_seeds_are_clean(pool: Workers) -> None:
+    results = list(pool.run_all(range(SEEDS_COUNT), Options(minutes=MINUTES)))
+    failed = [
+        f"seed {result.seed}: {result.rule}: {result.evidence}\n{result.cause}" for result in results if result.rule
+    ]
+    assert not failed
+    hours = sum(result.virtual_s for result in results) / 3600
+    print(f"\n{len(results)} seeds, {hours:.2f} simulated hours")
+    assert sum(result.counts["faults"] for result in results) > SEEDS_COUNT
+    assert all(result.counts["acknowledged"] and result.counts["reads"] for result in results)
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_rule_that_is_broken_on_purpose_is_found(pool: Workers, name: str) -> None:
+    found = first_failure(pool, Options(minutes=MINUTES, broken=name))
+    assert found is not None, f"rule {name} was broken in {SEEDS_TO_FIND_A_BREAK} seeds, and nobody noticed"
+    assert found.evidence
+    assert found.tail
+    expected = {"1": "rule 1", "1-flush": "rule 1", "9": "rule 9"}.get(name)
+    assert expected is None or found.rule == expected
+
+
+def test_a_failing_run_is_cut_down_to_what_it_needs(pool: Workers) -> None:
+    options = Options(minutes=0.2, broken="1")
+    failed = first_failure(pool, options)
+    assert failed is not None
+    progress: list[tuple[int, int]] = []
+    shrunk, result = shrink(failed, options, pool, lambda items, runs: progress.append((items, runs)))
+    assert result.rule == failed.rule
+    assert len(shrunk.left_out) > len(options.left_out)
+    assert progress[-1][0] <= 3, "a leader that commits alone needs a writer, and little else"
+    repeated = pool.submit(failed.seed, shrunk).result()
+    assert (repeated.rule, repeated.evidence) == (result.rule, result.evidence)
+
+
+def test_the_command_prints_what_was_covered() -> None:
+    done = CliRunner().invoke(app, ["simulate", "--seed", "3", "--minutes", "0.1"])
+    assert done.exit_code == 0, done.output
+    assert "simulated hours" in done.output
+    assert "trace hash" in done.output
+
+
+def test_a_failure_prints_the_rule_the_trace_and_how_to_repeat_it() -> None:
+    done = CliRunner().invoke(app, ["simulate", "--seeds", "20", "--minutes", "0.2", "--break", "1"])
+    assert done.exception is not None
+    assert "breaks rule 1" in done.output
+    assert "repeat it with: sexton simulate --seed" in done.output
+    assert "--break 1" in done.output
+
+
+def test_a_rule_that_cannot_be_broken_is_refused() -> None:
+    done = CliRunner().invoke(app, ["simulate", "--break", "13"])
+    assert done.exit_code == 2
