@@ -4,6 +4,8 @@ and who may speak for a producer.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sexton.broker.coordinator_log import CoordinatorLog
@@ -15,6 +17,7 @@ from sexton.coordinators.transactions.connections import Admission, Bindings
 from sexton.coordinators.transactions.records import TOPIC
 from sexton.coordinators.transactions.service import TransactionService
 from sexton.coordinators.transactions.settings import TransactionSettings
+from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from sexton.replication.replica import Replica
 
 TRANSACTION_TOPIC = TOPIC
+READY_WAIT_MS = 3_000
+READY_POLL_S = 0.02
 RECONNECT = "older than this broker's role in the transaction. Open it again"
 
 
@@ -76,6 +81,25 @@ class Transactions:
             self._coordinated.pop(replica.partition, None)
             self.service.unload(replica.partition)
 
+    async def until_ready(self, transactional_id: str) -> None:
+        """Waits a moment for a role that this broker is about to take: whoever asks was told by another, who may have
+        seen a new topic or a new leader sooner, and librdkafka's init_transactions() fails at the first refusal."""
+        if self.service.is_ready(transactional_id):
+            return
+        with suppress(MetastoreUnavailableError):
+            await self._broker.catch_up()
+        deadline_ms = self._broker.clock.monotonic_ms() + READY_WAIT_MS
+        while not self.service.is_ready(transactional_id) and self._is_leader_for(transactional_id):
+            if self._broker.clock.monotonic_ms() > deadline_ms:
+                return
+            await asyncio.sleep(READY_POLL_S)
+
+    def _is_leader_for(self, transactional_id: str) -> bool:
+        if self.partitions_count() == 0:
+            return False
+        row = self._broker.view.partition(TOPIC, self.service.partition_of(transactional_id))
+        return row is not None and row.leader == self._broker.config.node_id
+
     # Clients before transaction version 2 (coordinators/transactions/connections.py says why)
 
     def initialised(self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection) -> None:
@@ -117,9 +141,7 @@ class Transactions:
     def _check(self, bindings: Bindings, producer_id: int, epoch: int, connection: ClientConnection) -> None:
         self._tidy(bindings)
         if bindings.admit(producer_id, epoch, connection.number) is not Admission.ADMITTED:
-            raise KafkaError(
-                ErrorCode.invalid_producer_epoch, f"producer {producer_id} has used a newer connection since"
-            )
+            raise KafkaError(ErrorCode.invalid_txn_state, f"producer {producer_id} has used a newer connection since")
 
     def _tidy(self, bindings: Bindings) -> None:
         if bindings.is_due_for_purge:

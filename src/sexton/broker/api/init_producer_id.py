@@ -35,7 +35,9 @@ async def handle(broker: Broker, request: Request) -> Answer:
     try:
         if request.body.transactional_id is None:
             return {"producer_id": await request.connection.dispatch.producer_ids.next(), "producer_epoch": 0}
-        producer = await broker.transactions.service.init(_asked(request))
+        asked = _asked(request)
+        await broker.transactions.until_ready(asked.transactional_id)
+        producer = await broker.transactions.service.init(asked)
     except KafkaError as error:
         return {**_FAILED, "error_code": for_version(error.code, request.version, FENCED_SINCE)}
     broker.transactions.initialised(request.body.transactional_id, *producer, request.connection)

@@ -4,6 +4,12 @@ A batch that would open a transaction in its partition waits until the transacti
 (KIP-890): for producers of transaction version 2 (Produce version 12 on) the coordinator adds the partition, for older
 ones it must have been added. Batches of one producer for one partition wait for the same answer and are appended in the
 order in which they came; other partitions of the request do not wait with them.
+
+What a client is told. A zombie: INVALID_PRODUCER_EPOCH, as by Kafka. Whoever may abort and go on (the partition is not
+part of the transaction, the transaction timed out, or the client has used a newer connection): TRANSACTION_ABORTABLE,
+and INVALID_TXN_STATE before version 11. Both make Java's client abort and raise its epoch, and librdkafka abort (which,
+after a timeout, learns with its next transaction that it must raise the epoch, and aborts that one too); whereas
+librdkafka takes INVALID_PRODUCER_EPOCH for the end of the producer.
 """
 
 from __future__ import annotations
@@ -83,8 +89,8 @@ def told(code: ErrorCode, version: int) -> ErrorCode:
     """A coordinator's answer, in words that a client knows in the answer to Produce."""
     if code in RETRIABLE:
         return ErrorCode.not_enough_replicas  # all clients try again upon it
-    if code in (ErrorCode.producer_fenced, ErrorCode.unknown_producer_id):
+    if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
-    if code is ErrorCode.transaction_abortable and version < ABORTABLE_SINCE:
-        return ErrorCode.invalid_txn_state
+    if code in (ErrorCode.transaction_abortable, ErrorCode.unknown_producer_id):  # not in it, or timed out
+        return ErrorCode.transaction_abortable if version >= ABORTABLE_SINCE else ErrorCode.invalid_txn_state
     return code

@@ -36,8 +36,8 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     try:
         if request.version < NEW_CLIENTS_SINCE:
             broker.transactions.check_offsets(body.producer_id, body.producer_epoch, request.connection)
-    except KafkaError as error:
-        return _answer(body, {}, error.code)
+    except KafkaError:
+        return _answer(body, {}, _abortable(request.version))
     return _commit(broker, request)
 
 
@@ -101,13 +101,18 @@ def _told(code: ErrorCode, version: int) -> ErrorCode:
     """A coordinator's answer, in words that a client knows in the answer to this request."""
     if code in RETRIABLE:
         return ErrorCode.coordinator_not_available
-    if code is ErrorCode.unknown_producer_id and version >= ABORTABLE_SINCE:  # its transaction timed out
-        return ErrorCode.transaction_abortable
-    if code in (ErrorCode.producer_fenced, ErrorCode.unknown_producer_id):
+    if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.unknown_producer_id:
+        return _abortable(version)  # its transaction timed out
     if code is ErrorCode.transaction_abortable and version < ABORTABLE_SINCE:
         return ErrorCode.invalid_txn_state
     return code
+
+
+def _abortable(version: int) -> ErrorCode:
+    """Before version 4 what makes Java's client and librdkafka abort is that the group has moved on."""
+    return ErrorCode.transaction_abortable if version >= ABORTABLE_SINCE else ErrorCode.illegal_generation
 
 
 def _committed(one: Any) -> CommittedOffset:

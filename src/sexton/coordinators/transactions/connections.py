@@ -32,11 +32,11 @@ the next transaction and before the first Produce of that transaction. And a cli
 for requests of one kind would be refused needlessly; the errors that it gets are ones after which clients abort and
 start over with a new epoch.
 
-**Errors.** To Produce and TxnOffsetCommit INVALID_PRODUCER_EPOCH, as if another instance had taken over: upon Produce,
-Java's client and librdkafka abort and raise the epoch. To EndTxn, AddPartitionsToTxn and AddOffsetsToTxn
-UNKNOWN_PRODUCER_ID: on these, INVALID_PRODUCER_EPOCH is fatal to both, and UNKNOWN_PRODUCER_ID lets Java's client (2.5
-to 3.9), kafka-python and librdkafka abort and raise the epoch. Mostly nobody hears it: the connection is the one that
-was given up.
+**Errors.** Those upon which a live client aborts and goes on. To EndTxn, AddPartitionsToTxn and AddOffsetsToTxn
+UNKNOWN_PRODUCER_ID: Java's client (2.5 to 3.9), kafka-python and librdkafka abort and raise the epoch (whereas
+INVALID_PRODUCER_EPOCH and INVALID_TXN_STATE are fatal to them here). To Produce INVALID_TXN_STATE: all abort (and
+INVALID_PRODUCER_EPOCH is fatal to librdkafka). To TxnOffsetCommit TRANSACTION_ABORTABLE, before version 4
+ILLEGAL_GENERATION. Mostly nobody hears it: the connection is the one that was given up.
 """
 
 from __future__ import annotations

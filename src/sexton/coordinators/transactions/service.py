@@ -184,6 +184,12 @@ class TransactionService:
             raise KafkaError(ErrorCode.coordinator_not_available, f"{TOPIC} does not exist yet.")
         return partition_for(transactional_id, count)
 
+    def is_ready(self, transactional_id: str) -> bool:
+        """Whether this broker is its coordinator and has read its log."""
+        count = self._partitions_count()
+        shard = self._shards.get(partition_for(transactional_id, count)) if count else None
+        return shard is not None and shard.is_loaded
+
     async def init(self, request: InitRequest) -> ProducerIdAndEpoch:
         def attempt(shard: Shard, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
             return shard.coordinator.init(request, fresh_id, self._now())
