@@ -73,6 +73,12 @@ class ReplicaWatermarks:
         compacted away."""
         return ReplicaWatermarks(incarnation, generation, removable, removable)
 
+    def begun(self, generation: int, removable: Pair) -> ReplicaWatermarks:
+        """Heard from the leader while the log is still empty: see `of_empty_log`."""
+        if generation != self.generation:
+            return self
+        return self._next(compacted=self.compacted.join(removable), removable=self.removable.join(removable))
+
     def with_compaction(self, bound: int, carried: Pair = NOTHING) -> ReplicaWatermarks:
         """A compaction up to `bound` is committed. An adopted one carries the MTRO and MXRO that it was made with."""
         if bound <= self.compacted.keys and bound <= self.compacted.transactions:

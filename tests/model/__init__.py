@@ -1,0 +1,19 @@
+"""An explicit-state model of one compacted partition on three brokers, and what explores it.
+
+It decides with the real pure code wherever there is some: `watermarks/` for progress, minimum and fence,
+`replication/history.py` and `leadership.py` for truncation and the high watermark, `compaction/reference.py` for what a
+compaction leaves of a log. Around them it puts what a cluster can do to a partition, at any moment and in any order.
+Each of DESIGN's rules is a switch (`switches.py`), so that a test can remove one and watch it being missed.
+
+    logs.py         records and logs as small integers and tuples; what a consumer sees of them
+    real.py         the bridge to the real code, with its answers remembered
+    state.py        the state of everything, and its canonical form
+    cluster.py      what brokers, clients and operators do
+    compaction.py   compactions, their commit, their adoption
+    consumers.py    slow readers, and fetches that are torn in two
+    checks.py       what must hold in every state; the return to quiescence
+    machine.py      one step: an action applied and checked
+    explore.py      all states up to a bound, breadth first
+    walk.py         random walks, and the shrinking of what they find
+    arenas.py       which part of the world an exploration looks at
+"""

@@ -1,0 +1,566 @@
+"""What brokers, clients and operators do to the partition: replication, elections, crashes, membership, coordination.
+
+Every action is a method that changes a world, or returns False if it is not possible there.
+"""
+
+from __future__ import annotations
+
+from sexton.watermarks.replica import NOTHING, Pair
+from tests.model import real
+from tests.model.arenas import Arena
+from tests.model.errors import Violation
+from tests.model.logs import (
+    ABORT,
+    COMMIT,
+    MARKERS,
+    NO_LOG,
+    SETTLED,
+    TRANSACTIONAL,
+    Log,
+    Records,
+    after_time,
+    below,
+    from_on,
+    kind_of,
+    offset_of,
+    record,
+    transactions,
+    view,
+)
+from tests.model.real import UNKNOWN, History, Marks
+from tests.model.state import NOT_HEARD, Broker, Image, Plan, World
+from tests.model.switches import Rules
+
+
+class Cluster:
+    def __init__(self, arena: Arena, rules: Rules) -> None:
+        self.arena = arena
+        self.rules = rules
+
+    # Clients
+
+    def append(self, world: World, kind: int, key: int) -> bool:
+        leader = world.leader
+        if leader < 0 or world.shared.written >= len(self.arena.script):
+            return False
+        broker = world.brokers[leader]
+        if kind in MARKERS and transactions(broker.log.records).first_open < 0:
+            return False
+        log = broker.log
+        one = record(log.end, world.shared.epoch, kind, key)
+        world.set(leader, log=Log(log.start, log.end + 1, (*log.records, one)))
+        if kind in MARKERS:
+            world.set(leader, phantom=-1)
+        world.share(written=world.shared.written + 1)
+        if not self.arena.lazy_flush:
+            self.flush(world, leader)
+        return True
+
+    def flush(self, world: World, index: int) -> bool:
+        broker = world.brokers[index]
+        if broker.flushed == broker.log.end:
+            return False
+        world.set(index, flushed=broker.log.end)
+        self.raise_high_watermark(world)
+        return True
+
+    def raise_high_watermark(self, world: World) -> None:
+        leader = world.leader
+        if leader < 0:
+            return
+        broker = world.brokers[leader]
+        others = [one for index, one in enumerate(world.brokers) if index != leader]
+        committed = real.committed_end(
+            broker.flushed, tuple(one.progress for one in others), tuple(one.in_sync for one in others)
+        )
+        if committed > broker.high_watermark:
+            world.set(leader, high_watermark=committed)
+            if committed > world.shared.truth_end:
+                new = from_on(below(broker.log.records, committed), world.shared.truth_end)
+                world.share(truth=world.shared.truth + new, truth_end=committed)
+
+    # Replication
+
+    def history_of(self, broker: Broker) -> History:
+        return broker.history if self.rules.history_copied_whole else real.derived_history(broker.log.records)
+
+    def fetch(self, world: World, index: int, count: int) -> bool:
+        """`count` records at most, 0 for all. One request and its answer: what the follower holds then, the leader
+        hears at the next one."""
+        leader = world.leader
+        follower = world.brokers[index]
+        if leader in (-1, index) or not self.is_replica(follower):
+            return False
+        if follower.flushed < follower.log.end:
+            follower = world.set(index, flushed=follower.log.end)
+        source = world.brokers[leader]
+        ours, theirs = self.history_of(follower), self.history_of(source)
+        if not real.lies_on(follower.log.end, ours, source.log.start, theirs, source.log.end):
+            self._truncate(world, index, follower, source)
+            return True
+        if self.is_coordinated(world) and not self._passes_fence(world, index, source.marks):
+            return self.order_wipe(world, index)
+        world.set(index, progress=world.brokers[index].log.end)
+        self.raise_high_watermark(world)
+        self._copy(world, index, world.brokers[leader], count)
+        return True
+
+    def _truncate(self, world: World, index: int, follower: Broker, source: Broker) -> None:
+        log, theirs = follower.log, source.log
+        shared = real.common_end(
+            self.history_of(follower), log.start, log.end, self.history_of(source), theirs.start, theirs.end
+        )
+        shared = min(shared, log.end)
+        cut = cut_log(log, shared)
+        marks = follower.marks
+        if shared < theirs.start:
+            cut = Log(theirs.start, theirs.start, ())
+            marks = self.started_at(marks, theirs.start)
+        high_watermark = max(min(follower.high_watermark, shared), cut.start)
+        world.set(
+            index,
+            log=cut,
+            flushed=cut.end,
+            history=source.history,
+            high_watermark=high_watermark,
+            snapshots=tuple(one for one in follower.snapshots if one[0] <= cut.end),
+        )
+        self.set_marks(world, index, marks)
+
+    def _passes_fence(self, world: World, index: int, leaders: Marks) -> bool:
+        follower = world.brokers[index]
+        if not follower.log.records:
+            begun = real.begun(follower.marks, leaders.generation, leaders.removable)
+            follower = self.set_marks(world, index, begun)
+        if not self.rules.fetch_fence:
+            return True
+        if real.may_copy(leaders, follower.log.end, self.report_of(follower)):
+            return True
+        if follower.in_sync:
+            raise Violation("fence", f"the fence turns away broker {index}, which is in sync")
+        return False
+
+    def order_wipe(self, world: World, index: int) -> bool:
+        """A replica out of sync starts again from nothing, as a new incarnation."""
+        follower = world.brokers[index]
+        if follower.registered >= self.arena.incarnations_max:
+            return False
+        leader = world.brokers[world.leader].marks
+        number = follower.registered + 1
+        self._empty(world, index, number)
+        self.set_marks(world, index, real.begun(Marks(number, leader.generation), leader.generation, leader.removable))
+        return True
+
+    def _copy(self, world: World, index: int, source: Broker, count: int) -> None:
+        follower = world.brokers[index]
+        log, leaders = follower.log, source.log
+        new = from_on(leaders.records, log.end)
+        if count:
+            new = new[:count]
+        if not self.rules.settled_is_no_error:
+            new = _accepted(log.records, new)
+        end = offset_of(new[-1]) + 1 if new else log.end
+        start = max(log.start, leaders.start)
+        marks = follower.marks
+        if self.rules.join_waits_for_planned:
+            marks = real.with_plan(marks, source.marks.planned)
+        if start > log.start:
+            marks = self.started_at(marks, start)
+        reached = max(
+            min(source.high_watermark, end), min(marks.planned, end) if self.rules.planned_high_watermark else 0
+        )
+        if self.rules.high_watermark_never_back:
+            reached = max(reached, follower.high_watermark)
+        world.set(
+            index,
+            log=Log(start, end, from_on(log.records + new, start)),
+            flushed=end,
+            history=real.cut_history_start(source.history, start) if start else source.history,
+            high_watermark=max(reached, start),
+            phantom=-1 if any(kind_of(one) in MARKERS for one in new) else follower.phantom,
+        )
+        self.set_marks(world, index, marks)
+
+    def shrink(self, world: World, index: int) -> bool:
+        follower = world.brokers[index]
+        if world.leader in (-1, index) or not follower.in_sync:
+            return False
+        world.set(index, in_sync=False)
+        self.raise_high_watermark(world)
+        return True
+
+    def join(self, world: World, index: int) -> bool:
+        leader = world.leader
+        follower = world.brokers[index]
+        if leader in (-1, index) or follower.in_sync or not self.is_replica(follower) or follower.progress < 0:
+            return False
+        source = world.brokers[leader]
+        epoch_start = source.history[-1][1] if source.history else 0
+        if not real.has_caught_up(follower.progress, source.high_watermark, epoch_start):
+            return False
+        if self.rules.join_waits_for_planned and follower.flushed < follower.marks.planned:
+            return False
+        world.set(index, in_sync=True)
+        return True
+
+    def move_start(self, world: World, offset: int) -> bool:
+        """Retention, or DeleteRecords."""
+        leader = world.leader
+        if leader < 0:
+            return False
+        broker = world.brokers[leader]
+        if not broker.log.start < offset <= self.stable(broker):
+            return False
+        self.set_marks(world, leader, self.started_at(broker.marks, offset))
+        world.set(
+            leader,
+            log=Log(offset, broker.log.end, from_on(broker.log.records, offset)),
+            history=real.cut_history_start(broker.history, offset),
+        )
+        return True
+
+    def started_at(self, marks: Marks, offset: int) -> Marks:
+        return real.with_log_start(marks, offset) if self.rules.compacted_not_below_start else marks
+
+    # Elections
+
+    def elect(self, world: World, index: int) -> bool:
+        broker = world.brokers[index]
+        if broker.leads or not broker.in_sync or not self.is_replica(broker):
+            return False
+        return self._lead(world, index)
+
+    def _lead(self, world: World, index: int) -> bool:
+        epoch = world.shared.epoch + 1
+        if epoch > self.arena.epochs_max:
+            return False
+        world.share(epoch=epoch)
+        for other in range(3):
+            world.set(other, leads=other == index, known=UNKNOWN, progress=NOT_HEARD)
+        broker = world.brokers[index]
+        world.set(index, flushed=broker.log.end, history=real.begin_epoch(broker.history, epoch, broker.log.end))
+        self.raise_high_watermark(world)
+        return True
+
+    def force(self, world: World, index: int) -> bool:
+        """An operator elects a replica that is not in sync, because none that is will come back."""
+        broker = world.brokers[index]
+        if world.leader >= 0 or broker.in_sync or not self.is_replica(broker):
+            return False
+        if world.shared.generation >= self.arena.generations_max or world.shared.epoch >= self.arena.epochs_max:
+            return False
+        generation = world.shared.generation + 1
+        world.share(generation=generation)
+        for other in range(3):
+            world.set(other, in_sync=other == index)
+        if self.rules.generations:
+            self.set_marks(world, index, real.with_forced_election(broker.marks, generation, broker.log.end))
+            for other in range(3):
+                if other != index and world.brokers[other].member:
+                    self._empty(world, other, world.brokers[other].registered + 1)
+        log = world.brokers[index].log
+        world.set(index, high_watermark=log.end)
+        world.share(truth=log.records, truth_end=log.end, consumer=())
+        return self._lead(world, index)
+
+    # Crashes and disks
+
+    def crash(self, world: World, index: int) -> bool:
+        """A broker dies and starts again. (One that is down is one that does nothing: that needs no state.)"""
+        broker = world.brokers[index]
+        if broker.leads:
+            for other in range(3):
+                world.set(other, known=UNKNOWN, progress=NOT_HEARD)
+        log = cut_log(broker.log, broker.flushed)
+        marks = broker.durable
+        if not self.rules.planned_high_watermark:
+            marks = marks._replace(planned=0)
+        world.set(
+            index,
+            leads=False,
+            log=log,
+            history=real.cut_history(broker.history, log.end) if log.end < broker.log.end else broker.history,
+            marks=marks,
+            durable=marks,
+            high_watermark=max(log.start, min(marks.planned, log.end)),
+            progress=broker.progress if broker.in_sync else NOT_HEARD,
+            phantom=recovered_phantom(log.records, broker.snapshots),
+            plan=broker.plan if self.arena.plans else (),
+            reading=(),
+        )
+        if broker.leads:
+            world.set(index, progress=NOT_HEARD)
+        return True
+
+    def lose_disk(self, world: World, index: int) -> bool:
+        """A broker starts with a new, empty disk. Its replica leaves the ISR, never as its last member."""
+        broker = world.brokers[index]
+        if not broker.member or not broker.log.records:
+            return False
+        if broker.in_sync and sum(one.in_sync for one in world.brokers) == 1:
+            return False
+        if broker.registered >= self.arena.incarnations_max:
+            return False
+        number = broker.registered + 1 if self.rules.incarnations else broker.registered
+        self.crash(world, index)
+        known = world.brokers[index].known
+        self._empty(world, index, number)
+        if not self.rules.incarnations:
+            world.set(index, known=known)
+        return True
+
+    def take_image(self, world: World, index: int) -> bool:
+        broker = world.brokers[index]
+        if broker.image or not broker.log.records:
+            return False
+        log = cut_log(broker.log, broker.flushed)
+        world.set(index, image=Image(broker.incarnation, log, broker.history, broker.durable))
+        return True
+
+    def restore_image(self, world: World, index: int) -> bool:
+        """A broker starts with an old disk. One in sync would lose what it acknowledged: no operator may do that."""
+        broker = world.brokers[index]
+        image = broker.image
+        if broker.in_sync or not isinstance(image, Image):
+            return False
+        world.set(
+            index,
+            incarnation=image.incarnation,
+            log=image.log,
+            flushed=image.log.end,
+            history=image.history,
+            marks=image.marks,
+            durable=image.marks,
+            high_watermark=max(image.log.start, min(image.marks.planned, image.log.end)),
+            image=(),
+            snapshots=(),
+            phantom=-1,
+            progress=NOT_HEARD,
+        )
+        if image.incarnation != broker.registered:
+            self._open_other(world, index)
+        return True
+
+    def remove(self, world: World, index: int) -> bool:
+        broker = world.brokers[index]
+        if broker.leads or not broker.member:
+            return False
+        if broker.in_sync and sum(one.in_sync for one in world.brokers) == 1:
+            return False
+        self.crash(world, index)
+        world.set(index, member=False, in_sync=False, known=UNKNOWN, progress=NOT_HEARD)
+        self.raise_high_watermark(world)
+        return True
+
+    def add(self, world: World, index: int) -> bool:
+        broker = world.brokers[index]
+        if broker.member or broker.registered >= self.arena.incarnations_max:
+            return False
+        world.set(index, member=True, registered=broker.registered + 1, known=UNKNOWN, progress=NOT_HEARD)
+        self._open_other(world, index)
+        return True
+
+    def _open_other(self, world: World, index: int) -> None:
+        """A broker opens a log that is not the one that the metastore means."""
+        broker = world.brokers[index]
+        number, generation = broker.registered, world.shared.generation
+        if not self.rules.only_empty_starts_at_removable:
+            leader = world.leader
+            removable = broker.marks.removable if leader < 0 else world.brokers[leader].marks.removable
+            world.set(index, incarnation=number)
+            self.set_marks(world, index, real.begun(Marks(number, generation), generation, removable))
+        elif not self.rules.other_incarnation_is_wiped:
+            world.set(index, incarnation=number)
+            self.set_marks(world, index, broker.marks._replace(incarnation=number))
+        else:
+            self._empty(world, index, number)
+
+    def _empty(self, world: World, index: int, number: int) -> None:
+        marks = Marks(number, world.shared.generation)
+        world.set(
+            index,
+            registered=number,
+            incarnation=number,
+            in_sync=False,
+            log=NO_LOG,
+            flushed=0,
+            history=(),
+            high_watermark=0,
+            snapshots=(),
+            phantom=-1,
+            known=UNKNOWN,
+            progress=NOT_HEARD,
+            reading=(),
+            marks=marks,
+            durable=marks,
+        )
+
+    # Coordination
+
+    def report(self, world: World, index: int) -> bool:
+        leader = world.leader
+        follower = world.brokers[index]
+        if leader in (-1, index) or not self.is_replica(follower) or not self.is_coordinated(world):
+            return False
+        self._hear(world, leader, index, self.report_of(follower))
+        return True
+
+    def delay_report(self, world: World, index: int) -> bool:
+        follower = world.brokers[index]
+        if not self.is_replica(follower) or follower.marks.compacted == NOTHING:
+            return False
+        world.set(index, late=self.report_of(follower))
+        return True
+
+    def deliver_report(self, world: World, index: int) -> bool:
+        """However late, and any number of times."""
+        late = world.brokers[index].late
+        leader = world.leader
+        if leader in (-1, index) or not late or not world.brokers[index].member:
+            return False
+        self._hear(world, leader, index, late)
+        return True
+
+    def _hear(self, world: World, leader: int, index: int, report: real.Report) -> None:
+        follower = world.brokers[index]
+        if not self.rules.incarnations:
+            report = (follower.registered, *report[1:])
+        if not self.rules.generations:
+            report = (report[0], world.brokers[leader].marks.generation, report[2])
+        known = real.after_report(world.brokers[leader].marks, follower.registered, follower.known, report)
+        world.set(index, known=known)
+        self.coordinate(world)
+
+    def coordinate(self, world: World) -> bool:
+        leader = world.leader
+        if leader < 0 or not self.is_coordinated(world):
+            return False
+        broker = world.brokers[leader]
+        followers = [
+            (one.registered, one.known)
+            for index, one in enumerate(world.brokers)
+            if index != leader and one.member and (one.known != UNKNOWN or self.rules.silent_replicas_count)
+        ]
+        removable = real.computed(broker.marks, tuple(followers))
+        if removable == broker.marks.removable:
+            return False
+        self._tell(world, leader, broker.marks.generation, removable)
+        return True
+
+    def tell(self, world: World, index: int) -> bool:
+        leader = world.leader
+        if leader in (-1, index) or not self.is_replica(world.brokers[index]) or not self.is_coordinated(world):
+            return False
+        leaders = world.brokers[leader].marks
+        self._tell(world, index, leaders.generation, leaders.removable)
+        return True
+
+    def delay_telling(self, world: World) -> bool:
+        leader = world.leader
+        if leader < 0 or world.brokers[leader].marks.removable == NOTHING:
+            return False
+        leaders = world.brokers[leader].marks
+        world.share(telling=(leaders.generation, leaders.removable))
+        return True
+
+    def deliver_telling(self, world: World, index: int) -> bool:
+        telling = world.shared.telling
+        if not telling or not self.is_replica(world.brokers[index]):
+            return False
+        self._tell(world, index, *telling)
+        return True
+
+    def _tell(self, world: World, index: int, generation: int, removable: Pair) -> None:
+        broker = world.brokers[index]
+        if not self.rules.generations:
+            generation = broker.marks.generation
+        marks = real.told(broker.marks, generation, removable)
+        if self.rules.removable_durable_first:
+            self.set_marks(world, index, marks)
+        else:
+            world.set(index, marks=marks)
+
+    def leave_independent(self, world: World) -> bool:
+        """From now on replicas are coordinated."""
+        if not world.shared.independent:
+            return False
+        world.share(independent=False)
+        for index, broker in enumerate(world.brokers):
+            clean = broker.marks.mcco
+            free = transactions(broker.log.records)
+            first = min((*free.ended, *([free.first_open] if free.first_open >= 0 else []), clean))
+            marks = Marks(broker.marks.incarnation, broker.marks.generation, clean, min(first, clean))
+            if self.rules.clean_offset_becomes_removable:
+                marks = marks._replace(mtro=clean, mxro=clean)
+            self.set_marks(world, index, marks._replace(planned=broker.marks.planned))
+        return True
+
+    # Time
+
+    def wait(self, world: World) -> bool:
+        """`delete.retention.ms` goes by: running horizons pass, and a consumer that has not finished is too slow."""
+        before = world.frozen()
+        for index, broker in enumerate(world.brokers):
+            plan = broker.plan
+            if isinstance(plan, Plan):
+                plan = plan._replace(inputs=after_time(plan.inputs), outputs=after_time(plan.outputs))
+            image = broker.image
+            if isinstance(image, Image):
+                image = image._replace(log=_aged(image.log))
+            world.set(index, log=_aged(broker.log), plan=plan, image=image)
+        offers = tuple(offer._replace(records=after_time(offer.records)) for offer in world.shared.offers)
+        world.share(consumer=(), offers=offers)
+        return world.frozen() != before
+
+    # Helpers
+
+    def is_coordinated(self, world: World) -> bool:
+        return self.rules.coordinated and not world.shared.independent
+
+    @staticmethod
+    def is_replica(broker: Broker) -> bool:
+        return broker.member and broker.incarnation == broker.registered
+
+    @staticmethod
+    def report_of(broker: Broker) -> real.Report:
+        return broker.incarnation, broker.durable.generation, broker.durable.compacted
+
+    @staticmethod
+    def set_marks(world: World, index: int, marks: Marks) -> Broker:
+        """Durable at once."""
+        return world.set(index, marks=marks, durable=marks)
+
+    def stable(self, broker: Broker) -> int:
+        settled_ends = not self.rules.settled_changes_nothing
+        stable = view(broker.log.records, broker.log.start, broker.high_watermark, settled_ends).stable
+        return min(stable, broker.phantom) if broker.phantom >= 0 else stable
+
+
+def cut_log(log: Log, end: int) -> Log:
+    return log if end >= log.end else Log(log.start, max(end, log.start), below(log.records, end))
+
+
+def _aged(log: Log) -> Log:
+    return log._replace(records=after_time(log.records))
+
+
+def _accepted(held: Records, new: Records) -> Records:
+    """The mistake of a follower that takes a settled batch of a producer with an open transaction for an error."""
+    for count, one in enumerate(new):
+        if kind_of(one) in SETTLED and transactions(held + new[:count]).first_open >= 0:
+            return new[:count]
+    return new
+
+
+def recovered_phantom(records: Records, snapshots: tuple[tuple[int, int], ...]) -> int:
+    """A replica that starts takes its newest producer snapshot and replays the log from there."""
+    if not snapshots:
+        return -1
+    offset, is_open = max(snapshots)
+    for one in from_on(records, offset):
+        kind = kind_of(one)
+        if kind in TRANSACTIONAL and is_open < 0:
+            is_open = offset_of(one)
+        elif kind in (COMMIT, ABORT):
+            is_open = -1
+    return -1 if is_open == transactions(records).first_open else is_open

@@ -1,0 +1,129 @@
+"""One step of the model: which actions there are, what each leads to, and whether that may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tests.model.arenas import Arena
+from tests.model.checks import check_definitions, check_state, check_step
+from tests.model.consumers import Consumers
+from tests.model.state import Action, Broker, Shared, State, World
+from tests.model.switches import SEXTON, Rules
+
+
+class Machine(Consumers):
+    def __init__(self, arena: Arena, rules: Rules = SEXTON, definitions: bool | None = None) -> None:
+        """`definitions`: whether a false MCCO, or a value that goes back, counts; by default, with all rules on.
+        Without, only what a consumer can see counts."""
+        super().__init__(arena, rules)
+        self._definitions = rules == SEXTON if definitions is None else definitions
+        self._methods: dict[str, Callable[..., bool]] = {}
+
+    def start(self) -> State:
+        """Three empty replicas, the first of which leads."""
+        follower = Broker()
+        leader = follower._replace(leads=True, history=((0, 0),))
+        return Shared(independent=self.arena.starts_independent), leader, follower, follower
+
+    def apply(self, state: State, action: Action) -> State | None:
+        """None if the action is not possible or changes nothing. Raises a Violation if it must not have been."""
+        world = World(state)
+        method = self._methods.get(action[0])
+        if method is None:
+            method = self._methods[action[0]] = getattr(self, action[0])
+        if not method(world, *action[1:]):
+            return None
+        after = world.frozen()
+        if after == state:
+            return None
+        check_state(after, self.rules)
+        if self._definitions:
+            check_definitions(after)
+            check_step(state, after, action[0])
+        return after
+
+    def actions(self, state: State) -> Iterator[Action]:
+        """All that might be possible; `apply` knows whether it is."""
+        for action in self._all_actions(state):
+            if action[0] not in self.arena.without:
+                yield action
+
+    def _all_actions(self, state: State) -> Iterator[Action]:
+        arena, shared = self.arena, state[0]
+        if shared.written < len(arena.script):
+            for write in arena.script[shared.written]:
+                yield ("append", *write)
+        for index, broker in enumerate(state[1:]):
+            if not broker.member:
+                yield ("add", index)
+            else:
+                yield from self._of_replica(index, broker, shared)
+        yield ("coordinate",)
+        yield ("wait",)
+        if arena.late_messages:
+            yield ("delay_telling",)
+        if shared.independent:
+            yield ("leave_independent",)
+
+    def _of_replica(self, index: int, broker: Broker, shared: Shared) -> Iterator[Action]:
+        arena = self.arena
+        if broker.leads:
+            if arena.lazy_flush:
+                yield ("flush", index)
+            if arena.retention:
+                for offset in range(broker.log.start + 1, broker.high_watermark + 1):
+                    yield ("move_start", offset)
+        else:
+            yield ("fetch", index, 0)
+            if arena.partial_fetches:
+                yield ("fetch", index, 1)
+            yield ("report", index)
+            yield ("tell", index)
+            yield ("shrink", index) if broker.in_sync else ("join", index)
+            if broker.in_sync:
+                yield ("elect", index)
+            elif arena.generations_max:
+                yield ("force", index)
+        if arena.membership and not broker.leads:
+            yield ("remove", index)
+        if arena.crashes:
+            yield ("crash", index)
+        if arena.lost_disks:
+            yield ("lose_disk", index)
+        if arena.images:
+            yield ("take_image", index)
+            yield ("restore_image", index)
+        if arena.late_messages:
+            yield ("delay_report", index)
+            yield ("deliver_report", index)
+            yield ("deliver_telling", index)
+        yield from self._of_compaction(index, broker, shared)
+        yield from self._of_consumers(index)
+
+    def _of_compaction(self, index: int, broker: Broker, shared: Shared) -> Iterator[Action]:
+        arena = self.arena
+        bounds = self.bounds(broker)
+        for bound in bounds if arena.every_bound else bounds[-1:]:
+            yield ("plan" if arena.plans else "compact", index, bound)
+            if arena.swap_crashes:
+                yield ("compact_and_crash", index, bound)
+        if arena.plans:
+            yield ("commit", index)
+        if arena.snapshots:
+            yield ("snapshot", index)
+        if not self.rules.strong_mxfo:
+            yield ("resolve", index)
+        for number, offer in enumerate(shared.offers):
+            yield ("adopt", index, number, 0)
+            yield ("rebuild", index, number)
+            if not self.rules.adopt_whole:
+                for bound in range(1, offer.bound):
+                    yield ("adopt", index, number, bound)
+
+    def _of_consumers(self, index: int) -> Iterator[Action]:
+        if self.arena.consumer:
+            yield ("consume", index, 0)
+            yield ("consume", index, 1)
+        if not self.rules.one_snapshot_per_fetch:
+            yield ("begin_fetch", index)
+            yield ("end_fetch", index)

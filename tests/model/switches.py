@@ -1,0 +1,88 @@
+"""DESIGN's rules as switches. All on is Sexton; a test turns one off and must find what it protects from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Rules(NamedTuple):
+    coordinated: bool = True
+    """Off: Kafka's behaviour. Time alone decides, and no replica is asked."""
+
+    # Coordination
+    silent_replicas_count: bool = True
+    """Off: the minimum is taken over the replicas that have reported to this leader."""
+    incarnations: bool = True
+    """Off: a broker that comes back with an empty disk is taken for the replica that it was."""
+    only_empty_starts_at_removable: bool = True
+    """Off: a replica that is added again keeps its old disk, and starts at MTRO/MXRO all the same."""
+    other_incarnation_is_wiped: bool = True
+    """Off: a replica that is added again keeps its old disk and what it knew. The fence alone must stop it."""
+    fetch_fence: bool = True
+    strong_mxfo: bool = True
+    """Off: the weaker reading. MXFO says that every transaction below it has ended, not that none is left."""
+    horizon_below_removable: bool = True
+    """Off: a delete horizon starts at the first cleaning, wherever MTRO and MXRO are."""
+    generations: bool = True
+    """Off: an unclean election changes nothing but the leader."""
+    clean_offset_becomes_removable: bool = True
+    """Off: a topic that leaves `independent` starts from MTRO = MXRO = 0."""
+
+    # Durable first (rule 7)
+    planned_high_watermark: bool = True
+    """Off: the high watermark that a compaction was planned at is lost in a crash."""
+    high_watermark_never_back: bool = True
+    """Off: a follower takes its leader's high watermark even if it is lower."""
+    removable_durable_first: bool = True
+    """Off: MTRO and MXRO are acted on from memory, and lost in a crash."""
+    swap_before_compacted: bool = True
+    """Off: MCCO and MXFO are durable before the swap that they speak of."""
+    join_waits_for_planned: bool = True
+    """Off: a replica joins the ISR once it has caught up, whatever high watermark its copy was compacted at (rule 4)."""
+
+    # The log
+    history_copied_whole: bool = True
+    """Off: the leader-epoch history is derived from the batches that survived."""
+    settled_changes_nothing: bool = True
+    """Off: a settled batch of a producer ends its open transaction."""
+    settled_is_no_error: bool = True
+    """Off: a follower refuses a settled batch of a producer whose transaction is open."""
+    last_batch_stays: bool = True
+    """Off: an emptied batch at the log's end is removed."""
+    one_snapshot_per_fetch: bool = True
+    """Off: a consumer's fetch takes records and list of aborted transactions from two states of the log."""
+    index_entry_leaves_with_marker: bool = True
+    """Off: an aborted transaction's index entry goes with its last record."""
+    commit_names_inputs: bool = True
+    """Off: a finished compaction is swapped in, whatever log it was made of."""
+    commit_judged: bool = True
+    """Off: generation, MCCO and LSO are not looked at again when an own compaction commits."""
+    compacted_not_below_start: bool = True
+
+    # Compact once
+    adopt_same_generation: bool = True
+    adopt_above_own: bool = True
+    """Off: an adopted compaction may end below the replica's own MCCO."""
+    adopt_stable: bool = True
+    """Off: the high watermark, not the LSO, must have reached the bound."""
+    adopt_committed: bool = True
+    """Off: neither need have."""
+    adopt_whole: bool = True
+    """Off: it may be cut at a lower bound."""
+    adopt_carries_removable: bool = True
+    adopt_carries_start: bool = True
+    adopt_durable_first: bool = True
+    """Off: the replica's own high watermark is not made durable before the swap."""
+    snapshots_below_bound_go: bool = True
+    """Off: producer snapshots survive the swap of what they were taken of."""
+    snapshot_at_end: bool = True
+    """Off: no producer snapshot is taken at the log's end before an adoption."""
+    rebuild_only_empty: bool = True
+    rebuild_reaches_compacted: bool = True
+    """Off: a rebuild may end below the replica's MCCO and MXFO."""
+    rebuild_brings_history: bool = True
+    rebuild_sets_high_watermark: bool = True
+
+
+SEXTON = Rules()
+KAFKA = Rules(coordinated=False)
