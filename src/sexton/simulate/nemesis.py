@@ -92,8 +92,12 @@ class Nemesis:
         node.is_held_down -= 1
         self._cluster.start(node)
 
-    def _restart(self, fault: Fault) -> Undo:
+    def _restart(self, fault: Fault) -> Undo | None:
         node = self._node(fault)
+        if any(other.is_wiped for other in self._cluster.nodes.values()):
+            # It would leave the in-sync replicas to one whose disk is gone, before anybody can know that it is.
+            self._cluster.trace.note("nemesis", f"spares {node.name}: another machine has lost its disk")
+            return None
         node.is_held_down += 1
         self._cluster.stop_orderly(node, lambda: self._cluster.start(node))
         return lambda: self._up(node)
