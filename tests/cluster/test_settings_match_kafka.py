@@ -19,6 +19,8 @@ pytestmark = pytest.mark.kafka
 SEXTONS_OWN = {
     "flush.before.ack",
     "log.flush.before.ack",
+    "compaction.coordination",
+    "log.cleaner.coordination",
     "metastore.url",
     "broker.lease.ms",
     "broker.lease.renew.ms",

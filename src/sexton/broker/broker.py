@@ -312,6 +312,7 @@ class Broker:
             ),
             lag_max_ms=config.replica_lag_time_max_ms,
             producer_expiry_ms=config.producer_id_expiration_ms,
+            rng=self.rng,
         )
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:

@@ -85,6 +85,15 @@ class TopicConfig:
         "log.cleaner.max.compaction.lag.ms",
         low=1,
     )
+    compaction_coordination: str = _topic(
+        Kind.STRING,
+        "coordinated",
+        "Whether a tombstone or marker waits until every replica is past it, or, as in Kafka, for time alone: "
+        "independent. Then a replica that was away can bring deleted keys and aborted records back. For comparison "
+        "only.",
+        "log.cleaner.coordination",
+        choices=("coordinated", "independent"),
+    )
     delete_retention_ms: int = _topic(
         Kind.LONG,
         DAY_MS,

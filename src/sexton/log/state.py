@@ -88,6 +88,10 @@ class LogState:
         return f"<Log {self._place} {self.start_offset} to {self.end_offset}, flushed to {self.flushed_offset}>"
 
     @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self._segments)
 

@@ -80,6 +80,7 @@ class Fetcher:
     def follow(self, replica: Replica) -> None:
         key = replica.topic_id, replica.partition
         self._following[key] = _Following(replica, replica.leader_epoch)
+        replica.on_reportable = lambda: self._report(key)
         self._forgotten.pop(key, None)
         self._mark(key)
         if self._task is None:
@@ -91,6 +92,10 @@ class Fetcher:
             self._changed.pop(key, None)
             self._forgotten[key] = None
             self._poke.set()
+
+    def _report(self, key: Key) -> None:
+        if key in self._following:
+            self._mark(key)
 
     async def stop(self) -> None:
         self._following.clear()
@@ -170,7 +175,8 @@ class Fetcher:
         request = FetchRequest(
             broker_id, broker_epoch, wait_ms, self._limits.max_bytes, self._limits.partition_max_bytes, held
         )
-        return asyncio.ensure_future(rpc.call_raw(messages.API_KEY, [messages.encode_request(request)]))
+        encoded = messages.encode_request(request)
+        return asyncio.ensure_future(rpc.call_raw(messages.API_KEY, [encoded], version=messages.VERSION))
 
     async def _apply(self, answer: Sequence[News]) -> None:
         touched: list[Key] = []
@@ -217,6 +223,7 @@ def _held(following: _Following) -> Held:
     replica = following.replica
     entries = replica.log.epochs.entries
     end_offset = replica.durable_end
+    watermarks = replica.coordination.watermarks
     return Held(
         replica.topic_id,
         replica.partition,
@@ -225,6 +232,11 @@ def _held(following: _Following) -> Held:
         end_offset,
         epoch_before(entries, end_offset),
         messages.history_digest(entries),
+        watermarks.incarnation,
+        watermarks.generation,
+        watermarks.compacted,
+        watermarks.planned_high_watermark,
+        replica.log.start_offset == replica.log.end_offset,
     )
 
 
@@ -238,8 +250,8 @@ def _still_follows(following: _Following, news: News) -> bool:
 
 
 async def _take(replica: Replica, news: News) -> None:
-    """Cut to what is shared, take the history whole, then records, watermark and log start: in this order, so that a
-    crash between any two leaves a log that the next request tells the truth about."""
+    """Cut to what is shared, take the history whole, then what may have been removed, records, watermark and log start:
+    in this order, so that a crash between any two leaves a log that the next request tells the truth about."""
     log = replica.log
     if news.history is not None:
         shared = common_end(
@@ -255,6 +267,7 @@ async def _take(replica: Replica, news: News) -> None:
         if log.end_offset < news.log_start_offset:
             await replica.restart_log(news.log_start_offset)
         await log.replace_epochs(news.history)
+    await replica.coordination.take(news)
     for part in news.records:
         assert isinstance(part, memoryview)
         if log.start_offset == log.end_offset:

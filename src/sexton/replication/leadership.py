@@ -8,6 +8,7 @@ election.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ class Progress:
     caught_up_ms: int = 0
     """The last time at which the follower held everything that the leader had at its fetch before."""
     leader_end_at_fetch: int = UNKNOWN_OFFSET
+    joins_at: int = 0
+    """The high watermark at which what it copied was compacted, by this leader or an earlier one (rule 4)."""
 
 
 class Leadership:
@@ -36,6 +39,8 @@ class Leadership:
         self.epoch_start_offset = start_offset
         self.row = row
         self.pending_isr: tuple[int, ...] | None = None
+        self.pending_incarnations: dict[int, uuid.UUID] = {}
+        """New ids, in the same change, of replicas that are to throw their logs away."""
         self._progress = {b: Progress(caught_up_ms=now_ms) for b in row.replicas if b != broker_id}
 
     def follow_row(self, row: PartitionRow, now_ms: int) -> None:
@@ -43,12 +48,15 @@ class Leadership:
         assert row.leader_epoch == self.leader_epoch
         if row.partition_epoch > self.row.partition_epoch:
             self.pending_isr = None
+            self.pending_incarnations = {}
         self.row = row
         self._progress = {
             b: self._progress.get(b) or Progress(caught_up_ms=now_ms) for b in row.replicas if b != self.broker_id
         }
 
-    def fetched(self, follower: int, broker_epoch: int, end_offset: int, leader_end: int, now_ms: int) -> None:
+    def fetched(
+        self, follower: int, broker_epoch: int, end_offset: int, leader_end: int, now_ms: int, joins_at: int = 0
+    ) -> None:
         """A follower holds everything below `end_offset`, on disk, and asks for more."""
         progress = self._progress.get(follower)
         if progress is None or broker_epoch < progress.broker_epoch:
@@ -61,6 +69,7 @@ class Leadership:
         progress.broker_epoch = broker_epoch
         progress.fetched_ms = now_ms
         progress.leader_end_at_fetch = leader_end
+        progress.joins_at = joins_at
 
     def left(self, follower: int) -> None:
         """It follows no more. Until it does again, nothing is known of what it holds."""
@@ -96,14 +105,15 @@ class Leadership:
         ]
 
     def caught_up(self, follower: int, high_watermark: int) -> bool:
-        """Whether a follower outside the ISR may join: it holds everything committed, and its log reaches into this
-        leader's epoch (so that it has taken over the whole history)."""
+        """Whether a follower outside the ISR may join: it holds everything committed, everything at which what it
+        copied was compacted, and its log reaches into this leader's epoch (so that it has taken over the whole
+        history)."""
         progress = self._progress.get(follower)
         return (
             progress is not None
             and follower not in self.row.isr
             and follower not in (self.pending_isr or ())
-            and progress.end_offset >= max(high_watermark, self.epoch_start_offset)
+            and progress.end_offset >= max(high_watermark, self.epoch_start_offset, progress.joins_at)
         )
 
     def progress_of(self, follower: int) -> Progress | None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from sexton.cluster.incarnations import new_id
 from sexton.cluster.isr import expand, shrink
 from sexton.cluster.view import ClusterView
 from sexton.ports.clock import Clock
@@ -37,6 +40,7 @@ class Membership:
         identity: Callable[[], tuple[int, int]],
         written: Callable[[Sequence[PartitionRow]], None],
         lag_max_ms: int,
+        rng: random.Random,
     ) -> None:
         self._replicas = replicas
         self._view = view
@@ -45,12 +49,23 @@ class Membership:
         self._identity = identity
         self._written = written
         self._lag_max_ms = lag_max_ms
+        self._rng = rng
+        self._fenced: dict[tuple[uuid.UUID, int], dict[int, uuid.UUID]] = {}
+        """Followers that may not go on, by partition, with the id of the log that each of them was turned away with."""
         self._wake = asyncio.Event()
 
     def may_join(self) -> None:
         """A hint: who may join is looked for at every turn, because a follower that has nothing new to say is silent,
         and what kept it from joining (its status, or our view of it) may change meanwhile."""
         self._wake.set()
+
+    def fence(self, replica: Replica, follower: int) -> None:
+        """The fetch fence turned it away (DESIGN): it leaves the ISR and gets a new id, in one compare-and-set, so that
+        only a leader that is still the leader can order it. When it sees the new id, it throws its log away."""
+        turned_away = replica.row.incarnations.get(follower)
+        if turned_away is not None:
+            self._fenced.setdefault((replica.topic_id, replica.partition), {})[follower] = turned_away
+            self._wake.set()
 
     async def run(self) -> None:
         while True:
@@ -77,11 +92,26 @@ class Membership:
                 if changed is None:
                     continue
                 leadership.pending_isr = changed.isr
-            changes.append((replica, replace(replica.row, isr=leadership.pending_isr)))
+                leadership.pending_incarnations = {
+                    b: id_ for b, id_ in changed.incarnations.items() if replica.row.incarnations.get(b) != id_
+                }
+            incarnations = {**replica.row.incarnations, **leadership.pending_incarnations}
+            changes.append((replica, replace(replica.row, isr=leadership.pending_isr, incarnations=incarnations)))
         return changes
 
     def _changed(self, replica: Replica, leadership: Leadership, now_ms: int) -> PartitionRow | None:
         row = replica.row
+        fenced = self._fenced.pop((replica.topic_id, replica.partition), {})
+        fenced = {b: id_ for b, id_ in fenced.items() if row.incarnations.get(b) == id_ and b != row.leader}
+        if fenced:
+            logger.warning(
+                "%s-%d: the logs of brokers %s may hold what all others have forgotten: they start anew",
+                replica.topic,
+                replica.partition,
+                list(fenced),
+            )
+            new_ids = {b: new_id(self._rng) for b in fenced}
+            return replace(shrink(row, fenced) or row, incarnations={**row.incarnations, **new_ids})
         if len(row.isr) < len(row.replicas):
             joining = [
                 b
@@ -121,6 +151,7 @@ class Membership:
             for replica, row in changes:
                 if replica.leadership is not None and replica.leadership.pending_isr == row.isr:
                     replica.leadership.pending_isr = None
+                    replica.leadership.pending_incarnations = {}
             return
         for written, (replica, _) in zip(stored, changes, strict=True):
             if written is not None:

@@ -1,12 +1,15 @@
 """`ReplicaFetch`, the one message that followers send to leaders.
 
 It is Sexton's own (API key 30000, never advertised), because it must carry what Kafka's Fetch has no field for: the
-end of the follower's log *on disk*, and the leader's epoch history as a whole. It is incremental by connection: a
+end of the follower's log *on disk*, the leader's epoch history as a whole, and, since version 1, the watermarks of
+coordinated compaction (`sexton.watermarks`). It is incremental by connection: a
 request names only the partitions whose state changed since the connection's last request, an answer only those with
 news. A new connection starts from nothing, so there is no session to expire or to agree on.
 
-    request   broker id, broker epoch, wait, limits; then per partition: what the follower holds, or that it forgets it
-    answer    per partition: error, or high watermark, log start, log end, the history if it differs, batches
+    request   broker id, broker epoch, wait, limits; then per partition: what the follower holds and how far it has
+              compacted it, or that it forgets it
+    answer    per partition: error, or high watermark, log start, log end, what may be removed, the history if it
+              differs, batches
 """
 
 from __future__ import annotations
@@ -22,17 +25,23 @@ from sexton.ports.disk import Buffer
 from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
+from sexton.watermarks.replica import NOTHING, Pair
 
 API_KEY = 30000
-VERSION = 0
+VERSION = 1
 
 _REQUEST = struct.Struct(">iqiiii")
-_HELD = struct.Struct(">16siBiqiI")
+_HELD = struct.Struct(">16siBiqiI16siqqq")
 _ANSWER = struct.Struct(">i")
-_NEWS = struct.Struct(">16sihiqqqii")
+_NEWS = struct.Struct(">16sihiqqqiqqqqii")
 _EPOCH = struct.Struct(">iq")
 
 HISTORY_UNCHANGED = -1
+
+NO_INCARNATION = uuid.UUID(int=0)
+"""Of a replica that was never given an id."""
+
+_WANTED, _EMPTY = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,15 @@ class Held:
     last_epoch: int
     """Of the record before `end_offset`; -1 for an empty log."""
     history_digest: int
+    incarnation: uuid.UUID = NO_INCARNATION
+    """Of the log that all this is about."""
+    generation: int = 0
+    compacted: Pair = NOTHING
+    """MCCO and MXFO, durable."""
+    planned_high_watermark: int = 0
+    """What it copied may have been compacted at this high watermark: it joins the ISR only when it has reached it."""
+    is_empty: bool = False
+    """It holds nothing at all: it has no past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +93,11 @@ class News:
     """The leader's, whole; None if the follower's digest is the same."""
     records: Sequence[Part] = ()
     records_bytes: int = 0
+    generation: int = 0
+    removable: Pair = NOTHING
+    """MTRO and MXRO, durable on the leader."""
+    fence_below: int = 0
+    planned_high_watermark: int = 0
 
 
 def encode_request(request: FetchRequest) -> bytes:
@@ -90,11 +113,15 @@ def encode_request(request: FetchRequest) -> bytes:
         _HELD.pack(
             held.topic_id.bytes,
             held.partition,
-            held.is_wanted,
+            held.is_wanted * _WANTED | held.is_empty * _EMPTY,
             held.leader_epoch,
             held.end_offset,
             held.last_epoch,
             held.history_digest,
+            held.incarnation.bytes,
+            held.generation,
+            *held.compacted,
+            held.planned_high_watermark,
         )
         for held in request.held
     )
@@ -108,10 +135,41 @@ def decode_request(data: Buffer) -> FetchRequest:
         raise ValueError(f"a ReplicaFetch of {count} partitions has {len(data)} bytes")
     held = []
     for _ in range(count):
-        topic_id, partition, is_wanted, *rest = _HELD.unpack_from(data, position)
-        held.append(Held(uuid.UUID(bytes=topic_id), partition, bool(is_wanted), *rest))
+        held.append(_held(*_HELD.unpack_from(data, position)))
         position += _HELD.size
     return FetchRequest(broker_id, broker_epoch, max_wait_ms, max_bytes, partition_max_bytes, held)
+
+
+def _held(
+    topic_id: bytes,
+    partition: int,
+    flags: int,
+    leader_epoch: int,
+    end_offset: int,
+    last_epoch: int,
+    history_digest: int,
+    incarnation: bytes,
+    generation: int,
+    mcco: int,
+    mxfo: int,
+    planned_high_watermark: int,
+) -> Held:
+    if min(generation, mcco, mxfo, planned_high_watermark) < 0 or flags & ~(_WANTED | _EMPTY):
+        raise ValueError(f"watermarks {mcco}, {mxfo}, {planned_high_watermark} of generation {generation} cannot be")
+    return Held(
+        uuid.UUID(bytes=topic_id),
+        partition,
+        bool(flags & _WANTED),
+        leader_epoch,
+        end_offset,
+        last_epoch,
+        history_digest,
+        uuid.UUID(bytes=incarnation),
+        generation,
+        Pair(mcco, mxfo),
+        planned_high_watermark,
+        bool(flags & _EMPTY),
+    )
 
 
 def encode_answer(news: Sequence[News]) -> list[Part]:
@@ -127,6 +185,10 @@ def encode_answer(news: Sequence[News]) -> list[Part]:
                 one.high_watermark,
                 one.log_start_offset,
                 one.log_end_offset,
+                one.generation,
+                *one.removable,
+                one.fence_below,
+                one.planned_high_watermark,
                 HISTORY_UNCHANGED if one.history is None else len(one.history),
                 one.records_bytes,
             )
@@ -141,7 +203,11 @@ def decode_answer(data: memoryview) -> list[News]:
     position = _ANSWER.size
     news = []
     for _ in range(count):
-        topic_id, partition, error, epoch, watermark, start, end, epochs, size = _NEWS.unpack_from(data, position)
+        fields = _NEWS.unpack_from(data, position)
+        topic_id, partition, error, epoch, watermark, start, end, *told, epochs, size = fields
+        generation, mtro, mxro, fence_below, planned = told
+        if min(told) < 0:
+            raise ValueError(f"an answer to ReplicaFetch has watermarks that cannot be: {told}")
         position += _NEWS.size
         history = None
         if epochs != HISTORY_UNCHANGED:
@@ -163,6 +229,10 @@ def decode_answer(data: memoryview) -> list[News]:
                 history,
                 (records,) if size else (),
                 size,
+                generation,
+                Pair(mtro, mxro),
+                fence_below,
+                planned,
             )
         )
     return news

@@ -22,7 +22,11 @@ from sexton.ports.clock import Clock
 from sexton.ports.disk import Buffer
 from sexton.ports.metastore import NO_LEADER, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.replication.coordination import Coordination
 from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
+from sexton.replication.messages import NO_INCARNATION
+from sexton.watermarks.checkpoint import Kept
+from sexton.watermarks.replica import ReplicaWatermarks
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +46,7 @@ class Replica:
         high_watermark: int,
         clock: Clock,
         may_serve: Callable[[], bool],
+        kept: Kept | None = None,
     ) -> None:
         self.topic: str = log.topic
         self.topic_id: uuid.UUID = row.topic_id
@@ -55,7 +60,15 @@ class Replica:
         self.lock = asyncio.Lock()
         """Held while the role changes, and while a fetcher applies what the leader sent."""
         self._broker_id = broker_id
-        self._high_watermark = max(log.start_offset, min(high_watermark, log.end_offset))
+        kept = kept or Kept(log.disk, log.directory, ReplicaWatermarks(row.incarnations.get(broker_id, NO_INCARNATION)))
+        self.coordination = Coordination(kept, log, broker_id)
+        self.coordination.on_moved = self._watermarks_moved
+        self.on_fenced: Callable[[Replica, int], None] = lambda replica, follower: None
+        """Set by `Replicas`: a follower's log may not go on."""
+        self.on_reportable: Callable[[], None] = lambda: None
+        """Set by the fetcher: there is something new to tell the leader."""
+        planned = kept.value.planned_high_watermark
+        self._high_watermark = max(log.start_offset, min(max(high_watermark, planned), log.end_offset))
         self._clock = clock
         self._may_serve = may_serve
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -195,9 +208,10 @@ class Replica:
             if committed > self._high_watermark:
                 self._raise_high_watermark(committed)
 
-    def follower_fetched(self, follower: int, broker_epoch: int, end_offset: int) -> None:
+    def follower_fetched(self, follower: int, broker_epoch: int, end_offset: int, joins_at: int = 0) -> None:
         assert self.leadership is not None
-        self.leadership.fetched(follower, broker_epoch, end_offset, self.log.end_offset, self._clock.monotonic_ms())
+        now_ms = self._clock.monotonic_ms()
+        self.leadership.fetched(follower, broker_epoch, end_offset, self.log.end_offset, now_ms, joins_at)
         self.settle()
         if self.leadership.caught_up(follower, self._high_watermark):
             self.on_caught_up()
@@ -207,8 +221,10 @@ class Replica:
             self.leadership.left(follower)
 
     def take_high_watermark(self, leaders: int) -> None:
-        """A follower's: the leader's, as far as its own log reaches. It never goes back (rule 7)."""
-        reached = min(leaders, self.log.end_offset)
+        """A follower's: the leader's, as far as its own log reaches. It never goes back (rule 7). What was compacted at
+        some high watermark was committed up to there, whatever this leader has heard."""
+        planned = self.coordination.kept.value.planned_high_watermark
+        reached = min(max(leaders, planned), self.log.end_offset)
         if reached > self._high_watermark:
             self._raise_high_watermark(reached)
 
@@ -270,6 +286,7 @@ class Replica:
             return
         self.leadership = Leadership(row, self._broker_id, self.log.end_offset, self._clock.monotonic_ms())
         self.role = Role.LEADER
+        self.coordination.lead(row)
         self.settle()
         self.wake_watchers()
 
@@ -284,6 +301,7 @@ class Replica:
         self.row = row
         if self.leadership is not None:
             self.leadership.follow_row(row, self._clock.monotonic_ms())
+            self.coordination.follow_row(row)
             self.settle()
 
     def stop(self) -> None:
@@ -304,8 +322,14 @@ class Replica:
             self._high_watermark = offset
         await self.log.truncate_to(offset)
 
+    def _watermarks_moved(self) -> None:
+        self.on_reportable()
+        for wake in list(self._append_watchers.values()):
+            wake()
+
     def _resign(self) -> None:
         self.leadership = None
+        self.coordination.resign()
         self.fail_waiting(KafkaError(ErrorCode.not_leader_or_follower, "another broker leads by now"))
         for wake in list(self._append_watchers.values()):
             wake()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from sexton.replication.fetcher import Fetcher, FetchLimits
 from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica, Role
 from sexton.replication.session import FollowerSession
+from sexton.watermarks.checkpoint import Kept
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class Replicas:
         limits: FetchLimits,
         lag_max_ms: int,
         producer_expiry_ms: int,
+        rng: random.Random,
     ) -> None:
         self._folder = folder
         self._disk = disk
@@ -90,7 +93,7 @@ class Replicas:
         self._high_watermarks: dict[tuple[str, int], int] = {}
         self._stopped_cleanly = False
         self._opening = asyncio.Semaphore(OPEN_AT_ONCE)
-        self.membership = Membership(self.all, view, metastore, clock, identity, self._take_written, lag_max_ms)
+        self.membership = Membership(self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng)
         self.on_role: Callable[[Replica], Awaitable[None]] | None = None
         """Told after each change of role: coordinators load and unload by it."""
 
@@ -290,9 +293,12 @@ class Replicas:
         )
         if expected is not None and on_disk != expected:
             await self._disk.replace_file(f"{directory}/{INCARNATION_FILE}", f"{expected}\n".encode())
+        incarnation = expected or on_disk or messages.NO_INCARNATION
+        kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
         high_watermark = self._high_watermarks.get((topic, row.partition), 0)
-        replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve)
+        replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept)
         replica.on_caught_up = self.membership.may_join
+        replica.on_fenced = self.membership.fence
         return replica
 
     async def _change_role(self, replica: Replica, row: PartitionRow) -> None:

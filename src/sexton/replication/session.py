@@ -13,12 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from sexton.cluster.incarnations import known_incarnation
 from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication import messages
 from sexton.replication.history import is_prefix
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
+from sexton.watermarks.replica import Pair
 
 Key = tuple[uuid.UUID, int]
 
@@ -32,9 +34,9 @@ class LocalReplicas(Protocol):
 @dataclass(slots=True)
 class _Followed:
     held: Held
-    told_high_watermark: int
-    told_start_offset: int
     forget: Callable[[], None]
+    told: tuple[object, ...] = ()
+    """High watermark, log start and compaction's watermarks, as they were last sent."""
     is_answered: bool = False
     """Something was sent, and the follower has not said yet what it holds now: until then, nothing more is sent."""
 
@@ -78,18 +80,35 @@ class FollowerSession:
                 # It heard of its place before we did. What it says now would be lost, and it is silent once it has
                 # said everything: so it is told to say it again.
                 raise KafkaError(ErrorCode.unknown_leader_epoch, f"broker {request.broker_id} is no replica yet")
+            known_id = known_incarnation(replica.row, request.broker_id)
+            if known_id is not None and held.incarnation != known_id:
+                # It has not heard yet that it is to start from an empty log, or we have not. Neither may it copy, nor
+                # does what it holds count.
+                raise KafkaError(ErrorCode.unknown_leader_epoch, f"{held.incarnation} is not the log of {known_id}")
         except KafkaError as error:
             self._fail(key, error)
             return
         known = self._followed.get(key)
         if known is None:
-            self._followed[key] = _Followed(held, -1, -1, replica.watch_appends(lambda: self._note(key)))
+            self._followed[key] = _Followed(held, replica.watch_appends(lambda: self._note(key)))
         else:
             known.held = held
             known.is_answered = False
         self._news[key] = None
         if self._lies_on(held, replica):
-            replica.follower_fetched(request.broker_id, request.broker_epoch, held.end_offset)
+            if not replica.coordination.may_copy(held):
+                self._fence(key, replica, request.broker_id)
+                return
+            replica.follower_fetched(
+                request.broker_id, request.broker_epoch, held.end_offset, held.planned_high_watermark
+            )
+        replica.coordination.take_report(request.broker_id, held)
+
+    def _fence(self, key: Key, replica: Replica, follower: int) -> None:
+        """Its past may hold what everyone else has forgotten: it gets nothing, and is told by its row to start anew."""
+        self._left(key, follower)
+        self._fail(key, KafkaError(ErrorCode.unknown_leader_epoch, "the fetch fence"))
+        replica.on_fenced(replica, follower)
 
     def _forget(self, key: Key) -> None:
         followed = self._followed.pop(key, None)
@@ -158,8 +177,8 @@ class FollowerSession:
                 self._news[(held.topic_id, held.partition)] = None  # no room in this answer: in the next one
         if lies_on and has_history and not records:
             return None
-        followed.told_high_watermark = replica.high_watermark
-        followed.told_start_offset = log.start_offset
+        followed.told = _told(replica)
+        watermarks = replica.coordination.kept.value
         return News(
             held.topic_id,
             held.partition,
@@ -171,6 +190,10 @@ class FollowerSession:
             None if lies_on and has_history else entries,
             records,
             size_bytes,
+            watermarks.generation,
+            watermarks.removable,
+            watermarks.fence_below,
+            watermarks.planned_high_watermark,
         )
 
     def _moved_watermarks(self, answered: set[Key]) -> list[News]:
@@ -184,10 +207,24 @@ class FollowerSession:
             except KafkaError:
                 self._note(key)
                 continue
-            now = replica.high_watermark, replica.log.start_offset
-            if (followed.told_high_watermark, followed.told_start_offset) != now:
-                followed.told_high_watermark, followed.told_start_offset = now
-                moved.append(News(*key, ErrorCode.none, replica.leader_epoch, *now, replica.log.end_offset))
+            now = _told(replica)
+            if followed.told != now:
+                followed.told = now
+                high_watermark, start_offset, generation, removable, fence_below, planned = now
+                moved.append(
+                    News(
+                        *key,
+                        ErrorCode.none,
+                        replica.leader_epoch,
+                        high_watermark,
+                        start_offset,
+                        replica.log.end_offset,
+                        generation=generation,
+                        removable=removable,
+                        fence_below=fence_below,
+                        planned_high_watermark=planned,
+                    )
+                )
         return moved
 
     def _note(self, key: Key) -> None:
@@ -208,3 +245,16 @@ class FollowerSession:
             timer.cancel()
             if self._wake is wake:
                 self._wake = None
+
+
+def _told(replica: Replica) -> tuple[int, int, int, Pair, int, int]:
+    """What moves without records."""
+    watermarks = replica.coordination.kept.value
+    return (
+        replica.high_watermark,
+        replica.log.start_offset,
+        watermarks.generation,
+        watermarks.removable,
+        watermarks.fence_below,
+        watermarks.planned_high_watermark,
+    )

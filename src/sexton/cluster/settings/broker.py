@@ -179,6 +179,13 @@ class BrokerSettings:
         100 << 20, "Its segments' size: small, so that it is read quickly.", low=1
     )
 
+    # --- compaction ---
+
+    log_cleaner_enable: bool = _boolean(True, "Whether compacted topics are compacted.")
+    log_cleaner_backoff_ms: int = _long(
+        15_000, "How often a broker looks for partitions that are due.", low=0, update=Update.CLUSTER_WIDE
+    )
+
     # --- Sexton's own ---
 
     metastore_url: str = _string(

@@ -22,8 +22,16 @@ client, or `sexton config`.
 """
 
 _SEXTONS_OWN = frozenset(
-    {"flush.before.ack", "log.flush.before.ack", "metastore.url", "broker.lease.ms", "broker.lease.renew.ms"}
-    | {"metadata.poll.ms"}
+    {
+        "flush.before.ack",
+        "log.flush.before.ack",
+        "compaction.coordination",
+        "log.cleaner.coordination",
+        "metastore.url",
+        "broker.lease.ms",
+        "broker.lease.renew.ms",
+        "metadata.poll.ms",
+    }
 )
 
 
