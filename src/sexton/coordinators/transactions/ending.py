@@ -63,7 +63,8 @@ def _judge_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
     is_rotated = (
         producer == (transaction.previous_producer_id, LAST_EPOCH_FOR_CLIENTS)
         and transaction.epoch == 0
-        and state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+        and (state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT) or transaction.last_epoch == producer.epoch)
+        and state is not State.ONGOING
     )
     if producer.producer_id != transaction.producer_id and not is_rotated:
         raise KafkaError(ErrorCode.invalid_producer_id_mapping)
@@ -74,6 +75,8 @@ def _judge_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
         raise KafkaError(ErrorCode.producer_fenced)
     if not is_repeated and (producer.epoch != transaction.epoch or state.is_prepared):
         raise KafkaError(ErrorCode.producer_fenced)
+    if is_rotated and state is State.EMPTY and not is_commit:
+        return Verdict.DONE  # its transaction had timed out in the last epoch, and it was told its new id
     if is_repeated:
         return _repeated(state, is_commit)
     if state is State.ONGOING or not is_commit:

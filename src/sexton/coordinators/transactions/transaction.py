@@ -92,7 +92,8 @@ class Transaction:
         return self._at_rest(timeout_ms, now_ms, self.producer_id, self.epoch, self.last_epoch, previous)
 
     def rotated(self, fresh_id: int, timeout_ms: int, is_same_producer: bool, now_ms: int) -> Transaction:
-        last_epoch = self.epoch if is_same_producer else NO_EPOCH
+        """`last_epoch` is what the producer knows: the one above it was the coordinator's own."""
+        last_epoch = min(self.epoch, LAST_EPOCH_FOR_CLIENTS) if is_same_producer else NO_EPOCH
         return self._at_rest(timeout_ms, now_ms, fresh_id, 0, last_epoch, self.producer_id)
 
     def _at_rest(
