@@ -1,0 +1,357 @@
+"""Compaction's watermarks between a leader and its follower: who is told what, when, and who may copy."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sexton.adapters.clock import SystemClock
+from sexton.adapters.files import FileDisk
+from sexton.compaction.config import TopicConfig
+from sexton.log.log import Log
+from sexton.ports.disk import FileSlice
+from sexton.ports.metastore import PartitionRow
+from sexton.ports.network import Part
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import Record, encode, make_batch
+from sexton.replication import messages
+from sexton.replication.coordination import AbsurdWatermarkError
+from sexton.replication.fetcher import _Following, _held, _take
+from sexton.replication.messages import FetchRequest, Held, News
+from sexton.replication.replica import Replica
+from sexton.replication.session import FollowerSession
+from sexton.watermarks.checkpoint import Kept
+from sexton.watermarks.replica import NOTHING, Pair
+
+TOPIC = uuid.UUID(int=1)
+IDS = {broker: uuid.UUID(int=10 + broker, version=4) for broker in (1, 2, 3)}
+ROW = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 3, 0, incarnations={1: IDS[1], 2: IDS[2]})
+COMPACTED = TopicConfig(cleanup_policy=frozenset({"compact"}))
+
+
+def batch(value: bytes) -> bytes:
+    return encode(make_batch([Record(0, 1000, b"k", value)], leader_epoch=-1))
+
+
+class Two:
+    """Broker 1 leads, broker 2 follows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fenced: list[int] = []
+        self.leader: Replica
+        self.follower: Replica
+
+    async def open(self, broker: int, row: PartitionRow, config: TopicConfig = COMPACTED) -> Replica:
+        directory = str(self.path / f"broker-{broker}" / "t-0")
+        disk = FileDisk()
+        log = await Log.open(disk, directory, "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False)
+        kept = await Kept.open(disk, directory, IDS[broker], log.start_offset, log.end_offset)
+        return Replica(row, log, broker, 0, SystemClock(), lambda: True, kept)
+
+    async def start(self, row: PartitionRow = ROW, config: TopicConfig = COMPACTED) -> None:
+        self.leader = await self.open(1, row, config)
+        self.leader.on_fenced = lambda replica, broker: self.fenced.append(broker)
+        await self.leader.become_leader(row)
+        self.follower = await self.open(2, row, config)
+        self.follower.become_follower(row)
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        self.session = FollowerSession(self)
+
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+        return self.leader
+
+    def held(self) -> Held:
+        return _held(_Following(self.follower, self.follower.leader_epoch))
+
+    async def ask(self, held: Held, wait_ms: int = 1) -> list[News]:
+        parts = await self.session.fetch(FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, [held]))
+        return messages.decode_answer(memoryview(b"".join(map(content, parts))))
+
+    async def fetch(self, rounds: int = 3) -> None:
+        for _ in range(rounds):
+            for news in await self.ask(self.held()):
+                if news.error is ErrorCode.none:
+                    await _take(self.follower, news)
+            await self.follower.log.flush()
+        await asyncio.sleep(0.01)
+
+    def write(self, count: int) -> None:
+        for index in range(count):
+            self.leader.append(batch(b"%d" % index), 1, 1000)
+
+
+def content(part: Part) -> bytes:
+    return part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else bytes(part)
+
+
+def scenario(work: Callable[[Two], Awaitable[None]]) -> Any:
+    def test(tmp_path: Path) -> None:
+        asyncio.run(work(Two(tmp_path)))  # type: ignore[arg-type]
+
+    test.__doc__ = work.__doc__
+    return test
+
+
+async def compacted(replica: Replica, bound: int) -> None:
+    await replica.coordination.plan(replica.high_watermark)
+    await replica.coordination.committed(bound)
+    await asyncio.sleep(0.02)
+
+
+@scenario
+async def test_mtro_is_the_smallest_progress_of_all_and_reaches_everybody(two: Two) -> None:
+    await two.start()
+    two.write(10)
+    await two.fetch()
+    await compacted(two.leader, 8)
+    assert two.leader.coordination.watermarks.removable == NOTHING, "the follower has compacted nothing"
+    await compacted(two.follower, 6)
+    await two.fetch()
+    assert two.leader.coordination.watermarks.removable == Pair(6, 6)
+    await two.fetch()
+    assert two.follower.coordination.watermarks.removable == Pair(6, 6)
+
+
+@scenario
+async def test_a_follower_that_has_something_to_report_says_so_by_itself(two: Two) -> None:
+    await two.start()
+    two.write(3)
+    await two.fetch()
+    told = []
+    two.follower.on_reportable = lambda: told.append(True)
+    await compacted(two.follower, 2)
+    assert told
+
+
+@scenario
+async def test_a_silent_follower_counts_at_its_last_report_and_a_removed_one_no_more(two: Two) -> None:
+    await two.start()
+    two.write(10)
+    await two.fetch()
+    await compacted(two.follower, 3)
+    await two.fetch()
+    await compacted(two.leader, 9)
+    assert two.leader.coordination.watermarks.removable == Pair(3, 3)
+    two.leader.follow_row(replace(ROW, replicas=(1,), isr=(1,), partition_epoch=1, incarnations={1: IDS[1]}))
+    await asyncio.sleep(0.02)
+    assert two.leader.coordination.watermarks.removable == Pair(9, 9)
+
+
+@scenario
+async def test_a_report_of_another_log_does_not_count_and_gets_nothing(two: Two) -> None:
+    await two.start()
+    two.write(10)
+    await compacted(two.leader, 9)
+    (news,) = await two.ask(replace(two.held(), incarnation=IDS[3], compacted=Pair(9, 9)))
+    assert news.error is ErrorCode.unknown_leader_epoch
+    assert two.leader.coordination.watermarks.removable == NOTHING
+    assert two.leader.leadership is not None
+    progress = two.leader.leadership.progress_of(2)
+    assert progress is not None
+    assert progress.end_offset == -1, "what a log holds that is to be wiped is no reason to count it in"
+
+
+@scenario
+async def test_a_report_beyond_the_leaders_log_is_ignored(two: Two) -> None:
+    await two.start()
+    two.write(10)
+    await two.fetch()
+    await compacted(two.leader, 9)
+    await two.ask(replace(two.held(), compacted=Pair(1 << 60, 1 << 60)))
+    await asyncio.sleep(0.02)
+    assert two.leader.coordination.watermarks.removable == NOTHING
+
+
+@scenario
+async def test_an_empty_log_starts_at_mtro_before_it_takes_its_first_record(two: Two) -> None:
+    alone = replace(ROW, replicas=(1,), isr=(1,), incarnations={1: IDS[1]})
+    await two.start(alone)
+    two.write(10)
+    await two.leader.log.flush()
+    await compacted(two.leader, 7)
+    assert two.leader.coordination.watermarks.removable == Pair(7, 7)
+    two.leader.follow_row(replace(ROW, isr=(1,), partition_epoch=1))
+    two.follower.become_follower(ROW)
+    at_first_record: list[Pair] = []
+    append = two.follower.log.append_as_follower
+    known = two.follower.coordination.kept
+
+    def noted(records: Any) -> None:
+        at_first_record.append(known.value.compacted)
+        append(records)
+
+    two.follower.log.append_as_follower = noted  # type: ignore[method-assign]
+    await two.fetch()
+    assert at_first_record[0] == Pair(7, 7)
+    assert known.value.compacted == known.value.removable == Pair(7, 7)
+    assert not two.fenced
+
+
+@scenario
+async def test_a_log_that_ends_below_mtro_and_was_not_compacted_that_far_is_turned_away(two: Two) -> None:
+    """An old disk image, or a replica that was removed and came back with its old data."""
+    await two.start()
+    two.write(4)
+    await two.fetch()
+    two.leader.follow_row(replace(ROW, replicas=(1,), isr=(1,), partition_epoch=1, incarnations={1: IDS[1]}))
+    two.write(6)
+    await two.leader.log.flush()
+    await compacted(two.leader, 9)
+    two.leader.follow_row(replace(ROW, isr=(1,), partition_epoch=2))
+    two.reconnect()
+    (news,) = await two.ask(two.held())
+    assert news.error is not ErrorCode.none
+    assert two.fenced == [2]
+    assert not news.records
+
+
+@scenario
+async def test_a_log_that_ends_below_mtro_and_was_compacted_that_far_goes_on(two: Two) -> None:
+    await two.start()
+    two.write(10)
+    await two.leader.log.flush()
+    held = replace(two.held(), end_offset=4, last_epoch=3, is_empty=False, compacted=Pair(9, 9))
+    await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(9, 9)))
+    (news,) = await two.ask(held)
+    assert news.records
+    assert not two.fenced
+    await two.ask(replace(held, compacted=Pair(9, 8)))
+    assert two.fenced == [2], "MXFO counts as MCCO does"
+
+
+@scenario
+async def test_without_coordination_nobody_is_turned_away(two: Two) -> None:
+    await two.start(config=replace(COMPACTED, compaction_coordination="independent"))
+    two.write(10)
+    await two.leader.log.flush()
+    await compacted(two.leader, 9)
+    known = two.leader.coordination.watermarks
+    assert known.compacted == Pair(9, 0), "nothing was settled"
+    assert known.fence_below == 9
+    stale = replace(two.held(), end_offset=4, last_epoch=3, is_empty=False)
+    (news,) = await two.ask(stale)
+    assert news.records
+    two.leader.log.reconfigure(COMPACTED)
+    await two.ask(stale)
+    assert two.fenced == [2], "a topic that leaves independent: the fence applies to what was removed"
+
+
+@scenario
+async def test_a_leader_that_lost_its_watermarks_turns_away_whoever_ends_below_its_log(two: Two) -> None:
+    await two.start()
+    two.write(10)
+    await two.leader.log.flush()
+    (two.path / "broker-1" / "t-0" / "compaction-watermarks").write_bytes(b"damaged")
+    two.leader = await two.open(1, ROW)
+    two.leader.on_fenced = lambda replica, broker: two.fenced.append(broker)
+    later = replace(ROW, leader_epoch=4, partition_epoch=1)
+    await two.leader.become_leader(later)
+    two.reconnect()
+    entries = two.leader.log.epochs.entries
+    held = replace(two.held(), leader_epoch=4, end_offset=4, last_epoch=3, is_empty=False)
+    held = replace(held, history_digest=messages.history_digest(entries))
+    await two.ask(held)
+    assert two.fenced == [2]
+    assert two.leader.coordination.watermarks.removable == NOTHING, "and nothing goes by what is not known"
+
+
+@scenario
+async def test_what_may_be_gone_is_durable_before_the_records_that_lack_it(two: Two) -> None:
+    await two.start()
+    two.write(10)
+    await two.leader.log.flush()
+    await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(5, 4)).with_plan(8))
+    (news,) = await two.ask(two.held())
+    assert (news.removable, news.planned_high_watermark) == (Pair(5, 4), 8)
+
+    async def fails(change: Any) -> bool:
+        raise OSError(28, "full")
+
+    two.follower.coordination.kept.keep = fails  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="full"):
+        await _take(two.follower, news)
+    assert two.follower.log.end_offset == 0
+
+
+@scenario
+async def test_a_replica_joins_only_above_the_high_watermark_at_which_what_it_copied_was_compacted(two: Two) -> None:
+    """Rule 4, even if the leader changed meanwhile and knows of no such high watermark."""
+    await two.start(replace(ROW, isr=(1,)))
+    two.write(6)
+    await two.leader.log.flush()
+    assert two.leader.leadership is not None
+    await two.ask(replace(two.held(), end_offset=6, last_epoch=3, is_empty=False, planned_high_watermark=9))
+    assert not two.leader.leadership.caught_up(2, two.leader.high_watermark)
+    two.write(4)
+    await two.leader.log.flush()
+    await two.ask(replace(two.held(), end_offset=10, last_epoch=3, is_empty=False, planned_high_watermark=9))
+    assert two.leader.leadership.caught_up(2, two.leader.high_watermark)
+
+
+@scenario
+async def test_the_high_watermark_never_starts_below_one_that_a_compaction_was_planned_at(two: Two) -> None:
+    await two.start(replace(ROW, isr=(1,)))
+    two.write(10)
+    await two.leader.log.flush()
+    await asyncio.sleep(0.02)
+    assert two.leader.high_watermark == 10
+    await two.leader.coordination.plan(two.leader.high_watermark)
+    again = await two.open(1, ROW)  # its checkpoint of high watermarks says 0
+    assert again.high_watermark == 10
+
+
+@scenario
+async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two: Two) -> None:
+    await two.start()
+    two.write(10)
+    await two.fetch()
+    await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(5, 5)))
+    await two.fetch()
+    later = replace(ROW, leader=2, leader_epoch=4, partition_epoch=1)
+    await two.follower.become_leader(later)
+    two.leader.become_follower(later)
+    two.leader, two.follower = two.follower, two.leader
+    two.reconnect()
+    held = _held(_Following(two.follower, 4))
+    parts = await two.session.fetch(FetchRequest(1, 1, 1, 1 << 20, 1 << 20, [held]))
+    (news,) = messages.decode_answer(memoryview(b"".join(map(content, parts))))
+    assert news.removable == Pair(5, 5)
+
+
+@scenario
+async def test_watermarks_that_cannot_be_are_not_taken(two: Two) -> None:
+    await two.start()
+    absurd = News(TOPIC, 0, ErrorCode.none, 3, 0, 0, 10, removable=Pair(11, 0))
+    with pytest.raises(AbsurdWatermarkError):
+        await two.follower.coordination.take(absurd)
+    assert two.follower.coordination.watermarks.removable == NOTHING
+
+
+def test_negative_offsets_are_no_message() -> None:
+    held = Held(TOPIC, 0, True, 3, 0, -1, 0, compacted=Pair(-1, 0))
+    with pytest.raises(ValueError, match="cannot be"):
+        messages.decode_request(messages.encode_request(FetchRequest(2, 1, 0, 1, 1, [held])))
+    news = News(TOPIC, 0, ErrorCode.none, removable=Pair(0, -5))
+    with pytest.raises(ValueError, match="cannot be"):
+        messages.decode_answer(memoryview(b"".join(map(content, messages.encode_answer([news])))))
+
+
+@scenario
+async def test_the_log_start_counts_as_compacted(two: Two) -> None:
+    config = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
+    await two.start(config=config)
+    two.write(10)
+    await two.fetch(4)
+    await two.leader.advance_start(4)
+    assert two.leader.coordination.watermarks.compacted == Pair(4, 4)
+    with pytest.raises(KafkaError):
+        two.leader.log.read(2, 100, 10, min_one=True)

@@ -1,0 +1,91 @@
+"""A follower that the fence turned away leaves the in-sync set and gets a new id, in one compare-and-set."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+from sexton.adapters.clock import SystemClock
+from sexton.cluster.view import ClusterView
+from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
+from sexton.replication.leadership import Leadership
+from sexton.replication.membership import Membership
+
+TOPIC = uuid.UUID(int=1)
+IDS = {broker: uuid.UUID(int=10 + broker, version=4) for broker in (1, 2, 3)}
+ROW = PartitionRow(TOPIC, 0, (1, 2, 3), (1, 2, 3), 1, 5, 7, incarnations=IDS)
+
+
+class Fenced:
+    def __init__(self) -> None:
+        self.row = ROW
+        self.written: list[PartitionRow] = []
+        self.is_away = False
+        self.replica: Any = SimpleNamespace(
+            topic="t",
+            topic_id=TOPIC,
+            partition=0,
+            row=ROW,
+            leadership=Leadership(ROW, 1, 0, 0),
+            high_watermark=0,
+            log=SimpleNamespace(end_offset=0),
+        )
+        self.membership = Membership(
+            lambda: [self.replica],
+            ClusterView(),
+            cast(Any, self),
+            SystemClock(),
+            lambda: (1, 1),
+            lambda rows: None,
+            1 << 40,
+            random.Random(1),
+        )
+
+    async def update_partitions(self, rows: Sequence[PartitionRow], live: Any) -> list[PartitionRow | None]:
+        self.written += rows
+        if self.is_away:
+            raise MetastoreUnavailableError("away")
+        return [replace(row, partition_epoch=row.partition_epoch + 1) for row in rows]
+
+    def turn(self) -> list[PartitionRow]:
+        changes = self.membership._changes()
+        if changes:
+            asyncio.run(self.membership._write(changes))
+        return [row for _, row in changes]
+
+
+def test_it_leaves_the_isr_and_its_log_gets_a_new_id() -> None:
+    fenced = Fenced()
+    fenced.membership.fence(fenced.replica, 2)
+    (row,) = fenced.turn()
+    assert row.isr == (1, 3)
+    assert row.incarnations[2] not in IDS.values()
+    assert {1: row.incarnations[1], 3: row.incarnations[3]} == {1: IDS[1], 3: IDS[3]}
+    assert row.partition_epoch == ROW.partition_epoch, "what compare-and-set compares"
+
+
+def test_a_change_whose_answer_was_lost_is_asked_for_again_with_the_same_id() -> None:
+    fenced = Fenced()
+    fenced.is_away = True
+    fenced.membership.fence(fenced.replica, 2)
+    (first,) = fenced.turn()
+    (second,) = fenced.turn()
+    assert first == second
+
+
+def test_one_that_has_a_new_log_already_is_left_alone() -> None:
+    fenced = Fenced()
+    fenced.membership.fence(fenced.replica, 2)
+    fenced.replica.row = replace(ROW, partition_epoch=8, incarnations={**IDS, 2: uuid.UUID(int=99, version=4)})
+    assert fenced.turn() == []
+
+
+def test_the_leader_itself_is_never_sent_away() -> None:
+    fenced = Fenced()
+    fenced.membership.fence(fenced.replica, 1)
+    assert fenced.turn() == []
