@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from sexton.protocol.errors import ErrorCode
 from tests.robustness.conftest import Watched, wait_until
 from tests.robustness.disks import SmallDisk, small_disk
-from tests.robustness.wire import CREATE_TOPICS, METADATA, Wire, batch, refused
+from tests.robustness.wire import CREATE_TOPICS, Wire, batch, refused
 from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
@@ -71,14 +71,6 @@ def create(wire: Wire, name: str, replicas: list[list[int]], settings: dict[str,
     }
     (told,) = wire.call(CREATE_TOPICS, 5, {"topics": [topic], "timeout": 10_000, "validate_only": False}).topics
     assert told.error_code == ErrorCode.none, told
-
-
-def metadata(wire: Wire, topic: str, partition: int = 0) -> tuple[int, list[int]]:
-    """Leader and in-sync replicas, as this broker says."""
-    body = {"topics": [{"topic_id": None, "name": topic}], "allow_auto_topic_creation": False}
-    (told,) = wire.call(METADATA, 12, body).topics
-    part = next(each for each in told.partitions if each.partition_index == partition)
-    return int(part.leader_id), sorted(part.isr_nodes)
 
 
 def produce_to_all(cluster: SextonCluster, topic: str, partitions_count: int) -> None:
@@ -170,18 +162,18 @@ def test_with_replicas_elsewhere_a_failed_disk_costs_nothing(cluster: SextonClus
         create(wire, "copied", [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2]], {"min.insync.replicas": "2"})
         partitions = range(4)
         produce_to_all(cluster, "copied", 4)
-        assert [metadata(wire, "copied", number)[0] for number in partitions] == [1, 2, 3, 1]
+        assert [wire.leader_and_isr("copied", number)[0] for number in partitions] == [1, 2, 3, 1]
         disk.turn_read_only()
         produce_to_all(cluster, "copied", 4)
-        wait_until(lambda: all(metadata(wire, "copied", number)[1] == [2, 3] for number in partitions))
-        assert [metadata(wire, "copied", number)[0] for number in partitions] == [2, 2, 3, 3]
+        wait_until(lambda: all(wire.leader_and_isr("copied", number)[1] == [2, 3] for number in partitions))
+        assert [wire.leader_and_isr("copied", number)[0] for number in partitions] == [2, 2, 3, 3]
         produce_to_all(cluster, "copied", 4)
         assert "Repair the disk" in broker.new_log()
         assert broker.serves()
         cluster.stop_node(1)
         disk.repair()
         cluster.start_node(1)
-        wait_until(lambda: all(metadata(wire, "copied", number)[1] == [1, 2, 3] for number in partitions))
+        wait_until(lambda: all(wire.leader_and_isr("copied", number)[1] == [1, 2, 3] for number in partitions))
 
 
 def damage(cluster: SextonCluster, topic: str) -> Path:
@@ -211,9 +203,9 @@ def test_a_damaged_segment_costs_one_partition_of_one_broker(cluster: SextonClus
     assert all(f"{segment} at byte" in told for segment in damaged)
     assert "Restore this partition from another replica" in told
     with other.wire() as wire:
-        wait_until(lambda: metadata(wire, "damaged-copied")[1] == [2, 3])
-        assert metadata(wire, "damaged-copied")[0] in (2, 3)
-        wait_until(lambda: metadata(wire, "damaged-alone")[0] == -1)
+        wait_until(lambda: wire.leader_and_isr("damaged-copied")[1] == [2, 3])
+        assert wire.leader_and_isr("damaged-copied")[0] in (2, 3)
+        wait_until(lambda: wire.leader_and_isr("damaged-alone")[0] == -1)
     produce_to_all(cluster, "damaged-copied", 1)
     produce_to_all(cluster, "whole", 1)
     with broker.wire() as wire:
@@ -224,6 +216,6 @@ def test_a_damaged_segment_costs_one_partition_of_one_broker(cluster: SextonClus
     shutil.move(damaged[0].parent, cluster.base_dir / "set-aside")
     cluster.start_node(1)
     with other.wire() as wire:
-        wait_until(lambda: metadata(wire, "damaged-copied")[1] == [1, 2, 3])
-        wait_until(lambda: metadata(wire, "damaged-alone")[0] == -1)  # still damaged, and nobody else has it
+        wait_until(lambda: wire.leader_and_isr("damaged-copied")[1] == [1, 2, 3])
+        wait_until(lambda: wire.leader_and_isr("damaged-alone")[0] == -1)  # still damaged, and nobody else has it
     assert broker.serves()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from sexton.protocol.errors import ErrorCode
+from sexton.protocol.messages import encode_request
 from sexton.records.batch import Record, encode, make_batch
 from tests.robustness.conftest import Watched
-from tests.robustness.wire import DELETE_TOPICS, NOW_MS, PRODUCE, Wire, batch, produce_body, refused
+from tests.robustness.wire import DELETE_TOPICS, NOW_MS, PRODUCE, batch, produce_body, refused
 from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
@@ -116,8 +117,6 @@ def test_without_acks_a_failure_ends_the_connection(broker: Watched) -> None:
 
 
 def _without_acks(topic: str) -> bytes:
-    from sexton.protocol.messages import encode_request
-
     return encode_request(PRODUCE, 9, 1, "x", produce_body(topic, batch(b"x"), 0, 0, 1000))
 
 
@@ -142,20 +141,12 @@ def test_a_stale_leader_epoch_is_fenced_and_one_from_the_future_unknown(broker: 
     topic = broker.new_topic()
     with broker.wire() as wire:
         wire.produce(topic, batch(b"x"))
-        epoch = _leader_epoch(wire, topic)
+        epoch = wire.partition(topic).leader_epoch
         assert wire.fetch(topic, 0, epoch=epoch).error_code == ErrorCode.none
         assert wire.fetch(topic, 0, epoch=epoch + 1).error_code == ErrorCode.unknown_leader_epoch
         if epoch > 0:
             assert wire.fetch(topic, 0, epoch=epoch - 1).error_code == ErrorCode.fenced_leader_epoch
     assert broker.serves()
-
-
-def _leader_epoch(wire: Wire, topic: str) -> int:
-    from tests.robustness.wire import METADATA
-
-    body = {"topics": [{"topic_id": None, "name": topic}], "allow_auto_topic_creation": False}
-    (told,) = wire.call(METADATA, 12, body).topics
-    return int(told.partitions[0].leader_epoch)
 
 
 def test_a_broker_that_does_not_lead_refuses_and_names_the_leader(three_brokers: SextonCluster) -> None:

@@ -113,6 +113,17 @@ class Wire:
         assert part.error_code == ErrorCode.none, part
         return int(part.offset)
 
+    def leader_and_isr(self, topic: str, partition: int = 0) -> tuple[int, list[int]]:
+        """As this broker knows them; nobody, if it has not heard of the partition yet."""
+        part = self.partition(topic, partition)
+        return (-1, []) if part is None else (int(part.leader_id), sorted(part.isr_nodes))
+
+    def partition(self, topic: str, partition: int = 0) -> Any:
+        """What Metadata says of it."""
+        body = {"topics": [{"topic_id": None, "name": topic}], "allow_auto_topic_creation": False}
+        (told,) = self.call(METADATA, 12, body).topics
+        return next((each for each in told.partitions if each.partition_index == partition), None)
+
     def _exactly(self, count: int) -> bytes | None:
         parts = bytearray()
         while len(parts) < count:

@@ -1,0 +1,115 @@
+"""The metastore away: brokers stay up, serve while their lease lasts, then refuse with errors that clients retry, and
+are themselves again soon after its return, without a restart (rule 12)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sexton.protocol.errors import ErrorCode
+from tests.postgres import Postgres, running_postgres
+from tests.robustness.conftest import Watched, wait_until
+from tests.robustness.wire import CREATE_TOPICS, Wire, batch, refused
+from tests.sexton_cluster import SextonCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
+
+LEASE = {"broker.lease.ms": 3000, "broker.lease.renew.ms": 500}
+"""Shorter than the default, so that the tests are."""
+
+RETRIABLE = (ErrorCode.not_controller, ErrorCode.request_timed_out)
+"""Among those that an admin client tries again."""
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cluster(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SextonCluster]:
+    folder = tmp_path_factory.mktemp("metastore") / "cluster"
+    with SextonCluster(2, folder, LEASE, metastore_url=postgres.new_database()) as started:
+        started.create_topic("t", partitions=2, replication_factor=2)
+        yield started
+
+
+def serves_again(cluster: SextonCluster) -> None:
+    """Both partitions have a leader that takes records, both replicas are in sync, and nothing unexpected was said."""
+    for partition in (0, 1):
+        wait_until(lambda partition=partition: _is_well(cluster, partition))  # type: ignore[misc]
+    assert all(Watched(cluster, node_id).serves() for node_id in cluster.node_ids)
+
+
+def _is_well(cluster: SextonCluster, partition: int) -> bool:
+    with Watched(cluster, 1).wire() as wire:
+        leader, in_sync = wire.leader_and_isr("t", partition)
+    if leader == -1 or in_sync != [1, 2]:
+        return False
+    with Watched(cluster, leader).wire() as wire:
+        return bool(wire.produce("t", batch(b"x"), partition=partition).base_offset >= 0)
+
+
+def goes_away_and_comes_back(cluster: SextonCluster, away: Any, back: Any) -> None:
+    pids = [cluster.pid(node_id) for node_id in cluster.node_ids]
+    serves_again(cluster)
+    partition = 0
+    broker = Watched(cluster, cluster.leaders("t")[partition])
+    broker.new_log()
+    with broker.wire() as wire:
+        offset = wire.produce("t", batch(b"before"), partition=partition).base_offset
+        away()
+        try:
+            assert wire.produce("t", batch(b"under the lease"), partition=partition).base_offset == offset + 1
+            wait_until(lambda: bool(wire.produce("t", batch(b"late"), partition=partition).error_code))
+            assert refused(wire.produce("t", batch(b"late"), partition=partition), ErrorCode.not_leader_or_follower)
+            assert _create_topic(wire) in RETRIABLE
+            assert broker.serves()
+            assert "Check that" in broker.new_log()
+        finally:
+            back()
+        serves_again(cluster)
+        held = wire.fetch("t", offset, partition=partition)
+        assert held.error_code in (ErrorCode.none, ErrorCode.not_leader_or_follower)
+    assert [cluster.pid(node_id) for node_id in cluster.node_ids] == pids
+
+
+def _create_topic(wire: Wire) -> ErrorCode:
+    topic = {"name": "never", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    (told,) = wire.call(CREATE_TOPICS, 5, {"topics": [topic], "timeout": 1000, "validate_only": False}).topics
+    return ErrorCode(told.error_code)
+
+
+def test_postgresql_is_stopped_and_started_again(cluster: SextonCluster, postgres: Postgres) -> None:
+    goes_away_and_comes_back(cluster, postgres.stop, postgres.start)
+
+
+def test_postgresql_hangs_for_a_while(cluster: SextonCluster, postgres: Postgres) -> None:
+    goes_away_and_comes_back(cluster, postgres.pause, postgres.resume)
+
+
+def test_a_broker_that_starts_without_its_metastore_waits_for_it(cluster: SextonCluster, postgres: Postgres) -> None:
+    broker = Watched(cluster, 2)
+    cluster.kill_node(2)
+    postgres.stop()
+    broker.new_log()
+    cluster.start_node(2, wait=False)
+    wait_until(lambda: "waiting for the metastore" in cluster.server_log(2)[-2000:])
+    assert "Check that PostgreSQL is running and reachable" in broker.new_log()
+    assert cluster.is_running(2)
+    postgres.start()
+    cluster.wait_ready()
+    serves_again(cluster)
+
+
+def test_a_locked_sqlite_file_is_waited_for(tmp_path: Path) -> None:
+    with SextonCluster(2, tmp_path / "cluster", LEASE) as cluster:
+        cluster.create_topic("t", partitions=2, replication_factor=2)
+        held = sqlite3.connect(cluster.base_dir / "metastore.db", isolation_level=None)
+        goes_away_and_comes_back(cluster, lambda: held.execute("BEGIN EXCLUSIVE"), held.rollback)
+        held.close()
