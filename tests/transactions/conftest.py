@@ -20,11 +20,9 @@ from tests.transactions.together import FIXTURE, Together, client_of
 from tests.transactions.under_test import OLD_KAFKA, UnderTest
 
 BROKERS: Final = 3
-SETTINGS: Final[Settings] = {
-    "auto.create.topics.enable": False,
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
-}
-"""Kafka looks for transactions that took too long every 10 s; tests would rather not wait so long."""
+SETTINGS: Final[Settings] = {"auto.create.topics.enable": False, "transaction.state.log.num.partitions": 4}
+KAFKA_SETTINGS: Final[Settings] = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+"""Kafka looks for transactions that took too long every 10 s; tests would rather not wait. Sexton knows when."""
 
 SOAK_SECONDS: Final = 120
 SUITE_SECONDS: Final = 20
@@ -58,7 +56,7 @@ def new_cluster(
     wanted = {**SETTINGS, **(settings or {})}
     if kind.startswith("kafka"):
         version = kind.partition(":")[2] or DEFAULT_VERSION
-        return KafkaCluster(version, nodes, directory, wanted, heap="512m")
+        return KafkaCluster(version, nodes, directory, {**KAFKA_SETTINGS, **wanted}, heap="512m")
     return SextonCluster(nodes=nodes, base_dir=directory, settings=wanted)
 
 

@@ -27,6 +27,10 @@ QUIET = {"log_level": 2}
 """That brokers are down is what tests are about."""
 
 
+PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""What a record that never left is told when its transaction is lost for another reason."""
+
+
 def failure_of(error: KafkaError) -> Failure:
     if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH) and error.fatal():
         todo = FENCED
@@ -87,6 +91,8 @@ class Producer:
         offsets = []
         for each in sent:
             if isinstance(each, KafkaError):
+                if each.code() in PURGED:
+                    self.commit()  # it fails, and says why the transaction is lost
                 raise failure_of(each) if each.fatal() else Failure(ABORT, each.name(), each.str())
             assert each is not None, "a delivery was never reported"
             offsets.append(each)
