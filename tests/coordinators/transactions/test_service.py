@@ -1,0 +1,309 @@
+"""The asyncio shell: loading, committing before markers and answers, failing, waiting. The log is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.transactions.messages import AddRequest, EndRequest, InitRequest, ListRequest
+from sexton.coordinators.transactions.service import DueMarkers, TransactionService
+from sexton.coordinators.transactions.settings import TransactionSettings
+from sexton.coordinators.transactions.states import State
+from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records import batch as batches
+from tests.coordinators.transactions.harness import ID, P0, P1, TIMEOUT_MS, refused
+
+T = TypeVar("T")
+PARTITIONS = 4
+PARTITION = partition_for(ID, PARTITIONS)
+FIRST = ProducerIdAndEpoch(1000, 0)
+
+
+class LoopClock:
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + self.monotonic_ms()
+
+    def monotonic_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+@dataclass
+class FakeLog:
+    """Batches in memory. Appends wait while `gate` is closed, and fail with `error`."""
+
+    batches: list[bytes] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    error: KafkaError | None = None
+    records_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def append(self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        start, self.records_count = self.records_count, self.records_count + len(records)
+        made = [batches.Record(start + index, now_ms, *record) for index, record in enumerate(records)]
+        self.batches.append(batches.encode(batches.make_batch(made)))
+
+    async def read(self) -> AsyncIterator[bytes]:
+        for data in list(self.batches):
+            yield data
+
+
+class World:
+    """A service, its log, and the markers that it owes."""
+
+    def __init__(self, log: FakeLog | None = None, **settings: int) -> None:
+        self.log = log or FakeLog()
+        self.due: list[DueMarkers] = []
+        self.ids = iter(range(1000, 2000))
+        self.may_serve = True
+        self.service = TransactionService(
+            LoopClock(),
+            TransactionSettings(**settings),
+            lambda: PARTITIONS,
+            self.next_id,
+            self.due.append,
+            lambda: self.may_serve,
+        )
+
+    async def next_id(self) -> int:
+        await asyncio.sleep(0)
+        return next(self.ids)
+
+    async def loaded(self, epoch: int = 7) -> World:
+        await self.service.load(PARTITION, epoch, self.log)
+        return self
+
+    def init(self, expected: ProducerIdAndEpoch | None = None) -> Awaitable[ProducerIdAndEpoch]:
+        return self.service.init(InitRequest(ID, TIMEOUT_MS, expected))
+
+    async def begun(self) -> World:
+        await self.loaded()
+        await self.init()
+        await self.service.add(AddRequest(ID, FIRST, [P0, P1]))
+        return self
+
+    def commit(self) -> Coroutine[Any, Any, ProducerIdAndEpoch]:
+        return self.service.end(EndRequest(ID, FIRST, is_commit=True))
+
+    def write_markers(self) -> None:
+        due, self.due = list(self.due), self.due
+        self.due.clear()
+        for one in due:
+            for place in one.markers.partitions:
+                self.service.marker_written(one, place)
+
+    async def state(self) -> State:
+        return (await self.service.describe(ID))[0].state
+
+
+def run(test: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(test, 30))
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_transaction_from_begin_to_end() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        await world.commit()
+        [due] = world.due
+        assert (due.coordinator_partition, due.coordinator_epoch) == (PARTITION, 7)
+        assert (due.markers.is_commit, due.markers.partitions) == (True, (P0, P1))
+        assert await world.state() is State.PREPARE_COMMIT
+        world.write_markers()
+        assert await world.state() is State.COMPLETE_COMMIT
+
+    run(test())
+
+
+def test_no_marker_leaves_before_the_decision_is_committed() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        world.log.gate.clear()
+        committing = asyncio.create_task(world.commit())
+        await settle()
+        assert not committing.done()
+        assert not world.due
+        world.log.gate.set()
+        await committing
+        assert world.due
+
+    run(test())
+
+
+def test_a_decision_that_could_not_be_committed_is_undone_and_no_marker_leaves() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        world.log.error = KafkaError(ErrorCode.not_enough_replicas)
+        with refused(ErrorCode.coordinator_not_available):
+            await world.commit()
+        world.log.error = None
+        await settle()
+        assert not world.due
+        assert await world.state() is State.ONGOING
+        await world.commit()
+        assert world.due
+
+    run(test())
+
+
+def test_a_coordinator_that_lost_its_leadership_sends_clients_elsewhere() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        world.log.error = KafkaError(ErrorCode.not_leader_or_follower)
+        with refused(ErrorCode.not_coordinator):
+            await world.commit()
+        world.service.unload(PARTITION)
+        with refused(ErrorCode.not_coordinator):
+            await world.commit()
+        assert not world.due
+
+    run(test())
+
+
+def test_without_a_lease_not_even_reads_are_answered() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        world.may_serve = False
+        with refused(ErrorCode.not_coordinator):
+            await world.service.verify(AddRequest(ID, FIRST, [P0]))
+
+    run(test())
+
+
+def test_nobody_is_verified_by_a_state_that_may_be_lost() -> None:
+    async def test() -> None:
+        world = await World().loaded()
+        await world.init()
+        world.log.gate.clear()
+        adding = asyncio.create_task(world.service.add(AddRequest(ID, FIRST, [P0])))
+        await settle()
+        verifying = asyncio.ensure_future(world.service.verify(AddRequest(ID, FIRST, [P0])))
+        await settle()
+        assert not verifying.done()
+        world.log.gate.set()
+        assert list((await verifying).values()) == [ErrorCode.none]
+        await adding
+
+    run(test())
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_one_before() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        await world.commit()
+        adding = asyncio.create_task(world.service.add(AddRequest(ID, FIRST, [P0])))
+        await settle()
+        assert not adding.done()
+        world.write_markers()
+        await adding
+        assert await world.state() is State.ONGOING
+
+    run(test())
+
+
+def test_it_does_not_wait_for_ever() -> None:
+    async def test() -> None:
+        world = await World(concurrent_wait_ms=20).begun()
+        await world.commit()
+        with refused(ErrorCode.concurrent_transactions):
+            await world.service.add(AddRequest(ID, FIRST, [P0]))
+
+    run(test())
+
+
+def test_a_new_instance_waits_until_the_transaction_of_the_old_one_is_aborted() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        starting = asyncio.ensure_future(world.init())
+        await settle()
+        assert not starting.done()
+        [due] = world.due
+        assert not due.markers.is_commit
+        world.write_markers()
+        assert await starting == (1000, 2)
+
+    run(test())
+
+
+def test_a_coordinator_that_takes_over_sends_the_markers_again_under_its_own_epoch() -> None:
+    async def test() -> None:
+        before = await World().begun()
+        await before.commit()
+        after = await World(before.log).loaded(epoch=8)
+        assert [due.coordinator_epoch for due in after.due] == [8]
+        before.write_markers()
+        assert await after.state() is State.PREPARE_COMMIT
+        after.write_markers()
+        assert await after.state() is State.COMPLETE_COMMIT
+
+    run(test())
+
+
+def test_what_was_sent_under_a_former_epoch_is_not_counted() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        await world.commit()
+        [old] = world.due
+        world.due.clear()
+        await world.loaded(epoch=8)
+        for place in old.markers.partitions:
+            world.service.marker_written(old, place)
+        assert await world.state() is State.PREPARE_COMMIT
+
+    run(test())
+
+
+def test_a_transaction_is_aborted_when_its_time_is_up() -> None:
+    async def test() -> None:
+        world = await World().loaded()
+        await world.service.init(InitRequest(ID, 30))
+        await world.service.add(AddRequest(ID, FIRST, [P0]))
+        while not world.due:
+            await asyncio.sleep(0.01)
+        assert world.due[0].markers.producer == (1000, 1)
+        assert not world.due[0].markers.is_commit
+
+    run(test())
+
+
+def test_requests_before_and_without_a_role_are_refused() -> None:
+    async def test() -> None:
+        world = World()
+        with refused(ErrorCode.not_coordinator):
+            await world.init()
+        with refused(ErrorCode.invalid_request):
+            await world.service.describe("")
+        await world.loaded()
+        with refused(ErrorCode.transactional_id_not_found):
+            await world.service.describe(ID)
+        assert await world.service.list_all(ListRequest()) == []
+        assert world.service.is_ready(ID)
+        await world.service.close()
+        assert not world.service.is_ready(ID)
+
+    run(test())
+
+
+def test_who_waits_when_the_coordinator_moves_is_told() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        await world.commit()
+        adding = asyncio.create_task(world.service.add(AddRequest(ID, FIRST, [P0])))
+        await settle()
+        world.service.unload(PARTITION)
+        with refused(ErrorCode.not_coordinator):
+            await adding
+
+    run(test())

@@ -1,0 +1,95 @@
+"""A batch that would open a transaction must show a verification that no marker has made void (KIP-890)."""
+
+from __future__ import annotations
+
+import pytest
+
+from sexton.log.producers import Marker, ProducerStates
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+P = 1000
+COMMIT = Marker(is_abort=False, coordinator_epoch=3)
+
+
+def states() -> ProducerStates:
+    return ProducerStates("t-0", 86_400_000)
+
+
+def write(producers: ProducerStates, epoch: int, offset: int) -> None:
+    producers.note_data(P, epoch, 0, offset, offset, 1, True)
+
+
+def is_refused(producers: ProducerStates, epoch: int, verification: object) -> bool:
+    try:
+        producers.check_verified(P, epoch, verification)  # type: ignore[arg-type]
+    except KafkaError as error:
+        return error.code is ErrorCode.invalid_txn_state
+    return False
+
+
+def test_a_batch_with_a_verification_opens_the_transaction() -> None:
+    producers = states()
+    verification = producers.begin_verification(P, 0)
+    assert not is_refused(producers, 0, verification)
+    write(producers, 0, 0)
+    assert producers.is_open(P, 0)
+    assert not producers.is_open(P, 1)
+
+
+def test_a_marker_that_comes_meanwhile_makes_it_void() -> None:
+    """Otherwise the late batch would open a transaction that nobody ever ends."""
+    producers = states()
+    verification = producers.begin_verification(P, 0)
+    producers.note_marker(P, 0, 5, 1, COMMIT)
+    assert is_refused(producers, 0, verification)
+    assert producers.begin_verification(P, 0) is not verification
+
+
+def test_all_who_ask_at_once_hold_the_same() -> None:
+    producers = states()
+    assert producers.begin_verification(P, 0) is producers.begin_verification(P, 0)
+    assert producers.begin_verification(P, 1) is not producers.begin_verification(P + 1, 1)
+
+
+def test_a_newer_epoch_makes_the_older_ones_void() -> None:
+    producers = states()
+    old = producers.begin_verification(P, 0)
+    producers.begin_verification(P, 1)
+    assert is_refused(producers, 0, old)
+
+
+def test_those_behind_the_first_need_none_once_it_is_open() -> None:
+    producers = states()
+    verification = producers.begin_verification(P, 0)
+    write(producers, 0, 0)
+    assert not is_refused(producers, 0, verification)
+    assert not is_refused(producers, 0, object())
+
+
+def test_what_the_coordinator_denied_is_void() -> None:
+    producers = states()
+    verification = producers.begin_verification(P, 0)
+    producers.end_verification(P, verification)
+    assert is_refused(producers, 0, verification)
+
+
+def test_a_marker_that_raises_the_epoch_is_written_once() -> None:
+    producers = states()
+    write(producers, 0, 0)
+    assert not producers.is_marked(P, 1)
+    producers.note_marker(P, 1, 1, 1, COMMIT)
+    assert producers.is_marked(P, 1)
+
+
+def test_a_marker_so_late_that_the_next_transaction_has_begun_does_not_end_it() -> None:
+    producers = states()
+    write(producers, 0, 0)
+    producers.note_marker(P, 1, 1, 1, COMMIT)
+    write(producers, 1, 2)
+    with pytest.raises(KafkaError) as caught:
+        producers.is_marked(P, 1)
+    assert caught.value.code is ErrorCode.invalid_producer_epoch
+
+
+def test_a_partition_that_has_not_heard_of_the_producer_takes_the_marker() -> None:
+    assert not states().is_marked(P, 1)
