@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from sexton.errors import SextonError
+from sexton.ports.work_queue import WorkQueue
 
 NO_LEADER = -1
 """A partition whose in-sync replicas are all away."""
@@ -142,7 +143,7 @@ class Changes:
     deleted_topics: Sequence[uuid.UUID] = ()
 
 
-class Metastore(Protocol):
+class Metastore(WorkQueue, Protocol):
     """Every method may raise MetastoreUnavailableError, within `timeout_ms` of the adapter."""
 
     async def open_cluster(self, proposed: uuid.UUID) -> uuid.UUID:

@@ -32,6 +32,7 @@ from sexton.ports.metastore import (
     PartitionRow,
     TopicRow,
 )
+from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
 from sexton.simulate.loop import MS, Process, SimulatedLoop
 from sexton.simulate.network import Fabric
 
@@ -227,6 +228,37 @@ class SimulatedMetastore:
 
     async def allocate_producer_ids(self, count: int) -> int:
         answer: int = await self._call("allocate_producer_ids", count)
+        return answer
+
+    async def publish_work(self, broker_id: int, broker_epoch: int, rows: Sequence[WorkRow]) -> None:
+        await self._call("publish_work", broker_id, broker_epoch, rows)
+
+    async def read_work(self) -> Sequence[WorkRow]:
+        answer: Sequence[WorkRow] = await self._call("read_work")
+        return answer
+
+    async def lease_work(self, compactor_id: uuid.UUID, keys: Sequence[WorkKey]) -> Sequence[WorkKey]:
+        answer: Sequence[WorkKey] = await self._call("lease_work", compactor_id, keys)
+        return answer
+
+    async def end_work(self, compactor_id: uuid.UUID, keys: Sequence[WorkKey], runs: Sequence[RunRow]) -> None:
+        await self._call("end_work", compactor_id, keys, runs)
+
+    async def register_compactor(self, row: CompactorRow) -> None:
+        await self._call("register_compactor", row)
+
+    async def renew_compactor(self, compactor_id: uuid.UUID) -> None:
+        await self._call("renew_compactor", compactor_id)
+
+    async def read_compactors(self) -> Sequence[CompactorRow]:
+        answer: Sequence[CompactorRow] = await self._call("read_compactors")
+        return answer
+
+    async def remove_compactor(self, compactor_id: uuid.UUID, renewals_count: int) -> None:
+        await self._call("remove_compactor", compactor_id, renewals_count)
+
+    async def read_runs(self, limit: int) -> Sequence[RunRow]:
+        answer: Sequence[RunRow] = await self._call("read_runs", limit)
         return answer
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ from sexton.adapters.metastore.schema import (
     deleted_topics,
     metadata,
     partitions,
+    runs,
     topics,
 )
 from sexton.adapters.metastore.session import Session
@@ -52,7 +53,10 @@ def open_cluster(session: Session, proposed: uuid.UUID) -> uuid.UUID:
         if session.has_table(cluster.name):
             found = session.execute(select(cluster.c.cluster_id, cluster.c.schema_version)).first()
             if found is not None:
-                return _known_cluster(*found)
+                known = _known_cluster(*found)
+                if not session.has_table(runs.name):  # made by a build that had no compactors
+                    session.make_tables(metadata)
+                return known
         session.make_tables(metadata)
         session.execute(insert(cluster), _first_row(proposed))
         return proposed

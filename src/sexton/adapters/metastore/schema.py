@@ -139,3 +139,45 @@ deleted_topics = Table(
     Column("topic_id", Uuid, primary_key=True),
     Column("revision", BigInteger, nullable=False, index=True),
 )
+
+work = Table(
+    "sexton_compaction_work",
+    metadata,
+    Column("broker_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("topic_id", Uuid, primary_key=True),
+    Column("partition", BigInteger, primary_key=True, autoincrement=False),
+    Column("topic", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("dirty_ratio_ppm", BigInteger, nullable=False),
+    Column("dirty_bytes", BigInteger, nullable=False),
+    Column("total_bytes", BigInteger, nullable=False),
+    Column("overdue_ms", BigInteger, nullable=False),
+    Column("is_requested", Boolean, nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("holder", Uuid),
+)
+
+compactors = Table(
+    "sexton_compactors",
+    metadata,
+    Column("compactor_id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("lease_ms", BigInteger, nullable=False),
+    Column("renewals_count", BigInteger, nullable=False),
+)
+
+runs = Table(
+    "sexton_compaction_runs",
+    metadata,
+    Column("run_id", Uuid, primary_key=True),
+    Column("finished_ms", BigInteger, nullable=False, index=True),
+    Column("broker_id", BigInteger, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("partition", BigInteger, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("bound", BigInteger, nullable=False),
+    Column("bytes_before", BigInteger, nullable=False),
+    Column("bytes_after", BigInteger, nullable=False),
+    Column("duration_ms", BigInteger, nullable=False),
+    Column("fates", JsonStrings, nullable=False),
+)

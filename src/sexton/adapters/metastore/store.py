@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
-from sexton.adapters.metastore import operations, reading
+from sexton.adapters.metastore import operations, reading, work
 from sexton.adapters.metastore.session import Session
 from sexton.ports.metastore import (
     BrokerRow,
@@ -18,6 +18,7 @@ from sexton.ports.metastore import (
     PartitionRow,
     TopicRow,
 )
+from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,6 +83,33 @@ class SqlMetastore:
 
     async def allocate_producer_ids(self, count: int) -> int:
         return await self.run(operations.allocate_producer_ids, count)
+
+    async def publish_work(self, broker_id: int, broker_epoch: int, rows: Sequence[WorkRow]) -> None:
+        await self.run(work.publish_work, broker_id, broker_epoch, rows)
+
+    async def read_work(self) -> Sequence[WorkRow]:
+        return await self.run(work.read_work)
+
+    async def lease_work(self, compactor_id: uuid.UUID, keys: Sequence[WorkKey]) -> Sequence[WorkKey]:
+        return await self.run(work.lease_work, compactor_id, keys)
+
+    async def end_work(self, compactor_id: uuid.UUID, keys: Sequence[WorkKey], runs: Sequence[RunRow]) -> None:
+        await self.run(work.end_work, compactor_id, keys, runs)
+
+    async def register_compactor(self, row: CompactorRow) -> None:
+        await self.run(work.register_compactor, row)
+
+    async def renew_compactor(self, compactor_id: uuid.UUID) -> None:
+        await self.run(work.renew_compactor, compactor_id)
+
+    async def read_compactors(self) -> Sequence[CompactorRow]:
+        return await self.run(work.read_compactors)
+
+    async def remove_compactor(self, compactor_id: uuid.UUID, renewals_count: int) -> None:
+        await self.run(work.remove_compactor, compactor_id, renewals_count)
+
+    async def read_runs(self, limit: int) -> Sequence[RunRow]:
+        return await self.run(work.read_runs, limit)
 
     async def close(self) -> None:
         raise NotImplementedError
