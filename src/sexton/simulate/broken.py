@@ -38,7 +38,7 @@ async def _keeps_its_tail(self: Replica, offset: int) -> None:
 
 
 def _fails_with_an_offset(self: _Outcome, code: ErrorCode, message: str = "") -> None:
-    self.code, self.message = code, message
+    self.code, self.message, self.base_offset = code, message, 0
 
 
 async def _gives_up_renewing(self: Registration) -> None:
@@ -58,7 +58,7 @@ BREAKS: dict[str, Break] = {
     "12": Break(Registration, "keep_renewing", _gives_up_renewing),
 }
 """By rule: a leader commits without its followers; a replica counts what is not on its disk; a follower keeps what its
-leader lacks; a failed produce carries the offset it would have had; a broker tries only once to renew its lease."""
+leader lacks; a failed produce carries an offset; a broker tries only once to renew its lease."""
 
 
 @contextmanager
