@@ -13,7 +13,7 @@ from sexton.broker.markers import MarkerSender
 from sexton.broker.peers import Peers
 from sexton.broker.request import DropConnectionError
 from sexton.broker.verifier import Verifier
-from sexton.coordinators.transactions.connections import Admission, Bindings
+from sexton.coordinators.transactions.connections import ANY_CONNECTION, Admission, Bindings
 from sexton.coordinators.transactions.records import TOPIC
 from sexton.coordinators.transactions.service import TransactionService
 from sexton.coordinators.transactions.settings import TransactionSettings
@@ -102,11 +102,13 @@ class Transactions:
 
     # Clients before transaction version 2 (coordinators/transactions/connections.py says why)
 
-    def initialised(self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection) -> None:
+    def initialised(self, transactional_id: str, producer_id: int, epoch: int) -> None:
         bindings = self._coordinated.get(self.service.partition_of(transactional_id))
         if bindings is not None:
             self._tidy(bindings)
-            bindings.bind(producer_id, epoch, connection.number)
+            # The epoch is new, so nothing that is late has it, whichever connection comes next: aiokafka initialises on
+            # one and goes on over another, which may be the older of the two.
+            bindings.bind(producer_id, epoch, ANY_CONNECTION)
 
     def check_coordinated(
         self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sexton.coordinators.transactions.connections import BINDINGS_MAX, PURGE_EVERY, Admission, Bindings
+from sexton.coordinators.transactions.connections import ANY_CONNECTION, BINDINGS_MAX, PURGE_EVERY, Admission, Bindings
 
 P = 1000
 ADMITTED, OLDER, UNPROVEN = Admission.ADMITTED, Admission.OLDER, Admission.UNPROVEN
@@ -52,6 +52,16 @@ def test_a_connection_from_before_a_coordinator_took_over_proves_nothing() -> No
     assert bindings.admit(P, 0, 10) is UNPROVEN
     assert bindings.admit(P, 0, 11) is ADMITTED
     assert bindings.admit(P, 0, 10) is OLDER
+
+
+def test_who_was_initialised_may_go_on_over_a_connection_that_is_older_still() -> None:
+    """aiokafka initialises on one connection and sends the rest over another."""
+    bindings = Bindings()
+    bindings.admit(P, 0, 9)
+    bindings.bind(P, 1, ANY_CONNECTION)
+    assert bindings.admit(P, 1, 3) is ADMITTED
+    bindings.bind(P, 1, ANY_CONNECTION)  # asked for twice
+    assert bindings.admit(P, 1, 2) is OLDER
 
 
 def test_who_was_initialised_on_an_old_connection_may_go_on_over_it() -> None:

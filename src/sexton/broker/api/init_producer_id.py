@@ -40,7 +40,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
         producer = await broker.transactions.service.init(asked)
     except KafkaError as error:
         return {**_FAILED, "error_code": for_version(error.code, request.version, FENCED_SINCE)}
-    broker.transactions.initialised(request.body.transactional_id, *producer, request.connection)
+    broker.transactions.initialised(request.body.transactional_id, *producer)
     return {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
 
 

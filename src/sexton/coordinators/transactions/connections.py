@@ -45,6 +45,9 @@ from collections.abc import Hashable
 from enum import Enum, auto
 from typing import Any
 
+ANY_CONNECTION = 0
+"""Connections are counted from 1."""
+
 BINDINGS_MAX = 100_000
 """A binding is about 200 bytes. Beyond this the oldest go, and with them the protection of producers that have been
 silent the longest."""
@@ -74,8 +77,11 @@ class Bindings:
         return len(self._bound)
 
     def bind(self, producer: Hashable, generation: Any, connection: int) -> None:
-        """The producer was made what it is on this very connection."""
-        self._put(producer, generation, connection)
+        """The producer was made what it is just now, and may go on over this connection or a newer one. Asked for
+        again, it is what it was, and stays where it is."""
+        bound = self._bound.get(producer)
+        if bound is None or bound[0] < generation:
+            self._put(producer, generation, connection)
 
     def admit(self, producer: Hashable, generation: Any, connection: int) -> Admission:
         bound = self._bound.get(producer)
