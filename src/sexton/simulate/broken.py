@@ -1,6 +1,6 @@
 """Rules broken on purpose, one line each: a simulator that does not find these finds nothing.
 
-Each entry replaces one function of the product for the time of a run. The tests run them all, and so does
+Each entry replaces one function or constant of the product for the time of a run. The tests run them all, and so does
 `sexton simulate --break`.
 """
 
@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sexton.broker.api.produce import _Outcome
+from sexton.broker.api import produce
 from sexton.broker.registration import Registration
 from sexton.ports.metastore import MetastoreUnavailableError
-from sexton.protocol.errors import ErrorCode
 from sexton.replication.leadership import Leadership
 from sexton.replication.replica import Replica
 
@@ -37,10 +36,6 @@ async def _keeps_its_tail(self: Replica, offset: int) -> None:
     """Does not drop what its leader lacks."""
 
 
-def _fails_with_an_offset(self: _Outcome, code: ErrorCode, message: str = "") -> None:
-    self.code, self.message, self.base_offset = code, message, 0
-
-
 async def _gives_up_renewing(self: Registration) -> None:
     try:
         while True:
@@ -54,7 +49,7 @@ BREAKS: dict[str, Break] = {
     "1": Break(Leadership, "committed_end", _commits_alone),
     "1-flush": Break(Replica, "durable_end", property(_counts_unflushed)),
     "2": Break(Replica, "cut_to", _keeps_its_tail),
-    "9": Break(_Outcome, "fail", _fails_with_an_offset),
+    "9": Break(produce, "NO_OFFSET", 0),
     "12": Break(Registration, "keep_renewing", _gives_up_renewing),
 }
 """By rule: a leader commits without its followers; a replica counts what is not on its disk; a follower keeps what its
