@@ -25,7 +25,8 @@ def partitions(sexton: Sexton, topic: str) -> list[dict[str, Any]]:
 
 
 def test_a_topic_is_made_shown_grown_and_deleted(sexton: Sexton) -> None:
-    made = sexton("topic", "create", "life", "--partitions", 3, "--replicas", 2, "--config", "retention.ms=1000")
+    options = ("--partitions", 3, "--replication-factor", 2, "--config", "retention.ms=1000")
+    made = sexton("topic", "create", "life", *options)
     assert "3 partitions, 2 replicas" in made.stdout
     assert "life" in sexton("topic", "list").stdout
     document = described(sexton, "life")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sexton.cluster.elections import LogState, elect, elect_on_request, elect_preferred, hand_over, restart
+from sexton.cluster.elections import LogState, elect, elect_on_request, elect_preferred, give_up, hand_over, restart
 from sexton.cluster.incarnations import is_missing, known_incarnation, marked_as_missing
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -130,6 +130,32 @@ def test_a_broker_that_shuts_down_goes_on_where_nobody_can_take_over() -> None:
     assert hand_over(partition(isr=(1,)), 1, brokers("DAA")) is None
     assert hand_over(partition(isr=(1, 2)), 1, brokers("DSA")) is None
     assert hand_over(partition(isr=(2, 3), leader=2), 1, brokers("DAA")) is None
+
+
+# A broker that cannot keep a log
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_broker_whose_disk_failed_leaves_the_partition_to_others(is_readable: bool) -> None:
+    assert told(give_up(partition(), 1, brokers("AAA"), is_readable=is_readable)) == (2, 6, (2, 3))
+    assert told(give_up(partition(), 3, brokers("AAA"), is_readable=is_readable)) == (1, 5, (1, 2))
+    assert give_up(partition(isr=(2, 3)), 1, brokers("AAA"), is_readable=is_readable) is None
+
+
+def test_a_log_that_nobody_else_has_goes_on_being_read() -> None:
+    assert give_up(partition(isr=(1,)), 1, brokers("AAA"), is_readable=True) is None
+    assert give_up(partition(isr=(1, 2)), 1, brokers("AFA"), is_readable=True) is None
+
+
+def test_a_damaged_log_that_nobody_else_has_is_marked_and_leads_again_once_it_is_repaired() -> None:
+    row = give_up(partition(isr=(1,)), 1, brokers("AAA"), is_readable=False)
+    assert told(row) == (NO_LEADER, 6, (1,))
+    assert row is not None
+    assert is_missing(row, 1)
+    assert give_up(row, 1, brokers("AAA"), is_readable=False) is None
+    assert elect(row, brokers("AAA")) is None
+    repaired = restart(row, 1, brokers("SAA"), log=LogState.COMPLETE, on_disk=log_id(1), fresh=FRESH)
+    assert told(repaired) == (1, 7, (1,))
 
 
 # A broker that starts

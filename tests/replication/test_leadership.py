@@ -70,6 +70,15 @@ def test_a_follower_joins_only_with_everything_committed_and_the_leaders_epoch_s
     assert not leadership.caught_up(2, high_watermark=11)
 
 
+def test_a_follower_that_left_joins_only_when_it_follows_again() -> None:
+    leadership = Leadership(replace(ROW, isr=(1,)), 1, start_offset=0, now_ms=0)
+    leadership.fetched(2, 1, 10, leader_end=10, now_ms=1)
+    leadership.left(2)
+    assert not leadership.caught_up(2, high_watermark=0)
+    leadership.fetched(2, 1, 10, leader_end=10, now_ms=2)
+    assert leadership.caught_up(2, high_watermark=10)
+
+
 def test_the_last_words_of_a_replaced_process_do_not_count() -> None:
     leadership = Leadership(ROW, 1, start_offset=0, now_ms=0)
     leadership.fetched(2, broker_epoch=6, end_offset=0, leader_end=20, now_ms=1)

@@ -213,9 +213,11 @@ def test_a_damaged_segment_costs_one_partition_of_one_broker(cluster: SextonClus
     assert broker.serves()
     # As the line says: with the directory out of the way, the partition is copied again.
     cluster.stop_node(1)
+    incarnation = (damaged[0].parent / "incarnation").read_text()
     shutil.move(damaged[0].parent, cluster.base_dir / "set-aside")
     cluster.start_node(1)
     with other.wire() as wire:
         wait_until(lambda: wire.leader_and_isr("damaged-copied")[1] == [1, 2, 3])
         wait_until(lambda: wire.leader_and_isr("damaged-alone")[0] == -1)  # still damaged, and nobody else has it
+    assert (damaged[0].parent / "incarnation").read_text() != incarnation
     assert broker.serves()

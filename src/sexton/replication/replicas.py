@@ -153,9 +153,12 @@ class Replicas:
         return on_disk != row.incarnations.get(self._identity()[0], on_disk)
 
     async def write_high_watermarks(self) -> None:
-        """Of logs that cannot be opened it stays: it says that there was one (`was_lost`), should it be taken away."""
-        unopened = [(each.topic, partition) for (_, partition), each in self._unopened.items()]
-        watermarks = {name: offset for name in unopened if (offset := self._high_watermarks.get(name)) is not None}
+        """A log that cannot be opened is among them: so it is known that there was one (`was_lost`) when it is gone."""
+        watermarks = {}
+        for (_, partition), unopened in self._unopened.items():
+            name = unopened.topic, partition
+            if unopened.is_damaged or name in self._high_watermarks:
+                watermarks[name] = self._high_watermarks.get(name, 0)
         watermarks.update(((r.topic, r.partition), r.high_watermark) for r in self._by_key.values())
         if watermarks != self._high_watermarks:
             content = checkpoints.encode_offset_checkpoint(watermarks)
