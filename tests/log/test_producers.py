@@ -56,6 +56,31 @@ def test_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer(tmp_path:
     with_log(tmp_path, work)
 
 
+@pytest.mark.parametrize("stopped_cleanly", [True, False])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 200])
+def test_after_a_restart_too_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer(
+    tmp_path: Path, stopped_cleanly: bool, segment_bytes: int
+) -> None:
+    """A snapshot has only the last batch of each producer. A client that had more in flight repeats them all."""
+    batches = [sequenced(2 * index, 2) for index in range(7)]
+    others = [sequenced(index, pid=8) for index in range(7)]
+
+    async def work() -> None:
+        log = await open_log(tmp_path, segment_bytes=segment_bytes)
+        first = [lead(log, batch, other)[0] for batch, other in zip(batches, others, strict=True)]
+        await log.flush()
+        if stopped_cleanly:
+            await log.close()
+        again = await open_log(tmp_path, segment_bytes=segment_bytes, is_clean=stopped_cleanly)
+        for batch, offset in list(zip(batches, first, strict=True))[2:]:
+            appended = again.append_as_leader(batch, EPOCH, NOW_MS)
+            assert appended.is_duplicate
+            assert appended.first_offset == offset
+        assert refusal(again, batches[1]) is ErrorCode.out_of_order_sequence_number
+
+    run(work())
+
+
 def test_a_retry_of_the_sixth_last_batch_is_out_of_order(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         lead(log, *[sequenced(index) for index in range(6)])

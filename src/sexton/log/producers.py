@@ -261,6 +261,21 @@ class ProducerStates:
             producer.transaction_start = first_offset
             self._open[producer_id] = first_offset
 
+    def recall(
+        self, producer_id: int, epoch: int, first_sequence: int, first_offset: int, last_offset: int, timestamp_ms: int
+    ) -> None:
+        """An earlier batch than the one that the snapshot named, in the order of the log."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch != epoch or not producer.batches or first_sequence < 0:
+            return
+        batches = producer.batches
+        if last_offset >= batches[-1].first_offset:
+            return
+        last_sequence = last_sequence_of(first_sequence, last_offset - first_offset + 1)
+        batches.insert(-1, PastBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp_ms))
+        if len(batches) > BATCHES_MAX:
+            del batches[0]
+
     def note_marker(
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: Marker
     ) -> EndedTransaction | None:

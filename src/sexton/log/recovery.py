@@ -48,6 +48,10 @@ logger = logging.getLogger(__name__)
 
 TEMPORARY_SUFFIX = ".tmp"
 
+RECALLED_BYTES = 1 << 20
+"""Of the log's end, in which earlier batches of producers are looked for. Little, because every partition pays for it
+at start; enough for five batches of Kafka's default size from each of a dozen producers."""
+
 
 @dataclass(slots=True)
 class Recovered:
@@ -358,10 +362,40 @@ def replay(
 ) -> None:
     """The state at the end of these segments, from a snapshot and what came after it."""
     producers.load(entries, now_ms)
+    if len(producers):
+        _recall(producers, segments, snapshot_offset)
     for segment in segments:
         if segment.end_offset > snapshot_offset:
             for head in segment.heads(segment.position_of(snapshot_offset), SCAN_BYTES):
                 note_batch(producers, segment, head, is_index_kept=True)
+
+
+def _recall(producers: ProducerStates, segments: list[Segment], snapshot_offset: int) -> None:
+    """A snapshot has the last batch of each producer, as in Kafka. A client may have more in flight, and repeat them
+    all after a restart: those in the last stretch of the log are learned anew."""
+    before = [segment for segment in segments if segment.base_offset < snapshot_offset]
+    left_bytes = RECALLED_BYTES
+    stretches: list[tuple[Segment, int]] = []
+    for segment in reversed(before):
+        end = segment.position_of(snapshot_offset) if segment.end_offset > snapshot_offset else segment.size_bytes
+        start = segment.index.boundary_before(max(0, end - left_bytes))
+        stretches.append((segment, start))
+        left_bytes -= end - start
+        if left_bytes <= 0:
+            break
+    for segment, start in reversed(stretches):
+        for head in segment.heads(start, SCAN_BYTES):
+            if head.base_offset >= snapshot_offset:
+                break
+            if head.producer_id >= 0 and not head.attributes & CONTROL:
+                producers.recall(
+                    head.producer_id,
+                    head.producer_epoch,
+                    head.base_sequence,
+                    head.base_offset,
+                    head.last_offset,
+                    head.max_timestamp_ms,
+                )
 
 
 # ---- small files ----
