@@ -10,6 +10,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from sexton.coordinators.hashing import partition_for
+from sexton.protocol.errors import ErrorCode
+from tests.broker.api.transactional_client import TransactionalClient
 from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
@@ -219,3 +221,46 @@ def test_transactions_survive_the_death_of_their_coordinator(cluster: SextonClus
         assert comes_to_read(cluster, name, sorted(["before", *["during"] * 3, "after"]))
     finally:
         cluster.start_node(coordinator)
+
+
+def test_a_connection_from_before_the_coordinator_took_over_must_be_opened_again(cluster: SextonCluster) -> None:
+    """What comes first on it may have been sent when that broker was the coordinator the time before."""
+    name = topic(cluster, "unproven", 1)
+    addresses = dict(zip(cluster.node_ids, cluster.bootstrap.split(","), strict=True))
+    former = cluster.leaders("__transaction_state")[partition_for(name, STATE_PARTITIONS)]
+    with TransactionalClient(addresses[former], name) as client:
+        producer = client.start()
+        assert client.add(producer, name) == [ErrorCode.none]
+    early = {node: TransactionalClient(address, name) for node, address in addresses.items() if node != former}
+    cluster.kill_node(former)
+    try:
+        latter = _next_coordinator(cluster, name, former)
+        codes = _ends(early[latter], producer)
+        assert set(codes) <= {ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress}
+        with TransactionalClient(addresses[latter], name) as again:
+            assert again.end(producer, True)[0] is ErrorCode.none
+    finally:
+        cluster.start_node(former)
+        for client in early.values():
+            client.close()
+
+
+def _next_coordinator(cluster: SextonCluster, name: str, former: int) -> int:
+    deadline_s = time.monotonic() + WAIT_S
+    while (leader := cluster.leaders("__transaction_state")[partition_for(name, STATE_PARTITIONS)]) in (former, -1):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    return leader
+
+
+def _ends(client: TransactionalClient, producer: tuple[int, int]) -> list[ErrorCode]:
+    """What the broker says to EndTxn, over and over on one connection, until it hangs up."""
+    codes = []
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        try:
+            codes.append(client.end(producer, True)[0])
+        except (AssertionError, OSError):
+            return codes
+        time.sleep(0.05)
+    raise AssertionError(f"it never hung up: {codes[-3:]}")
