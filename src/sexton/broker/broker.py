@@ -17,6 +17,8 @@ from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from sexton.broker import folder as folders
+from sexton.broker.compaction.requests import Requests as CompactionRequests
+from sexton.broker.compaction.service import CompactionService
 from sexton.broker.config import BrokerConfig
 from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
@@ -59,6 +61,9 @@ APPLY_AGAIN_MS = 5000
 RETREAT_MS = 500
 """How often this broker looks whether it has logs that it cannot keep, and others should lead."""
 
+COMPACTION_LOOK_MS_MIN = 100
+"""Between two looks at what is due, even if log.cleaner.backoff.ms is less."""
+
 METASTORE_RETRY_MS = 250
 """Between two attempts to reach a metastore that is away."""
 
@@ -93,6 +98,7 @@ class Broker:
         )
         self.transactions = Transactions(self)
         self.replicas: Replicas
+        self.compaction: CompactionService
         self.registration: Registration
         self._locks = ExitStack()
         self._listener: Listener | None = None
@@ -156,6 +162,12 @@ class Broker:
         self.replicas.read_folder(folder.stopped_cleanly)
         self.dispatch.private[replica_messages.API_KEY] = self.replicas.replica_fetch
         self.dispatch.on_closed = self.replicas.connection_closed
+        self.compaction = CompactionService(
+            self.replicas, self.disk, self.clock, self.metastore, lambda: self.registration.identity, self.rng
+        )
+        self.dispatch.private.update(
+            CompactionRequests(self.compaction, self.replicas, self.disk, self.config.node_id).handlers()
+        )
         await self._join(folder.stopped_cleanly)
         self.dispatch.release()
         self._spawn(self._keep_lease())
@@ -166,6 +178,7 @@ class Broker:
         self._spawn(self._every(HIGH_WATERMARK_CHECKPOINT_MS, self.replicas.write_high_watermarks))
         self._spawn(self._every(APPLY_AGAIN_MS, self._apply_failed))
         self._spawn(self._keep_retreating())
+        self._spawn(self._look_for_compaction())
         logger.info("broker %d serves at %s:%d", self.config.node_id, advertised.host, self.port)
 
     async def stop(self) -> None:
@@ -232,6 +245,12 @@ class Broker:
                 await retreat(self)
             except (MetastoreUnavailableError, StaleError, LeaseLostError) as error:
                 logger.debug("leaving partitions to others: %s", error)
+
+    async def _look_for_compaction(self) -> None:
+        while True:
+            await asyncio.sleep(max(COMPACTION_LOOK_MS_MIN, self.config.log_cleaner_backoff_ms) / 1000)
+            if self.config.log_cleaner_enable:
+                await self.compaction.look()
 
     async def _poll(self) -> None:
         was_away = False

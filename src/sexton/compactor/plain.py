@@ -6,6 +6,7 @@ old ones, small neighbours merged, nothing changed in place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from sexton.compaction import reference
@@ -28,11 +29,26 @@ def compact(
 ) -> list[Replacement]:
     """`segments` are base offsets and sizes: those below the bound are compacted, those above only say how transactions
     ended. What did not change is not staged."""
+    return compact_and_count(disk, directory, segments, terms, producers, staging, segment_bytes)[0]
+
+
+def compact_and_count(
+    disk: Disk,
+    directory: str,
+    segments: Sequence[tuple[int, int]],
+    terms: Terms,
+    producers: Iterable[LastOfProducer],
+    staging: str,
+    segment_bytes: int,
+) -> tuple[list[Replacement], dict[str, int]]:
+    """Also how many records and markers met each fate."""
     before = {base: _read(disk, directory, base, size) for base, size in segments}
     closed = [base for base, _ in segments if base < terms.bound]
     ends = {before[base][-1].last_offset for base in closed if before[base]}
     batches = [batch for base, _ in segments for batch in before[base]]
-    after = reference.compact(batches, terms, producers, ends).batches
+    result = reference.compact(batches, terms, producers, ends)
+    after = result.batches
+    fates = Counter(verdict.fate.name.lower() for verdict in result.verdicts)
     disk.make_directory(staging)
     replacements = []
     for group in _groups(closed, dict(segments), segment_bytes):
@@ -44,7 +60,7 @@ def compact(
             file.append([b"".join(map(encode, kept))])
             file.close()
             replacements.append(Replacement(group[0], kept[-1].next_offset, tuple(group)))
-    return replacements
+    return replacements, dict(fates)
 
 
 def _groups(closed: Sequence[int], sizes: dict[int, int], segment_bytes: int) -> list[list[int]]:

@@ -408,6 +408,12 @@ class Segment:
             self._read_newest()
         return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.created_ms
 
+    def first_ms(self) -> int:
+        """The first batch's newest timestamp, by which compaction tells how long records have waited."""
+        if self.first_timestamp_ms < 0 and self.size_bytes:
+            self.first_timestamp_ms = next(self.heads(0)).max_timestamp_ms
+        return self.first_timestamp_ms
+
     def _read_newest(self) -> None:
         """From the end of the time index, without the rest of it."""
         path = self.path(names.TIME_INDEX_SUFFIX)

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sexton.compaction.eligibility import SegmentSummary
 from sexton.errors import SextonError
 from sexton.log import swap_disk
 from sexton.log.changing import Changing
@@ -69,6 +70,26 @@ class Swapped:
 
 
 class Swapping(Changing):
+    def summaries(self) -> list[SegmentSummary]:
+        """What eligibility asks about each segment, the active one last."""
+        found = [
+            SegmentSummary(one.base_offset, one.size_bytes, one.first_ms(), one.newest_ms()) for one in self._segments
+        ]
+        for segment in self._segments:
+            if segment.is_loaded:
+                self._keep_open(segment)
+        return found
+
+    def close_active(self, now_ms: int) -> bool:
+        """Begins a new segment, so that what was active can be compacted. False if there is nothing in it."""
+        if self._active.size_bytes == 0 or self.failure is not None:
+            return False
+        try:
+            self._roll(self.end_offset, now_ms)
+        except OSError as error:
+            raise self._storage_error(error) from error
+        return True
+
     def closed_segments(self, bound: int) -> ClosedSegments:
         """Those below a bound, which must be a segment's base offset."""
         below = tuple(segment for segment in self._segments[:-1] if segment.base_offset < bound)

@@ -1,0 +1,12 @@
+"""What a broker does about compaction: it says what is due, plans it, and commits what compactors hand back.
+
+    due        when a replica is due, and why not (pure)
+    plans      what a compactor is told, and what it answers: as JSON, between our own processes
+    service    the broker's loop, its plans under way, and the commit
+    requests   the private messages (API keys 30001 to 30007)
+
+A plan names a replica by the incarnation of its log, and exactly the closed segments that it was made for; a result
+that comes when any of that has changed is refused whole (rule 10). The order is rule 7's: the high watermark that a
+pass is planned at is durable before anything is removed by it; after the swap MCCO and MXFO are durable before they
+are reported.
+"""

@@ -1,0 +1,107 @@
+"""When a replica is due for a pass. Pure.
+
+A pass is due when enough is dirty or a record has waited too long (`compaction.eligibility`, Kafka's rules); when
+somebody asks for it; and, which Kafka does not do, when nothing is dirty but tombstones or markers that an earlier pass
+had to leave can go on now: all replicas are past them, or their delete horizon has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sexton.compaction.config import INT64_MAX, TopicConfig
+from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, judge
+from sexton.watermarks.replica import Pair, ReplicaWatermarks
+
+WAIT_FOR_REPLICAS: Final = frozenset({"tombstone_waits_for_replicas", "marker_waits_for_replicas", "marker_has_data"})
+START_HORIZON: Final = frozenset({"tombstone_starts_horizon", "marker_starts_horizon"})
+WAIT_FOR_HORIZON: Final = frozenset({"tombstone_waits_for_horizon", "marker_waits_for_horizon"})
+"""Names of fates (`compaction.rules.Fate`), as a compactor reports them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What the last pass had to leave, and what it waits for."""
+
+    removable: Pair
+    """MTRO and MXRO at that pass."""
+    waiting_for_replicas_count: int
+    waiting_for_horizon_count: int
+    horizon_ms: int
+    """When the next of the horizons passes."""
+
+    @staticmethod
+    def of_pass(
+        before: Leftovers | None, fates: Mapping[str, int], removable: Pair, now_ms: int, delete_retention_ms: int
+    ) -> Leftovers:
+        started = sum(count for fate, count in fates.items() if fate in START_HORIZON)
+        waiting = sum(count for fate, count in fates.items() if fate in WAIT_FOR_HORIZON)
+        horizon_ms = now_ms + delete_retention_ms if started else INT64_MAX
+        if waiting:
+            # Those were started by an earlier pass; when exactly is in their batches. At the latest:
+            earlier_ms = before.horizon_ms if before is not None else INT64_MAX
+            horizon_ms = min(horizon_ms, earlier_ms if now_ms < earlier_ms else now_ms + delete_retention_ms)
+        replicas = sum(count for fate, count in fates.items() if fate in WAIT_FOR_REPLICAS)
+        return Leftovers(removable, replicas, started + waiting, horizon_ms)
+
+    def may_go_on(self, removable: Pair, now_ms: int) -> str:
+        """Why another pass would do something; empty if not."""
+        if self.waiting_for_horizon_count and now_ms >= self.horizon_ms:
+            return "the delete horizon of tombstones or markers has passed"
+        if self.waiting_for_replicas_count and not self.removable.covers(removable):
+            return "all replicas are past tombstones or markers that waited for them"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    is_due: bool
+    why: str
+    eligibility: Eligibility
+
+    @property
+    def bound(self) -> int:
+        return self.eligibility.bound.offset
+
+
+def first_dirty(watermarks: ReplicaWatermarks, log_start: int, log_end: int) -> int:
+    """Up to here every pass has both deduplicated and settled."""
+    return max(log_start, min(*watermarks.compacted, log_end))
+
+
+def is_due(
+    summaries: Sequence[SegmentSummary],
+    watermarks: ReplicaWatermarks,
+    leftovers: Leftovers | None,
+    *,
+    log_start: int,
+    log_end: int,
+    last_stable_offset: int,
+    high_watermark: int,
+    now_ms: int,
+    config: TopicConfig,
+    is_requested: bool,
+) -> Due:
+    dirty = first_dirty(watermarks, log_start, log_end)
+    if config.compaction_coordination == "independent":
+        dirty = max(log_start, min(watermarks.compacted.keys, log_end))
+    bound = cleanable_bound(summaries, dirty, last_stable_offset, high_watermark, now_ms, config)
+    found = judge(summaries, dirty, bound, now_ms, config)
+    if found.is_eligible or not config.compacts:
+        return Due(found.is_eligible, found.because, found)
+    has_closed = bound.offset > summaries[0].base_offset
+    why = leftovers.may_go_on(watermarks.removable, now_ms) if leftovers is not None else ""
+    if has_closed and is_requested:
+        return Due(True, "somebody asked for it", found)
+    if has_closed and why:
+        return Due(True, why, found)
+    return Due(False, found.because, found)
+
+
+def must_close_active(active: SegmentSummary, now_ms: int, config: TopicConfig) -> bool:
+    """A record in the active segment waits for the segment to be closed; not longer than max.compaction.lag.ms."""
+    if not config.compacts or config.max_compaction_lag_ms == INT64_MAX or active.size_bytes == 0:
+        return False
+    return active.first_timestamp_ms >= 0 and now_ms - active.first_timestamp_ms > config.max_compaction_lag_ms

@@ -1,0 +1,189 @@
+"""The messages of compactors and operators, with API keys of our own. All but the bulk are JSON.
+
+| key   | asks                                          | answer                                                  |
+|-------|-----------------------------------------------|---------------------------------------------------------|
+| 30001 | nothing                                       | every compacted replica here: watermarks, what is due   |
+| 30002 | topic id and partition                        | a plan                                                  |
+| 30003 | a plan's result                               | that it is committed                                    |
+| 30004 | a plan's id: it is given up                   | nothing                                                 |
+| 30005 | a topic, perhaps a partition: compact it now  | which partitions of it are here                         |
+| 30006 | plan, file, position, size                    | bytes of a segment                                      |
+| 30007 | plan, segment, position; then bytes           | nothing: they are staged                                |
+
+What goes wrong is `{"error": {"kind", "what"}}`. A result that is refused has changed nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Any, Final
+
+from sexton.broker.compaction.plans import decode, decode_result, encode
+from sexton.broker.compaction.service import CompactionService
+from sexton.errors import SextonError
+from sexton.ports.disk import Disk
+from sexton.ports.network import Part
+from sexton.protocol.errors import KafkaError
+from sexton.records import names
+from sexton.replication.replica import Replica
+from sexton.replication.replicas import Replicas
+
+logger = logging.getLogger(__name__)
+
+STATUS: Final = 30001
+PLAN: Final = 30002
+COMMIT: Final = 30003
+ABANDON: Final = 30004
+REQUEST: Final = 30005
+READ: Final = 30006
+WRITE: Final = 30007
+
+READ_BYTES_MAX: Final = 16 << 20
+"""Of one answer: enough for the network to be the limit, little enough for a broker's memory."""
+
+Handler = Callable[[Hashable, memoryview], Awaitable[list[Part]]]
+
+
+class Requests:
+    def __init__(self, service: CompactionService, replicas: Replicas, disk: Disk, broker_id: int) -> None:
+        self._service = service
+        self._replicas = replicas
+        self._disk = disk
+        self._broker_id = broker_id
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            STATUS: self._answering(self._status),
+            PLAN: self._answering(self._plan),
+            COMMIT: self._answering(self._commit),
+            ABANDON: self._answering(self._abandon),
+            REQUEST: self._answering(self._request),
+            READ: self._read,
+            WRITE: self._write,
+        }
+
+    def _answering(self, answer: Callable[[Mapping[str, Any]], Awaitable[Any]]) -> Handler:
+        async def handle(connection: Hashable, payload: memoryview) -> list[Part]:
+            return [await _answered(answer, payload)]
+
+        return handle
+
+    async def _status(self, asked: Mapping[str, Any]) -> Any:
+        wanted = [one for one in self._replicas.all() if one.config.compacts]
+        return {"broker_id": self._broker_id, "replicas": [self._status_of(one) for one in wanted]}
+
+    def _status_of(self, replica: Replica) -> dict[str, Any]:
+        watermarks = replica.coordination.watermarks
+        due = self._service.due(replica)
+        leftovers = self._service.leftovers(replica)
+        leader = replica.coordination.leader
+        found = due.eligibility
+        return {
+            "topic": replica.topic,
+            "partition": replica.partition,
+            "role": replica.role.value,
+            "is_in_sync": self._broker_id in replica.row.isr,
+            "coordination": replica.config.compaction_coordination,
+            "log_start_offset": replica.log.start_offset,
+            "log_end_offset": replica.log.end_offset,
+            "high_watermark": replica.high_watermark,
+            "last_stable_offset": replica.last_stable_offset,
+            "size_bytes": replica.log.size_bytes,
+            "mcco": watermarks.compacted.keys,
+            "mxfo": watermarks.compacted.transactions,
+            "mtro": watermarks.removable.keys,
+            "mxro": watermarks.removable.transactions,
+            "generation": watermarks.generation,
+            "is_due": due.is_due,
+            "why": due.why,
+            "bound": due.bound,
+            "bound_because": found.bound.because,
+            "dirty_ratio": found.dirty_ratio,
+            "dirty_bytes": found.dirty_bytes,
+            "clean_bytes": found.clean_bytes,
+            "waiting_for_replicas_count": 0 if leftovers is None else leftovers.waiting_for_replicas_count,
+            "waiting_for_horizon_count": 0 if leftovers is None else leftovers.waiting_for_horizon_count,
+            "holding_back": None
+            if leader is None
+            else {str(broker): None if pair is None else list(pair) for broker, pair in leader.holding_back().items()},
+        }
+
+    async def _plan(self, asked: Mapping[str, Any]) -> Any:
+        plan = await self._service.plan(uuid.UUID(str(asked["topic_id"])), int(asked["partition"]))
+        return {"plan": plan}
+
+    async def _commit(self, asked: Mapping[str, Any]) -> Any:
+        return {"committed": await self._service.commit(decode_result(asked))}
+
+    async def _abandon(self, asked: Mapping[str, Any]) -> Any:
+        self._service.abandon(str(asked["plan_id"]))
+        return {}
+
+    async def _request(self, asked: Mapping[str, Any]) -> Any:
+        partition = asked.get("partition")
+        return {
+            "partitions": await self._service.request(
+                str(asked["topic"]), None if partition is None else int(partition)
+            )
+        }
+
+    # For compactors that cannot see this broker's disk
+
+    async def _read(self, connection: Hashable, payload: memoryview) -> list[Part]:
+        """The answer begins with a byte: 0 if the rest is the data, 1 if it is an error."""
+        try:
+            asked = decode(payload)
+            base_offset, kind = int(asked["base_offset"]), str(asked["kind"])
+            position, size_bytes = int(asked["position"]), int(asked["size_bytes"])
+            plan = self._service.underway(str(asked["plan_id"]))
+            known = {} if plan is None else dict(plan.segments)
+            is_segment = kind == names.LOG_SUFFIX or kind == names.TRANSACTION_INDEX_SUFFIX
+            if plan is None or base_offset not in known or not is_segment or position < 0:
+                raise KeyError("no such plan is under way here, or it has no such segment")
+            path = f"{plan.directory}/{names.segment_file_name(base_offset, kind)}"
+            if not self._disk.exists(path):
+                return [b"\0"]
+            file = self._disk.open(path)
+            limit = known[base_offset] if kind == names.LOG_SUFFIX else file.size_bytes
+            data = file.read(position, max(0, min(size_bytes, READ_BYTES_MAX, limit - position)))
+            file.close()
+            return [b"\0", data]
+        except (OSError, KeyError, ValueError, TypeError) as error:
+            return [b"\1", encode({"error": _error(error)})]
+
+    async def _write(self, connection: Hashable, payload: memoryview) -> list[Part]:
+        """A JSON object, a zero byte, and the bytes. Each piece comes where the one before it ended."""
+
+        async def write(asked: Mapping[str, Any]) -> Any:
+            plan = self._service.underway(str(asked["plan_id"]))
+            if plan is None:
+                raise KeyError("no such plan is under way here")
+            base_offset, position = int(asked["base_offset"]), int(asked["position"])
+            if base_offset not in dict(plan.segments) or base_offset >= plan.bound:
+                raise KeyError(f"{base_offset} is no segment of that plan")
+            path = f"{plan.staging}/{names.log_file_name(base_offset, names.CLEANED_SUFFIX)}"
+            file = self._disk.open(path, create=True)
+            try:
+                file.truncate(position)  # a piece that comes again takes its own place
+                if file.size_bytes != position:
+                    raise ValueError(f"bytes for position {position} came where {file.size_bytes} was due")
+                file.append([data])
+            finally:
+                file.close()
+            return {}
+
+        head, _, data = bytes(payload).partition(b"\0")
+        return [await _answered(write, memoryview(head))]
+
+
+async def _answered(answer: Callable[[Mapping[str, Any]], Awaitable[Any]], payload: memoryview) -> bytes:
+    try:
+        return encode(await answer(decode(payload)))
+    except (SextonError, KafkaError, OSError, KeyError, ValueError, TypeError) as error:
+        return encode({"error": _error(error)})
+
+
+def _error(error: Exception) -> dict[str, str]:
+    return {"kind": type(error).__name__, "what": str(error)}

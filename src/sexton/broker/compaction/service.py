@@ -1,0 +1,317 @@
+"""A broker's part in compaction: what is due is published, planned when a compactor asks, committed when it is done.
+
+A plan lives in this process alone: after a restart it is unknown, and what was staged for it is gone. Compactors then
+simply ask again."""
+
+from __future__ import annotations
+
+import logging
+import os.path
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sexton.broker.compaction.due import Due, Leftovers, is_due, must_close_active
+from sexton.broker.compaction.plans import Committed, PassResult, Plan, PlannedProducer
+from sexton.errors import SextonError
+from sexton.log.replacement import Replacement, last_words
+from sexton.log.swap_disk import staging_path
+from sexton.log.swapping import ClosedSegments, SwapRefusedError, SwapTerms
+from sexton.ports.clock import Clock
+from sexton.ports.disk import Disk
+from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError
+from sexton.ports.work_queue import WorkKey, WorkRow
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.replication.replica import Replica
+from sexton.replication.replicas import Replicas
+from sexton.watermarks.replica import Pair
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[uuid.UUID, int]
+
+PLANS_PER_REPLICA_MAX: Final = 2
+"""Two compactors may have been given the same work; a third one gets the place of the first, which is surely dead."""
+
+PLAN_AGE_MS_MAX: Final = 6 * 3_600_000
+"""A compactor that has not come back by then never will."""
+
+
+class NotDueError(SextonError):
+    """There is nothing to compact there now."""
+
+
+@dataclass(slots=True)
+class _Underway:
+    plan: Plan
+    replica: Replica
+    closed: ClosedSegments
+    planned_ms: int
+
+
+class CompactionService:
+    def __init__(
+        self,
+        replicas: Replicas,
+        disk: Disk,
+        clock: Clock,
+        metastore: Metastore,
+        identity: Callable[[], tuple[int, int]],
+        rng: random.Random,
+    ) -> None:
+        self._replicas = replicas
+        self._disk = disk
+        self._clock = clock
+        self._metastore = metastore
+        self._identity = identity
+        self._rng = rng
+        self._underway: dict[str, _Underway] = {}
+        self._leftovers: dict[uuid.UUID, Leftovers] = {}
+        """By incarnation: of another log they say nothing."""
+        self._since_ms: dict[Key, int] = {}
+        self._requested: dict[Key, None] = {}
+        self._published: list[WorkRow] = []
+
+    # What is due
+
+    async def look(self) -> None:
+        """Closes segments that records have waited in for too long, and publishes what is due."""
+        self._collect()
+        rows = []
+        for replica in self._replicas.all():
+            if not replica.config.compacts or replica.log.failure is not None:
+                self._since_ms.pop((replica.topic_id, replica.partition), None)
+                continue
+            try:
+                self._close_active(replica)
+                row = self._work_row(replica)
+            except (OSError, KafkaError) as error:
+                logger.error("%r: whether it is due cannot be told: %s", replica, error)
+                continue
+            if row is not None:
+                rows.append(row)
+        await self._publish(rows)
+
+    async def _publish(self, rows: list[WorkRow]) -> None:
+        """Also when nothing changed but a compactor may have ended what it could not do. Not when there is nothing."""
+        if not rows and not self._published:
+            return
+        try:
+            await self._metastore.publish_work(*self._identity(), rows)
+            self._published = rows
+        except (MetastoreUnavailableError, LeaseLostError) as error:
+            logger.debug("what is due cannot be published: %s", error)
+
+    def _close_active(self, replica: Replica) -> None:
+        active = replica.log.summaries()[-1]
+        if must_close_active(active, self._clock.now_ms(), replica.config):
+            replica.log.close_active(self._clock.now_ms())
+            replica.settle()
+
+    def _work_row(self, replica: Replica) -> WorkRow | None:
+        key = replica.topic_id, replica.partition
+        due = self.due(replica)
+        if not due.is_due:
+            self._since_ms.pop(key, None)
+            return None
+        found = due.eligibility
+        return WorkRow(
+            WorkKey(self._identity()[0], *key),
+            replica.topic,
+            due.why,
+            int(found.dirty_ratio * 1_000_000),
+            found.dirty_bytes,
+            found.clean_bytes + found.dirty_bytes,
+            found.overdue_ms,
+            key in self._requested,
+            self._since_ms.setdefault(key, self._clock.now_ms()),
+        )
+
+    def due(self, replica: Replica, high_watermark: int | None = None) -> Due:
+        log, watermarks = replica.log, replica.coordination.watermarks
+        high_watermark = replica.high_watermark if high_watermark is None else high_watermark
+        return is_due(
+            log.summaries(),
+            watermarks,
+            self._leftovers.get(watermarks.incarnation),
+            log_start=log.start_offset,
+            log_end=log.end_offset,
+            last_stable_offset=log.last_stable_offset(high_watermark),
+            high_watermark=high_watermark,
+            now_ms=self._clock.now_ms(),
+            config=replica.config,
+            is_requested=(replica.topic_id, replica.partition) in self._requested,
+        )
+
+    def leftovers(self, replica: Replica) -> Leftovers | None:
+        return self._leftovers.get(replica.coordination.watermarks.incarnation)
+
+    async def request(self, topic: str, partition: int | None) -> list[int]:
+        """Compacts now whatever there is, the active segment too. Returns which partitions of the topic are here."""
+        wanted = [
+            one
+            for one in self._replicas.all()
+            if one.topic == topic and partition in (None, one.partition) and one.config.compacts
+        ]
+        for replica in wanted:
+            self._requested[replica.topic_id, replica.partition] = None
+            replica.log.close_active(self._clock.now_ms())
+            replica.settle()
+        await self.look()
+        return [replica.partition for replica in wanted]
+
+    # Plans
+
+    async def plan(self, topic_id: uuid.UUID, partition: int) -> Plan:
+        """Raises NotDueError, or KafkaError if this broker has no such replica."""
+        replica = self._replicas.by_id(topic_id, partition)
+        if replica.log.failure is not None:
+            raise NotDueError("its disk has failed", str(replica))
+        high_watermark = replica.high_watermark
+        await replica.coordination.plan(high_watermark)  # durable before anything is removed by it (rule 7)
+        due = self.due(replica, high_watermark)
+        if not due.is_due:
+            raise NotDueError(due.why, f"{replica.topic}-{partition}")
+        plan = self._plan(replica, due, high_watermark)
+        self._make_room_for_plan(replica)
+        self._disk.make_directory(plan.staging)
+        closed = replica.log.closed_segments(plan.bound)
+        self._underway[plan.plan_id] = _Underway(plan, replica, closed, self._clock.monotonic_ms())
+        logger.info("%s-%d: planned a pass up to %d: %s", replica.topic, partition, plan.bound, due.why)
+        return plan
+
+    def _plan(self, replica: Replica, due: Due, high_watermark: int) -> Plan:
+        log, config = replica.log, replica.config
+        watermarks = replica.coordination.watermarks
+        plan_id = f"{self._rng.getrandbits(128):032x}"
+        is_independent = replica.coordination.is_independent
+        return Plan(
+            plan_id,
+            self._identity()[0],
+            replica.topic,
+            str(replica.topic_id),
+            replica.partition,
+            str(watermarks.incarnation),
+            watermarks.generation,
+            os.path.abspath(log.directory),
+            os.path.abspath(staging_path(log.directory, plan_id)),
+            tuple((one.base_offset, one.size_bytes) for one in log.summaries()),
+            due.bound,
+            due.eligibility.first_dirty_offset,
+            high_watermark,
+            self._clock.now_ms(),
+            config.delete_retention_ms,
+            watermarks.removable.keys,
+            watermarks.removable.transactions,
+            0 if is_independent else due.bound,
+            is_independent,
+            config.segment_bytes,
+            config.index_interval_bytes,
+            _producers(replica, due.bound),
+        )
+
+    def _make_room_for_plan(self, replica: Replica) -> None:
+        mine = [plan_id for plan_id, one in self._underway.items() if one.replica is replica]
+        for plan_id in mine[: max(0, len(mine) - PLANS_PER_REPLICA_MAX + 1)]:
+            self.abandon(plan_id)
+
+    def underway(self, plan_id: str) -> Plan | None:
+        found = self._underway.get(plan_id)
+        return None if found is None else found.plan
+
+    def abandon(self, plan_id: str) -> None:
+        """Nobody will commit it: what was staged goes."""
+        found = self._underway.pop(plan_id, None)
+        if found is not None:
+            self._remove_staged(found)
+
+    def _collect(self) -> None:
+        """Plans that can never be committed, or whose compactor is gone."""
+        now_ms = self._clock.monotonic_ms()
+        for plan_id, one in list(self._underway.items()):
+            if now_ms - one.planned_ms > PLAN_AGE_MS_MAX or not one.replica.log.are_current(one.closed):
+                self.abandon(plan_id)
+
+    def _remove_staged(self, one: _Underway) -> None:
+        try:
+            self._disk.remove_tree(one.plan.staging)
+        except OSError as error:
+            logger.warning("%s cannot be removed: %s", one.plan.staging, error)
+
+    # Commits
+
+    async def commit(self, result: PassResult) -> Committed:
+        """Raises SwapRefusedError and has changed nothing, or KafkaError if the disk failed."""
+        found = self._underway.pop(result.plan_id, None)
+        if found is None:
+            raise SwapRefusedError("no such plan is under way here: the broker was restarted, or it took too long")
+        try:
+            self._check(found)
+            swapped = await found.replica.log.swap(
+                found.closed,
+                found.plan.staging,
+                [Replacement(one.base_offset, one.end_offset, one.old_base_offsets) for one in result.segments],
+                self._swap_terms(found),
+            )
+            await found.replica.coordination.committed(found.plan.bound)
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"what was compacted cannot be kept: {error}") from error
+        finally:
+            self._remove_staged(found)
+        self._note(found, result)
+        logger.info(
+            "%s-%d: compacted up to %d: %d bytes became %d",
+            found.plan.topic,
+            found.plan.partition,
+            found.plan.bound,
+            swapped.bytes_before,
+            swapped.bytes_after,
+        )
+        return Committed(swapped.bytes_before, swapped.bytes_after, swapped.segments_before, swapped.segments_after)
+
+    def _check(self, found: _Underway) -> None:
+        """Judged at the moment of the commit, whatever held at the plan's."""
+        plan, replica = found.plan, found.replica
+        watermarks = replica.coordination.watermarks
+        if (str(watermarks.incarnation), watermarks.generation) != (plan.incarnation, plan.generation):
+            raise SwapRefusedError(f"{plan.topic}-{plan.partition} is another log by now")
+        if not replica.config.compacts or replica.coordination.is_independent != plan.is_independent:
+            raise SwapRefusedError(f"{plan.topic}-{plan.partition} has other settings by now")
+        if replica.last_stable_offset < plan.bound:
+            raise SwapRefusedError(f"the last stable offset is {replica.last_stable_offset}, below {plan.bound}")
+
+    def _swap_terms(self, found: _Underway) -> SwapTerms:
+        plan = found.plan
+        if plan.is_independent:
+            return SwapTerms(plan.bound, plan.bound, None)
+        return SwapTerms(plan.bound, plan.mxro, found.replica.coordination.watermarks.compacted.transactions)
+
+    def _note(self, found: _Underway, result: PassResult) -> None:
+        plan, replica = found.plan, found.replica
+        watermarks = replica.coordination.watermarks
+        self._leftovers[watermarks.incarnation] = Leftovers.of_pass(
+            self._leftovers.get(watermarks.incarnation),
+            result.fates,
+            Pair(plan.mtro, plan.mxro),
+            plan.now_ms,
+            plan.delete_retention_ms,
+        )
+        self._requested.pop((replica.topic_id, replica.partition), None)
+        self._since_ms.pop((replica.topic_id, replica.partition), None)
+
+
+def _producers(replica: Replica, bound: int) -> tuple[PlannedProducer, ...]:
+    """Those whose last batch lies below the bound, or who have none in their epoch."""
+    words = last_words(replica.log.producers)
+    return tuple(
+        PlannedProducer(
+            producer.producer_id,
+            producer.epoch,
+            words[producer.producer_id].last_data_offset,
+            producer.last_timestamp_ms,
+        )
+        for producer in replica.log.producers
+        if words[producer.producer_id].last_data_offset < bound
+    )

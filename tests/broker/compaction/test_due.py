@@ -1,0 +1,87 @@
+"""When a replica is due for a pass, and what the next pass waits for."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from sexton.broker.compaction.due import Due, Leftovers, is_due, must_close_active
+from sexton.compaction.config import INT64_MAX, TopicConfig
+from sexton.compaction.eligibility import SegmentSummary
+from sexton.watermarks.replica import NOTHING, Pair, ReplicaWatermarks
+
+CONFIG = TopicConfig(cleanup_policy=frozenset({"compact"}))
+CLEAN = ReplicaWatermarks(uuid.UUID(int=1), compacted=Pair(20, 20))
+SEGMENTS = [SegmentSummary(base, 100, 1000, 1000) for base in (0, 10, 20)]
+
+
+def due(watermarks: ReplicaWatermarks = CLEAN, leftovers: Leftovers | None = None, **changes: Any) -> Due:
+    facts: dict[str, Any] = {
+        "log_start": 0,
+        "log_end": 25,
+        "last_stable_offset": 25,
+        "high_watermark": 25,
+        "now_ms": 5000,
+        "config": CONFIG,
+        "is_requested": False,
+    }
+    return is_due(SEGMENTS, watermarks, leftovers, **{**facts, **changes})
+
+
+def test_a_clean_replica_is_not_due_and_a_dirty_one_is() -> None:
+    assert not due().is_due
+    dirty = due(replace(CLEAN, compacted=Pair(0, 0)))
+    assert dirty.is_due
+    assert dirty.bound == 20, "never the active segment"
+
+
+def test_what_is_not_settled_counts_as_dirty() -> None:
+    assert due(replace(CLEAN, compacted=Pair(20, 0))).is_due
+    independent = replace(CONFIG, compaction_coordination="independent")
+    assert not due(replace(CLEAN, compacted=Pair(20, 0)), config=independent).is_due
+
+
+def test_nothing_above_the_last_stable_offset_is_due() -> None:
+    assert due(replace(CLEAN, compacted=Pair(0, 0)), last_stable_offset=12).bound == 10
+
+
+def test_who_asks_gets_a_pass_over_what_is_clean() -> None:
+    assert due(is_requested=True).is_due
+    assert not due(is_requested=True, last_stable_offset=5).is_due, "there is nothing that may be touched"
+    assert not due(is_requested=True, config=TopicConfig()).is_due, "the topic is not compacted"
+
+
+def leftovers(removable: Pair = NOTHING, now_ms: int = 5000, **fates: int) -> Leftovers:
+    return Leftovers.of_pass(None, fates, removable, now_ms, 1000)
+
+
+def test_tombstones_that_waited_for_replicas_are_due_when_mtro_rises() -> None:
+    waiting = leftovers(tombstone_waits_for_replicas=3)
+    assert not due(CLEAN, waiting).is_due
+    assert due(replace(CLEAN, removable=Pair(15, 0)), waiting).is_due
+    assert not due(replace(CLEAN, removable=Pair(15, 0)), leftovers(newest=3)).is_due, "nothing waits"
+
+
+def test_what_waits_for_its_horizon_is_due_when_that_has_passed() -> None:
+    waiting = leftovers(marker_starts_horizon=1)
+    assert not due(CLEAN, waiting, now_ms=5999).is_due
+    assert due(CLEAN, waiting, now_ms=6000).is_due
+
+
+def test_a_horizon_that_an_earlier_pass_started_is_not_forgotten() -> None:
+    first = leftovers(tombstone_starts_horizon=1)
+    second = Leftovers.of_pass(first, {"tombstone_waits_for_horizon": 1}, Pair(0, 0), 5500, 1000)
+    assert second.horizon_ms == 6000
+    third = Leftovers.of_pass(second, {}, Pair(0, 0), 6500, 1000)
+    assert third.horizon_ms == INT64_MAX
+
+
+def test_the_active_segment_is_closed_when_a_record_has_waited_too_long_in_it() -> None:
+    config = replace(CONFIG, max_compaction_lag_ms=100)
+    active = SegmentSummary(20, 100, 1000, 1000)
+    assert must_close_active(active, 1101, config)
+    assert not must_close_active(active, 1100, config)
+    assert not must_close_active(replace(active, size_bytes=0), 9999, config)
+    assert not must_close_active(active, 9999, CONFIG)
+    assert not must_close_active(active, 9999, replace(config, cleanup_policy=frozenset({"delete"})))

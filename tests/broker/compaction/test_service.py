@@ -1,0 +1,317 @@
+"""Plans and commits of a broker, on a real log: what is refused, what is durable when, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from sexton.adapters.clock import SystemClock
+from sexton.adapters.files import FileDisk
+from sexton.adapters.metastore import InProcessMetastore
+from sexton.broker.compaction import plans
+from sexton.broker.compaction.requests import COMMIT, PLAN, READ, REQUEST, STATUS, WRITE, Requests
+from sexton.broker.compaction.service import CompactionService, NotDueError
+from sexton.compaction.config import TopicConfig
+from sexton.compaction.reference import fold_by_key
+from sexton.compactor.plain_pass import carry_out
+from sexton.log.log import Log
+from sexton.log.swapping import SwapRefusedError
+from sexton.ports.metastore import PartitionRow
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import Record, encode, make_batch
+from sexton.replication.replica import Replica
+from sexton.watermarks.checkpoint import Kept
+from sexton.watermarks.replica import Pair
+from tests.adapters.metastore.rows import CLUSTER, register
+from tests.log.helpers import read_all
+
+TOPIC = uuid.UUID(int=1)
+LOG = uuid.UUID(int=11, version=4)
+ROW = PartitionRow(TOPIC, 0, (1,), (1,), 1, 3, 0, incarnations={1: LOG})
+CONFIG = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=400, delete_retention_ms=0)
+
+
+class Broker:
+    def __init__(self, path: Path) -> None:
+        self.directory = path / "t-0"
+        self.disk = FileDisk()
+
+    async def start(self) -> None:
+        directory = str(self.directory)
+        log = await Log.open(self.disk, directory, "t", 0, TOPIC, CONFIG, now_ms=1000, stopped_cleanly=False)
+        kept = await Kept.open(self.disk, directory, LOG, log.start_offset, log.end_offset)
+        self.replica = Replica(ROW, log, 1, 0, SystemClock(), lambda: True, kept)
+        await self.replica.become_leader(ROW)
+        self.metastore = InProcessMetastore()
+        await self.metastore.open_cluster(CLUSTER)
+        row = await register(self.metastore, 1)
+        replicas = cast(Any, self)
+        self.service = CompactionService(
+            replicas, self.disk, SystemClock(), self.metastore, lambda: (1, row.epoch), random.Random(1)
+        )
+        self.handlers = Requests(self.service, replicas, self.disk, 1).handlers()
+
+    def all(self) -> list[Replica]:
+        return [self.replica]
+
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+        if (topic_id, partition) != (TOPIC, 0):
+            raise KafkaError(ErrorCode.not_leader_or_follower, "not here")
+        return self.replica
+
+    async def write(self, count: int) -> None:
+        for index in range(count):
+            value = None if index % 5 == 4 else b"%d" % index
+            record = Record(0, 1000, b"key %d" % (index % 3), value)
+            self.replica.append(encode(make_batch([record], leader_epoch=-1)), 1, 1000)
+        await self.replica.log.flush()
+        await asyncio.sleep(0.01)
+
+    def fold(self) -> dict[bytes, bytes | None]:
+        return {key: record.value for key, record in fold_by_key(read_all(self.replica.log)).items()}
+
+    def staged(self) -> list[str]:
+        return [path.name for path in self.directory.iterdir() if path.name.startswith("staged")]
+
+    async def ask(self, api_key: int, body: bytes) -> bytes:
+        parts = await self.handlers[api_key](1, memoryview(body))
+        return b"".join(bytes(cast(bytes, part)) for part in parts)
+
+
+def scenario(work: Callable[[Broker], Awaitable[None]]) -> Any:
+    def test(tmp_path: Path) -> None:
+        async def go() -> None:
+            broker = Broker(tmp_path)
+            await broker.start()
+            await work(broker)
+
+        asyncio.run(go())
+
+    test.__doc__ = work.__doc__
+    return test
+
+
+@scenario
+async def test_a_pass_is_planned_carried_out_and_committed(broker: Broker) -> None:
+    await broker.write(30)
+    before, size_bytes = broker.fold(), broker.replica.log.size_bytes
+    plan = await broker.service.plan(TOPIC, 0)
+    assert plan.bound == broker.replica.log._active.base_offset
+    assert plan.input_bytes > 0
+    committed = await broker.service.commit(carry_out(broker.disk, plan))
+    assert committed.bytes_after == broker.replica.log.size_bytes < size_bytes == committed.bytes_before
+    assert broker.fold() == before
+    assert broker.replica.coordination.watermarks.compacted == Pair(plan.bound, plan.bound)
+    assert broker.staged() == []
+    with pytest.raises(NotDueError):
+        await broker.service.plan(TOPIC, 0)
+
+
+@scenario
+async def test_tombstones_leave_with_the_passes_after_mtro_has_risen(broker: Broker) -> None:
+    await broker.write(30)
+    tombstones = []
+    for _ in range(3):
+        plan = await broker.service.plan(TOPIC, 0)
+        await broker.service.commit(carry_out(broker.disk, plan))
+        await asyncio.sleep(0.02)
+        below = [one for one in read_all(broker.replica.log) if one.base_offset < plan.bound]
+        tombstones.append(sum(record.is_tombstone for one in below for record in one.records))
+    assert tombstones[0] > 0
+    assert tombstones[-1] == 0
+    with pytest.raises(NotDueError):
+        await broker.service.plan(TOPIC, 0)
+
+
+@scenario
+async def test_the_high_watermark_of_the_plan_is_durable_before_the_plan_is_told(broker: Broker) -> None:
+    await broker.write(30)
+    plan = await broker.service.plan(TOPIC, 0)
+    kept = await Kept.open(broker.disk, str(broker.directory), LOG, 0, 30)
+    assert kept.value.planned_high_watermark == plan.high_watermark == 30
+
+
+@scenario
+async def test_of_two_results_for_one_replica_the_first_wins(broker: Broker) -> None:
+    await broker.write(30)
+    first, second = await broker.service.plan(TOPIC, 0), await broker.service.plan(TOPIC, 0)
+    results = [carry_out(broker.disk, first), carry_out(broker.disk, second)]
+    await broker.service.commit(results[0])
+    before = broker.fold()
+    with pytest.raises(SwapRefusedError, match="changed since"):
+        await broker.service.commit(results[1])
+    with pytest.raises(SwapRefusedError, match="no such plan"):
+        await broker.service.commit(results[0])
+    assert broker.fold() == before
+    assert broker.staged() == []
+
+
+@scenario
+async def test_a_third_plan_takes_the_place_of_the_first(broker: Broker) -> None:
+    await broker.write(30)
+    first, *_ = [await broker.service.plan(TOPIC, 0) for _ in range(3)]
+    assert len(broker.staged()) == 2
+    with pytest.raises(SwapRefusedError, match="no such plan"):
+        await broker.service.commit(plans.PassResult(first.plan_id))
+
+
+@pytest.mark.parametrize("change", ["log", "generation", "policy", "coordination", "truncation"])
+def test_a_plan_is_refused_when_what_it_was_made_for_has_changed(tmp_path: Path, change: str) -> None:
+    async def work(broker: Broker) -> None:
+        await broker.write(30)
+        plan = await broker.service.plan(TOPIC, 0)
+        result = carry_out(broker.disk, plan)
+        coordination = broker.replica.coordination
+        if change == "log":
+            coordination.kept.value = replace(coordination.kept.value, incarnation=uuid.UUID(int=99, version=4))
+        elif change == "generation":
+            coordination.kept.value = replace(coordination.kept.value, generation=1)
+        elif change == "policy":
+            broker.replica.log.reconfigure(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
+        elif change == "coordination":
+            broker.replica.log.reconfigure(replace(CONFIG, compaction_coordination="independent"))
+        else:
+            await broker.replica.cut_to(5)
+            await broker.write(30)
+        before = broker.fold()
+        with pytest.raises(SwapRefusedError):
+            await broker.service.commit(result)
+        assert broker.fold() == before
+        assert coordination.kept.value.compacted == Pair(0, 0)
+        assert broker.staged() == []
+
+    scenario(work)(tmp_path)
+
+
+@scenario
+async def test_what_is_stale_or_given_up_is_collected(broker: Broker) -> None:
+    await broker.write(30)
+    given_up = await broker.service.plan(TOPIC, 0)
+    broker.service.abandon(given_up.plan_id)
+    assert broker.staged() == []
+    stale = await broker.service.plan(TOPIC, 0)
+    await broker.service.commit(carry_out(broker.disk, await broker.service.plan(TOPIC, 0)))
+    assert len(broker.staged()) == 1
+    await broker.service.look()
+    assert broker.staged() == []
+    assert broker.service.underway(stale.plan_id) is None
+
+
+@scenario
+async def test_what_is_due_is_published_and_no_longer_when_it_is_done(broker: Broker) -> None:
+    await broker.service.look()
+    assert await broker.metastore.read_work() == []
+    await broker.write(30)
+    await broker.service.look()
+    (row,) = await broker.metastore.read_work()
+    assert (row.topic, row.key.partition, row.dirty_ratio_ppm) == ("t", 0, 1_000_000)
+    await broker.service.look()
+    assert (await broker.metastore.read_work())[0].since_ms == row.since_ms
+    for _ in range(3):
+        await broker.service.commit(carry_out(broker.disk, await broker.service.plan(TOPIC, 0)))
+        await asyncio.sleep(0.02)
+    await broker.service.look()
+    assert await broker.metastore.read_work() == []
+
+
+@scenario
+async def test_max_compaction_lag_closes_the_active_segment(broker: Broker) -> None:
+    broker.replica.log.reconfigure(replace(CONFIG, segment_bytes=1 << 20, max_compaction_lag_ms=1000))
+    await broker.write(10)
+    await broker.service.look()
+    (row,) = await broker.metastore.read_work()
+    assert row.overdue_ms > 0
+    assert (await broker.service.plan(TOPIC, 0)).bound == 10
+
+
+# --- over the wire ---
+
+
+@scenario
+async def test_plan_and_commit_travel_as_json(broker: Broker) -> None:
+    await broker.write(30)
+    asked = plans.encode({"topic_id": TOPIC, "partition": 0})
+    plan = plans.decode_plan(plans.decode(await broker.ask(PLAN, asked))["plan"])
+    before = broker.fold()
+    result = carry_out(broker.disk, plan)
+    answer = plans.decode(await broker.ask(COMMIT, plans.encode(result)))
+    assert answer["committed"]["bytes_after"] < answer["committed"]["bytes_before"]
+    assert broker.fold() == before
+    status = plans.decode(await broker.ask(STATUS, b"{}"))
+    (replica,) = status["replicas"]
+    assert replica["mcco"] == replica["mxfo"] == plan.bound
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"{}", b'{"topic_id":1}', b'{"topic_id":"x","partition":0}'])
+@pytest.mark.parametrize("api_key", [PLAN, COMMIT, REQUEST, WRITE])
+def test_nonsense_is_answered_with_an_error(tmp_path: Path, api_key: int, body: bytes) -> None:
+    async def work(broker: Broker) -> None:
+        assert "error" in plans.decode(await broker.ask(api_key, body))
+
+    scenario(work)(tmp_path)
+
+
+@scenario
+async def test_offsets_that_are_none_are_refused(broker: Broker) -> None:
+    await broker.write(30)
+    plan = await broker.service.plan(TOPIC, 0)
+    for absurd in (-1, 1 << 63, "5", 1.5, True, None):
+        segment = {"base_offset": absurd, "end_offset": 5, "old_base_offsets": [0]}
+        body = {"plan_id": plan.plan_id, "segments": [segment], "fates": {}}
+        assert plans.decode(await broker.ask(COMMIT, plans.encode(body)))["error"]["kind"] == "ValueError"
+    assert broker.service.underway(plan.plan_id) is not None, "the compactor may still come with the true one"
+
+
+@scenario
+async def test_a_compactor_without_the_disk_reads_and_writes_through_the_broker(broker: Broker) -> None:
+    await broker.write(30)
+    plan = await broker.service.plan(TOPIC, 0)
+    before = broker.fold()
+    result = carry_out(broker.disk, plan)
+    for segment in result.segments:
+        path = Path(plan.staging) / f"{segment.base_offset:020d}.log.cleaned"
+        data = path.read_bytes()
+        path.unlink()
+        for position in range(0, len(data), 100):
+            head = {"plan_id": plan.plan_id, "base_offset": segment.base_offset, "position": position}
+            body = plans.encode(head) + b"\0" + data[position : position + 100]
+            assert plans.decode(await broker.ask(WRITE, body)) == {}
+            assert plans.decode(await broker.ask(WRITE, body)) == {}, "a piece that comes again"
+        assert path.read_bytes() == data
+    asked = {"plan_id": plan.plan_id, "base_offset": 0, "kind": ".log", "position": 10, "size_bytes": 50}
+    answer = await broker.ask(READ, plans.encode(asked))
+    assert answer == b"\0" + (broker.directory / f"{0:020d}.log").read_bytes()[10:60]
+    gap = {"plan_id": plan.plan_id, "base_offset": 0, "position": 1 << 30}
+    assert "error" in plans.decode(await broker.ask(WRITE, plans.encode(gap) + b"\0x"))
+    await broker.service.commit(result)
+    assert broker.fold() == before
+
+
+@pytest.mark.parametrize("kind", [".log/../../secret", ".snapshot", ""])
+def test_only_segments_of_a_plan_can_be_read(tmp_path: Path, kind: str) -> None:
+    async def work(broker: Broker) -> None:
+        await broker.write(30)
+        plan = await broker.service.plan(TOPIC, 0)
+        asked = {"plan_id": plan.plan_id, "base_offset": 0, "kind": kind, "position": 0, "size_bytes": 50}
+        assert (await broker.ask(READ, plans.encode(asked)))[:1] == b"\1"
+        asked = {**asked, "kind": ".log", "plan_id": "another"}
+        assert (await broker.ask(READ, plans.encode(asked)))[:1] == b"\1"
+
+    scenario(work)(tmp_path)
+
+
+@scenario
+async def test_who_asks_for_a_topic_gets_its_active_segment_compacted(broker: Broker) -> None:
+    await broker.write(3)
+    answer = plans.decode(await broker.ask(REQUEST, plans.encode({"topic": "t", "partition": None})))
+    assert answer == {"partitions": [0]}
+    (row,) = await broker.metastore.read_work()
+    assert row.is_requested
+    assert (await broker.service.plan(TOPIC, 0)).bound == 3
