@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,9 @@ from sexton.coordinators.transactions.records import decode_key, decode_value, e
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import TopicPartition, Transaction
 from sexton.errors import CorruptLogError
+from sexton.records import batch as batches
+from tests.kafka.jars import VERSIONS
+from tests.kafka.tools import DUMP_FAULTS, dump_log
 
 RECORDED = [state for state in State if state not in (State.DEAD, State.PREPARE_EPOCH_FENCE)]
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
@@ -106,3 +110,42 @@ def test_the_bytes_are_kafkas() -> None:
     expected += b"\x02" + b"\x00\x08" + struct.pack(">q", 7) + b"\x02\x02" + struct.pack(">h", 2)
     assert encode_value(transaction) == expected
     assert encode_key("app") == b"\x00\x00\x00\x03app"
+
+
+SHOWN = {
+    "4.3.0": (
+        '"producerId":1000,"producerEpoch":5,"transactionTimeoutMs":60000,"transactionStatus":3',
+        '"transactionPartitions":[{"topic":"t","partitionIds":[1]}]',
+        '"transactionLastUpdateTimestampMs":20,"transactionStartTimestampMs":10,"clientTransactionVersion":2',
+    ),
+    "3.9.2": ("producerId:1000,producerEpoch:5,state=PrepareAbort,partitions=[t-1],txnLastUpdateTimestamp=20",),
+}
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kafkas_own_tool_reads_them(tmp_path: Path, version: str) -> None:
+    transaction = Transaction(
+        "app",
+        1000,
+        5,
+        last_epoch=4,
+        timeout_ms=60_000,
+        state=State.PREPARE_ABORT,
+        partitions=frozenset({TopicPartition("t", 1)}),
+        start_ms=10,
+        update_ms=20,
+        client_version=2,
+        has_timed_out=True,
+    )
+    records = [
+        batches.Record(0, 1, encode_key("app"), encode_value(transaction)),
+        batches.Record(1, 1, encode_key("gone"), None),
+    ]
+    segment = tmp_path / f"{0:020}.log"
+    segment.write_bytes(batches.encode(batches.make_batch(records)))
+    text = dump_log(segment, "--transaction-log-decoder", "--print-data-log", version=version)
+    for part in SHOWN[version]:
+        assert part in text
+    assert text.count("payload: <DELETE>") == 1
+    assert not [fault for fault in DUMP_FAULTS if fault in text]
