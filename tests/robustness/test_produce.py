@@ -11,7 +11,7 @@ import pytest
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import encode_request
 from sexton.records.batch import Record, encode, make_batch
-from tests.robustness.conftest import Watched
+from tests.robustness.conftest import Watched, wait_until
 from tests.robustness.wire import DELETE_TOPICS, NOW_MS, PRODUCE, batch, produce_body, refused
 from tests.sexton_cluster import SextonCluster
 
@@ -152,10 +152,12 @@ def test_a_stale_leader_epoch_is_fenced_and_one_from_the_future_unknown(broker: 
 def test_a_broker_that_does_not_lead_refuses_and_names_the_leader(three_brokers: SextonCluster) -> None:
     topic = "led-elsewhere"
     three_brokers.create_topic(topic, replication_factor=3)
+    wait_until(lambda: bool(three_brokers.leaders(topic)))
     leader = three_brokers.leaders(topic)[0]
     for node_id in three_brokers.node_ids:
         broker = Watched(three_brokers, node_id)
         with broker.wire() as wire:
+            wait_until(lambda wire=wire: wire.leader_and_isr(topic)[0] == leader)  # type: ignore[misc]
             if node_id == leader:
                 assert wire.produce(topic, batch(b"x")).base_offset == 0
                 continue
