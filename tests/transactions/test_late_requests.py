@@ -25,7 +25,7 @@ Processes = Callable[[Client], ClientProcess]
 
 IMPATIENT: dict[str, Settings] = {
     "confluent-kafka": {"socket.timeout.ms": 1_500},
-    "kafka-python": {"request_timeout_ms": 1_000, "delivery_timeout_ms": 1_500},
+    "kafka-python": {"request_timeout_ms": 1_000, "delivery_timeout_ms": 4_000},
     "aiokafka": {"request_timeout_ms": 1_500},
     "Java client": {"request.timeout.ms": 1_500, "delivery.timeout.ms": 30_000},
 }
@@ -36,6 +36,8 @@ FORGETFUL: dict[str, Settings] = {
     "Java client": {"retries": 1, "request.timeout.ms": 1_000},
 }
 """How those that give up on a record without a new epoch are made to give up soon."""
+
+ATTEMPTS_MAX = 20
 
 MOVE_ON = [
     client
@@ -156,7 +158,7 @@ def late_produce(process: ClientProcess, cluster: UnderTest) -> Outcome:
         producer = process.producer(proxy.bootstrap, cluster.name("late"), 60_000, FORGETFUL[process.client.name])
         producer.init()
         producer.begin()
-        attempts = hold_all_produces(proxy, 4)
+        attempts = hold_all_produces(proxy)
         producer.send(topic, first, [b"first"])
         with pytest.raises(Failure):
             producer.flush()
@@ -181,11 +183,13 @@ def late_produce(process: ClientProcess, cluster: UnderTest) -> Outcome:
     return Outcome(sorted(values(settled(cluster.bootstrap, [(topic, first), (topic, second)]))), said)
 
 
-def hold_all_produces(proxy: Proxy, count: int) -> list[Hold]:
+def hold_all_produces(proxy: Proxy) -> list[Hold]:
+    """However often the client tries."""
+
     def is_transactional(request: Request) -> bool:
         return request.body().transactional_id is not None
 
-    return [proxy.hold(PRODUCE, is_transactional) for _ in range(count)]
+    return [proxy.hold(PRODUCE, is_transactional) for _ in range(ATTEMPTS_MAX)]
 
 
 def two_partitions_of_one_leader(bootstrap: str, topic: str) -> tuple[int, int]:
@@ -211,15 +215,15 @@ def test_clients_that_give_up_on_a_record_take_a_new_epoch(
     client: Client, cluster: UnderTest, processes: Processes
 ) -> None:
     """So that it cannot come back, on any broker."""
-    settings: Settings = {"socket.timeout.ms": 1_000, "message.timeout.ms": 2_000}
+    settings: Settings = {"socket.timeout.ms": 1_000, "message.timeout.ms": 4_000}
     if client.name == "Java client":
-        settings = {"request.timeout.ms": 1_000, "delivery.timeout.ms": 1_500}
+        settings = {"retries": 1, "request.timeout.ms": 1_000, "delivery.timeout.ms": 30_000}
     topic = cluster.topic("late", partitions=2)
     with Proxy(cluster.bootstrap) as proxy:
         producer = processes(client).producer(proxy.bootstrap, cluster.name("late"), 60_000, settings)
         producer.init()
         producer.begin()
-        attempts = hold_all_produces(proxy, 4)
+        attempts = hold_all_produces(proxy)
         producer.send(topic, 0, [b"first"])
         with pytest.raises(Failure):
             producer.flush()
