@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from pyspark import RDD, SparkContext, StorageLevel
 
 from sexton.compaction import plan
@@ -55,6 +56,22 @@ class Request:
     config: TopicConfig
     terms: Terms
     first_dirty_offset: int
+    staging: Path | None = None
+    """Where the new segments go; the log's own directory if nobody else writes there."""
+    producers: npt.NDArray[np.void] | None = None
+    """Who is alive, from a broker that knows; else it is told from the log."""
+
+    @property
+    def staging_dir(self) -> Path:
+        return self.staging or self.log.directory
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """New segments that wait to be committed by whoever owns the log. None of them if the report has a failure."""
+
+    report: Report
+    outputs: tuple[Output, ...]
 
 
 @dataclass(slots=True)
@@ -95,14 +112,17 @@ class Report:
 def survey_logs(context: SparkContext, logs: Sequence[PartitionLog]) -> list[LogSurvey | SextonError]:
     """Each log's survey, or what is wrong with it."""
     tasks = [
-        (index, str(segment.path), segment.base_offset) for index, log in enumerate(logs) for segment in log.segments
+        (index, str(segment.path), segment.base_offset, segment.size_bytes)
+        for index, log in enumerate(logs)
+        for segment in log.segments
     ]
 
-    def run(task: tuple[int, str, int]) -> tuple[int, SegmentSurvey | SextonError]:
-        index, path, base_offset = task
+    def run(task: tuple[int, str, int, int]) -> tuple[int, SegmentSurvey | SextonError]:
+        """No further than the segment reached when the log was opened: a broker may append to it."""
+        index, path, base_offset, size_bytes = task
         try:
             with mapped(path) as data:
-                return index, survey_segment(data, base_offset, path)
+                return index, survey_segment(data[:size_bytes], base_offset, path)
         except SextonError as error:
             return index, error
 
@@ -129,25 +149,59 @@ def compact(
     progress: Progress = lambda step, tasks: None,
 ) -> list[Report]:
     """Run one pass over all requested partitions, in one job. Reports come in the order of the requests."""
-    works = [_work(index, request, max_batch_bytes) for index, request in enumerate(requests)]
-    chunks = _chunks(requests, context.defaultParallelism)
     reports = [_empty_report(request) for request in requests]
+    chunks = _chunks(requests, context.defaultParallelism)
     if not chunks:
         return reports
     try:
-        results = _run_passes(context, works, chunks, dry_run, progress)
-        outputs = _gather(requests, reports, chunks, results)
+        outputs = _stage(context, requests, chunks, reports, dry_run, max_batch_bytes, progress)
         if not dry_run:
-            _assemble(context, requests, works, outputs, reports, progress)
-            for request in requests:
-                _remove_parts(request.log.directory)
-            for index, request in enumerate(requests):
-                _commit(request, outputs[index], reports[index])
+            for request, new, report in zip(requests, outputs, reports, strict=True):
+                _commit(request, new, report)
     finally:
         if not dry_run:
             for request, report in zip(requests, reports, strict=True):
                 _clear_staging(request, report)
     return reports
+
+
+def stage(
+    context: SparkContext,
+    requests: Sequence[Request],
+    *,
+    max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES,
+    progress: Progress = lambda step, tasks: None,
+) -> list[Staged]:
+    """The same, but for the commit: a running broker owns these logs, and each request has a directory of its own."""
+    reports = [_empty_report(request) for request in requests]
+    chunks = _chunks(requests, context.defaultParallelism)
+    if not chunks:
+        return [Staged(report, ()) for report in reports]
+    outputs = _stage(context, requests, chunks, reports, False, max_batch_bytes, progress)
+    return [
+        Staged(report, () if report.failure is not None else tuple(one for one in new if not one.is_unchanged))
+        for new, report in zip(outputs, reports, strict=True)
+    ]
+
+
+def _stage(
+    context: SparkContext,
+    requests: Sequence[Request],
+    chunks: Sequence[Chunk],
+    reports: Sequence[Report],
+    dry_run: bool,
+    max_batch_bytes: int,
+    progress: Progress,
+) -> list[list[Output]]:
+    """All that can be done without changing a log."""
+    works = [_work(index, request, max_batch_bytes) for index, request in enumerate(requests)]
+    results = _run_passes(context, works, chunks, dry_run, progress)
+    outputs = _gather(requests, reports, chunks, results)
+    if not dry_run:
+        _assemble(context, requests, works, outputs, reports, progress)
+        for request in requests:
+            _remove_parts(request.staging_dir)
+    return outputs
 
 
 def _clear_staging(request: Request, report: Report) -> None:
@@ -170,14 +224,21 @@ def _work(index: int, request: Request, max_batch_bytes: int) -> PartitionWork:
     return PartitionWork(
         partition=index,
         name=request.log.name,
-        directory=str(request.log.directory),
+        directory=str(request.staging_dir),
         terms=terms,
         segment_ends=np.array([s.last_offset for s in below if s.batch_count], dtype=np.int64),
-        producers=live_producers(survey.producers, terms.now_ms, request.config.producer_id_expiration_ms),
+        producers=_live_producers(request),
         markers=survey.events.markers,
         bucket_count=plan.bucket_count(dirty_records),
         max_batch_bytes=max_batch_bytes,
     )
+
+
+def _live_producers(request: Request) -> npt.NDArray[np.void]:
+    if request.producers is not None:
+        return request.producers
+    expiration_ms = request.config.producer_id_expiration_ms
+    return live_producers(request.survey.producers, request.terms.now_ms, expiration_ms)
 
 
 def _chunks(requests: Sequence[Request], parallelism: int) -> list[Chunk]:
