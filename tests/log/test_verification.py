@@ -41,8 +41,21 @@ def test_a_marker_that_comes_meanwhile_makes_it_void() -> None:
     producers = states()
     verification = producers.begin_verification(P, 0)
     producers.note_marker(P, 0, 5, 1, COMMIT)
+    producers.void_verifications(P, last_epoch=0)
     assert is_refused(producers, 0, verification)
     assert producers.begin_verification(P, 0) is not verification
+
+
+def test_the_marker_of_the_transaction_before_does_not_void_that_of_the_next() -> None:
+    """With transaction version 2 it carries the next one's epoch, whose first batch may be waiting already."""
+    producers = states()
+    write(producers, 0, 0)
+    verification = producers.begin_verification(P, 1)
+    producers.note_marker(P, 1, 1, 1, COMMIT)
+    producers.void_verifications(P, last_epoch=0)
+    assert not is_refused(producers, 1, verification)
+    producers.void_verifications(P, last_epoch=1)
+    assert is_refused(producers, 1, verification)
 
 
 def test_all_who_ask_at_once_hold_the_same() -> None:

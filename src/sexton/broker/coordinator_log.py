@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 
 from sexton.broker.marker_batches import append_marker
 from sexton.coordinators.shard import EndMarker, Owner
-from sexton.coordinators.transactions.transaction import EPOCH_BUMP_VERSION
 from sexton.log.producers import NO_SEQUENCE, Marker
 from sexton.ports.disk import FileSlice
 from sexton.records.batch import TRANSACTIONAL, Record, encode, make_batch
@@ -56,7 +55,7 @@ class CoordinatorLog:
         """False if it was written before."""
         producers = self._replica.log.producers
         producers.check_marker(*marker.owner, Marker(not marker.is_commit, marker.coordinator_epoch))
-        return marker.transaction_version < EPOCH_BUMP_VERSION or not producers.is_marked(*marker.owner)
+        return not marker.raises_epoch or not producers.is_marked(*marker.owner)
 
     async def read(self) -> AsyncIterator[bytes]:
         """Everything up to the log's end, and not before it is committed: what is answered from it must not be lost."""

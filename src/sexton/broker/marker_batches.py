@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from sexton.coordinators.shard import EndMarker
-from sexton.coordinators.transactions.transaction import EPOCH_BUMP_VERSION
 from sexton.records.batch import (
     CONTROL,
     TRANSACTIONAL,
@@ -36,6 +35,8 @@ def append_marker(replica: Replica, marker: EndMarker, now_ms: int) -> asyncio.F
     """Resolves when it is committed; None: it is."""
     replica.check_serving_as_leader()
     producers = replica.log.producers
-    if marker.transaction_version >= EPOCH_BUMP_VERSION and producers.is_marked(*marker.owner):
+    if marker.raises_epoch and producers.is_marked(*marker.owner):
         return replica.committed(replica.log.end_offset)  # written before, but perhaps not committed
-    return replica.append(marker_batch(marker, now_ms), -1, now_ms, from_client=False)[1]
+    committed = replica.append(marker_batch(marker, now_ms), -1, now_ms, from_client=False)[1]
+    producers.void_verifications(marker.owner.producer_id, marker.last_epoch)
+    return committed

@@ -16,9 +16,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
+from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.messages import AddRequest
 from sexton.coordinators.transactions.records import TOPIC
-from sexton.coordinators.transactions.transaction import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
+from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.errors import SextonError
 from sexton.protocol.errors import ErrorCode, KafkaError
 

@@ -45,6 +45,9 @@ LOST_LEADERSHIP = frozenset(
 
 TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large, ErrorCode.invalid_fetch_size})
 
+EPOCH_BUMP_VERSION = 2
+"""The transaction version from which on every end raises the producer's epoch."""
+
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
 
@@ -76,6 +79,16 @@ class EndMarker(NamedTuple):
     is_commit: bool
     coordinator_epoch: int
     transaction_version: int = 0
+
+    @property
+    def raises_epoch(self) -> bool:
+        """From transaction version 2 on a marker carries the epoch of the transaction that comes next."""
+        return self.transaction_version >= EPOCH_BUMP_VERSION
+
+    @property
+    def last_epoch(self) -> int:
+        """Of what it ends. A batch of the next transaction may be waiting for the coordinator already."""
+        return self.owner.epoch - 1 if self.raises_epoch else self.owner.epoch
 
 
 class TransactionalLog(CoordinatorLog, Protocol):

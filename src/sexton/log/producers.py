@@ -187,6 +187,12 @@ class ProducerStates:
         if self._verifications.get(producer_id) is verification:
             del self._verifications[producer_id]
 
+    def void_verifications(self, producer_id: int, last_epoch: int) -> None:
+        """A marker was appended that ends what the producer did up to and in that epoch."""
+        verification = self._verifications.get(producer_id)
+        if verification is not None and verification.epoch <= last_epoch:
+            del self._verifications[producer_id]
+
     def check_verified(self, producer_id: int, epoch: int, verification: Verification) -> None:
         if not self.is_open(producer_id, epoch) and self._verifications.get(producer_id) is not verification:
             raise KafkaError(
@@ -288,7 +294,6 @@ class ProducerStates:
             producer.epoch = epoch
             producer.batches.clear()
         producer.coordinator_epoch = marker.coordinator_epoch
-        self._verifications.pop(producer_id, None)
         producer.last_timestamp_ms = timestamp_ms
         if first_offset == NO_OFFSET:
             return None

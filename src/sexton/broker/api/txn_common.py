@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sexton.coordinators.transactions.transaction import EPOCH_BUMP_VERSION
+from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.protocol.errors import ErrorCode
 
 Answer = dict[str, Any]

@@ -102,8 +102,9 @@ class Shard(LedPartition):
         """False if the marker was written before. Raises if it is stale."""
         is_new = self.transactional_log.check_marker(marker)
         if is_new:
-            producer_id = marker.owner.producer_id
-            for owner in [owner for owner in self._verifications if owner.producer_id == producer_id]:
+            producer_id, last_epoch = marker.owner.producer_id, marker.last_epoch
+            over = [o for o in self._verifications if o.producer_id == producer_id and o.epoch <= last_epoch]
+            for owner in over:
                 del self._verifications[owner]
         return is_new
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sexton.coordinators.groups.regex import compile_regex
+from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.timers import Now, Timers
 from sexton.coordinators.transactions.ending import Verdict, judge, too_late
 from sexton.coordinators.transactions.messages import (
@@ -37,7 +38,6 @@ from sexton.coordinators.transactions.records import decode_key, decode_value
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import Event, State, after
 from sexton.coordinators.transactions.transaction import (
-    EPOCH_BUMP_VERSION,
     LAST_EPOCH_FOR_CLIENTS,
     NO_EPOCH,
     NO_PRODUCER_ID,

@@ -35,9 +35,9 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import (
-    EPOCH_BUMP_VERSION,
     LAST_EPOCH_FOR_CLIENTS,
     ProducerIdAndEpoch,
     Transaction,

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.states import Event, State, after
 
 NO_PRODUCER_ID: Final = -1
@@ -29,9 +30,6 @@ NO_TIME: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 LAST_EPOCH_FOR_CLIENTS: Final = EPOCH_MAX - 1
 """The one above is kept for the coordinator, which must always be able to lock a producer out."""
-
-EPOCH_BUMP_VERSION: Final = 2
-"""The transaction version from which on every end raises the epoch."""
 
 
 class TopicPartition(NamedTuple):
