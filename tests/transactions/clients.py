@@ -39,6 +39,11 @@ def client_named(label: str) -> Client:
     return next(client for client in CLIENTS if client.label == label)
 
 
+def newest(name: str) -> Client:
+    """The version that the project's own environment holds."""
+    return next(client for client in CLIENTS if client.name == name)
+
+
 class Remote:
     """An object in a client's process: its methods are called there."""
 

@@ -14,7 +14,7 @@ from tests.kafka import KafkaCluster
 from tests.kafka.cluster import Settings
 from tests.kafka.jars import DEFAULT_VERSION
 from tests.sexton_cluster import SextonCluster
-from tests.transactions.clients import ClientProcess, client_named
+from tests.transactions.clients import ClientProcess, client_named, newest
 from tests.transactions.kit import Kit
 from tests.transactions.together import FIXTURE, Together, client_of
 from tests.transactions.under_test import OLD_KAFKA, UnderTest
@@ -156,10 +156,4 @@ def java(kits: Callable[[Client], Kit]) -> Kit:
 @pytest.fixture
 def rdkafka(kits: Callable[[Client], Kit]) -> Kit:
     """librdkafka's newest."""
-    return kits(client_named(f"confluent-kafka {_installed_confluent()}"))
-
-
-def _installed_confluent() -> str:
-    from importlib.metadata import version
-
-    return version("confluent-kafka")
+    return kits(newest("confluent-kafka"))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from tests.interop.clients import Client
 from tests.transactions.clients import CLIENTS, ClientProcess, client_named
@@ -153,7 +152,7 @@ def late_produce(process: ClientProcess, cluster: UnderTest) -> Outcome:
     That next transaction has written to another partition of the same broker, so the broker has seen the connection
     that its client uses now."""
     topic = cluster.topic("late", partitions=6)
-    first, second = two_partitions_of_one_leader(cluster.bootstrap, topic)
+    first, second = two_partitions_of_one_leader(cluster, topic)
     with Proxy(cluster.bootstrap) as proxy:
         producer = process.producer(proxy.bootstrap, cluster.name("late"), 60_000, FORGETFUL[process.client.name])
         producer.init()
@@ -192,9 +191,8 @@ def hold_all_produces(proxy: Proxy) -> list[Hold]:
     return [proxy.hold(PRODUCE, is_transactional) for _ in range(ATTEMPTS_MAX)]
 
 
-def two_partitions_of_one_leader(bootstrap: str, topic: str) -> tuple[int, int]:
-    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=WAIT_S).topics[topic].partitions
-    leaders = {number: partition.leader for number, partition in sorted(found.items())}
+def two_partitions_of_one_leader(cluster: UnderTest, topic: str) -> tuple[int, int]:
+    leaders = cluster.leaders(topic)
     return next((one, two) for one in leaders for two in leaders if one < two and leaders[one] == leaders[two])
 
 

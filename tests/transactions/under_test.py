@@ -51,6 +51,12 @@ class UnderTest:
         """That no other test uses."""
         return f"{what}-{self._prefix}-{next(self._numbers)}"
 
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Partition to leader, as the cluster says now; -1 where there is none."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 2})
+        found = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        return {number: partition.leader for number, partition in sorted(found.items())}
+
     def topic(self, what: str = "topic", partitions: int = 1, config: Settings | None = None) -> str:
         """A new topic that has its leaders."""
         name = self.name(what)

@@ -33,6 +33,11 @@ def loop() -> asyncio.AbstractEventLoop:
     return running
 
 
+def prepare() -> None:
+    """Starts the loop, before several threads would."""
+    loop()
+
+
 def wait(work: Coroutine[Any, Any, Any]) -> Any:
     async def limited() -> Any:
         return await asyncio.wait_for(work, CALL_TIMEOUT_S)

@@ -50,6 +50,10 @@ def told(action: Callable[[], Any]) -> Any:
         raise failure_of(raised.args[0]) from None
 
 
+def prepare() -> None:
+    """Nothing is shared."""
+
+
 class Producer:
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
         self._producer = ConfluentProducer(

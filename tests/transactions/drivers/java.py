@@ -37,6 +37,11 @@ FATAL_NAMES = (
 )
 
 
+def prepare() -> None:
+    """Starts the JVM, before several threads would."""
+    java()
+
+
 def told(action: Callable[[], Any]) -> Any:
     """As the documentation of KafkaProducer tells applications: fenced and a few others close it, the rest aborts."""
     try:

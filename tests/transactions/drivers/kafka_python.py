@@ -30,6 +30,10 @@ def settings_of(settings: Settings) -> dict[str, Any]:
     return {name.replace(".", "_"): value for name, value in settings.items()}
 
 
+def prepare() -> None:
+    """Nothing is shared."""
+
+
 class Producer:
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
         defaults: dict[str, Any] = {

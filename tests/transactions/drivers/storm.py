@@ -38,6 +38,7 @@ def main() -> None:
             answers.write(json.dumps(what) + "\n")
             answers.flush()
 
+    importlib.import_module(f"tests.transactions.drivers.{asked['driver']}").prepare()
     end_s = time.monotonic() + asked["seconds"]
     threads = [threading.Thread(target=produce, args=(asked, number, end_s, tell)) for number in range(asked["count"])]
     for thread in threads:
