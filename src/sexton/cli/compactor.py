@@ -1,0 +1,76 @@
+"""`sexton compactor`: a worker that compacts what brokers say is due, on Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sexton.cli.logs import log_to
+from sexton.cli.processes import die_with
+
+
+def compactor(
+    metastore: Annotated[str, typer.Option(metavar="URL", help="The cluster's: sqlite:///path or postgresql://...")],
+    master: Annotated[str, typer.Option(help="The Spark cluster: local[*], spark://host:7077, yarn, ...")] = "local[*]",
+    bytes_per_second: Annotated[
+        int | None, typer.Option(min=1, help="What it may read from brokers' disks, on average. No limit by default.")
+    ] = None,
+    job_partitions: Annotated[int, typer.Option(min=1, help="Partitions of one Spark job.")] = 500,
+    name: Annotated[str, typer.Option(help="How others see it. This machine's name and the process, by default.")] = "",
+    log_file: Annotated[Path | None, typer.Option(help="Where it logs to; standard error by default.")] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Compact what is due, in the foreground, until it is stopped.
+
+    Any number of compactors may run, anywhere. Their executors must see the brokers' folders under the same paths.
+    Spark is started when there is work, and stopped after two minutes without.
+    """
+    if parent is not None:
+        die_with(parent)
+    log_to(log_file)
+    asyncio.run(_run(metastore, master, bytes_per_second, job_partitions, name))
+
+
+async def _run(url: str, master: str, bytes_per_second: int | None, job_partitions: int, name: str) -> None:
+    from sexton.adapters.clock import SystemClock
+    from sexton.adapters.metastore import open_metastore
+    from sexton.adapters.sockets import SocketNetwork
+    from sexton.compactor.brokers import Brokers
+    from sexton.compactor.schedule import Limits
+    from sexton.compactor.spark_engine import SparkEngine
+    from sexton.compactor.worker import Compactor
+
+    name = name or f"{socket.gethostname()}:{os.getpid()}"
+    store = open_metastore(url)
+    brokers = Brokers(SocketNetwork(), store, f"compactor {name}")
+    engine = SparkEngine(master)
+    worker = Compactor(
+        metastore=store,
+        brokers=brokers,
+        engine=engine,
+        clock=SystemClock(),
+        rng=random.Random(),
+        limits=Limits(job_partitions_max=job_partitions, bytes_per_second=bytes_per_second),
+        name=name,
+    )
+    running = asyncio.ensure_future(worker.run())
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, running.cancel)
+    logging.getLogger(__name__).info("compactor %s looks for work", name)
+    try:
+        await running
+    except asyncio.CancelledError:
+        logging.getLogger(__name__).info("compactor %s stops", name)
+    finally:
+        brokers.close()
+        await engine.close()
+        await store.close()

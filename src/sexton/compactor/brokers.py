@@ -1,0 +1,78 @@
+"""A compactor's conversations with brokers: plans, commits, and what operators ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sexton.broker.compaction import plans, requests
+from sexton.broker.compaction.plans import Committed, PassResult, Plan
+from sexton.client.connection import Rpc
+from sexton.errors import SextonError
+from sexton.ports.metastore import Metastore
+from sexton.ports.network import Network
+from sexton.ports.work_queue import WorkKey
+
+ASK_TIMEOUT_MS: Final = 30_000
+COMMIT_TIMEOUT_MS: Final = 1_800_000
+"""A commit reads everything that was staged once more, to judge it. What took longer is planned anew."""
+
+
+class BrokerRefusedError(SextonError):
+    """The broker answered, and said no. `kind` is what it calls its reason."""
+
+    def __init__(self, kind: str, what: str, place: str) -> None:
+        super().__init__(what, place)
+        self.kind = kind
+
+
+class Brokers:
+    """One connection to each, made when it is needed and again when it broke."""
+
+    def __init__(self, network: Network, metastore: Metastore, client_id: str) -> None:
+        self._network = network
+        self._metastore = metastore
+        self._client_id = client_id
+        self._connections: dict[int, Rpc] = {}
+
+    async def plan(self, key: WorkKey) -> Plan:
+        answer = await self.ask(key.broker_id, requests.PLAN, {"topic_id": key.topic_id, "partition": key.partition})
+        return plans.decode_plan(answer["plan"])
+
+    async def commit(self, broker_id: int, result: PassResult) -> Committed:
+        answer = await self.ask(broker_id, requests.COMMIT, result, COMMIT_TIMEOUT_MS)
+        return Committed(**answer["committed"])
+
+    async def abandon(self, plan: Plan) -> None:
+        await self.ask(plan.broker_id, requests.ABANDON, {"plan_id": plan.plan_id})
+
+    async def ask(self, broker_id: int, api_key: int, body: Any, timeout_ms: int = ASK_TIMEOUT_MS) -> Mapping[str, Any]:
+        """Raises BrokerRefusedError if the broker says no, another SextonError if it does not answer."""
+        rpc = await self._connected(broker_id)
+        try:
+            data = await rpc.call_raw(api_key, [plans.encode(body)], timeout_ms=timeout_ms)
+        except SextonError:
+            self._connections.pop(broker_id, None)
+            rpc.close()
+            raise
+        answer = plans.decode(data)
+        error = answer.get("error")
+        if error is not None:
+            raise BrokerRefusedError(str(error["kind"]), str(error["what"]), f"broker {broker_id}")
+        return answer
+
+    async def _connected(self, broker_id: int) -> Rpc:
+        found = self._connections.get(broker_id)
+        if found is None:
+            changes = await self._metastore.read_changes(0)
+            row = next((one for one in changes.brokers if one.broker_id == broker_id and one.is_live), None)
+            if row is None:
+                raise SextonError(f"broker {broker_id} is not running", "", "Its work is done when it is back")
+            found = await Rpc.connect(self._network, row.host, row.port, client_id=self._client_id)
+            self._connections[broker_id] = found
+        return found
+
+    def close(self) -> None:
+        for rpc in self._connections.values():
+            rpc.close()
+        self._connections.clear()

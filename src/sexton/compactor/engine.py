@@ -1,0 +1,30 @@
+"""What carries plans out: an engine takes many at once and stages their results. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sexton.broker.compaction.plans import PassResult, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one plan: what was staged, or what went wrong. One plan's failure is no other's."""
+
+    plan: Plan
+    result: PassResult | None
+    error: str = ""
+
+
+class Engine(Protocol):
+    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+        """In the order of the plans."""
+        ...
+
+    async def rest(self) -> None:
+        """There has been nothing to do for a while: give back what can be had again."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,78 @@
+"""Spark, started when there is work and stopped when there has been none for a while: its JVM holds a gigabyte.
+
+Jobs run in threads, the driver's way of running several at once; Spark shares its executors fairly among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from sexton.broker.compaction.plans import Plan
+from sexton.compactor import spark_pass
+from sexton.compactor.engine import Outcome
+from sexton.pipelines import session
+
+logger = logging.getLogger(__name__)
+
+JOBS_MAX: Final = 2
+"""At a time: one of many small partitions, one of few large ones."""
+
+
+class SparkEngine:
+    def __init__(self, master: str) -> None:
+        self._master = master
+        self._threads = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="compaction")
+        self._starting = asyncio.Lock()
+        self._session: SparkSession | None = None
+
+    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+        started = await self._started()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, spark_pass.run, started.sparkContext, plans)
+
+    async def _started(self) -> SparkSession:
+        async with self._starting:
+            if self._session is None:
+                logger.info("starting Spark at %s", self._master)
+                loop = asyncio.get_running_loop()
+                self._session = await loop.run_in_executor(self._threads, self._start)
+            return self._session
+
+    def _start(self) -> SparkSession:
+        return session.start("sexton compactor", self._master, {"spark.scheduler.mode": "FAIR"})
+
+    async def rest(self) -> None:
+        async with self._starting:
+            if self._session is None:
+                return
+            logger.info("nothing to do: Spark stops")
+            found, self._session = self._session, None
+            await asyncio.get_running_loop().run_in_executor(self._threads, _stop, found)
+
+    async def close(self) -> None:
+        await self.rest()
+        self._threads.shutdown(wait=False)
+
+
+def _stop(found: SparkSession) -> None:
+    """The session, and the JVM that PySpark would keep for the next one."""
+    found.stop()
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    process = getattr(gateway, "proc", None)
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    if process is not None and process.stdin is not None:
+        process.stdin.close()  # what its JVM takes for the end
+        with contextlib.suppress(Exception):
+            process.wait(timeout=10)

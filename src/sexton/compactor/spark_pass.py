@@ -1,0 +1,73 @@
+"""Brokers' plans carried out by the Spark pipeline, many in one job.
+
+The executors see the brokers' directories under the paths that the plans name: they are on the same machine, or share a
+file system with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pyspark import SparkContext
+
+from sexton.broker.compaction.plans import NewSegment, PassResult, Plan
+from sexton.compaction.config import TopicConfig
+from sexton.compaction.rules import Fate
+from sexton.compaction.survey import PRODUCER
+from sexton.compactor.engine import Outcome
+from sexton.errors import SextonError
+from sexton.logdir.partition import PartitionLog, Segment
+from sexton.pipelines.compact import Progress, Request, Staged, stage, survey_logs
+from sexton.records import names
+
+
+def run(context: SparkContext, plans: Sequence[Plan], progress: Progress = lambda step, tasks: None) -> list[Outcome]:
+    logs = [_log_of(plan) for plan in plans]
+    progress("survey", sum(len(log.segments) for log in logs))
+    surveys = survey_logs(context, logs)
+    outcomes: dict[int, Outcome] = {}
+    requests: list[tuple[int, Request]] = []
+    for index, (plan, log, survey) in enumerate(zip(plans, logs, surveys, strict=True)):
+        if isinstance(survey, SextonError):
+            outcomes[index] = Outcome(plan, None, str(survey))
+            continue
+        config = TopicConfig(segment_bytes=plan.segment_bytes, index_interval_bytes=plan.index_interval_bytes)
+        request = Request(
+            log, survey, config, plan.terms, plan.first_dirty_offset, Path(plan.staging), _producers(plan)
+        )
+        requests.append((index, request))
+    staged = stage(context, [request for _, request in requests], progress=progress)
+    for (index, _), one in zip(requests, staged, strict=True):
+        outcomes[index] = _outcome(plans[index], one)
+    return [outcomes[index] for index in range(len(plans))]
+
+
+def _log_of(plan: Plan) -> PartitionLog:
+    directory = Path(plan.directory)
+    segments = tuple(
+        Segment(base_offset, directory / names.log_file_name(base_offset), size_bytes, 0)
+        for base_offset, size_bytes in plan.segments
+    )
+    start_offset = plan.segments[0][0]
+    return PartitionLog(directory, plan.topic, plan.partition, segments, plan.high_watermark, start_offset, None)
+
+
+def _producers(plan: Plan) -> npt.NDArray[np.void]:
+    known = np.zeros(len(plan.producers), dtype=PRODUCER)
+    for row, producer in zip(known, sorted(plan.producers, key=lambda one: one.producer_id), strict=True):
+        row["producer_id"] = producer.producer_id
+        row["producer_epoch"] = producer.producer_epoch
+        row["last_data_offset"] = producer.last_data_offset
+        row["last_timestamp"] = producer.last_timestamp_ms
+    return known
+
+
+def _outcome(plan: Plan, staged: Staged) -> Outcome:
+    if staged.report.failure is not None:
+        return Outcome(plan, None, str(staged.report.failure))
+    segments = tuple(NewSegment(one.base_offset, one.end_offset, one.old_base_offsets) for one in staged.outputs)
+    fates = {Fate(fate).name.lower(): count for fate, count in staged.report.tally.counts.items() if count}
+    return Outcome(plan, PassResult(plan.plan_id, segments, fates))

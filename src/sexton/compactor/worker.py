@@ -1,0 +1,254 @@
+"""A compactor: it leases what is most urgent, has it done, commits it, and takes the next (DESIGN, pull-based).
+
+Whatever fails, fails for one piece of work: it is given back and is due again when its broker says so. A compactor that
+dies loses its lease, not data: what it staged is collected by the brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sexton.broker.compaction.plans import Committed, Plan
+from sexton.compactor.brokers import BrokerRefusedError, Brokers
+from sexton.compactor.engine import Engine, Outcome
+from sexton.compactor.schedule import ByteRate, Lane, Limits, choose
+from sexton.errors import SextonError
+from sexton.ports.clock import Clock
+from sexton.ports.metastore import LEASE_MARGIN, LeaseLostError, Metastore, MetastoreUnavailableError, StaleError
+from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
+from sexton.protocol.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+LEASE_MS: Final = 15_000
+RENEW_MS: Final = 3_000
+LOOK_MS: Final = 1_000
+"""How often a lane without work looks for some."""
+
+FAILED_PAUSE_MS: Final = 30_000
+"""Work that failed is left alone for so long: whatever is wrong with it will not pass at once."""
+
+REST_AFTER_MS: Final = 120_000
+"""Without work for so long, the engine gives its memory back."""
+
+COMMITS_AT_ONCE: Final = 8
+
+
+@dataclass(slots=True)
+class _Job:
+    """Work on its way through the steps."""
+
+    rows: Sequence[WorkRow]
+    plans: list[tuple[WorkRow, Plan]] = field(default_factory=list)
+    runs: list[RunRow] = field(default_factory=list)
+
+
+class Compactor:
+    def __init__(
+        self,
+        *,
+        metastore: Metastore,
+        brokers: Brokers,
+        engine: Engine,
+        clock: Clock,
+        rng: random.Random,
+        limits: Limits,
+        name: str = "",
+    ) -> None:
+        self._metastore = metastore
+        self._brokers = brokers
+        self._engine = engine
+        self._clock = clock
+        self._rng = rng
+        self._limits = limits
+        self._name = name
+        self._id = uuid.UUID(int=rng.getrandbits(128), version=4)
+        self._rate = ByteRate(limits.bytes_per_second)
+        self._skipped_until_ms: dict[WorkKey, int] = {}
+        self._watched: dict[uuid.UUID, tuple[int, int]] = {}
+        """Of other compactors: their count, and since when it stands still."""
+        self._busy_ms = clock.monotonic_ms()
+        self._working_count = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        tasks = [asyncio.ensure_future(self._keep_lease())]
+        try:
+            await self._register()
+            tasks += [asyncio.ensure_future(self._work(lane)) for lane in Lane]
+            tasks.append(asyncio.ensure_future(self._rest_when_idle()))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._leave()
+
+    # The lease
+
+    async def _register(self) -> None:
+        while True:
+            try:
+                await self._metastore.register_compactor(CompactorRow(self._id, self._name, LEASE_MS, 0))
+                return
+            except MetastoreUnavailableError as error:
+                logger.warning("waiting for the metastore: %s", error)
+                await asyncio.sleep(LOOK_MS / 1000)
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_MS / 1000)
+            try:
+                await self._metastore.renew_compactor(self._id)
+                await self._watch_others()
+            except LeaseLostError:
+                logger.warning("this compactor was taken for dead; it registers anew")
+                self._id = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+                await self._register()
+            except (MetastoreUnavailableError, StaleError) as error:
+                logger.debug("the lease: %s", error)
+
+    async def _watch_others(self) -> None:
+        """One whose count stands still is removed, and what it held is free (docs/decisions, 7)."""
+        now_ms = self._clock.monotonic_ms()
+        rows = [row for row in await self._metastore.read_compactors() if row.compactor_id != self._id]
+        self._watched = {
+            row.compactor_id: before
+            if (before := self._watched.get(row.compactor_id)) is not None and before[0] == row.renewals_count
+            else (row.renewals_count, now_ms)
+            for row in rows
+        }
+        for row in rows:
+            if now_ms - self._watched[row.compactor_id][1] > row.lease_ms * LEASE_MARGIN:
+                logger.warning("compactor %s (%s) is dead: its work is free", row.compactor_id, row.name)
+                await self._metastore.remove_compactor(row.compactor_id, row.renewals_count)
+
+    async def _leave(self) -> None:
+        try:
+            for row in await self._metastore.read_compactors():
+                if row.compactor_id == self._id:
+                    await self._metastore.remove_compactor(self._id, row.renewals_count)
+        except (MetastoreUnavailableError, StaleError):
+            pass  # others will notice
+
+    # The work
+
+    async def _work(self, lane: Lane) -> None:
+        while True:
+            try:
+                is_done = await self.turn(lane)
+            except MetastoreUnavailableError as error:
+                logger.warning("the metastore is away: %s", error)
+                is_done = False
+            if not is_done:
+                await asyncio.sleep(LOOK_MS * (0.5 + self._rng.random()) / 1000)
+
+    async def turn(self, lane: Lane) -> bool:
+        """One job, if there is work for one."""
+        now_ms = self._clock.now_ms()
+        monotonic_ms = self._clock.monotonic_ms()
+        self._skipped_until_ms = {key: ms for key, ms in self._skipped_until_ms.items() if ms > monotonic_ms}
+        living = {row.compactor_id for row in await self._metastore.read_compactors()}
+        rows = [row for row in await self._metastore.read_work() if row.holder not in living]
+        chosen = choose(rows, lane, now_ms, self._limits, self._skipped_until_ms)
+        if not chosen:
+            return False
+        taken = await self._metastore.lease_work(self._id, [row.key for row in chosen])
+        job = _Job([row for row in chosen if row.key in taken])
+        if not job.rows:
+            return False
+        self._working_count += 1
+        try:
+            await self._carry_out(job)
+        finally:
+            self._working_count -= 1
+            self._busy_ms = self._clock.monotonic_ms()
+            await self._metastore.end_work(self._id, [row.key for row in job.rows], job.runs)
+        return True
+
+    async def _carry_out(self, job: _Job) -> None:
+        started_ms = self._clock.monotonic_ms()
+        for row in job.rows:
+            plan = await self._plan(row)
+            if plan is not None:
+                job.plans.append((row, plan))
+        if not job.plans:
+            return
+        size_bytes = sum(plan.input_bytes for _, plan in job.plans)
+        await asyncio.sleep(self._rate.wait_ms(size_bytes, self._clock.monotonic_ms()) / 1000)
+        logger.info("compacting %d partitions, %d bytes", len(job.plans), size_bytes)
+        try:
+            outcomes = await self._engine.run([plan for _, plan in job.plans])
+        except Exception as error:
+            logger.exception("a job failed as a whole")
+            outcomes = [Outcome(plan, None, f"the job failed: {error}") for _, plan in job.plans]
+        gate = asyncio.Semaphore(COMMITS_AT_ONCE)
+        await asyncio.gather(
+            *(
+                self._finish(job, row, outcome, started_ms, gate)
+                for (row, _), outcome in zip(job.plans, outcomes, strict=True)
+            )
+        )
+
+    async def _plan(self, row: WorkRow) -> Plan | None:
+        try:
+            return await self._brokers.plan(row.key)
+        except BrokerRefusedError as error:
+            logger.debug("%s: %s", row.key, error)  # no longer due, or not there any more
+        except (SextonError, KafkaError) as error:
+            logger.info("broker %d gives no plan: %s", row.key.broker_id, error)
+            self._skip(row.key)
+        return None
+
+    async def _finish(
+        self, job: _Job, row: WorkRow, outcome: Outcome, started_ms: int, gate: asyncio.Semaphore
+    ) -> None:
+        async with gate:
+            committed, why = await self._commit(outcome)
+        plan = outcome.plan
+        if committed is None:
+            logger.warning("%s-%d on broker %d was not compacted: %s", plan.topic, plan.partition, plan.broker_id, why)
+            self._skip(row.key)
+        result = outcome.result
+        job.runs.append(
+            RunRow(
+                uuid.UUID(int=self._rng.getrandbits(128), version=4),
+                self._clock.now_ms(),
+                plan.broker_id,
+                plan.topic,
+                plan.partition,
+                "committed" if committed is not None else why,
+                plan.bound,
+                plan.input_bytes if committed is None else committed.bytes_before,
+                plan.input_bytes if committed is None else committed.bytes_after,
+                self._clock.monotonic_ms() - started_ms,
+                {} if result is None else {fate: str(count) for fate, count in result.fates.items()},
+            )
+        )
+
+    async def _commit(self, outcome: Outcome) -> tuple[Committed | None, str]:
+        try:
+            if outcome.result is not None:
+                return await self._brokers.commit(outcome.plan.broker_id, outcome.result), ""
+            await self._brokers.abandon(outcome.plan)
+        except (SextonError, KafkaError) as error:
+            return None, str(error)
+        return None, outcome.error
+
+    def _skip(self, key: WorkKey) -> None:
+        self._skipped_until_ms[key] = self._clock.monotonic_ms() + FAILED_PAUSE_MS
+
+    async def _rest_when_idle(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_MS / 1000)
+            if not self._working_count and self._clock.monotonic_ms() - self._busy_ms > REST_AFTER_MS:
+                await self._engine.rest()
+                self._busy_ms = self._clock.monotonic_ms()
