@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from sexton.broker.api import produce
+from sexton.broker.api import end_txn, produce
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import decode_response, encode_request
 from tests.broker.api.transactional_client import (
@@ -119,6 +119,34 @@ def test_an_end_of_a_new_client_that_comes_again_ends_nothing_else(client: Trans
     assert client.end(first, True, NEW_END)[0] is ErrorCode.producer_fenced
     assert client.state() == "Ongoing"
     assert client.committed(topic) == [2, 3]
+
+
+def test_the_next_transaction_may_begin_before_the_markers_of_the_last_are_written(
+    client: TransactionalClient, topic: str
+) -> None:
+    """End and next beginning are sent at once: the batch waits for the markers, one of which comes while it does."""
+    producer = client.start()
+    client.send_batch(topic, batch(producer, 0, "0"), version=NEW_PRODUCE)
+    for number in range(1, 20):
+        ending = {
+            "transactional_id": client.transactional_id,
+            "producer_id": producer[0],
+            "producer_epoch": producer[1],
+            "committed": True,
+        }
+        producer = producer[0], producer[1] + 1
+        body = produce_body(topic, batch(producer, 0, str(number)), 0, -1, 30_000)
+        frames = encode_request(end_txn.API_KEY, NEW_END, 1, "x", ending)
+        frames += encode_request(
+            produce.API_KEY, NEW_PRODUCE, 2, "x", {**body, "transactional_id": client.transactional_id}
+        )
+        client.socket.sendall(frames)
+        answers = client.receive(), client.receive()
+        assert answers[0] is not None
+        assert answers[1] is not None
+        assert decode_response(end_txn.API_KEY, NEW_END, memoryview(answers[0]))[1].error_code is NONE
+        told = decode_response(produce.API_KEY, NEW_PRODUCE, memoryview(answers[1]))[1]
+        assert told.responses[0].partition_responses[0].error_code is NONE
 
 
 def test_clients_are_told_of_transaction_version_2(client: TransactionalClient) -> None:
