@@ -72,6 +72,17 @@ def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
+def mortal(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnderTest]:
+    """Brokers that may be killed, so nobody else uses them."""
+    kind = against(pytestconfig)
+    if ":" in kind and not kind.startswith("kafka:"):
+        pytest.skip("kills need brokers of their own")
+    settings = {"broker.session.timeout.ms": 3_000} if kind.startswith("kafka") else {"broker.lease.ms": 2_000}
+    with new_cluster(kind, tmp_path_factory.mktemp("mortal") / "cluster", settings=settings) as running:
+        yield UnderTest(running.bootstrap, kind, running)
+
+
+@pytest.fixture(scope="session")
 def old_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnderTest]:
     """Apache Kafka before transaction version 2: one broker, to show what a test shows there."""
     with KafkaCluster(OLD_KAFKA, 1, tmp_path_factory.mktemp("old") / "kafka", heap="512m") as running:

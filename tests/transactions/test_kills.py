@@ -10,7 +10,6 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from tests.kafka.jars import PROJECT_DIR
 from tests.sexton_cluster import ENVIRONMENT
 from tests.transactions.application import ABORTED, COMMITTED, UNKNOWN
 from tests.transactions.clients import DRIVERS, client_named, newest
-from tests.transactions.conftest import against, new_cluster
 from tests.transactions.drivers.base import Place
 from tests.transactions.drivers.storm import AFTERWARDS_S
 from tests.transactions.reading import places_of, settled
@@ -53,17 +51,6 @@ class Told:
                 self.gave_up.append(f"{told['gave_up']}: {told['why']}")
             else:
                 self.transactions.append(told)
-
-
-@pytest.fixture(scope="module")
-def mortal(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnderTest]:
-    """Brokers that may be killed, so nobody else uses them."""
-    kind = against(pytestconfig)
-    if ":" in kind and not kind.startswith("kafka:"):
-        pytest.skip("kills need brokers of their own")
-    settings = {"broker.session.timeout.ms": 3_000} if kind.startswith("kafka") else {"broker.lease.ms": 2_000}
-    with new_cluster(kind, tmp_path_factory.mktemp("kills") / "cluster", settings=settings) as running:
-        yield UnderTest(running.bootstrap, kind, running)
 
 
 def start_storm(
