@@ -1,0 +1,147 @@
+"""A compactor beside real brokers, and what lies in each of their logs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sexton.adapters.clock import SystemClock
+from sexton.adapters.files import FileDisk
+from sexton.adapters.metastore import open_metastore
+from sexton.adapters.sockets import SocketNetwork
+from sexton.broker.compaction import requests
+from sexton.compaction.reference import fold_by_key
+from sexton.compactor.brokers import Brokers
+from sexton.compactor.engine import Engine
+from sexton.compactor.plain_engine import PlainEngine
+from sexton.compactor.schedule import Limits
+from sexton.compactor.worker import Compactor
+from sexton.errors import SextonError
+from sexton.records.batch import Batch, decode_all
+from tests.sexton_cluster import SextonCluster
+
+SETTINGS = {
+    "log.cleaner.backoff.ms": "200",
+    "broker.lease.ms": "3000",
+    "broker.lease.renew.ms": "500",
+    "replica.lag.time.max.ms": "3000",
+}
+TOPIC_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "4000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "0",
+}
+
+
+class RunningCompactor:
+    """In a thread of this process, with an event loop of its own."""
+
+    def __init__(self, cluster: SextonCluster, engine: Callable[[], Engine] | None = None) -> None:
+        self._cluster = cluster
+        self._make_engine = engine or (lambda: PlainEngine(lambda broker_id: FileDisk()))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._task: asyncio.Task[None] | None = None
+        self.failure: BaseException | None = None
+
+    def _run(self) -> None:
+        async def work() -> None:
+            metastore = open_metastore(self._cluster.metastore_url)
+            brokers = Brokers(SocketNetwork(), metastore, "compactor")
+            engine = self._make_engine()
+            compactor = Compactor(
+                metastore=metastore,
+                brokers=brokers,
+                engine=engine,
+                clock=SystemClock(),
+                rng=random.Random(1),
+                limits=Limits(),
+            )
+            try:
+                await compactor.run()
+            finally:
+                brokers.close()
+                await engine.close()
+                await metastore.close()
+
+        self._task = self._loop.create_task(work())
+        try:
+            self._loop.run_until_complete(self._task)
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            self.failure = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(timeout=60)
+        if kind is None and self.failure is not None:
+            raise self.failure
+
+
+def batches_of(cluster: SextonCluster, node_id: int, topic: str, partition: int = 0) -> list[Batch]:
+    """Of a replica, from its files. They may be swapped while they are read: then once more."""
+    directory = Path(cluster.base_dir) / f"node-{node_id}" / "data" / f"{topic}-{partition}"
+    for _ in range(50):
+        try:
+            return [one for path in sorted(directory.glob("*.log")) for one in decode_all(path.read_bytes())]
+        except FileNotFoundError:
+            time.sleep(0.05)
+    raise AssertionError(f"{directory} does not hold still")
+
+
+def fold_of(cluster: SextonCluster, node_id: int, topic: str) -> dict[bytes, bytes | None]:
+    return {key: record.value for key, record in fold_by_key(batches_of(cluster, node_id, topic)).items()}
+
+
+def tombstones_of(cluster: SextonCluster, node_id: int, topic: str, key_prefix: bytes = b"") -> int:
+    return sum(
+        record.is_tombstone and (record.key or b"").startswith(key_prefix)
+        for batch in batches_of(cluster, node_id, topic)
+        for record in batch.records
+    )
+
+
+def status_of(cluster: SextonCluster, topic: str) -> Mapping[int, Mapping[str, Any]]:
+    """Of each broker that answers: its replica's watermarks."""
+
+    async def ask() -> dict[int, Mapping[str, Any]]:
+        metastore = open_metastore(cluster.metastore_url)
+        brokers = Brokers(SocketNetwork(), metastore, "test")
+        found = {}
+        try:
+            for node_id in (1, 2, 3):
+                try:
+                    answer = await brokers.ask(node_id, requests.STATUS, {})
+                except SextonError:
+                    continue
+                for one in answer["replicas"]:
+                    if one["topic"] == topic:
+                        found[node_id] = one
+        finally:
+            brokers.close()
+            await metastore.close()
+        return found
+
+    return asyncio.run(ask())
+
+
+def wait_until(what: str, is_true: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.2)

@@ -1,0 +1,140 @@
+"""A cluster compacts itself while it is used: three real brokers and a compactor.
+
+The read_committed fold of every replica stays what it was; a tombstone leaves a replica only after all three have
+compacted past it, however long one of them is away.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from sexton.compactor.engine import Engine
+from tests.compactor.live import (
+    SETTINGS,
+    TOPIC_SETTINGS,
+    RunningCompactor,
+    fold_of,
+    status_of,
+    tombstones_of,
+    wait_until,
+)
+from tests.sexton_cluster import SextonCluster
+
+pytestmark = pytest.mark.cluster
+NODES = (1, 2, 3)
+
+
+@pytest.fixture
+def cluster() -> Iterator[SextonCluster]:
+    with SextonCluster(nodes=3, settings=SETTINGS) as running:
+        running.create_topic("t", replication_factor=3, config=TOPIC_SETTINGS)
+        yield running
+
+
+class Writer:
+    """Knows what a fold must say."""
+
+    def __init__(self, cluster: SextonCluster, seed: int = 1) -> None:
+        self._rng = random.Random(seed)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "acks": "all",
+                "linger.ms": 0,
+                "batch.num.messages": 5,
+                "enable.idempotence": True,
+            }
+        )
+        self.expected: dict[bytes, bytes | None] = {}
+
+    def write(self, count: int, *, keys_count: int = 20, deletes: float = 0.3) -> None:
+        for _ in range(count):
+            key = b"key %d" % self._rng.randrange(keys_count)
+            self.put(key, None if self._rng.random() < deletes else b"%030d" % self._rng.randrange(10**9))
+        self.flush()
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self._producer.produce("t", value, key, partition=0)
+        self.expected.pop(key, None)
+        if value is not None:
+            self.expected[key] = value
+
+    def flush(self) -> None:
+        assert self._producer.flush(60) == 0
+
+
+def check_folds(cluster: SextonCluster, writer: Writer, nodes: tuple[int, ...] = NODES) -> None:
+    wait_until(
+        "all replicas fold to what was written",
+        lambda: all(fold_of(cluster, node, "t") == writer.expected for node in nodes),
+    )
+
+
+def mcco(cluster: SextonCluster) -> dict[int, int]:
+    return {node: one["mcco"] for node, one in status_of(cluster, "t").items()}
+
+
+def test_all_replicas_are_compacted_and_tombstones_leave(cluster: SextonCluster) -> None:
+    check_compaction(cluster, None)
+
+
+@pytest.mark.spark
+def test_all_replicas_are_compacted_on_spark(cluster: SextonCluster) -> None:
+    from sexton.compactor.spark_engine import SparkEngine
+
+    check_compaction(cluster, lambda: SparkEngine("local[2]"))
+
+
+def check_compaction(cluster: SextonCluster, engine: Callable[[], Engine] | None) -> None:
+    writer = Writer(cluster)
+    for key in range(5):
+        writer.put(b"doomed %d" % key, b"value")
+    for key in range(5):
+        writer.put(b"doomed %d" % key, None)
+    writer.write(400)
+    check_folds(cluster, writer)
+    before = {node: one["size_bytes"] for node, one in status_of(cluster, "t").items()}
+    with RunningCompactor(cluster, engine):
+        wait_until("all have compacted", lambda: min(mcco(cluster).values()) > 100, 120)
+        check_folds(cluster, writer)
+        writer.write(100)
+        wait_until(
+            "the tombstones are gone everywhere",
+            lambda: not any(tombstones_of(cluster, node, "t", b"doomed") for node in NODES),
+            120,
+        )
+        check_folds(cluster, writer)
+    after = {node: one["size_bytes"] for node, one in status_of(cluster, "t").items()}
+    assert all(after[node] < before[node] for node in NODES)
+
+
+def test_a_broker_that_is_down_holds_tombstones_back_and_catches_up(cluster: SextonCluster) -> None:
+    writer = Writer(cluster)
+    for key in range(5):
+        writer.put(b"doomed %d" % key, b"value")
+    writer.write(200)
+    check_folds(cluster, writer)
+    cluster.kill_node(3)
+    for key in range(5):
+        writer.put(b"doomed %d" % key, None)
+    writer.write(300)
+    with RunningCompactor(cluster):
+        wait_until("the others have compacted", lambda: min(mcco(cluster).values()) > 250)
+        writer.write(300)
+        wait_until("again", lambda: min(mcco(cluster).values()) > 550)
+        assert all(one["mtro"] == 0 for one in status_of(cluster, "t").values()), "broker 3 has compacted nothing"
+        for node in (1, 2):
+            assert tombstones_of(cluster, node, "t", b"doomed") == 5, "rule 5"
+        check_folds(cluster, writer, (1, 2))
+        cluster.start_node(3)
+        wait_until(
+            "the tombstones are gone, for all are past them",
+            lambda: not any(tombstones_of(cluster, node, "t", b"doomed") for node in NODES),
+            120,
+        )
+        check_folds(cluster, writer)
+    assert all(one["is_in_sync"] for one in status_of(cluster, "t").values())

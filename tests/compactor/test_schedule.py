@@ -1,0 +1,64 @@
+"""What a compactor takes first, and how it keeps the large from starving the small and the other way round."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from sexton.compactor.schedule import ByteRate, Lane, Limits, choose
+from sexton.ports.work_queue import WorkKey, WorkRow
+
+TOPIC = uuid.UUID(int=1)
+LIMITS = Limits(large_bytes=1000, job_bytes_max=2000, job_partitions_max=3)
+NOW_MS = 1_000_000
+
+
+def row(partition: int, *, ratio: float = 0.6, size_bytes: int = 100, **fields: int) -> WorkRow:
+    made = WorkRow(WorkKey(1, TOPIC, partition), "t", "", int(ratio * 1e6), size_bytes, size_bytes, 0, False, NOW_MS)
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+def chosen(rows: list[WorkRow], lane: Lane = Lane.SMALL, skipped: tuple[WorkKey, ...] = ()) -> list[int]:
+    return [one.key.partition for one in choose(rows, lane, NOW_MS, LIMITS, skipped)]
+
+
+def test_the_most_urgent_comes_first() -> None:
+    rows = [
+        row(0),
+        row(1, ratio=0.9),
+        row(2, overdue_ms=5),
+        row(3, is_requested=True),
+    ]
+    assert chosen(rows) == [3, 2, 1]
+
+
+def test_waiting_counts() -> None:
+    assert chosen([row(0, ratio=1.0), row(1, ratio=0.5, since_ms=NOW_MS - 60_000)]) == [1, 0]
+
+
+def test_large_and_small_have_lanes_of_their_own() -> None:
+    rows = [row(0, size_bytes=5000), row(1), row(2, size_bytes=1000)]
+    assert chosen(rows) == [1]
+    assert chosen(rows, Lane.LARGE) == [0], "one that is more than a job takes is alone in it"
+    assert chosen(rows[1:], Lane.LARGE) == [2]
+
+
+def test_a_job_takes_no_more_than_its_limits() -> None:
+    rows = [row(number, size_bytes=900, ratio=0.9 - number / 100) for number in range(5)]
+    assert chosen(rows) == [0, 1]
+    assert chosen([row(number) for number in range(5)]) == [0, 1, 2]
+
+
+def test_what_failed_is_left_alone_for_a_while() -> None:
+    rows = [row(0), row(1)]
+    assert chosen(rows, skipped=(rows[0].key,)) == [1]
+    assert chosen([]) == []
+
+
+def test_bytes_are_read_no_faster_than_allowed_on_average() -> None:
+    rate = ByteRate(1000)
+    assert rate.wait_ms(5000, 0) == 0
+    assert rate.wait_ms(1000, 0) == 5000
+    assert rate.wait_ms(1000, 5500) == 500
+    assert rate.wait_ms(1000, 60_000) == 0
+    assert ByteRate(None).wait_ms(1 << 40, 0) == 0
