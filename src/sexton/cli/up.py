@@ -18,6 +18,8 @@ from rich.markup import escape
 
 from sexton.cli.broker import UsageError
 from sexton.cli.cluster_folder import DEFAULT_BROKERS, DEFAULT_PORT, Cluster, ClusterFolder, Wishes
+from sexton.cli.compactor_process import CompactorProcess
+from sexton.cli.compactor_process import command as compactor_command
 from sexton.cli.processes import exclusively
 from sexton.cli.supervisor import Child, State, Supervisor, next_delay_s
 from sexton.errors import SextonError
@@ -64,6 +66,10 @@ def up(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A broker setting, for this run.")
     ] = None,
+    compactor: Annotated[
+        bool,
+        typer.Option(help="Whether a compactor runs too. It starts Spark when a compacted topic has work for it."),
+    ] = True,
 ) -> None:
     """Start a cluster on this machine and keep it running.
 
@@ -78,7 +84,7 @@ def up(
         for broker_id in cluster.broker_ids:
             folder.write_config(cluster, broker_id, overrides)
         folder.remember(cluster)
-        asyncio.run(_Up(folder, cluster).run())
+        asyncio.run(_Up(folder, cluster, with_compactor=compactor).run())
 
 
 def _parse_overrides(settings: list[str]) -> dict[str, str]:
@@ -94,8 +100,10 @@ def _parse_overrides(settings: list[str]) -> dict[str, str]:
 class _Up:
     """One run: what is printed, and when it ends."""
 
-    def __init__(self, folder: ClusterFolder, cluster: Cluster) -> None:
+    def __init__(self, folder: ClusterFolder, cluster: Cluster, *, with_compactor: bool) -> None:
         self._folder = folder
+        self._with_compactor = with_compactor
+        self._compactor: CompactorProcess | None = None
         self._cluster = cluster
         self._console = Console(highlight=False, soft_wrap=True)
         self._was_ready: dict[int, bool] = {}
@@ -118,7 +126,15 @@ class _Up:
         shown = _shown(self._folder.path)
         count = len(children)
         self._say(f"[bold]Sexton[/] starts {count} broker{'s' if count > 1 else ''} in {escape(shown)}")
+        if self._with_compactor:
+            log_path = self._folder.path / "logs" / "compactor.log"
+            started = compactor_command(self._cluster.metastore_url, log_path)
+            self._compactor = CompactorProcess(started, lambda line: self._say(f"  compactor  {escape(line)}"))
+        compacting = asyncio.ensure_future(self._compactor.run() if self._compactor else asyncio.sleep(0))
         await self._supervisor.run()
+        if self._compactor is not None:
+            self._compactor.stop()
+        await compacting
         await metastore.close()
         if self._failed is not None:
             raise _explained(self._failed)
@@ -128,6 +144,8 @@ class _Up:
         running = [child for child in self._supervisor.children if child.state in (State.STARTING, State.READY)]
         if running:
             self._say("Stopping: leadership moves, logs are flushed. (Again to end at once.)")
+        if self._compactor is not None:
+            self._compactor.stop()
         self._supervisor.stop()
 
     def _report(self, child: Child) -> None:

@@ -1,6 +1,7 @@
 """Spark, started when there is work and stopped when there has been none for a while: its JVM holds a gigabyte.
 
-Jobs run in threads, the driver's way of running several at once; Spark shares its executors fairly among them.
+Jobs run in threads, the driver's way of running several at once; Spark shares its executors fairly among them. Until
+there is one, not even PySpark is imported: a compactor that waits costs what a small program costs.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
-
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Final
 
 from sexton.broker.compaction.plans import Plan
-from sexton.compactor import spark_pass
 from sexton.compactor.engine import Outcome
-from sexton.pipelines import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class SparkEngine:
     async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
         started = await self._started()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, spark_pass.run, started.sparkContext, plans)
+        return await loop.run_in_executor(self._threads, _run, started, plans)
 
     async def _started(self) -> SparkSession:
         async with self._starting:
@@ -47,6 +46,8 @@ class SparkEngine:
             return self._session
 
     def _start(self) -> SparkSession:
+        from sexton.pipelines import session
+
         return session.start("sexton compactor", self._master, {"spark.scheduler.mode": "FAIR"})
 
     async def rest(self) -> None:
@@ -62,8 +63,16 @@ class SparkEngine:
         self._threads.shutdown(wait=False)
 
 
+def _run(started: SparkSession, plans: Sequence[Plan]) -> list[Outcome]:
+    from sexton.compactor import spark_pass
+
+    return spark_pass.run(started.sparkContext, plans)
+
+
 def _stop(found: SparkSession) -> None:
     """The session, and the JVM that PySpark would keep for the next one."""
+    from pyspark import SparkContext
+
     found.stop()
     gateway = SparkContext._gateway
     if gateway is None:
