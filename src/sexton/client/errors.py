@@ -79,6 +79,10 @@ _EXPLANATIONS: Final[dict[ErrorCode, tuple[str, str]]] = {
         "`sexton topic offsets` shows the first and the last one",
     ),
     ErrorCode.group_id_not_found: ("there is no such group", "`sexton group list` shows what there is"),
+    ErrorCode.transactional_id_not_found: (
+        "no coordinator knows this transactional id",
+        "`sexton txn list` shows what there is",
+    ),
     ErrorCode.non_empty_group: ("the group has members", "Stop its consumers first"),
     ErrorCode.unknown_member_id: ("the group has members", "Stop its consumers first"),
     ErrorCode.coordinator_not_available: ("the group's coordinator is moving", "Try again in a moment"),
