@@ -77,6 +77,9 @@ class MemoryFile:
     async def flush(self) -> None:
         raise NotImplementedError
 
+    async def read_back(self) -> None:
+        pass
+
     def close(self) -> None:
         raise NotImplementedError
 

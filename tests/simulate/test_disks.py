@@ -66,6 +66,19 @@ def test_a_file_grows_at_its_end_and_is_read_anywhere(run: Runner) -> None:
     run(scenario)
 
 
+def test_what_was_appended_can_be_read_back(run: Runner) -> None:
+    async def script(disk: Disk, root: str) -> None:
+        file = disk.open(f"{root}/a", create=True)
+        file.append([b"one", b"two"])
+        await file.read_back()
+        assert file.size_bytes == 6
+        assert file.read(0, 10) == b"onetwo"
+        file.append([b"three"])
+        assert file.read(3, 10) == b"twothree"
+
+    run(script)
+
+
 def test_appending_goes_on_after_a_cut_and_after_opening_again(run: Runner) -> None:
     async def scenario(disk: Disk, root: str) -> None:
         file = disk.open(f"{root}/a", create=True)
@@ -338,6 +351,31 @@ def test_after_a_failed_flush_nothing_appended_since_the_last_good_one_is_safe()
         return (await crash(loop, volume, script)).read_file("/a")
 
     assert {simulate(seed, main) for seed in range(20)} == {b"good|"}
+
+
+def test_what_is_read_back_after_a_failed_flush_is_what_the_device_holds() -> None:
+    async def script(disk: Disk) -> None:
+        file = disk.open("/a", create=True)
+        await disk.flush_directory("/")
+        file.append([b"good|"])
+        await file.flush()
+        file.append([b"bad|"])
+        disk.volume.weather.flush_failure_probability = 1.0  # type: ignore[attr-defined]
+        with pytest.raises(OSError, match="Input/output"):
+            await file.flush()
+        disk.volume.weather.flush_failure_probability = 0.0  # type: ignore[attr-defined]
+        again = disk.open("/a")
+        assert again.read(0, 100) == b"good|bad|", "the page cache still shows it"
+        await again.read_back()
+        assert again.read(0, 100) == b"good|"
+        again.append([b"new|"])
+        await again.flush()
+        await asyncio.sleep(1000)
+
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> bytes | None:
+        return (await crash(loop, volume, script)).read_file("/a")
+
+    assert {simulate(seed, main) for seed in range(20)} == {b"good|new|"}
 
 
 def test_a_full_disk_refuses_an_append_whole() -> None:

@@ -106,6 +106,16 @@ class DiskFile:
             raise ValueError(f"{self._path} is closed")
         await self._disk.in_thread(self._synchronize)
 
+    async def read_back(self) -> None:
+        await self.flush()
+        await self._disk.in_thread(self._drop_pages)
+        self.size_bytes = os.fstat(self._fd).st_size
+
+    def _drop_pages(self) -> None:
+        """Pages that count as clean go, also those that count so by mistake; the next read asks the device."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def _synchronize(self) -> None:
         os.fdatasync(self._fd)
 

@@ -94,6 +94,7 @@ class Recovery:
         if self.stopped_cleanly:
             self._believe_all()
         else:
+            await self._read_back(certified)
             self._walk_from(certified)
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         end_offset = self._end_of(self.segments[-1])
@@ -174,10 +175,17 @@ class Recovery:
 
     # Walking
 
+    async def _read_back(self, certified: int) -> None:
+        """What is walked must be what the device holds: a flush may have failed in the process before this one, and the
+        page cache still show what it could not write."""
+        for segment in self.segments[self._first_to_walk(certified) :]:
+            await segment.file.read_back()
+
+    def _first_to_walk(self, certified: int) -> int:
+        return max((index for index, one in enumerate(self.segments) if one.base_offset <= certified), default=0)
+
     def _walk_from(self, certified: int) -> None:
-        first = max(
-            (index for index, segment in enumerate(self.segments) if segment.base_offset <= certified), default=0
-        )
+        first = self._first_to_walk(certified)
         self._believe(self.segments[: first + 1])
         base_offset = self.segments[first].base_offset
         snapshot, entries = self._newest_snapshot(base_offset)

@@ -44,6 +44,13 @@ class File(Protocol):
         An OSError here means that nobody knows what the device holds: the caller must stop trusting the file."""
         ...
 
+    async def read_back(self) -> None:
+        """On return, reading gives what the device holds, and what it gives survives a crash.
+
+        Flushing again does not do that: a kernel that could not write pages may keep them as if it had, for this
+        process and the next, and reports the failure only once."""
+        ...
+
     def close(self) -> None:
         """Closes once the last `FileSlice` in flight is gone. Twice is fine."""
         ...

@@ -71,17 +71,28 @@ class Inode:
         if not self.is_poisoned:
             self.changes = [change for change in self.changes if change.number > number]
 
+    def forget_unwritten(self) -> None:
+        """What a failed flush left in the page cache, and only there."""
+        if self.is_poisoned:
+            while self.changes:
+                self._undo(self.changes.pop())
+            self.is_poisoned = False
+            self.cuts_count += 1
+
+    def _undo(self, change: _Change) -> None:
+        if change.appended_bytes:
+            del self.content[-change.appended_bytes :]
+        else:
+            self.content += change.removed
+
     def lose_power(self, rng: random.Random) -> None:
         self.cuts_count += 1
         kept_count = 0 if self.is_poisoned else rng.randrange(len(self.changes) + 1)
         torn: _Change | None = None
         while len(self.changes) > kept_count:
             torn = self.changes.pop()
-            if torn.appended_bytes:
-                lost = bytes(self.content[-torn.appended_bytes :])
-                del self.content[-torn.appended_bytes :]
-            else:
-                self.content += torn.removed
+            lost = bytes(self.content[-torn.appended_bytes :]) if torn.appended_bytes else b""
+            self._undo(torn)
         if torn is not None and torn.appended_bytes and not self.is_poisoned and rng.random() < 0.5:
             self.content += _torn(lost, rng)
         self.changes.clear()
@@ -292,6 +303,10 @@ class _File:
             self._inode.is_poisoned = True
             raise
         self._inode.flushed(number)
+
+    async def read_back(self) -> None:
+        await self.flush()
+        self._inode.forget_unwritten()
 
     def close(self) -> None:
         self._is_closed = True
