@@ -6,7 +6,7 @@ Within it everything may happen at any moment and in any order.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.model.logs import ABORT, COMMIT, T_TOMBSTONE, T_VALUE, TOMBSTONE, VALUE
 
@@ -55,5 +55,9 @@ class Arena(NamedTuple):
     """How many producer snapshots a replica keeps."""
     swap_crashes: bool = False
     starts_independent: bool = False
+    coarse: bool = False
+    """A follower's conversation with its leader is one step (`sync`), not many."""
     without: tuple[str, ...] = ()
     """Actions that do not happen."""
+    prefix: tuple[tuple[Any, ...], ...] = ()
+    """What has happened before the exploration begins. Broker 0 leads at first."""

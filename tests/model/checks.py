@@ -36,6 +36,13 @@ def check_state(state: State, rules: Rules) -> None:
         check_consumer(shared.consumer, shared.truth)
 
 
+def check_crash(before: Broker, after: Broker) -> None:
+    """Rule 11: what a replica knew of the producer's batches, it knows again after a crash."""
+    forgotten = {offset for offset in before.batches if offset < after.log.end} - set(after.batches)
+    if forgotten and before.incarnation == after.incarnation:
+        raise Violation("sequence forgotten", f"of the batches at {sorted(forgotten)}")
+
+
 def check_definitions(state: State) -> None:
     """What the words of DESIGN, section 2, mean."""
     for index, broker in enumerate(state[1:]):

@@ -5,13 +5,11 @@ Every action is a method that changes a world, or returns False if it is not pos
 
 from __future__ import annotations
 
-from sexton.watermarks.replica import NOTHING, Pair
+from sexton.watermarks.replica import NOTHING
 from tests.model import real
 from tests.model.arenas import Arena
 from tests.model.errors import Violation
 from tests.model.logs import (
-    ABORT,
-    COMMIT,
     MARKERS,
     NO_LOG,
     SETTLED,
@@ -28,8 +26,11 @@ from tests.model.logs import (
     view,
 )
 from tests.model.real import UNKNOWN, History, Marks
-from tests.model.state import NOT_HEARD, Broker, Image, Plan, World
+from tests.model.state import NOT_HEARD, Broker, Image, Plan, Snapshot, World
 from tests.model.switches import Rules
+
+BATCHES_KNOWN = 2
+"""Kafka's brokers know the last five batches of a producer. Two show the same."""
 
 
 class Cluster:
@@ -51,6 +52,8 @@ class Cluster:
         world.set(leader, log=Log(log.start, log.end + 1, (*log.records, one)))
         if kind in MARKERS:
             world.set(leader, phantom=-1)
+        if self.arena.snapshots:
+            world.set(leader, batches=known_batches(broker.batches, (one,)))
         world.share(written=world.shared.written + 1)
         if not self.arena.lazy_flush:
             self.flush(world, leader)
@@ -98,7 +101,7 @@ class Cluster:
         if not real.lies_on(follower.log.end, ours, source.log.start, theirs, source.log.end):
             self._truncate(world, index, follower, source)
             return True
-        if self.is_coordinated(world) and not self._passes_fence(world, index, source.marks):
+        if not self._passes_fence(world, index, source.marks):
             return self.order_wipe(world, index)
         world.set(index, progress=world.brokers[index].log.end)
         self.raise_high_watermark(world)
@@ -123,22 +126,28 @@ class Cluster:
             flushed=cut.end,
             history=source.history,
             high_watermark=high_watermark,
-            snapshots=tuple(one for one in follower.snapshots if one[0] <= cut.end),
+            snapshots=tuple(one for one in follower.snapshots if one.offset <= cut.end),
+            batches=tuple(offset for offset in follower.batches if offset < cut.end),
         )
         self.set_marks(world, index, marks)
 
     def _passes_fence(self, world: World, index: int, leaders: Marks) -> bool:
         follower = world.brokers[index]
         if not follower.log.records:
-            begun = real.begun(follower.marks, leaders.generation, leaders.removable)
-            follower = self.set_marks(world, index, begun)
-        if not self.rules.fetch_fence:
+            self.set_marks(world, index, self.told_while_empty(follower.marks, leaders))
+            return True
+        if not self.rules.fetch_fence or not self.is_coordinated(world):
             return True
         if real.may_copy(leaders, follower.log.end, self.report_of(follower)):
             return True
         if follower.in_sync:
             raise Violation("fence", f"the fence turns away broker {index}, which is in sync")
         return False
+
+    def told_while_empty(self, marks: Marks, leaders: Marks) -> Marks:
+        planned = leaders.planned if self.rules.join_waits_for_planned else 0
+        fence = leaders.fence if self.rules.told_before_records else 0
+        return real.told_while_empty(marks, leaders.generation, leaders.removable, fence, planned)
 
     def order_wipe(self, world: World, index: int) -> bool:
         """A replica out of sync starts again from nothing, as a new incarnation."""
@@ -148,7 +157,7 @@ class Cluster:
         leader = world.brokers[world.leader].marks
         number = follower.registered + 1
         self._empty(world, index, number)
-        self.set_marks(world, index, real.begun(Marks(number, leader.generation), leader.generation, leader.removable))
+        self.set_marks(world, index, self.told_while_empty(Marks(number, leader.generation), leader))
         return True
 
     def _copy(self, world: World, index: int, source: Broker, count: int) -> None:
@@ -162,15 +171,16 @@ class Cluster:
         end = offset_of(new[-1]) + 1 if new else log.end
         start = max(log.start, leaders.start)
         marks = follower.marks
+        if self.rules.told_before_records:
+            marks = self.told_by(marks, source.marks)
         if self.rules.join_waits_for_planned:
             marks = real.with_plan(marks, source.marks.planned)
         if start > log.start:
             marks = self.started_at(marks, start)
-        reached = max(
-            min(source.high_watermark, end), min(marks.planned, end) if self.rules.planned_high_watermark else 0
-        )
+        reached = min(source.high_watermark, end)
         if self.rules.high_watermark_never_back:
-            reached = max(reached, follower.high_watermark)
+            planned = marks.planned if self.rules.planned_high_watermark else 0
+            reached = max(reached, follower.high_watermark, min(planned, end))
         world.set(
             index,
             log=Log(start, end, from_on(log.records + new, start)),
@@ -178,6 +188,7 @@ class Cluster:
             history=real.cut_history_start(source.history, start) if start else source.history,
             high_watermark=max(reached, start),
             phantom=-1 if any(kind_of(one) in MARKERS for one in new) else follower.phantom,
+            batches=known_batches(follower.batches, new) if self.arena.snapshots else (),
         )
         self.set_marks(world, index, marks)
 
@@ -198,7 +209,7 @@ class Cluster:
         epoch_start = source.history[-1][1] if source.history else 0
         if not real.has_caught_up(follower.progress, source.high_watermark, epoch_start):
             return False
-        if self.rules.join_waits_for_planned and follower.flushed < follower.marks.planned:
+        if self.rules.join_waits_for_planned and not real.may_join(follower.marks, follower.flushed):
             return False
         world.set(index, in_sync=True)
         return True
@@ -272,6 +283,7 @@ class Cluster:
             for other in range(3):
                 world.set(other, known=UNKNOWN, progress=NOT_HEARD)
         log = cut_log(broker.log, broker.flushed)
+        recovered = recover(log.records, broker.snapshots)
         marks = broker.durable
         if not self.rules.planned_high_watermark:
             marks = marks._replace(planned=0)
@@ -284,7 +296,8 @@ class Cluster:
             durable=marks,
             high_watermark=max(log.start, min(marks.planned, log.end)),
             progress=broker.progress if broker.in_sync else NOT_HEARD,
-            phantom=recovered_phantom(log.records, broker.snapshots),
+            phantom=-1 if recovered.first_open == transactions(log.records).first_open else recovered.first_open,
+            batches=recovered.batches if self.arena.snapshots else (),
             plan=broker.plan if self.arena.plans else (),
             reading=(),
         )
@@ -335,6 +348,7 @@ class Cluster:
             image=(),
             snapshots=(),
             phantom=-1,
+            batches=(),
             progress=NOT_HEARD,
         )
         if image.incarnation != broker.registered:
@@ -365,10 +379,9 @@ class Cluster:
         broker = world.brokers[index]
         number, generation = broker.registered, world.shared.generation
         if not self.rules.only_empty_starts_at_removable:
-            leader = world.leader
-            removable = broker.marks.removable if leader < 0 else world.brokers[leader].marks.removable
+            leaders = world.brokers[world.leader].marks if world.leader >= 0 else broker.marks
             world.set(index, incarnation=number)
-            self.set_marks(world, index, real.begun(Marks(number, generation), generation, removable))
+            self.set_marks(world, index, self.told_while_empty(Marks(number, generation), leaders))
         elif not self.rules.other_incarnation_is_wiped:
             world.set(index, incarnation=number)
             self.set_marks(world, index, broker.marks._replace(incarnation=number))
@@ -388,6 +401,7 @@ class Cluster:
             high_watermark=0,
             snapshots=(),
             phantom=-1,
+            batches=(),
             known=UNKNOWN,
             progress=NOT_HEARD,
             reading=(),
@@ -444,55 +458,45 @@ class Cluster:
         removable = real.computed(broker.marks, tuple(followers))
         if removable == broker.marks.removable:
             return False
-        self._tell(world, leader, broker.marks.generation, removable)
+        self._tell(world, leader, broker.marks._replace(mtro=removable.keys, mxro=removable.transactions))
         return True
 
     def tell(self, world: World, index: int) -> bool:
         leader = world.leader
         if leader in (-1, index) or not self.is_replica(world.brokers[index]) or not self.is_coordinated(world):
             return False
-        leaders = world.brokers[leader].marks
-        self._tell(world, index, leaders.generation, leaders.removable)
+        self._tell(world, index, world.brokers[leader].marks)
         return True
 
     def delay_telling(self, world: World) -> bool:
         leader = world.leader
         if leader < 0 or world.brokers[leader].marks.removable == NOTHING:
             return False
-        leaders = world.brokers[leader].marks
-        world.share(telling=(leaders.generation, leaders.removable))
+        world.share(telling=world.brokers[leader].marks)
         return True
 
     def deliver_telling(self, world: World, index: int) -> bool:
         telling = world.shared.telling
         if not telling or not self.is_replica(world.brokers[index]):
             return False
-        self._tell(world, index, *telling)
+        self._tell(world, index, telling)
         return True
 
-    def _tell(self, world: World, index: int, generation: int, removable: Pair) -> None:
-        broker = world.brokers[index]
-        if not self.rules.generations:
-            generation = broker.marks.generation
-        marks = real.told(broker.marks, generation, removable)
-        if self.rules.removable_durable_first:
-            self.set_marks(world, index, marks)
-        else:
-            world.set(index, marks=marks)
+    def _tell(self, world: World, index: int, leaders: Marks) -> None:
+        self.set_marks(world, index, self.told_by(world.brokers[index].marks, leaders))
+
+    def told_by(self, marks: Marks, leaders: Marks) -> Marks:
+        generation = leaders.generation if self.rules.generations else marks.generation
+        return real.told(marks, generation, leaders.removable, leaders.fence)
 
     def leave_independent(self, world: World) -> bool:
         """From now on replicas are coordinated."""
         if not world.shared.independent:
             return False
         world.share(independent=False)
-        for index, broker in enumerate(world.brokers):
-            clean = broker.marks.mcco
-            free = transactions(broker.log.records)
-            first = min((*free.ended, *([free.first_open] if free.first_open >= 0 else []), clean))
-            marks = Marks(broker.marks.incarnation, broker.marks.generation, clean, min(first, clean))
-            if self.rules.clean_offset_becomes_removable:
-                marks = marks._replace(mtro=clean, mxro=clean)
-            self.set_marks(world, index, marks._replace(planned=broker.marks.planned))
+        if not self.rules.clean_offset_becomes_fence:
+            for index, broker in enumerate(world.brokers):
+                self.set_marks(world, index, broker.marks._replace(fence=0))
         return True
 
     # Time
@@ -525,10 +529,13 @@ class Cluster:
     def report_of(broker: Broker) -> real.Report:
         return broker.incarnation, broker.durable.generation, broker.durable.compacted
 
-    @staticmethod
-    def set_marks(world: World, index: int, marks: Marks) -> Broker:
+    def set_marks(self, world: World, index: int, marks: Marks) -> Broker:
         """Durable at once."""
-        return world.set(index, marks=marks, durable=marks)
+        durable = marks
+        if not self.rules.removable_durable_first:
+            before = world.brokers[index].durable
+            durable = marks._replace(mtro=before.mtro, mxro=before.mxro)
+        return world.set(index, marks=marks, durable=durable)
 
     def stable(self, broker: Broker) -> int:
         settled_ends = not self.rules.settled_changes_nothing
@@ -552,15 +559,19 @@ def _accepted(held: Records, new: Records) -> Records:
     return new
 
 
-def recovered_phantom(records: Records, snapshots: tuple[tuple[int, int], ...]) -> int:
+def known_batches(before: tuple[int, ...], new: Records) -> tuple[int, ...]:
+    """Of the transactional producer."""
+    return (*before, *(offset_of(one) for one in new if kind_of(one) in TRANSACTIONAL | SETTLED))[-BATCHES_KNOWN:]
+
+
+def recover(records: Records, snapshots: tuple[Snapshot, ...]) -> Snapshot:
     """A replica that starts takes its newest producer snapshot and replays the log from there."""
-    if not snapshots:
-        return -1
-    offset, is_open = max(snapshots)
-    for one in from_on(records, offset):
+    offset, first_open, batches = max(snapshots, default=Snapshot(0, -1, ()))
+    rest = from_on(records, offset)
+    for one in rest:
         kind = kind_of(one)
-        if kind in TRANSACTIONAL and is_open < 0:
-            is_open = offset_of(one)
-        elif kind in (COMMIT, ABORT):
-            is_open = -1
-    return -1 if is_open == transactions(records).first_open else is_open
+        if kind in TRANSACTIONAL and first_open < 0:
+            first_open = offset_of(one)
+        elif kind in MARKERS:
+            first_open = -1
+    return Snapshot(offset, first_open, known_batches(batches, rest))

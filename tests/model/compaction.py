@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from sexton.watermarks.replica import NOTHING, Pair
 from tests.model import real
-from tests.model.cluster import Cluster
+from tests.model.cluster import Cluster, known_batches
 from tests.model.errors import Violation
 from tests.model.logs import (
-    C_EMPTY,
     DATA,
-    EMPTY,
+    EMPTIES,
     MARKERS,
     NO_HORIZON,
     PASSED,
     RUNNING,
-    S_EMPTY,
     SETTLED,
     TOMBSTONES,
     TRANSACTIONAL,
@@ -29,7 +27,7 @@ from tests.model.logs import (
     transactions,
 )
 from tests.model.real import Marks
-from tests.model.state import Broker, Offer, Plan, World
+from tests.model.state import NOT_HEARD, Broker, Offer, Plan, Snapshot, World
 
 
 class Compaction(Cluster):
@@ -49,7 +47,7 @@ class Compaction(Cluster):
             left = tuple(_with_horizon(one, bound) for one in left)
         if not self.rules.last_batch_stays:
             kept = below(left, bound)
-            if kept and kind_of(kept[-1]) in (EMPTY, S_EMPTY, C_EMPTY):
+            if kept and kind_of(kept[-1]) in EMPTIES:
                 left = kept[:-1] + from_on(left, bound)
         return left
 
@@ -109,10 +107,8 @@ class Compaction(Cluster):
             current = (broker.incarnation, log.start, below(log.records, plan.bound))
             if current != (plan.incarnation, plan.start, plan.inputs):
                 return True
-        if self.rules.commit_judged and not (
-            plan.generation == broker.marks.generation
-            and plan.bound >= broker.marks.mcco
-            and plan.bound <= self.stable(broker)
+        if self.rules.commit_judged and not real.may_commit(
+            broker.marks, plan.generation, plan.bound, self.stable(broker)
         ):
             return True
         start = log.start if self.rules.commit_names_inputs else min(log.start, plan.start)
@@ -128,7 +124,10 @@ class Compaction(Cluster):
 
     def _swap(self, world: World, index: int, outputs: Records, bound: int) -> None:
         broker = world.brokers[index]
-        world.set(index, log=broker.log._replace(records=outputs), snapshots=self._kept_snapshots(broker, bound))
+        snapshots = self._kept_snapshots(broker, bound)
+        if self.arena.snapshots:
+            snapshots = (*snapshots, _snapshot_at(broker, bound))  # where a segment of one's own starts, there is one
+        world.set(index, log=broker.log._replace(records=outputs), snapshots=snapshots)
         if self.arena.adopts and broker.leads:
             offer = Offer(
                 broker.marks.generation,
@@ -136,26 +135,29 @@ class Compaction(Cluster):
                 broker.log.start,
                 below(outputs, bound),
                 broker.marks.removable,
+                broker.marks.fence,
                 broker.marks.planned,
                 broker.history,
             )
             offers = [one for one in world.shared.offers if one != offer]
             world.share(offers=(*offers, offer)[-self.arena.offers_max :])
 
-    def _kept_snapshots(self, broker: Broker, bound: int) -> tuple[tuple[int, int], ...]:
+    def _kept_snapshots(self, broker: Broker, bound: int) -> tuple[Snapshot, ...]:
         if not self.rules.snapshots_below_bound_go:
             return broker.snapshots
-        return tuple(one for one in broker.snapshots if one[0] >= bound)
+        return tuple(one for one in broker.snapshots if one.offset >= bound)
 
-    def _raise(self, world: World, index: int, bound: int, carried: Pair = NOTHING) -> None:
+    def _raise(self, world: World, index: int, bound: int, carried: Pair = NOTHING, fence: int = 0) -> None:
         marks = world.brokers[index].marks
         if not self.is_coordinated(world):
-            self.set_marks(world, index, marks._replace(mcco=max(bound, marks.mcco)))
-        elif bound > marks.mcco or bound > marks.mxfo or carried != NOTHING:
-            if self.rules.strong_mxfo:
-                self.set_marks(world, index, real.with_compaction(marks, bound, carried))
-            else:
-                self.set_marks(world, index, marks._replace(mcco=max(bound, marks.mcco)))
+            marks = real.with_independent_compaction(marks, bound)
+        elif not self.rules.strong_mxfo:
+            marks = marks._replace(mcco=max(bound, marks.mcco))
+        elif bound < marks.mcco:  # only where a switch lets it
+            marks = real.told(marks, marks.generation, carried)
+        else:
+            marks = real.with_compaction(marks, bound, carried, fence)
+        self.set_marks(world, index, marks)
 
     def resolve(self, world: World, index: int) -> bool:
         """The weaker reading of MXFO: every transaction below it has ended."""
@@ -170,10 +172,10 @@ class Compaction(Cluster):
     def snapshot(self, world: World, index: int) -> bool:
         """Of the producers, at the log's end: when a segment is rolled."""
         broker = world.brokers[index]
-        one = broker.log.end, transactions(broker.log.records).first_open
+        one = _snapshot_at(broker, broker.log.end)
         if not broker.member or one in broker.snapshots or broker.flushed < broker.log.end:
             return False
-        world.set(index, snapshots=(*broker.snapshots, one)[-self.arena.snapshots :])
+        world.set(index, snapshots=tuple(sorted({*broker.snapshots, one}))[-self.arena.snapshots :])
         return True
 
     # Compact once
@@ -206,19 +208,22 @@ class Compaction(Cluster):
             high_watermark=max(broker.high_watermark, start),
             snapshots=self._kept_snapshots(broker, bound),
         )
-        self._raise(world, index, bound, offer.removable if rules.adopt_carries_removable else NOTHING)
+        if self.arena.snapshots and rules.snapshot_at_end:
+            self.snapshot(world, index)
+        carried = offer.removable if rules.adopt_carries_removable else NOTHING
+        self._raise(world, index, bound, carried, offer.fence if rules.adopt_carries_fence else 0)
         return True
 
     def _may_adopt(self, broker: Broker, offer: Offer, bound: int) -> bool:
+        """The real judgement, with each of its conditions as a switch."""
         rules, marks = self.rules, broker.marks
-        if rules.adopt_same_generation and offer.generation != marks.generation:
-            return False
-        if rules.adopt_above_own and bound <= marks.mcco:
-            return False
-        if not rules.adopt_committed:
-            return bool(broker.log.records)
-        reached = self.stable(broker) if rules.adopt_stable else broker.high_watermark
-        return reached >= bound
+        generation = offer.generation if rules.adopt_same_generation else marks.generation
+        if not rules.adopt_above_own:
+            marks = marks._replace(mcco=0)
+        stable = self.stable(broker) if rules.adopt_stable else broker.high_watermark
+        if not rules.adopt_committed and broker.log.records:
+            stable = bound
+        return real.may_adopt(marks, generation, bound, stable)
 
     def rebuild(self, world: World, index: int, number: int) -> bool:
         """A replica that was turned away, and starts from nothing, is filled with a finished compaction."""
@@ -227,30 +232,36 @@ class Compaction(Cluster):
             return False
         offer = world.shared.offers[number]
         rules, marks = self.rules, broker.marks
-        if offer.generation != marks.generation:
-            return False
         if rules.rebuild_only_empty and broker.log.records:
             return False
         if not broker.log.records and marks.removable == NOTHING != offer.removable:
             # It has not heard of MTRO and MXRO yet; those that the offer carries are as good.
-            marks = real.begun(marks, offer.generation, offer.removable)
-        if rules.rebuild_reaches_compacted and not (offer.bound >= marks.mcco and offer.bound >= marks.mxfo):
+            marks = real.told_while_empty(marks, offer.generation, offer.removable)
+        judged = marks if rules.rebuild_reaches_compacted else marks._replace(mcco=0, mxfo=0)
+        if not real.may_rebuild(judged, offer.generation, offer.bound):
             return False
-        if offer.bound < broker.log.end or offer.bound <= broker.log.start:
+        if offer.bound <= broker.log.start:
             return False
-        brought = real.cut_history(offer.history, offer.bound)
         planned = offer.planned if rules.rebuild_sets_high_watermark else marks.planned
         self.set_marks(world, index, real.with_plan(marks, planned))
+        end = max(offer.bound, broker.log.end)
+        records = offer.records + from_on(broker.log.records, offer.bound)
         world.set(
             index,
-            log=Log(offer.start, offer.bound, offer.records),
-            flushed=offer.bound,
-            history=brought if rules.rebuild_brings_history else real.derived_history(offer.records),
+            log=Log(offer.start, end, records),
+            flushed=end,
+            history=real.cut_history(offer.history, end) if rules.rebuild_brings_history else (),
             high_watermark=offer.bound if rules.rebuild_sets_high_watermark else broker.high_watermark,
-            progress=-1,
+            progress=NOT_HEARD,
+            batches=known_batches((), offer.records) if self.arena.snapshots else (),
         )
-        self._raise(world, index, offer.bound, offer.removable)
+        self._raise(world, index, offer.bound, offer.removable, offer.fence)
         return True
+
+
+def _snapshot_at(broker: Broker, offset: int) -> Snapshot:
+    first_open = transactions(below(broker.log.records, offset)).first_open
+    return Snapshot(offset, first_open, tuple(one for one in broker.batches if one < offset))
 
 
 def _last_data(records: Records) -> int:
@@ -274,9 +285,9 @@ def check_removals(before: Records, after: Records, bound: int, removable: Pair)
     }
     for one in below(before, bound):
         offset, kind = offset_of(one), kind_of(one)
-        if offset in left and kind_of(left[offset]) not in (EMPTY, S_EMPTY, C_EMPTY):
+        if offset in left and kind_of(left[offset]) not in EMPTIES:
             continue
-        if kind in TOMBSTONES and newest[key_of(one)] == one:
+        if kind in TOMBSTONES and newest.get(key_of(one)) == one:
             if not (offset < removable.keys and horizon_of(one) == PASSED):
                 raise Violation("rule 5", f"the tombstone at {offset} left before its time")
         elif kind in MARKERS and not (offset < removable.transactions and horizon_of(one) == PASSED):

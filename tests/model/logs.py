@@ -15,12 +15,18 @@ from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
-VALUE, TOMBSTONE, T_VALUE, T_TOMBSTONE, S_VALUE, S_TOMBSTONE, COMMIT, ABORT, EMPTY, S_EMPTY, C_EMPTY = range(11)
-KINDS = ("value", "tombstone", "t-value", "t-tombstone", "s-value", "s-tombstone", "COMMIT", "ABORT") + ("empty",) * 3
+VALUE, TOMBSTONE, T_VALUE, T_TOMBSTONE, S_VALUE, S_TOMBSTONE, COMMIT, ABORT = range(8)
+EMPTY, T_EMPTY, S_EMPTY, C_EMPTY = range(8, 12)
+"""Batches that stay with nothing in them: plain, transactional (Kafka's cleaner leaves such), settled, control."""
+KINDS = (
+    *("value", "tombstone", "t-value", "t-tombstone", "s-value", "s-tombstone", "COMMIT", "ABORT"),
+    *("empty", "t-empty", "s-empty", "control-empty"),
+)
 KEYS = "ab"
 NO_HORIZON, RUNNING, PASSED = range(3)
 
-TRANSACTIONAL = frozenset({T_VALUE, T_TOMBSTONE})
+EMPTIES = frozenset({EMPTY, T_EMPTY, S_EMPTY, C_EMPTY})
+TRANSACTIONAL = frozenset({T_VALUE, T_TOMBSTONE, T_EMPTY})
 SETTLED = frozenset({S_VALUE, S_TOMBSTONE, S_EMPTY})
 MARKERS = frozenset({COMMIT, ABORT})
 TOMBSTONES = frozenset({TOMBSTONE, T_TOMBSTONE, S_TOMBSTONE})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.model.arenas import Arena
-from tests.model.checks import check_definitions, check_state, check_step
+from tests.model.checks import check_crash, check_definitions, check_state, check_step
 from tests.model.consumers import Consumers
 from tests.model.state import Action, Broker, Shared, State, World
 from tests.model.switches import SEXTON, Rules
@@ -23,7 +23,12 @@ class Machine(Consumers):
         """Three empty replicas, the first of which leads."""
         follower = Broker()
         leader = follower._replace(leads=True, history=((0, 0),))
-        return Shared(independent=self.arena.starts_independent), leader, follower, follower
+        state: State = Shared(independent=self.arena.starts_independent), leader, follower, follower
+        for action in self.arena.prefix:
+            after = self.apply(state, action)
+            assert after is not None, f"{action} of the prefix is not possible"
+            state = after
+        return state
 
     def apply(self, state: State, action: Action) -> State | None:
         """None if the action is not possible or changes nothing. Raises a Violation if it must not have been."""
@@ -37,10 +42,38 @@ class Machine(Consumers):
         if after == state:
             return None
         check_state(after, self.rules)
+        if self.arena.snapshots and action[0] == "crash":
+            check_crash(state[action[1] + 1], after[action[1] + 1])  # type: ignore[arg-type]
         if self._definitions:
             check_definitions(after)
             check_step(state, after, action[0])
         return after
+
+    # Many steps in one
+
+    def sync(self, world: World, index: int) -> bool:
+        """A follower and its leader say everything there is to say: copies, acknowledgements, reports, tellings."""
+        before = world.frozen()
+        for step in (("fetch", index, 0), ("fetch", index, 0), ("fetch", index, 0), ("join", index), ("report", index)):
+            self._sub_step(world, step)
+        self._sub_step(world, ("tell", index))
+        return world.frozen() != before
+
+    def sync_all(self, world: World) -> bool:
+        for index in (0, 1, 2, 0, 1, 2):
+            self.sync(world, index)
+        return True
+
+    def compact_all(self, world: World) -> bool:
+        for index, broker in enumerate(world.brokers):
+            for bound in self.bounds(broker)[-1:]:
+                self._sub_step(world, ("compact", index, bound))
+        return True
+
+    def _sub_step(self, world: World, action: Action) -> None:
+        after = self.apply(world.frozen(), action)
+        if after is not None:
+            world.shared, world.brokers = after[0], list(after[1:])
 
     def actions(self, state: State) -> Iterator[Action]:
         """All that might be possible; `apply` knows whether it is."""
@@ -74,12 +107,18 @@ class Machine(Consumers):
                 for offset in range(broker.log.start + 1, broker.high_watermark + 1):
                     yield ("move_start", offset)
         else:
-            yield ("fetch", index, 0)
+            if arena.coarse:
+                yield ("sync", index)
+            else:
+                yield ("fetch", index, 0)
+                yield ("report", index)
+                yield ("tell", index)
             if arena.partial_fetches:
                 yield ("fetch", index, 1)
-            yield ("report", index)
-            yield ("tell", index)
-            yield ("shrink", index) if broker.in_sync else ("join", index)
+            if broker.in_sync:
+                yield ("shrink", index)
+            elif not arena.coarse:
+                yield ("join", index)
             if broker.in_sync:
                 yield ("elect", index)
             elif arena.generations_max:
@@ -104,7 +143,9 @@ class Machine(Consumers):
         arena = self.arena
         bounds = self.bounds(broker)
         for bound in bounds if arena.every_bound else bounds[-1:]:
-            yield ("plan" if arena.plans else "compact", index, bound)
+            yield ("compact", index, bound)
+            if arena.plans:
+                yield ("plan", index, bound)
             if arena.swap_crashes:
                 yield ("compact_and_crash", index, bound)
         if arena.plans:

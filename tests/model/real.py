@@ -43,6 +43,7 @@ class Marks(NamedTuple):
     mtro: int = 0
     mxro: int = 0
     planned: int = 0
+    fence: int = 0
 
     @property
     def compacted(self) -> Pair:
@@ -69,8 +70,9 @@ def _batch(one: int) -> Batch:
         batch = make_marker(offset, outcome, PRODUCER_ID, 0, LONG_AGO_MS, leader_epoch=logs.epoch_of(one))
         if kind == logs.C_EMPTY:
             batch = replace(batch, records=(), record_count=0)
-    elif kind in (logs.EMPTY, logs.S_EMPTY):
-        batch = Batch(offset, offset, producer_id=producer, leader_epoch=logs.epoch_of(one))
+    elif kind in logs.EMPTIES:
+        attributes = TRANSACTIONAL_BIT if kind == logs.T_EMPTY else 0
+        batch = Batch(offset, offset, attributes, producer_id=producer, leader_epoch=logs.epoch_of(one))
     else:
         value = None if kind in logs.TOMBSTONES else b"%d" % one
         attributes = TRANSACTIONAL_BIT if kind in logs.TRANSACTIONAL else 0
@@ -96,8 +98,9 @@ def _record(batch: Batch) -> int:
         kinds = {ControlType.ABORT: logs.ABORT, ControlType.COMMIT: logs.COMMIT, ControlType.UNKNOWN: logs.C_EMPTY}
         kind = kinds[batch.control_type]
     elif not batch.records:
-        kind = logs.EMPTY if batch.producer_id == NO_PRODUCER_ID else logs.S_EMPTY
-        assert not batch.is_transactional, "a batch that is kept empty hides nothing"
+        kind = logs.T_EMPTY if batch.is_transactional else logs.S_EMPTY
+        if batch.producer_id == NO_PRODUCER_ID:
+            kind = logs.EMPTY
     else:
         kind = logs.TOMBSTONE if batch.records[0].is_tombstone else logs.VALUE
         if batch.producer_id != NO_PRODUCER_ID:
@@ -207,16 +210,24 @@ def _id(incarnation: int) -> uuid.UUID:
 
 
 def _to_real(marks: Marks) -> ReplicaWatermarks:
-    return ReplicaWatermarks(_id(marks.incarnation), marks.generation, marks.compacted, marks.removable, marks.planned)
+    number, generation, *_, planned, fence = marks
+    return ReplicaWatermarks(_id(number), generation, marks.compacted, marks.removable, planned, fence)
 
 
 def _from_real(real: ReplicaWatermarks) -> Marks:
-    return Marks(real.incarnation.int, real.generation, *real.compacted, *real.removable, real.planned_high_watermark)
+    number = real.incarnation.int
+    planned = real.planned_high_watermark
+    return Marks(number, real.generation, *real.compacted, *real.removable, planned, real.fence_below)
 
 
 @cache
-def told(marks: Marks, generation: int, removable: Pair) -> Marks:
-    return _from_real(_to_real(marks).told(generation, removable))
+def told(marks: Marks, generation: int, removable: Pair, fence: int = 0, planned: int = 0) -> Marks:
+    return _from_real(_to_real(marks).told(generation, removable, fence, planned))
+
+
+@cache
+def told_while_empty(marks: Marks, generation: int, removable: Pair, fence: int = 0, planned: int = 0) -> Marks:
+    return _from_real(_to_real(marks).told_while_empty(generation, removable, fence, planned))
 
 
 @cache
@@ -225,8 +236,33 @@ def with_plan(marks: Marks, high_watermark: int) -> Marks:
 
 
 @cache
-def with_compaction(marks: Marks, bound: int, carried: Pair) -> Marks:
-    return _from_real(_to_real(marks).with_compaction(bound, carried))
+def with_compaction(marks: Marks, bound: int, carried: Pair, fence: int) -> Marks:
+    return _from_real(_to_real(marks).with_compaction(bound, carried, fence))
+
+
+@cache
+def with_independent_compaction(marks: Marks, bound: int) -> Marks:
+    return _from_real(_to_real(marks).with_independent_compaction(bound))
+
+
+@cache
+def may_commit(marks: Marks, generation: int, bound: int, stable: int) -> bool:
+    return _to_real(marks).may_commit(generation, bound, stable)
+
+
+@cache
+def may_adopt(marks: Marks, generation: int, bound: int, stable: int) -> bool:
+    return _to_real(marks).may_adopt(generation, bound, stable)
+
+
+@cache
+def may_rebuild(marks: Marks, generation: int, bound: int) -> bool:
+    return _to_real(marks).may_rebuild(generation, bound)
+
+
+@cache
+def may_join(marks: Marks, durable_end: int) -> bool:
+    return _to_real(marks).may_join(durable_end)
 
 
 @cache
@@ -237,11 +273,6 @@ def with_log_start(marks: Marks, offset: int) -> Marks:
 @cache
 def with_forced_election(marks: Marks, generation: int, log_end: int) -> Marks:
     return _from_real(_to_real(marks).with_forced_election(generation, log_end))
-
-
-@cache
-def begun(marks: Marks, generation: int, removable: Pair) -> Marks:
-    return _from_real(_to_real(marks).begun(generation, removable))
 
 
 @cache

@@ -1,8 +1,8 @@
 """The state of the model: what the cluster agrees on, what is in flight, and three brokers.
 
 Everything is a tuple of integers and tuples, so a state can be hashed, compared and sorted. Nothing in it names a
-broker by number: whatever concerns one is in its own tuple (that it leads, what the leader knows of it, a report of its that
-is still under way). So two states that differ only in which broker plays which part become one by sorting, and an
+broker by number: whatever concerns one is in its own tuple (that it leads, what the leader knows of it, a report of
+it that is under way). So two states that differ only in which broker plays which part become one by sorting, and an
 exploration looks at one of them alone.
 """
 
@@ -25,6 +25,7 @@ class Offer(NamedTuple):
     start: int
     records: Records
     removable: Pair
+    fence: int
     planned: int
     history: History
 
@@ -57,6 +58,15 @@ class Image(NamedTuple):
     marks: Marks
 
 
+class Snapshot(NamedTuple):
+    """What a replica knew of the producer when its log ended at this offset."""
+
+    offset: int
+    first_open: int
+    """Of the transaction that was open, -1 for none."""
+    batches: tuple[int, ...]
+
+
 class Broker(NamedTuple):
     # What the metastore says of it
     leads: bool = False
@@ -70,13 +80,14 @@ class Broker(NamedTuple):
     flushed: int = 0
     history: History = ()
     durable: Marks = Marks(1)
-    snapshots: tuple[tuple[int, int], ...] = ()
-    """Of its producers: offset, and the first offset of the transaction that was open there (-1)."""
+    snapshots: tuple[Snapshot, ...] = ()
     # What is in its memory
     high_watermark: int = 0
     marks: Marks = Marks(1)
     phantom: int = -1
     """First offset of a transaction that recovery found open and the log does not have."""
+    batches: tuple[int, ...] = ()
+    """The producer's last batches, by offset: a repeated one is recognised by them. (In arenas with snapshots.)"""
     # What the leader knows of it
     known: Pair = UNKNOWN
     progress: int = NOT_HEARD
@@ -97,8 +108,8 @@ class Shared(NamedTuple):
     truth: Records = ()
     """Everything that was ever committed, uncompacted."""
     truth_end: int = 0
-    telling: tuple[int, Pair] | tuple[()] = ()
-    """MTRO and MXRO that were sent and have not arrived."""
+    telling: Marks | tuple[()] = ()
+    """A leader's MTRO and MXRO that were sent and have not arrived."""
     offers: tuple[Offer, ...] = ()
     consumer: Consumer | tuple[()] = ()
 

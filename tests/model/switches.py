@@ -25,8 +25,8 @@ class Rules(NamedTuple):
     """Off: a delete horizon starts at the first cleaning, wherever MTRO and MXRO are."""
     generations: bool = True
     """Off: an unclean election changes nothing but the leader."""
-    clean_offset_becomes_removable: bool = True
-    """Off: a topic that leaves `independent` starts from MTRO = MXRO = 0."""
+    clean_offset_becomes_fence: bool = True
+    """Off: what was removed while a topic was `independent` is unknown to the fence."""
 
     # Durable first (rule 7)
     planned_high_watermark: bool = True
@@ -35,10 +35,12 @@ class Rules(NamedTuple):
     """Off: a follower takes its leader's high watermark even if it is lower."""
     removable_durable_first: bool = True
     """Off: MTRO and MXRO are acted on from memory, and lost in a crash."""
+    told_before_records: bool = True
+    """Off: a follower copies without taking MTRO, MXRO and the fence over from its leader."""
     swap_before_compacted: bool = True
     """Off: MCCO and MXFO are durable before the swap that they speak of."""
     join_waits_for_planned: bool = True
-    """Off: a replica joins the ISR once it has caught up, whatever high watermark its copy was compacted at (rule 4)."""
+    """Off: a replica joins the ISR once it has caught up, whatever high watermark its copy was compacted at."""
 
     # The log
     history_copied_whole: bool = True
@@ -70,6 +72,7 @@ class Rules(NamedTuple):
     adopt_whole: bool = True
     """Off: it may be cut at a lower bound."""
     adopt_carries_removable: bool = True
+    adopt_carries_fence: bool = True
     adopt_carries_start: bool = True
     adopt_durable_first: bool = True
     """Off: the replica's own high watermark is not made durable before the swap."""

@@ -73,17 +73,38 @@ class ReplicaWatermarks:
         compacted away."""
         return ReplicaWatermarks(incarnation, generation, removable, removable)
 
-    def begun(self, generation: int, removable: Pair) -> ReplicaWatermarks:
-        """Heard from the leader while the log is still empty: see `of_empty_log`."""
-        if generation != self.generation:
-            return self
-        return self._next(compacted=self.compacted.join(removable), removable=self.removable.join(removable))
+    def with_compaction(self, bound: int, carried: Pair = NOTHING, carried_fence_below: int = 0) -> ReplicaWatermarks:
+        """A compaction up to `bound` is committed. An adopted one carries the MTRO and MXRO that it was made with, and
+        the fence of its maker: what they allowed to remove, or what was removed without them, is not in it.
 
-    def with_compaction(self, bound: int, carried: Pair = NOTHING) -> ReplicaWatermarks:
-        """A compaction up to `bound` is committed. An adopted one carries the MTRO and MXRO that it was made with."""
-        if bound <= self.compacted.keys and bound <= self.compacted.transactions:
+        A replica's own may end where the one before it did: it then takes away what has become removable since."""
+        if bound < self.compacted.keys:
             raise ValueError(f"a compaction up to {bound} was committed on a log compacted up to {self.compacted}")
-        return self._next(compacted=self.compacted.join(Pair(bound, bound)), removable=self.removable.join(carried))
+        return self._next(
+            compacted=self.compacted.join(Pair(bound, bound)),
+            removable=self.removable.join(carried),
+            fence_below=max(self.fence_below, carried_fence_below),
+        )
+
+    def may_commit(self, generation: int, bound: int, last_stable_offset: int) -> bool:
+        """Whether a compaction of this replica's own log may be swapped in, judged at the moment of the swap. That it
+        was made of exactly the segments that are there is for the log to check."""
+        return generation == self.generation and self.compacted.keys <= bound <= last_stable_offset
+
+    def may_adopt(self, generation: int, bound: int, last_stable_offset: int) -> bool:
+        """Whether another replica's finished compaction may be swapped in. The high watermark is not enough: the marker
+        of a transaction that it settled may lie above both bound and high watermark."""
+        return generation == self.generation and self.compacted.keys < bound <= last_stable_offset
+
+    def may_rebuild(self, generation: int, bound: int) -> bool:
+        """Whether a finished compaction may fill this replica's *empty* log: below the bound is what was compacted, and
+        nothing of what this replica claims to have compacted must come from elsewhere."""
+        return generation == self.generation and Pair(bound, bound).covers(self.compacted)
+
+    def may_join(self, durable_end_offset: int) -> bool:
+        """Whether its own high watermark, which follows what is on its disk up to the planned one, has reached that at
+        which what it copied was compacted (rule 4). Below, keys would be missing whose newer values are not visible."""
+        return durable_end_offset >= self.planned_high_watermark
 
     def told(
         self, generation: int, removable: Pair, fence_below: int = 0, planned_high_watermark: int = 0
