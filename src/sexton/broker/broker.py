@@ -166,7 +166,9 @@ class Broker:
             self.replicas, self.disk, self.clock, self.metastore, lambda: self.registration.identity, self.rng
         )
         self.dispatch.private.update(
-            CompactionRequests(self.compaction, self.replicas, self.disk, self.config.node_id).handlers()
+            CompactionRequests(
+                self.compaction, self.replicas, self.disk, self.config.node_id, self.metastore
+            ).handlers()
         )
         await self._join(folder.stopped_cleanly)
         self.dispatch.release()

@@ -125,7 +125,7 @@ class Consumer:
 
     async def _poll_one(self, peer: Peer, parts: Sequence[TopicPartition], max_wait_ms: int) -> list[_Fetch]:
         asked = {part: self.positions[part] for part in parts if part in self.positions}
-        body = _fetch_body(asked, self._isolation, max_wait_ms)
+        body = fetch_body(asked, self._isolation, max_wait_ms)
         answer = await peer.call(apis.FETCH, body, max_wait_ms + FETCH_MARGIN_MS)
         check(answer.error_code, peer.rpc.peer)
         fetches: list[_Fetch] = []
@@ -150,7 +150,7 @@ class Consumer:
         return [(place, offset, _read(place, part, offset, self._isolation))]
 
 
-def _fetch_body(asked: Mapping[TopicPartition, int], isolation: int, max_wait_ms: int) -> dict[str, Any]:
+def fetch_body(asked: Mapping[TopicPartition, int], isolation: int, max_wait_ms: int) -> dict[str, Any]:
     topics: dict[str, list[dict[str, int]]] = {}
     for (topic, partition), offset in asked.items():
         part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": PARTITION_BYTES_MAX}
@@ -183,7 +183,7 @@ async def fetch(
         peer = await client.leader(topic, partition)
         place = (topic, partition)
         answer = await peer.call(
-            apis.FETCH, _fetch_body({place: offset}, isolation, max_wait_ms), max_wait_ms + FETCH_MARGIN_MS
+            apis.FETCH, fetch_body({place: offset}, isolation, max_wait_ms), max_wait_ms + FETCH_MARGIN_MS
         )
         check(answer.error_code, peer.rpc.peer)
         part = answer.responses[0].partitions[0]

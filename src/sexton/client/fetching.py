@@ -36,7 +36,7 @@ def visible(
     open_producers: set[int] = set()
     next_offset = from_offset
     records: list[Record] = []
-    for position in _whole_batches(data):
+    for position in whole_batches(data):
         header = batches.decode_header(data, position, place)
         next_offset = max(next_offset, header.next_offset)
         while starts and starts[0].first_offset <= header.last_offset:
@@ -51,7 +51,7 @@ def visible(
     return Fetched(records, next_offset)
 
 
-def _whole_batches(data: bytes | memoryview) -> Iterator[int]:
+def whole_batches(data: bytes | memoryview) -> Iterator[int]:
     position = 0
     while position + LOG_OVERHEAD_BYTES <= len(data):
         size_bytes = LOG_OVERHEAD_BYTES + struct.unpack_from(">i", data, position + 8)[0]

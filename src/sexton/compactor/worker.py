@@ -38,6 +38,7 @@ REST_AFTER_MS: Final = 120_000
 """Without work for so long, the engine gives its memory back."""
 
 COMMITS_AT_ONCE: Final = 8
+ATTEMPTS_BEFORE_WORRY: Final = 10
 
 
 @dataclass(slots=True)
@@ -95,12 +96,16 @@ class Compactor:
     # The lease
 
     async def _register(self) -> None:
+        """A new cluster's metastore is made by its first broker: that may take a moment."""
+        attempts_count = 0
         while True:
             try:
                 await self._metastore.register_compactor(CompactorRow(self._id, self._name, LEASE_MS, 0))
                 return
             except MetastoreUnavailableError as error:
-                logger.warning("waiting for the metastore: %s", error)
+                attempts_count += 1
+                if attempts_count == ATTEMPTS_BEFORE_WORRY:
+                    logger.warning("waiting for the metastore: %s", error)
                 await asyncio.sleep(LOOK_MS / 1000)
 
     async def _keep_lease(self) -> None:

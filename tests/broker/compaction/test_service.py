@@ -56,7 +56,7 @@ class Broker:
         self.service = CompactionService(
             replicas, self.disk, SystemClock(), self.metastore, lambda: (1, row.epoch), random.Random(1)
         )
-        self.handlers = Requests(self.service, replicas, self.disk, 1).handlers()
+        self.handlers = Requests(self.service, replicas, self.disk, 1, self.metastore).handlers()
 
     def all(self) -> list[Replica]:
         return [self.replica]

@@ -9,6 +9,7 @@
 | 30005 | a topic, perhaps a partition: compact it now  | which partitions of it are here                         |
 | 30006 | plan, file, position, size                    | bytes of a segment                                      |
 | 30007 | plan, segment, position; then bytes           | nothing: they are staged                                |
+| 30008 | how many                                      | the last runs in the cluster, and who works on what     |
 
 What goes wrong is `{"error": {"kind", "what"}}`. A result that is refused has changed nothing.
 """
@@ -25,6 +26,7 @@ from sexton.broker.compaction.service import CompactionService
 from sexton.errors import SextonError
 from sexton.ports.disk import Disk
 from sexton.ports.network import Part
+from sexton.ports.work_queue import WorkQueue
 from sexton.protocol.errors import KafkaError
 from sexton.records import names
 from sexton.replication.replica import Replica
@@ -39,6 +41,10 @@ ABANDON: Final = 30004
 REQUEST: Final = 30005
 READ: Final = 30006
 WRITE: Final = 30007
+HISTORY: Final = 30008
+
+RUNS_MAX: Final = 1000
+"""In one answer."""
 
 READ_BYTES_MAX: Final = 16 << 20
 """Of one answer: enough for the network to be the limit, little enough for a broker's memory."""
@@ -47,8 +53,11 @@ Handler = Callable[[Hashable, memoryview], Awaitable[list[Part]]]
 
 
 class Requests:
-    def __init__(self, service: CompactionService, replicas: Replicas, disk: Disk, broker_id: int) -> None:
+    def __init__(
+        self, service: CompactionService, replicas: Replicas, disk: Disk, broker_id: int, queue: WorkQueue
+    ) -> None:
         self._service = service
+        self._queue = queue
         self._replicas = replicas
         self._disk = disk
         self._broker_id = broker_id
@@ -62,6 +71,7 @@ class Requests:
             REQUEST: self._answering(self._request),
             READ: self._read,
             WRITE: self._write,
+            HISTORY: self._answering(self._history),
         }
 
     def _answering(self, answer: Callable[[Mapping[str, Any]], Awaitable[Any]]) -> Handler:
@@ -127,6 +137,14 @@ class Requests:
             "partitions": await self._service.request(
                 str(asked["topic"]), None if partition is None else int(partition)
             )
+        }
+
+    async def _history(self, asked: Mapping[str, Any]) -> Any:
+        limit = max(0, min(RUNS_MAX, int(asked.get("limit", RUNS_MAX))))
+        return {
+            "runs": await self._queue.read_runs(limit),
+            "work": await self._queue.read_work(),
+            "compactors": await self._queue.read_compactors(),
         }
 
     # For compactors that cannot see this broker's disk

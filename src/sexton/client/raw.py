@@ -1,0 +1,36 @@
+"""A partition's batches as they lie in its leader's log: headers, markers and all, for those who ask why."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from sexton.client import apis, consumer
+from sexton.client.errors import check
+from sexton.client.fetching import READ_UNCOMMITTED, whole_batches
+from sexton.records import batch as batches
+from sexton.records.batch import Batch
+
+if TYPE_CHECKING:
+    from sexton.client.client import Client
+
+
+async def raw_batches(client: Client, topic: str, partition: int, offset: int) -> AsyncIterator[Batch]:
+    """From an offset up to the high watermark as it is now."""
+    place, end_offset = (topic, partition), -1
+    while end_offset < 0 or offset < end_offset:
+        peer = await client.leader(topic, partition)
+        body = consumer.fetch_body({place: offset}, READ_UNCOMMITTED, 0)
+        answer = await peer.call(apis.FETCH, body)
+        check(answer.error_code, peer.rpc.peer)
+        part = answer.responses[0].partitions[0]
+        check(part.error_code, f"{topic}-{partition}")
+        if end_offset < 0:
+            end_offset = part.high_watermark
+        before, data = offset, part.records or b""
+        for position in whole_batches(data):
+            batch = batches.decode(data, position, f"{topic}-{partition}")
+            offset = max(offset, batch.next_offset)
+            yield batch
+        if offset == before:
+            return
