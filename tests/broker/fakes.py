@@ -241,6 +241,9 @@ class FakeBroker:
     def lease_is_valid(self) -> bool:
         return True
 
+    async def catch_up(self) -> None:
+        """The view is what it is."""
+
     def replica(self, partition: int = 0) -> FakeReplica:
         return self.replicas.by_name[TOPIC, partition]
 

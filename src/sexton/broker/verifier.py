@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
@@ -21,6 +22,7 @@ from sexton.coordinators.transactions.messages import AddRequest
 from sexton.coordinators.transactions.records import TOPIC
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.errors import SextonError
+from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -168,7 +170,7 @@ async def answer(broker: Broker, question: Question, places: Sequence[TopicParti
     try:
         if not question.adds:
             return await broker.transactions.service.verify(request)
-        missing = [place for place in places if broker.view.partition(*place) is None]
+        missing = await _missing(broker, places)
         if missing:  # the whole request is refused, as in Kafka
             return {
                 place: ErrorCode.unknown_topic_or_partition if place in missing else ErrorCode.operation_not_attempted
@@ -178,6 +180,16 @@ async def answer(broker: Broker, question: Question, places: Sequence[TopicParti
     except KafkaError as error:
         return dict.fromkeys(places, error.code)
     return dict.fromkeys(places, ErrorCode.none)
+
+
+async def _missing(broker: Broker, places: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Those that do not exist. A client may have seen a new topic sooner than we have."""
+    missing = [place for place in places if broker.view.partition(*place) is None]
+    if missing:
+        with suppress(MetastoreUnavailableError):
+            await broker.catch_up()
+        missing = [place for place in missing if broker.view.partition(*place) is None]
+    return missing
 
 
 def _body(question: Question, places: Sequence[TopicPartition]) -> dict[str, Any]:
