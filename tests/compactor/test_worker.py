@@ -1,0 +1,232 @@
+"""A compactor's turns: what it takes, what it hands back, and what it does when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from sexton.adapters.metastore import InProcessMetastore
+from sexton.broker.compaction.plans import Committed, PassResult, Plan
+from sexton.compactor.brokers import BrokerRefusedError
+from sexton.compactor.engine import Outcome
+from sexton.compactor.schedule import Lane, Limits
+from sexton.compactor.worker import FAILED_PAUSE_MS, LEASE_MS, Compactor
+from sexton.errors import SextonError
+from sexton.ports.work_queue import CompactorRow, WorkKey, WorkRow
+from tests.adapters.metastore.rows import CLUSTER, register
+
+TOPIC = uuid.UUID(int=5)
+DEAD = uuid.UUID(int=9)
+
+
+def plan_of(key: WorkKey) -> Plan:
+    return Plan(
+        f"plan {key.partition}",
+        key.broker_id,
+        "t",
+        str(key.topic_id),
+        key.partition,
+        "",
+        0,
+        "/data",
+        "/staged",
+        ((0, 100), (10, 0)),
+        10,
+        0,
+        10,
+        1000,
+        0,
+        0,
+        0,
+        10,
+        False,
+        1000,
+        4096,
+    )
+
+
+class World:
+    """A metastore, and brokers, engine and clock that do as they are told."""
+
+    def __init__(self) -> None:
+        self.metastore = InProcessMetastore()
+        self.time_ms = 1_000_000
+        self.committed: list[str] = []
+        self.abandoned: list[str] = []
+        self.jobs: list[list[str]] = []
+        self.not_due: set[int] = set()
+        self.failing: set[int] = set()
+        self.refused: set[int] = set()
+        self.is_broker_away = False
+        self.engine_error: Exception | None = None
+
+    async def start(self, *partitions: int) -> Compactor:
+        await self.metastore.open_cluster(CLUSTER)
+        self.broker = await register(self.metastore, 1)
+        await self.publish(*partitions)
+        compactor = Compactor(
+            metastore=self.metastore,
+            brokers=cast(Any, self),
+            engine=cast(Any, self),
+            clock=cast(Any, self),
+            rng=random.Random(1),
+            limits=Limits(),
+            name="one",
+        )
+        await compactor._register()
+        return compactor
+
+    async def publish(self, *partitions: int) -> None:
+        rows = [WorkRow(WorkKey(1, TOPIC, index), "t", "", 900_000, 90, 100, 0, False, 0) for index in partitions]
+        await self.metastore.publish_work(1, self.broker.epoch, rows)
+
+    # As the clock
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    # As the brokers
+
+    async def plan(self, key: WorkKey) -> Plan:
+        if self.is_broker_away:
+            raise SextonError("broker 1 is not running")
+        if key.partition in self.not_due:
+            raise BrokerRefusedError("NotDueError", "nothing is dirty", "broker 1")
+        return plan_of(key)
+
+    async def commit(self, broker_id: int, result: PassResult) -> Committed:
+        if result.plan_id in {f"plan {index}" for index in self.refused}:
+            raise BrokerRefusedError("SwapRefusedError", "the segments have changed", "broker 1")
+        self.committed.append(result.plan_id)
+        return Committed(100, 40, 3, 1)
+
+    async def abandon(self, plan: Plan) -> None:
+        self.abandoned.append(plan.plan_id)
+
+    # As the engine
+
+    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+        self.jobs.append([plan.plan_id for plan in plans])
+        if self.engine_error is not None:
+            raise self.engine_error
+        return [
+            Outcome(plan, None, "a corrupt batch")
+            if plan.partition in self.failing
+            else Outcome(plan, PassResult(plan.plan_id, fates={"superseded": 7}))
+            for plan in plans
+        ]
+
+    # What is left
+
+    async def due(self) -> list[int]:
+        return [row.key.partition for row in await self.metastore.read_work()]
+
+    async def outcomes(self) -> dict[int, str]:
+        return {row.partition: row.outcome for row in await self.metastore.read_runs(100)}
+
+
+def scenario(work: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    def test() -> None:
+        asyncio.run(work(World()))  # type: ignore[arg-type]
+
+    return test
+
+
+@scenario
+async def test_what_is_due_is_done_in_one_job_committed_and_remembered(world: World) -> None:
+    compactor = await world.start(0, 1, 2)
+    assert await compactor.turn(Lane.SMALL)
+    assert len(world.jobs) == 1
+    assert sorted(world.committed) == ["plan 0", "plan 1", "plan 2"]
+    assert await world.due() == []
+    (run, *_) = await world.metastore.read_runs(100)
+    assert (run.outcome, run.bytes_before, run.bytes_after, run.fates) == ("committed", 100, 40, {"superseded": "7"})
+    assert not await compactor.turn(Lane.SMALL)
+
+
+@scenario
+async def test_one_partition_that_fails_is_given_up_and_the_others_go_on(world: World) -> None:
+    compactor = await world.start(0, 1, 2)
+    world.failing, world.refused = {1}, {2}
+    await compactor.turn(Lane.SMALL)
+    assert world.committed == ["plan 0"]
+    assert world.abandoned == ["plan 1"]
+    outcomes = await world.outcomes()
+    assert outcomes[0] == "committed"
+    assert "corrupt" in outcomes[1]
+    assert "changed" in outcomes[2]
+
+
+@scenario
+async def test_what_failed_is_left_alone_for_a_while(world: World) -> None:
+    compactor = await world.start(0)
+    world.failing = {0}
+    await compactor.turn(Lane.SMALL)
+    await world.publish(0)
+    assert not await compactor.turn(Lane.SMALL)
+    world.time_ms += FAILED_PAUSE_MS + 1
+    world.failing = set()
+    assert await compactor.turn(Lane.SMALL)
+    assert world.committed == ["plan 0"]
+
+
+@scenario
+async def test_a_job_that_fails_as_a_whole_is_given_up_as_a_whole(world: World) -> None:
+    compactor = await world.start(0, 1)
+    world.engine_error = RuntimeError("the JVM is gone")
+    assert await compactor.turn(Lane.SMALL)
+    assert sorted(world.abandoned) == ["plan 0", "plan 1"]
+    assert "the JVM is gone" in (await world.outcomes())[0]
+    assert await world.due() == []
+
+
+@scenario
+async def test_what_is_no_longer_due_costs_nothing(world: World) -> None:
+    compactor = await world.start(0)
+    world.not_due = {0}
+    await compactor.turn(Lane.SMALL)
+    assert world.jobs == []
+    assert await world.due() == []
+
+
+@scenario
+async def test_a_broker_that_does_not_answer_is_left_alone(world: World) -> None:
+    compactor = await world.start(0)
+    world.is_broker_away = True
+    await compactor.turn(Lane.SMALL)
+    assert world.jobs == []
+    assert await world.metastore.read_runs(10) == []
+
+
+@scenario
+async def test_a_dead_compactors_work_is_taken_over_when_its_count_has_stood_still(world: World) -> None:
+    compactor = await world.start(0)
+    await world.metastore.register_compactor(CompactorRow(DEAD, "dead", LEASE_MS, 0))
+    await world.metastore.lease_work(DEAD, [WorkKey(1, TOPIC, 0)])
+    assert not await compactor.turn(Lane.SMALL)
+    await compactor._watch_others()
+    world.time_ms += LEASE_MS
+    await compactor._watch_others()
+    assert not await compactor.turn(Lane.SMALL), "its clock may be slower than ours"
+    world.time_ms += LEASE_MS
+    await compactor._watch_others()
+    assert await compactor.turn(Lane.SMALL)
+    assert world.committed == ["plan 0"]
+
+
+@scenario
+async def test_a_compactor_that_renews_keeps_its_work(world: World) -> None:
+    compactor = await world.start(0)
+    await world.metastore.register_compactor(CompactorRow(DEAD, "alive", LEASE_MS, 0))
+    await world.metastore.lease_work(DEAD, [WorkKey(1, TOPIC, 0)])
+    for _ in range(5):
+        await compactor._watch_others()
+        world.time_ms += LEASE_MS
+        await world.metastore.renew_compactor(DEAD)
+    assert not await compactor.turn(Lane.SMALL)
