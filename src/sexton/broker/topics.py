@@ -5,6 +5,7 @@ What a new topic looks like is decided in `sexton.cluster.topics`; here it is wr
 
 from __future__ import annotations
 
+import logging
 import random
 import uuid
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
     from sexton.broker.config import BrokerConfig
+
+logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -55,6 +58,12 @@ async def create_topic(
 
     if validate_only:
         return await attempt()
+    if wanted.settings.get("compaction.coordination") == "independent":
+        logger.warning(
+            "topic %s is compacted without coordination: a replica that was away can bring deleted keys and aborted "
+            "records back. It is for comparison only",
+            wanted.name,
+        )
     return await make_change(broker, attempt, ErrorCode.not_controller)
 
 
