@@ -103,8 +103,8 @@ def create(
     made = with_client(bootstrap, work)
     if settings.get("compaction.coordination") == "independent":
         Console(stderr=True, highlight=False).print(
-            "[yellow]warning:[/] compaction.coordination=independent is for comparison only: a replica that was away can "
-            "bring deleted keys and aborted records back"
+            "[yellow]warning:[/] compaction.coordination=independent is for comparison only: a replica that was away "
+            "can bring deleted keys and aborted records back"
         )
     if as_json:
         show.print_json({"topic": topic, "created": made is not None})
