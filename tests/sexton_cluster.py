@@ -275,6 +275,7 @@ class SextonCluster:
             **asked,
             "node.id": node.node_id,
             "listeners": f"PLAINTEXT://{node.address}",
+            "advertised.listeners": f"PLAINTEXT://{node.address}",
             "log.dirs": str(node.data_dir),
             "metastore.url": self.metastore_url,
         }

@@ -62,7 +62,7 @@ class Client:
             return [feature for feature in load(self.modules).by_feature if feature not in self.cannot]
 
     def python(self) -> str:
-        return str(_environment(self.requirements) / "bin" / "python") if self.requirements else sys.executable
+        return str(environment(self.requirements) / "bin" / "python") if self.requirements else sys.executable
 
 
 CONFLUENT: Final = ("confluent", "confluent_groups")
@@ -213,7 +213,7 @@ def client_classpath(version: str) -> str:
     return classpath(version) if version in VERSIONS else str(fetched_jars(OLDER_POM, version) / "*")
 
 
-def _environment(requirements: tuple[str, ...]) -> Path:
+def environment(requirements: tuple[str, ...]) -> Path:
     """A virtual environment with exactly these, made once and kept below build/."""
     wanted = "\n".join([sys.version, *requirements])
     name = requirements[0].replace("==", "-")

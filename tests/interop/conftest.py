@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -69,22 +70,32 @@ def against(config: pytest.Config) -> str:
     return str(config.getoption("--against", "sexton"))
 
 
+@contextmanager
+def start_cluster(
+    request: pytest.FixtureRequest, directory: Path, brokers: int, settings: Settings
+) -> Iterator[ClusterUnderTest]:
+    """Brokers of the kind that --against asks for; Sexton's where it names addresses, since those have their own
+    settings. After a failure their logs stay."""
+    kind = against(request.config).partition(":")
+    running: KafkaCluster | SextonCluster
+    if kind[0] == "kafka":
+        running = KafkaCluster(kind[2] or DEFAULT_VERSION, brokers, directory, settings, heap="512m")
+    else:
+        running = SextonCluster(brokers, directory, settings)
+    with running:
+        yield ClusterUnderTest(running.bootstrap, brokers, kind[0], running)
+        running.keep = request.session.testsfailed > 0
+
+
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
     """Three brokers for the whole run; tests take new topics and groups, and leave the brokers alone."""
-    kind = against(request.config)
-    if ":" in kind and not kind.startswith("kafka:"):
-        yield ClusterUnderTest(kind, BROKERS, "given")
+    asked = against(request.config)
+    if ":" in asked and not asked.startswith("kafka:"):
+        yield ClusterUnderTest(asked, BROKERS, "given")
         return
-    directory = tmp_path_factory.mktemp("interop") / "cluster"
-    running: KafkaCluster | SextonCluster
-    if kind.startswith("kafka"):
-        version = kind.partition(":")[2] or DEFAULT_VERSION
-        running = KafkaCluster(version, BROKERS, directory, SETTINGS, heap="512m")
-    else:
-        running = SextonCluster(nodes=BROKERS, base_dir=directory, settings=SETTINGS)
-    with running:
-        yield ClusterUnderTest(running.bootstrap, BROKERS, kind.partition(":")[0], running)
+    with start_cluster(request, tmp_path_factory.mktemp("interop") / "cluster", BROKERS, SETTINGS) as started:
+        yield started
 
 
 class Scenarios:

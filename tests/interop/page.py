@@ -7,6 +7,7 @@ from collections.abc import Collection
 from itertools import groupby
 from typing import Final
 
+from tests.interop import suites
 from tests.interop.clients import CLIENTS, Client
 from tests.interop.features import FEATURES
 from tests.kafka.jars import PROJECT_DIR
@@ -32,6 +33,7 @@ def render(passed: Collection[tuple[str, str]]) -> str:
     parts = [HEAD]
     for name, versions in groupby(CLIENTS, key=lambda client: client.name):
         parts.append(_section(name, list(versions), passed))
+    parts.append(suites.section())
     return "\n".join(parts)
 
 

