@@ -322,3 +322,21 @@ def test_handing_over_leaves_the_broker_nothing_to_do(
     if after is not None:
         assert own not in after.isr
         assert after.leader != own
+
+
+def test_a_forced_election_on_a_compacted_topic_starts_a_generation_in_which_all_others_are_empty() -> None:
+    topic = uuid.UUID(int=1)
+    ids = {id_: uuid.UUID(int=10 + id_, version=4) for id_ in (1, 2, 3)}
+    lost = PartitionRow(topic, 0, (1, 2, 3), (1,), NO_LEADER, 5, 7, incarnations=ids)
+    all_brokers = {
+        id_: BrokerRow(id_, 1, "h", 1, None, uuid.UUID(int=id_), 1000, 0, status)
+        for id_, status in ((1, BrokerStatus.FENCED), (2, BrokerStatus.ACTIVE), (3, BrokerStatus.ACTIVE))
+    }
+    forced = elect_on_request(lost, all_brokers, unclean=True, is_compacted=True)
+    assert (forced.leader, forced.isr, forced.generation) == (2, (2,), 1)
+    assert forced.incarnations[2] == ids[2], "the leader keeps what it has"
+    assert forced.incarnations[1] != ids[1]
+    assert forced.incarnations[3] != ids[3]
+    assert forced == elect_on_request(lost, all_brokers, unclean=True, is_compacted=True)
+    plain = elect_on_request(lost, all_brokers, unclean=True)
+    assert (plain.generation, plain.incarnations) == (0, ids)

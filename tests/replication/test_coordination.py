@@ -355,3 +355,37 @@ async def test_the_log_start_counts_as_compacted(two: Two) -> None:
     assert two.leader.coordination.watermarks.compacted == Pair(4, 4)
     with pytest.raises(KafkaError):
         two.leader.log.read(2, 100, 10, min_one=True)
+
+
+@scenario
+async def test_a_forced_election_starts_a_generation_cuts_watermarks_and_ignores_older_messages(two: Two) -> None:
+    """The trap: new records would be "already below MTRO" on a replica that was copied by half."""
+    await two.start()
+    two.write(4)
+    await two.fetch()
+    await two.follower.coordination.kept.keep(lambda known: known.told(0, Pair(9, 9)).with_plan(9))
+    forced = replace(ROW, leader=2, isr=(2,), leader_epoch=4, partition_epoch=1, generation=1)
+    await two.follower.become_leader(forced)
+    known = two.follower.coordination.watermarks
+    assert known.generation == 1
+    assert known.removable.highest <= two.follower.log.end_offset == 4
+    assert known.planned_high_watermark <= 4
+    late = News(TOPIC, 0, ErrorCode.none, 3, 0, 0, 10, removable=Pair(9, 9))
+    await two.follower.coordination.take(late)
+    assert two.follower.coordination.watermarks == known
+    again = await two.open(2, forced)
+    assert again.coordination.kept.value.generation == 1, "durable before it leads"
+
+
+@scenario
+async def test_a_log_of_an_older_generation_is_turned_away_and_an_empty_one_takes_the_new(two: Two) -> None:
+    await two.start(replace(ROW, generation=1))
+    two.write(4)
+    await two.leader.log.flush()
+    assert two.leader.coordination.kept.value.generation == 1
+    await two.ask(replace(two.held(), end_offset=2, last_epoch=3, is_empty=False))
+    assert two.fenced == [2]
+    two.reconnect()
+    await two.fetch()
+    assert two.follower.coordination.kept.value.generation == 1
+    assert two.follower.log.end_offset == 4

@@ -16,6 +16,7 @@ from sexton.cluster.controller import (
     controller_steps,
 )
 from sexton.cluster.leases import LeaseWatch
+from sexton.compaction.config import TopicConfig
 from sexton.ports.metastore import LeaseLostError, MetastoreUnavailableError, StaleError
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ logger = logging.getLogger(__name__)
 
 ROUNDS_MAX = 5
 """Fencing makes elections due, elections may end reassignments: what is left after this waits for the next look."""
+
+
+def _allows_unclean(config: TopicConfig) -> bool:
+    """Never by itself on a compacted topic: its watermarks would be about records that the new leader lacks."""
+    return config.unclean_leader_election_enable and not config.compacts
 
 
 class Control:
@@ -48,7 +54,7 @@ class Control:
         for _ in range(ROUNDS_MAX):
             config = broker.config
             settings = ControllerSettings(
-                lambda topic: broker.topic_config(topic).unclean_leader_election_enable,
+                lambda topic: _allows_unclean(broker.topic_config(topic)),
                 config.auto_leader_rebalance_enable,
                 config.leader_imbalance_check_interval_seconds * 1000,
             )

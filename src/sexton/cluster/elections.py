@@ -10,7 +10,9 @@ What is written is compare-and-set on the row's partition epoch, so a decision b
   or DRAINING. A STARTING member may yet find out that its disk has lost what it acknowledged; and if all members are
   away, each of them has everything, and the first to come back may lead.
 - Unclean election (a leader that may lack acknowledged records) happens only if it is allowed; the new leader is then
-  the only one in sync.
+  the only one in sync. On a compacted topic it happens only if an operator forces it, and starts a new *generation*:
+  the other replicas start from empty logs, because what they removed was decided by watermarks that hold no more
+  (DESIGN, traps).
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def elect_preferred(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
     return _changed(row, preferred, _without_fenced(row, brokers))
 
 
-def elect_on_request(row: PartitionRow, brokers: Brokers, *, unclean: bool) -> PartitionRow:
+def elect_on_request(row: PartitionRow, brokers: Brokers, *, unclean: bool, is_compacted: bool = False) -> PartitionRow:
     """For ElectLeaders. An operator who asks for an unclean election gets it, whatever the topic's settings say."""
     if (row.leader != NO_LEADER) if unclean else (row.leader == row.replicas[0]):
         raise KafkaError(ErrorCode.election_not_needed, "the partition has the leader that the election would choose")
@@ -65,7 +67,8 @@ def elect_on_request(row: PartitionRow, brokers: Brokers, *, unclean: bool) -> P
         elected = elect(row, brokers, unclean=True)
         if elected is None or elected.leader == NO_LEADER:
             raise KafkaError(ErrorCode.eligible_leaders_not_available, "no replica's broker is active")
-        return elected
+        is_forced = elected.leader not in row.isr or is_missing(row, elected.leader)
+        return _in_new_generation(elected) if is_compacted and is_forced else elected
     preferred = elect_preferred(row, brokers)
     if preferred is None:
         what = f"broker {row.replicas[0]} is not in sync or not active"
@@ -172,6 +175,18 @@ def _unclean_leader(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
     if lost(leader):
         del incarnations[leader]
     return replace(row, leader=leader, isr=(leader,), leader_epoch=row.leader_epoch + 1, incarnations=incarnations)
+
+
+def _in_new_generation(row: PartitionRow) -> PartitionRow:
+    """Of all replicas but the leader, new logs. Their ids follow from the old ones, so that two who decide the same
+    write the same."""
+    generation = row.generation + 1
+    anew = {
+        id_: uuid.UUID(int=uuid.uuid5(row.incarnations.get(id_, row.topic_id), f"{id_} {generation}").int, version=4)
+        for id_ in row.replicas
+        if id_ != row.leader
+    }
+    return replace(row, incarnations={**row.incarnations, **anew}, generation=generation)
 
 
 def _changed(

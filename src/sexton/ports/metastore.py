@@ -102,6 +102,9 @@ class PartitionRow:
     removing: tuple[int, ...] = ()
     incarnations: Mapping[int, uuid.UUID] = field(default_factory=dict)
     """Broker id to the id of its replica's log. New whenever the replica starts from an empty disk."""
+    generation: int = 0
+    """Of a compacted partition: grows when an unclean election is forced, which cuts its watermarks and wipes the other
+    replicas."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,14 @@ class Coordination:
         self.leader = LeaderWatermarks(self._broker_id, self.watermarks, _incarnations(row))
         self.advance()
 
+    async def enter_generation(self, generation: int) -> None:
+        """An unclean election was forced onto this replica: what it knew of offsets that it does not have is void.
+        Durable before it leads."""
+        if generation > self.kept.value.generation:
+            end_offset = self._log.end_offset
+            logger.warning("%r: generation %d begins; watermarks are cut to its end", self._log, generation)
+            await self.kept.keep(lambda known: known.with_forced_election(generation, end_offset))
+
     def follow_row(self, row: PartitionRow) -> None:
         if self.leader is not None:
             self.leader.set_replicas(_incarnations(row))

@@ -282,6 +282,7 @@ class Replica:
         self.row = row
         self.role = Role.IDLE
         await self.log.begin_epoch(row.leader_epoch)
+        await self.coordination.enter_generation(row.generation)
         if self.row is not row:
             return
         self.leadership = Leadership(row, self._broker_id, self.log.end_offset, self._clock.monotonic_ms())

@@ -13,7 +13,7 @@ from sexton.adapters.metastore import MetastoreUrlError, open_metastore, reading
 from sexton.errors import UnsupportedFormatError
 from sexton.ports.metastore import MetastoreUnavailableError
 from tests.adapters.metastore.conftest import Opener
-from tests.adapters.metastore.rows import CLUSTER, register
+from tests.adapters.metastore.rows import CLUSTER, partitions, register, topic
 
 
 async def test_a_newer_schema_is_refused_with_what_to_do(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,4 +142,27 @@ async def test_a_closed_metastore_answers_no_more(tmp_path: Path) -> None:
     await store.close()
     with pytest.raises(MetastoreUnavailableError, match="closed"):
         await store.read_leases()
+    await store.close()
+
+
+async def test_a_cluster_from_before_there_were_compactors_gets_what_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "metastore.db"
+    store = open_metastore(sqlite_url(str(path)))
+    await store.open_cluster(CLUSTER)
+    await register(store, 1)
+    await store.close()
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE sexton_compaction_runs")
+        database.execute("DROP TABLE sexton_compaction_work")
+        database.execute("DROP TABLE sexton_compactors")
+        database.execute("ALTER TABLE sexton_partitions DROP COLUMN generation")
+    database.close()
+    store = open_metastore(sqlite_url(str(path)))
+    assert await store.open_cluster(uuid.UUID(int=99)) == CLUSTER
+    made = topic("t")
+    await store.create_topic(made, partitions(made, 1), {})
+    (row,) = (await store.read_changes(0)).partitions
+    assert row.generation == 0
+    assert await store.read_work() == []
+    assert await store.read_runs(1) == []
     await store.close()

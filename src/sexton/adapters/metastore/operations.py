@@ -258,6 +258,7 @@ def _values(row: PartitionRow) -> dict[str, Any]:
         "adding": row.adding,
         "removing": row.removing,
         "incarnations": row.incarnations,
+        "generation": row.generation,
     }
 
 

@@ -56,6 +56,8 @@ def open_cluster(session: Session, proposed: uuid.UUID) -> uuid.UUID:
                 known = _known_cluster(*found)
                 if not session.has_table(runs.name):  # made by a build that had no compactors
                     session.make_tables(metadata)
+                if not session.has_column(partitions.name, partitions.c.generation.name):
+                    session.control(f"ALTER TABLE {partitions.name} ADD COLUMN generation BIGINT NOT NULL DEFAULT 0")
                 return known
         session.make_tables(metadata)
         session.execute(insert(cluster), _first_row(proposed))

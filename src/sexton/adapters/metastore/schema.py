@@ -121,6 +121,7 @@ partitions = Table(
     Column("adding", JsonList, nullable=False),
     Column("removing", JsonList, nullable=False),
     Column("incarnations", JsonIncarnations, nullable=False),
+    Column("generation", BigInteger, nullable=False, server_default="0"),
     Column("revision", BigInteger, nullable=False, index=True),
 )
 

@@ -124,6 +124,9 @@ class Session:
     def has_table(self, name: str) -> bool:
         return inspect(self._connection).has_table(name)
 
+    def has_column(self, table: str, name: str) -> bool:
+        return any(column["name"] == name for column in inspect(self._connection).get_columns(table))
+
     def make_tables(self, tables: MetaData) -> None:
         tables.create_all(self._connection)
 

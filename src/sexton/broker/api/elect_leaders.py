@@ -60,4 +60,5 @@ def _elected(broker: Broker, topic: str, partition: int, *, unclean: bool) -> Pa
     row = broker.view.partition(topic, partition)
     if row is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{partition}")
-    return elect_on_request(row, broker.view.brokers, unclean=unclean)
+    is_compacted = broker.topic_config(topic).compacts
+    return elect_on_request(row, broker.view.brokers, unclean=unclean, is_compacted=is_compacted)
