@@ -21,8 +21,6 @@ from sexton.simulate.plan import make_plan
 from sexton.simulate.simulation import Simulation
 
 TAIL_LINES = 120
-RUNS_PER_WORKER = 50
-"""A worker is replaced after that many, so that what leaks cannot add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,8 @@ def workers(count: int) -> Iterator[Workers]:
     os.environ["PYTHONHASHSEED"] = "0"  # read by Python when a worker starts
     context = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(count, mp_context=context, max_tasks_per_child=RUNS_PER_WORKER) as pool:
+        # Workers are not replaced after so many runs: in Python 3.11 a pool that does so can wait for itself for ever.
+        with ProcessPoolExecutor(count, mp_context=context) as pool:
             yield Workers(pool)
     finally:
         if before is None:
