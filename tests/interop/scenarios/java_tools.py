@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from tests.interop.scenarios.common import CODECS, Cluster, Scenarios, text_of, wait_until
+from tests.interop.scenarios.common import CODECS, LARGE_BYTES, Cluster, Scenarios, text_of, wait_until
 from tests.interop.scenarios.confluent import create, produce, read
 
 scenarios = Scenarios()
@@ -255,21 +255,29 @@ def delete_records(cluster: Cluster) -> None:
 @scenarios("tool_dump")
 def dump(cluster: Cluster) -> None:
     """Kafka's own opinion of each replica's files."""
-    topic = create(cluster, "tool-dump", config={"index.interval.bytes": "512"})
+    settings = {"index.interval.bytes": "512", "segment.bytes": "1048576"}
+    topic = create(cluster, "tool-dump", config=settings)
     for codec in CODECS:
         produce(cluster, topic, text_of(codec), {"compression.type": codec, "batch.num.messages": 5})
-    count = 20 * len(CODECS)
+    produce(cluster, topic, [b"x" * LARGE_BYTES] * 2, {"message.max.bytes": 1_000_012})  # closes the segment
+    count = 20 * len(CODECS) + 2
     assert len(read(cluster, topic, count)) == count
     folders = [Path(directory) / f"{topic}-0" for directory in cluster.log_dirs]
-    segments = [folder / "00000000000000000000.log" for folder in folders]
-    wait_until(lambda: len({segment.stat().st_size for segment in segments}) == 1, "the followers to catch up")
-    indexes = [segment.with_suffix(suffix) for segment in segments for suffix in (".index", ".timeindex")]
-    flags = ("--deep-iteration", "--print-data-log")
-    printed = run(cluster, "DumpLogSegments", *flags, "--files", ",".join(map(str, segments)))
-    assert printed.count("payload: ") == count * len(segments)
+
+    def is_copied() -> bool:
+        sizes = [tuple(path.stat().st_size for path in sorted(folder.glob("*.log"))) for folder in folders]
+        return len(sizes[0]) > 1 and len(set(sizes)) == 1
+
+    wait_until(is_copied, "the followers to catch up")
+    segments = [str(path) for folder in folders for path in sorted(folder.glob("*.log"))]
+    printed = run(cluster, "DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", ",".join(segments))
+    assert printed.count("payload: ") == count * len(folders)
     assert "isvalid: false" not in printed
     assert "isvalid: true" in printed
-    printed = run(cluster, "DumpLogSegments", "--files", ",".join(str(path) for path in indexes if path.exists()))
+    first = [folder / "00000000000000000000" for folder in folders]
+    indexes = [str(path.with_suffix(suffix)) for path in first for suffix in (".index", ".timeindex")]
+    printed = run(cluster, "DumpLogSegments", "--files", ",".join(indexes))
+    assert "offset: " in printed
     for fault in ("Mismatches in", "timestamp mismatch", "out of order timestamp", "not found in"):
         assert fault not in printed, printed
 
