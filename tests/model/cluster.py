@@ -104,6 +104,8 @@ class Cluster:
         if not self._passes_fence(world, index, source.marks):
             return self.order_wipe(world, index)
         world.set(index, progress=world.brokers[index].log.end)
+        if not follower.heard and self.is_coordinated(world):
+            self._hear(world, leader, index, self.report_of(world.brokers[index]), is_old=False)
         self.raise_high_watermark(world)
         self._copy(world, index, world.brokers[leader], count)
         return True
@@ -119,6 +121,7 @@ class Cluster:
         if shared < theirs.start:
             cut = Log(theirs.start, theirs.start, ())
             marks = self.started_at(marks, theirs.start)
+            follower = world.set(index, snapshots=(), batches=())
         high_watermark = max(min(follower.high_watermark, shared), cut.start)
         world.set(
             index,
@@ -138,7 +141,8 @@ class Cluster:
             return True
         if not self.rules.fetch_fence or not self.is_coordinated(world):
             return True
-        if real.may_copy(leaders, follower.log.end, self.report_of(follower)):
+        in_sync = follower.in_sync or not self.rules.fence_asks_for_progress
+        if real.may_copy(leaders, follower.log.end, self.report_of(follower), in_sync):
             return True
         if follower.in_sync:
             raise Violation("fence", f"the fence turns away broker {index}, which is in sync")
@@ -190,6 +194,8 @@ class Cluster:
             phantom=-1 if any(kind_of(one) in MARKERS for one in new) else follower.phantom,
             batches=known_batches(follower.batches, new) if self.arena.snapshots else (),
         )
+        if start > log.start:
+            world.set(index, snapshots=self.snapshots_from(world.brokers[index], start))
         self.set_marks(world, index, marks)
 
     def shrink(self, world: World, index: int) -> bool:
@@ -207,9 +213,8 @@ class Cluster:
             return False
         source = world.brokers[leader]
         epoch_start = source.history[-1][1] if source.history else 0
-        if not real.has_caught_up(follower.progress, source.high_watermark, epoch_start):
-            return False
-        if self.rules.join_waits_for_planned and not real.may_join(follower.marks, follower.flushed):
+        joins_at = follower.marks.planned if self.rules.join_waits_for_planned else 0
+        if not real.has_caught_up(follower.progress, source.high_watermark, epoch_start, joins_at):
             return False
         world.set(index, in_sync=True)
         return True
@@ -227,11 +232,22 @@ class Cluster:
             leader,
             log=Log(offset, broker.log.end, from_on(broker.log.records, offset)),
             history=real.cut_history_start(broker.history, offset),
+            snapshots=self.snapshots_from(broker, offset),
         )
         return True
 
     def started_at(self, marks: Marks, offset: int) -> Marks:
         return real.with_log_start(marks, offset) if self.rules.compacted_not_below_start else marks
+
+    def kept_snapshots(self, broker: Broker, offset: int) -> tuple[Snapshot, ...]:
+        if not self.rules.snapshots_below_bound_go:
+            return broker.snapshots
+        return tuple(one for one in broker.snapshots if one.offset >= offset)
+
+    def snapshots_from(self, broker: Broker, offset: int) -> tuple[Snapshot, ...]:
+        """Where a segment of one's own starts, a producer snapshot was taken."""
+        kept = self.kept_snapshots(broker, offset)
+        return tuple(sorted({*kept, snapshot_at(broker, offset)})) if self.arena.snapshots else kept
 
     # Elections
 
@@ -247,7 +263,7 @@ class Cluster:
             return False
         world.share(epoch=epoch)
         for other in range(3):
-            world.set(other, leads=other == index, known=UNKNOWN, progress=NOT_HEARD)
+            world.set(other, leads=other == index, known=UNKNOWN, heard=False, progress=NOT_HEARD)
         broker = world.brokers[index]
         world.set(index, flushed=broker.log.end, history=real.begin_epoch(broker.history, epoch, broker.log.end))
         self.raise_high_watermark(world)
@@ -281,7 +297,7 @@ class Cluster:
         broker = world.brokers[index]
         if broker.leads:
             for other in range(3):
-                world.set(other, known=UNKNOWN, progress=NOT_HEARD)
+                world.set(other, known=UNKNOWN, heard=False, progress=NOT_HEARD)
         log = cut_log(broker.log, broker.flushed)
         recovered = recover(log.records, broker.snapshots)
         marks = broker.durable
@@ -300,6 +316,8 @@ class Cluster:
             batches=recovered.batches if self.arena.snapshots else (),
             plan=broker.plan if self.arena.plans else (),
             reading=(),
+            heard=False,
+            late_is_old=bool(broker.late),
         )
         if broker.leads:
             world.set(index, progress=NOT_HEARD)
@@ -350,6 +368,9 @@ class Cluster:
             phantom=-1,
             batches=(),
             progress=NOT_HEARD,
+            heard=False,
+            late_is_old=bool(broker.late),
+            reading=(),
         )
         if image.incarnation != broker.registered:
             self._open_other(world, index)
@@ -362,7 +383,7 @@ class Cluster:
         if broker.in_sync and sum(one.in_sync for one in world.brokers) == 1:
             return False
         self.crash(world, index)
-        world.set(index, member=False, in_sync=False, known=UNKNOWN, progress=NOT_HEARD)
+        world.set(index, member=False, in_sync=False, known=UNKNOWN, heard=False, progress=NOT_HEARD)
         self.raise_high_watermark(world)
         return True
 
@@ -403,6 +424,7 @@ class Cluster:
             phantom=-1,
             batches=(),
             known=UNKNOWN,
+            heard=False,
             progress=NOT_HEARD,
             reading=(),
             marks=marks,
@@ -416,14 +438,14 @@ class Cluster:
         follower = world.brokers[index]
         if leader in (-1, index) or not self.is_replica(follower) or not self.is_coordinated(world):
             return False
-        self._hear(world, leader, index, self.report_of(follower))
+        self._hear(world, leader, index, self.report_of(follower), is_old=False)
         return True
 
     def delay_report(self, world: World, index: int) -> bool:
         follower = world.brokers[index]
         if not self.is_replica(follower) or follower.marks.compacted == NOTHING:
             return False
-        world.set(index, late=self.report_of(follower))
+        world.set(index, late=self.report_of(follower), late_is_old=False)
         return True
 
     def deliver_report(self, world: World, index: int) -> bool:
@@ -432,17 +454,22 @@ class Cluster:
         leader = world.leader
         if leader in (-1, index) or not late or not world.brokers[index].member:
             return False
-        self._hear(world, leader, index, late)
+        self._hear(world, leader, index, late, is_old=world.brokers[index].late_is_old)
         return True
 
-    def _hear(self, world: World, leader: int, index: int, report: real.Report) -> None:
+    def _hear(self, world: World, leader: int, index: int, report: real.Report, is_old: bool) -> None:
         follower = world.brokers[index]
         if not self.rules.incarnations:
             report = (follower.registered, *report[1:])
         if not self.rules.generations:
             report = (report[0], world.brokers[leader].marks.generation, report[2])
-        known = real.after_report(world.brokers[leader].marks, follower.registered, follower.known, report)
-        world.set(index, known=known)
+        process, heard = int(not is_old), int(follower.heard)
+        if not self.rules.reports_by_process:
+            process = heard = 0
+        leaders = world.brokers[leader].marks
+        known = real.after_report(leaders, follower.registered, follower.known, heard, report, process)
+        is_about_it = report[:2] == (follower.registered, leaders.generation)
+        world.set(index, known=known, heard=follower.heard or (is_about_it and not is_old))
         self.coordinate(world)
 
     def coordinate(self, world: World) -> bool:
@@ -562,6 +589,11 @@ def _accepted(held: Records, new: Records) -> Records:
 def known_batches(before: tuple[int, ...], new: Records) -> tuple[int, ...]:
     """Of the transactional producer."""
     return (*before, *(offset_of(one) for one in new if kind_of(one) in TRANSACTIONAL | SETTLED))[-BATCHES_KNOWN:]
+
+
+def snapshot_at(broker: Broker, offset: int) -> Snapshot:
+    first_open = transactions(below(broker.log.records, offset)).first_open
+    return Snapshot(offset, first_open, tuple(one for one in broker.batches if one < offset))
 
 
 def recover(records: Records, snapshots: tuple[Snapshot, ...]) -> Snapshot:

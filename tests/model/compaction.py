@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sexton.watermarks.replica import NOTHING, Pair
 from tests.model import real
-from tests.model.cluster import Cluster, known_batches
+from tests.model.cluster import Cluster, known_batches, snapshot_at
 from tests.model.errors import Violation
 from tests.model.logs import (
     DATA,
@@ -27,7 +27,7 @@ from tests.model.logs import (
     transactions,
 )
 from tests.model.real import Marks
-from tests.model.state import NOT_HEARD, Broker, Offer, Plan, Snapshot, World
+from tests.model.state import NOT_HEARD, Broker, Offer, Plan, World
 
 
 class Compaction(Cluster):
@@ -112,9 +112,8 @@ class Compaction(Cluster):
         ):
             return True
         start = log.start if self.rules.commit_names_inputs else min(log.start, plan.start)
-        records = plan.outputs + from_on(log.records, plan.bound)
-        log = Log(start, max(log.end, plan.bound), records)
-        world.set(index, log=log, flushed=log.end)
+        world.set(index, log=log._replace(start=start))
+        self._swap(world, index, plan.outputs + from_on(log.records, plan.bound), plan.bound)
         self._raise(world, index, plan.bound)
         return True
 
@@ -124,9 +123,7 @@ class Compaction(Cluster):
 
     def _swap(self, world: World, index: int, outputs: Records, bound: int) -> None:
         broker = world.brokers[index]
-        snapshots = self._kept_snapshots(broker, bound)
-        if self.arena.snapshots:
-            snapshots = (*snapshots, _snapshot_at(broker, bound))  # where a segment of one's own starts, there is one
+        snapshots = self.snapshots_from(broker, bound)
         world.set(index, log=broker.log._replace(records=outputs), snapshots=snapshots)
         if self.arena.adopts and broker.leads:
             offer = Offer(
@@ -141,11 +138,6 @@ class Compaction(Cluster):
             )
             offers = [one for one in world.shared.offers if one != offer]
             world.share(offers=(*offers, offer)[-self.arena.offers_max :])
-
-    def _kept_snapshots(self, broker: Broker, bound: int) -> tuple[Snapshot, ...]:
-        if not self.rules.snapshots_below_bound_go:
-            return broker.snapshots
-        return tuple(one for one in broker.snapshots if one.offset >= bound)
 
     def _raise(self, world: World, index: int, bound: int, carried: Pair = NOTHING, fence: int = 0) -> None:
         marks = world.brokers[index].marks
@@ -172,7 +164,7 @@ class Compaction(Cluster):
     def snapshot(self, world: World, index: int) -> bool:
         """Of the producers, at the log's end: when a segment is rolled."""
         broker = world.brokers[index]
-        one = _snapshot_at(broker, broker.log.end)
+        one = snapshot_at(broker, broker.log.end)
         if not broker.member or one in broker.snapshots or broker.flushed < broker.log.end:
             return False
         world.set(index, snapshots=tuple(sorted({*broker.snapshots, one}))[-self.arena.snapshots :])
@@ -204,9 +196,9 @@ class Compaction(Cluster):
         world.set(
             index,
             log=Log(start, end, records),
-            flushed=end,
+            flushed=max(broker.flushed, bound),
             high_watermark=max(broker.high_watermark, start),
-            snapshots=self._kept_snapshots(broker, bound),
+            snapshots=self.kept_snapshots(broker, bound),
         )
         if self.arena.snapshots and rules.snapshot_at_end:
             self.snapshot(world, index)
@@ -245,23 +237,19 @@ class Compaction(Cluster):
         planned = offer.planned if rules.rebuild_sets_high_watermark else marks.planned
         self.set_marks(world, index, real.with_plan(marks, planned))
         end = max(offer.bound, broker.log.end)
-        records = offer.records + from_on(broker.log.records, offer.bound)
+        start = max(offer.start, broker.log.start)
+        records = from_on(offer.records, start) + from_on(broker.log.records, offer.bound)
         world.set(
             index,
-            log=Log(offer.start, end, records),
+            log=Log(start, end, records),
             flushed=end,
             history=real.cut_history(offer.history, end) if rules.rebuild_brings_history else (),
             high_watermark=offer.bound if rules.rebuild_sets_high_watermark else broker.high_watermark,
             progress=NOT_HEARD,
-            batches=known_batches((), offer.records) if self.arena.snapshots else (),
+            batches=known_batches((), records) if self.arena.snapshots else (),
         )
         self._raise(world, index, offer.bound, offer.removable, offer.fence)
         return True
-
-
-def _snapshot_at(broker: Broker, offset: int) -> Snapshot:
-    first_open = transactions(below(broker.log.records, offset)).first_open
-    return Snapshot(offset, first_open, tuple(one for one in broker.batches if one < offset))
 
 
 def _last_data(records: Records) -> int:

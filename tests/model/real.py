@@ -179,24 +179,21 @@ _ROW = PartitionRow(uuid.UUID(int=0), 0, (0, 1, 2), (0,), 0, 0, 0)
 
 
 @cache
-def _leadership(ends: tuple[int, ...], in_sync: tuple[bool, ...], epoch_start: int) -> Leadership:
+def committed_end(own_end: int, ends: tuple[int, ...], in_sync: tuple[bool, ...]) -> int:
     """Broker 0 leads; `ends` and `in_sync` are of its followers, 1 and 2. -1 is a follower not heard of."""
     isr = (0, *(index + 1 for index, is_in in enumerate(in_sync) if is_in))
-    leadership = Leadership(replace(_ROW, isr=isr), 0, epoch_start, 0)
+    leadership = Leadership(replace(_ROW, isr=isr), 0, 0, 0)
     for index, end in enumerate(ends):
         if end >= 0:
             leadership.fetched(index + 1, 0, end, end, 0)
-    return leadership
+    return leadership.committed_end(own_end)
 
 
 @cache
-def committed_end(own_end: int, ends: tuple[int, ...], in_sync: tuple[bool, ...]) -> int:
-    return _leadership(ends, in_sync, 0).committed_end(own_end)
-
-
-@cache
-def has_caught_up(end: int, high_watermark: int, epoch_start: int) -> bool:
-    return _leadership((end, -1), (False, False), epoch_start).caught_up(1, high_watermark)
+def has_caught_up(end: int, high_watermark: int, epoch_start: int, joins_at: int) -> bool:
+    leadership = Leadership(_ROW, 0, epoch_start, 0)
+    leadership.fetched(1, 0, end, end, 0, joins_at)
+    return leadership.caught_up(1, high_watermark)
 
 
 # Watermarks
@@ -261,11 +258,6 @@ def may_rebuild(marks: Marks, generation: int, bound: int) -> bool:
 
 
 @cache
-def may_join(marks: Marks, durable_end: int) -> bool:
-    return _to_real(marks).may_join(durable_end)
-
-
-@cache
 def with_log_start(marks: Marks, offset: int) -> Marks:
     return _from_real(_to_real(marks).with_log_start(offset))
 
@@ -287,16 +279,16 @@ def computed(own: Marks, followers: tuple[tuple[int, Pair], ...]) -> Pair:
 
 
 @cache
-def after_report(own: Marks, incarnation: int, known: Pair, report: Report) -> Pair:
-    """What the leader knows of a follower after a report."""
+def after_report(own: Marks, incarnation: int, known: Pair, heard: int, report: Report, process: int) -> Pair:
+    """What the leader knows of a follower after a report. `heard`: of which process is what it knows now."""
     leader = LeaderWatermarks(0, _to_real(own), {0: _id(own.incarnation), 1: _id(incarnation)})
     if known != UNKNOWN:
-        leader.take_report(1, RealReport(_id(incarnation), own.generation, known))
-    leader.take_report(1, RealReport(_id(report[0]), report[1], report[2]))
+        leader.take_report(1, RealReport(_id(incarnation), own.generation, known, heard))
+    leader.take_report(1, RealReport(_id(report[0]), report[1], report[2], process))
     return leader.last_known(1) or UNKNOWN
 
 
 @cache
-def may_copy(own: Marks, end: int, report: Report) -> bool:
+def may_copy(own: Marks, end: int, report: Report, in_sync: bool) -> bool:
     leader = LeaderWatermarks(0, _to_real(own), {0: _id(own.incarnation)})
-    return leader.may_copy(end, RealReport(_id(report[0]), report[1], report[2]))
+    return leader.may_copy(end, RealReport(_id(report[0]), report[1], report[2]), in_sync=in_sync)

@@ -91,8 +91,12 @@ class Broker(NamedTuple):
     # What the leader knows of it
     known: Pair = UNKNOWN
     progress: int = NOT_HEARD
+    heard: bool = False
+    """That `known` is what the present process said, not the one before its last restart."""
     # What is under way
     late: tuple[int, int, Pair] | tuple[()] = ()
+    late_is_old: bool = False
+    """That the process which sent it is gone."""
     plan: Plan | tuple[()] = ()
     image: Image | tuple[()] = ()
     reading: tuple[Records, int, int] | tuple[()] = ()

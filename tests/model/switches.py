@@ -19,6 +19,10 @@ class Rules(NamedTuple):
     other_incarnation_is_wiped: bool = True
     """Off: a replica that is added again keeps its old disk and what it knew. The fence alone must stop it."""
     fetch_fence: bool = True
+    fence_asks_for_progress: bool = True
+    """Off: a replica out of sync passes the fence wherever its log reaches MTRO and MXRO, compacted or not."""
+    reports_by_process: bool = True
+    """Off: what a broker reported before a restart counts after it, even if its disk is an old one now."""
     strong_mxfo: bool = True
     """Off: the weaker reading. MXFO says that every transaction below it has ended, not that none is left."""
     horizon_below_removable: bool = True

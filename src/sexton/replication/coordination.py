@@ -73,7 +73,7 @@ class Coordination:
     def resign(self) -> None:
         self.leader = None
 
-    def take_report(self, follower: int, held: Held) -> None:
+    def take_report(self, follower: int, broker_epoch: int, held: Held) -> None:
         leader = self._refreshed()
         if leader is None:
             return
@@ -85,16 +85,16 @@ class Coordination:
                 held.compacted,
             )
             return
-        if leader.take_report(follower, _report(held)):
+        if leader.take_report(follower, _report(held, broker_epoch)):
             self.advance()
 
-    def may_copy(self, held: Held) -> bool:
+    def may_copy(self, held: Held, *, in_sync: bool) -> bool:
         """The fetch fence, for a follower whose log lies on ours. One that is empty, or is about to throw everything
         away because it ends before our log starts, has no past that could contradict ours."""
         leader = self._refreshed()
         if leader is None or self.is_independent or held.is_empty or held.end_offset < self._log.start_offset:
             return True
-        return leader.may_copy(held.end_offset, _report(held))
+        return leader.may_copy(held.end_offset, _report(held), in_sync=in_sync)
 
     def advance(self) -> None:
         """Called whenever MTRO and MXRO may rise."""
@@ -170,5 +170,5 @@ def _incarnations(row: PartitionRow) -> dict[int, uuid.UUID]:
     return {broker: row.incarnations.get(broker, NO_INCARNATION) for broker in row.replicas}
 
 
-def _report(held: Held) -> Report:
-    return Report(held.incarnation, held.generation, held.compacted)
+def _report(held: Held, broker_epoch: int = 0) -> Report:
+    return Report(held.incarnation, held.generation, held.compacted, broker_epoch)

@@ -96,13 +96,13 @@ class FollowerSession:
             known.is_answered = False
         self._news[key] = None
         if self._lies_on(held, replica):
-            if not replica.coordination.may_copy(held):
+            if not replica.coordination.may_copy(held, in_sync=request.broker_id in replica.row.isr):
                 self._fence(key, replica, request.broker_id)
                 return
             replica.follower_fetched(
                 request.broker_id, request.broker_epoch, held.end_offset, held.planned_high_watermark
             )
-        replica.coordination.take_report(request.broker_id, held)
+        replica.coordination.take_report(request.broker_id, request.broker_epoch, held)
 
     def _fence(self, key: Key, replica: Replica, follower: int) -> None:
         """Its past may hold what everyone else has forgotten: it gets nothing, and is told by its row to start anew."""

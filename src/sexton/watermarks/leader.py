@@ -4,6 +4,7 @@
 |--------------------------------------------|-----------------------------------------------------------------------|
 | it takes over                              | it starts from what it was last told, and has heard of nobody         |
 | a replica reports                          | its value rises, if the report is its present incarnation's           |
+| a replica reports after a restart          | what it says now counts, be it less: its disk may be an old one       |
 | a replica is silent                        | it counts at its last report                                          |
 | a replica was never heard of               | it counts at the present MTRO/MXRO: nothing rises past it             |
 | a replica is added, or a new incarnation   | as never heard of                                                     |
@@ -29,6 +30,9 @@ class Report:
     incarnation: uuid.UUID
     generation: int
     compacted: Pair
+    process: int = 0
+    """The broker epoch of who says it. What one process said, the next may have to take back: a broker that starts with
+    an old image of its disk has the same incarnation and has done less."""
 
 
 class LeaderWatermarks:
@@ -37,6 +41,7 @@ class LeaderWatermarks:
         self._broker_id = broker_id
         self._incarnations = dict(incarnations)
         self._last_known: dict[int, Pair] = {}
+        self._processes: dict[int, int] = {}
         self.own = own
 
     def set_replicas(self, incarnations: Mapping[int, uuid.UUID]) -> None:
@@ -52,8 +57,12 @@ class LeaderWatermarks:
         """False if it is not about the log that counts: too late, or of a replica that is to be wiped."""
         if report.generation != self.own.generation or self._incarnations.get(broker_id) != report.incarnation:
             return False
-        known = self._last_known.get(broker_id)
-        self._last_known[broker_id] = report.compacted if known is None else known.join(report.compacted)
+        heard = self._processes.get(broker_id, report.process)
+        if report.process < heard:
+            return False
+        known = self._last_known.get(broker_id, report.compacted)
+        self._last_known[broker_id] = report.compacted if report.process > heard else known.join(report.compacted)
+        self._processes[broker_id] = report.process
         return True
 
     def last_known(self, broker_id: int) -> Pair | None:
@@ -78,13 +87,20 @@ class LeaderWatermarks:
             and not self._last_known.get(broker, self.own.removable).covers(self.own.compacted)
         }
 
-    def may_copy(self, end_offset: int, report: Report) -> bool:
+    def may_copy(self, end_offset: int, report: Report, *, in_sync: bool) -> bool:
         """The fetch fence. `end_offset` is the follower's end after truncation by epoch.
 
         A follower whose log ends at or above everything that was removed lacks nothing but what is still there to be
         copied. One that ends below must itself have compacted that far, or its past may hold what everyone else has
-        forgotten: it must be wiped."""
+        forgotten: it must be wiped.
+
+        One that is not in sync must in any case have compacted up to MTRO and MXRO, as every replica has that is what
+        it was: a disk that went back in time still holds values whose tombstones are about to go, and would serve them
+        to consumers that then miss the tombstone."""
         if report.generation != self.own.generation:
             return False
-        removable = self.own.removable.join(Pair(self.own.fence_below, self.own.fence_below))
-        return end_offset >= removable.highest or report.compacted.covers(removable)
+        removable = self.own.removable
+        if not in_sync and not report.compacted.covers(removable):
+            return False
+        gone = removable.join(Pair(self.own.fence_below, self.own.fence_below))
+        return end_offset >= gone.highest or report.compacted.covers(gone)

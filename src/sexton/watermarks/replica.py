@@ -101,11 +101,6 @@ class ReplicaWatermarks:
         nothing of what this replica claims to have compacted must come from elsewhere."""
         return generation == self.generation and Pair(bound, bound).covers(self.compacted)
 
-    def may_join(self, durable_end_offset: int) -> bool:
-        """Whether its own high watermark, which follows what is on its disk up to the planned one, has reached that at
-        which what it copied was compacted (rule 4). Below, keys would be missing whose newer values are not visible."""
-        return durable_end_offset >= self.planned_high_watermark
-
     def told(
         self, generation: int, removable: Pair, fence_below: int = 0, planned_high_watermark: int = 0
     ) -> ReplicaWatermarks:
