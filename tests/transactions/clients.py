@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from tests.interop.clients import CLIENTS as ALL_CLIENTS
 from tests.interop.clients import Client, client_classpath
 from tests.kafka.jars import PROJECT_DIR
-from tests.transactions.drivers.base import CALL_TIMEOUT_S, Consumer, Failure, Producer, Reference, Settings
+from tests.transactions.drivers.base import CALL_TIMEOUT_S, Consumer, Failure, Frozen, Producer, Reference, Settings
 from tests.transactions.drivers.serve import MODULE
 
 ANSWER_TIMEOUT_S: Final = CALL_TIMEOUT_S + 40
@@ -86,6 +86,9 @@ class ClientProcess:
         self, bootstrap: str, isolation: str, group: str | None = None, settings: Settings | None = None
     ) -> Consumer:
         return cast(Consumer, self._make("Consumer", bootstrap, isolation, group, settings or {}))
+
+    def frozen(self, consumer: Consumer) -> Frozen:
+        return cast(Frozen, self._make("Frozen", consumer))
 
     def _make(self, kind: str, *arguments: Any) -> Remote:
         return Remote(self, self.call(Reference(MODULE), kind, *arguments))

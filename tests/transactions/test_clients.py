@@ -11,9 +11,10 @@ import pytest
 from tests.interop.clients import Client
 from tests.transactions.application import Application
 from tests.transactions.clients import CLIENTS, ClientProcess
-from tests.transactions.drivers.base import ABORT, FENCED, Consumer, Failure, Producer, Record
+from tests.transactions.drivers.base import ABORT, FENCED, Record
 from tests.transactions.kit import Kit
 from tests.transactions.reading import UNCOMMITTED, numbers, places_of, read, settled, values
+from tests.transactions.steps import failed_commit, has_committed, take, transact, verdict
 from tests.transactions.under_test import WAIT_S, UnderTest, wait_until
 
 pytestmark = [
@@ -25,48 +26,6 @@ pytestmark = [
 
 TIMEOUT_MS = 2_000
 """Of a transaction that is made to take too long. librdkafka allows a message no more time than that."""
-
-
-def transact(producer: Producer, topic: str, sent: list[bytes], partition: int = 0, commit: bool = True) -> None:
-    producer.begin()
-    producer.send(topic, partition, sent)
-    producer.flush()
-    producer.commit() if commit else producer.abort()
-
-
-def has_committed(consumer: Consumer, topic: str, offset: int) -> bool:
-    return consumer.committed((topic, 0)) == offset
-
-
-def failed_commit(producer: Producer, topic: str, sent: list[bytes]) -> Failure:
-    """What the client says when it goes on with a transaction that is lost."""
-    try:
-        producer.send(topic, 0, sent)
-        producer.flush()
-        producer.commit()
-    except Failure as failure:
-        return failure
-    raise AssertionError("the commit succeeded")
-
-
-def verdict(producer: Producer, failure: Failure) -> str:
-    """What the application is to do in the end: some clients find out by the abort whether they are fenced."""
-    if failure.todo != ABORT:
-        return failure.todo
-    try:
-        producer.abort()
-    except Failure as last:
-        return last.todo
-    return ABORT
-
-
-def take(consumer: Consumer, count: int, timeout_s: float = WAIT_S) -> list[Record]:
-    """The next `count` records, or a few more; fewer only when time is up."""
-    records: list[Record] = []
-    deadline_s = time.monotonic() + timeout_s
-    while len(records) < count and time.monotonic() < deadline_s:
-        records += consumer.poll(0.1)
-    return records
 
 
 def test_what_is_committed_is_read_and_what_is_aborted_is_not(kit: Kit, cluster: UnderTest) -> None:

@@ -106,9 +106,9 @@ class Producer:
         found: list[int] = self._told(offsets())
         return found
 
-    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer) -> None:
+    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer | Frozen) -> None:
         positions = {TopicPartition(*place): offset for place, offset in offsets.items()}
-        self._told(self._producer.send_offsets_to_transaction(positions, consumer.group))
+        self._told(self._producer.send_offsets_to_transaction(positions, consumer.group_metadata()))
 
     def commit(self) -> None:
         self._told(self._producer.commit_transaction())
@@ -138,6 +138,10 @@ class Consumer:
             return made
 
         self.client = wait(make())
+
+    def group_metadata(self) -> Any:
+        """The group's name is all that a producer is told."""
+        return self.group
 
     def assign(self, starts: Mapping[Place, int]) -> None:
         async def assign() -> None:
@@ -178,3 +182,13 @@ class Consumer:
 
     def close(self) -> None:
         wait(self.client.stop())
+
+
+class Frozen:
+    """A member of a group as it was: what its producer would tell if it had not heard of a rebalance."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._metadata = consumer.group_metadata()
+
+    def group_metadata(self) -> Any:
+        return self._metadata

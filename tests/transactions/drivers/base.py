@@ -7,7 +7,7 @@ what a client does not do by itself (rewind after an abort, say) its driver does
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 CALL_TIMEOUT_S: Final = 60.0
 """How long a driver lets its client try, where the client asks for a number."""
@@ -52,8 +52,16 @@ class Reference(int):
     """Stands for an object of a client's process in the arguments of a call (see serve.py)."""
 
 
+class Frozen(Protocol):
+    """A member of a group as it was when this was made: `Frozen(consumer)`."""
+
+    def group_metadata(self) -> Any: ...
+
+
 class Consumer(Protocol):
     def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None: ...
+
+    def group_metadata(self) -> Any: ...
 
     def assign(self, starts: Mapping[Place, int]) -> None:
         """Read these from these offsets on."""
@@ -90,7 +98,7 @@ class Producer(Protocol):
     def flush(self) -> list[int]:
         """The offsets of what was sent since the last flush, in the order in which it was sent."""
 
-    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer) -> None: ...
+    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer | Frozen) -> None: ...
 
     def commit(self) -> None: ...
 

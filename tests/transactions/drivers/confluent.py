@@ -102,9 +102,9 @@ class Producer:
             offsets.append(each)
         return offsets
 
-    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer) -> None:
+    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer | Frozen) -> None:
         positions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-        metadata = consumer.client.consumer_group_metadata()
+        metadata = consumer.group_metadata()
         told(lambda: self._producer.send_offsets_to_transaction(positions, metadata, CALL_TIMEOUT_S))
 
     def commit(self) -> None:
@@ -134,6 +134,9 @@ class Consumer:
                 **settings,
             }
         )
+
+    def group_metadata(self) -> Any:
+        return self.client.consumer_group_metadata()
 
     def assign(self, starts: Mapping[Place, int]) -> None:
         self.client.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
@@ -170,3 +173,13 @@ class Consumer:
 
     def close(self) -> None:
         self.client.close()
+
+
+class Frozen:
+    """A member of a group as it was: what its producer would tell if it had not heard of a rebalance."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._metadata = consumer.group_metadata()
+
+    def group_metadata(self) -> Any:
+        return self._metadata

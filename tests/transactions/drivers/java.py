@@ -101,7 +101,7 @@ class Producer:
         except Failure as failure:  # a record that was not delivered in time is not delivered by asking again
             raise Failure(ABORT, failure.name, failure.message) if failure.todo == RETRY else failure from None
 
-    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer) -> None:
+    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer | Frozen) -> None:
         make = kafka().clients.consumer.OffsetAndMetadata
         positions = java_map({partition_of(*place): make(offset) for place, offset in offsets.items()})
         told(lambda: self._producer.sendOffsetsToTransaction(positions, consumer.group_metadata()))
@@ -196,3 +196,13 @@ class Consumer:
             if not is_missing(error):
                 raise
             self.client.close(0, java().java.util.concurrent.TimeUnit.MILLISECONDS)
+
+
+class Frozen:
+    """A member of a group as it was: what its producer would tell if it had not heard of a rebalance."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._metadata = consumer.group_metadata()
+
+    def group_metadata(self) -> Any:
+        return self._metadata

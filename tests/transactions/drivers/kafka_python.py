@@ -99,9 +99,9 @@ class Producer:
         self._told(lambda: self._producer.flush(CALL_TIMEOUT_S))
         return [self._told(partial(each.get, CALL_TIMEOUT_S)).offset for each in sent]
 
-    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer) -> None:
+    def send_offsets(self, offsets: Mapping[Place, int], consumer: Consumer | Frozen) -> None:
         positions = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
-        self._told(lambda: self._producer.send_offsets_to_transaction(positions, consumer.client.group_metadata()))
+        self._told(lambda: self._producer.send_offsets_to_transaction(positions, consumer.group_metadata()))
 
     def commit(self) -> None:
         self._told(self._producer.commit_transaction)
@@ -127,6 +127,9 @@ class Consumer:
             "max_poll_records": 500,
         }
         self.client = KafkaConsumer(**{**defaults, **settings_of(settings)})
+
+    def group_metadata(self) -> Any:
+        return self.client.group_metadata()
 
     def assign(self, starts: Mapping[Place, int]) -> None:
         self.client.assign([TopicPartition(*place) for place in starts])
@@ -158,3 +161,13 @@ class Consumer:
 
     def close(self) -> None:
         self.client.close(autocommit=False)
+
+
+class Frozen:
+    """A member of a group as it was: what its producer would tell if it had not heard of a rebalance."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._metadata = consumer.group_metadata()
+
+    def group_metadata(self) -> Any:
+        return self._metadata
