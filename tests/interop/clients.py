@@ -24,7 +24,7 @@ from typing import Final
 from tests.interop.scenarios.run import load
 from tests.kafka.jars import PROJECT_DIR, VERSIONS, HarnessError, classpath, fetched_jars
 
-SCENARIO_TIMEOUT_S: Final = 100
+SCENARIO_TIMEOUT_S: Final = 180
 """Longer than any wait inside a scenario (`common.WAIT_S`), so that a scenario says itself what it waited for."""
 
 ENVIRONMENTS_DIR: Final = PROJECT_DIR / "build" / "clients"

@@ -23,6 +23,7 @@ from tests.interop.scenarios.common import (
     Scenarios,
     numbers,
     text_of,
+    wait_for_topic,
 )
 
 scenarios = Scenarios()
@@ -76,12 +77,7 @@ async def create(cluster: Cluster, what: str, partitions: int = 1, config: Mappi
         answer = await admin.create_topics([new])
         assert [each[1] for each in answer.topic_errors] == [0], answer
 
-        async def is_led() -> bool:
-            (found,) = await admin.describe_topics([topic])
-            leaders = [each["leader"] for each in found["partitions"]]
-            return len(leaders) == partitions and min(leaders) > 0
-
-        await wait_for(is_led, f"leaders of {topic}")
+    await asyncio.to_thread(wait_for_topic, cluster, topic, partitions)
     return topic
 
 
@@ -140,10 +136,10 @@ async def codecs(cluster: Cluster) -> None:
 @scenarios("acks")
 async def acks(cluster: Cluster) -> None:
     topic = await create(cluster, "acks")
-    for count, level in enumerate((0, 1, "all"), start=1):
+    for count, level in enumerate(("all", 1, 0), start=1):
         await produce(cluster, topic, [str(level).encode()] * 3, {"acks": level})
         assert len(await read(cluster, topic, 3 * count)) == 3 * count
-    assert values_of(await read(cluster, topic, 9)) == [b"0"] * 3 + [b"1"] * 3 + [b"all"] * 3
+    assert values_of(await read(cluster, topic, 9)) == [b"all"] * 3 + [b"1"] * 3 + [b"0"] * 3
 
 
 @scenarios("idempotent")

@@ -19,7 +19,7 @@ from tests.interop.scenarios.aio import (
     values_of,
     wait_for,
 )
-from tests.interop.scenarios.common import Cluster, covers, numbers
+from tests.interop.scenarios.common import Cluster, covers, numbers, wait_for_topic
 
 # Before 0.9 aiokafka borrowed these classes from kafka-python.
 kinds: Any = importlib.import_module(
@@ -170,11 +170,7 @@ async def partitions(cluster: Cluster) -> None:
     async with admin_of(cluster) as admin:
         await admin.create_partitions({topic: kinds.NewPartitions(4)})
 
-        async def has_four() -> bool:
-            (found,) = await admin.describe_topics([topic])
-            return len(found["partitions"]) == 4 and all(each["leader"] > 0 for each in found["partitions"])
-
-        await wait_for(has_four, "the added partitions")
+    await asyncio.to_thread(wait_for_topic, cluster, topic, 4)
     (written,) = await produce(cluster, topic, [b"v"], partition=3)
     assert written.partition == 3
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-WAIT_S: Final = 30
+WAIT_S: Final = 60
 """For what takes a moment; only a broken broker lets anyone wait so long."""
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -62,6 +64,59 @@ def wait_until(reached: Callable[[], object], what: str, timeout_s: float = WAIT
     while not reached():
         assert time.monotonic() < deadline_s, f"waited {timeout_s:g} s for {what}"
         time.sleep(0.05)
+
+
+def wait_for_topic(cluster: Cluster, topic: str, partitions: int) -> None:
+    """Until every broker knows it, with all its leaders. Neither Kafka nor Sexton promises that the broker which a
+    client happens to ask next has heard of a change already, and not every client asks twice."""
+    for address in cluster.bootstrap.split(","):
+        wait_until(lambda address=address: _leaders_count(address, topic) == partitions, f"{address} to know {topic}")  # type: ignore[misc]
+
+
+def _leaders_count(address: str, topic: str) -> int:
+    """How many partitions of it have a leader, as this broker has it: Metadata in version 1, by hand."""
+    host, port = address.rsplit(":", 1)
+    name = topic.encode()
+    body = struct.pack(">hhihih", 3, 1, 1, -1, 1, len(name)) + name
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+        connection.sendall(struct.pack(">i", len(body)) + body)
+        with connection.makefile("rb") as answer:
+            (size,) = struct.unpack(">i", answer.read(4))
+            return _count_leaders(answer.read(size))
+
+
+def _count_leaders(answer: bytes) -> int:
+    position = 4  # behind the correlation id
+
+    def take(shape: str) -> int:
+        nonlocal position
+        (value,) = struct.unpack_from(f">{shape}", answer, position)
+        position += struct.calcsize(shape)
+        return int(value)
+
+    def skip_text() -> None:
+        nonlocal position
+        position += max(0, take("h"))
+
+    for _ in range(take("i")):  # brokers: id, host, port, rack
+        take("i")
+        skip_text()
+        take("i")
+        skip_text()
+    take("i")  # controller
+    assert take("i") == 1
+    error = take("h")
+    skip_text()
+    take("b")  # is it internal
+    leaders = 0
+    for _ in range(take("i")):
+        wrong = take("h")
+        take("i")
+        leaders += take("i") > 0 and wrong == 0
+        for _ in range(2):  # replicas, and those in sync
+            for _ in range(take("i")):
+                take("i")
+    return leaders if error == 0 else 0
 
 
 def text_of(codec: str, count: int = 20) -> list[bytes]:

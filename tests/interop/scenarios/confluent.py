@@ -22,7 +22,7 @@ from tests.interop.scenarios.common import (
     numbers,
     raised_by,
     text_of,
-    wait_until,
+    wait_for_topic,
 )
 
 scenarios = Scenarios()
@@ -40,11 +40,7 @@ def create(cluster: Cluster, what: str, partitions: int = 1, config: Mapping[str
     new = NewTopic(topic, partitions, cluster.replication, config=dict(config or {}))
     admin.create_topics([new])[topic].result(WAIT_S)
 
-    def is_led() -> bool:
-        listed = admin.list_topics(topic, timeout=WAIT_S).topics[topic]
-        return len(listed.partitions) == partitions and all(each.leader > 0 for each in listed.partitions.values())
-
-    wait_until(is_led, f"leaders of {topic}")
+    wait_for_topic(cluster, topic, partitions)
     return topic
 
 
@@ -123,10 +119,10 @@ def codecs(cluster: Cluster) -> None:
 @scenarios("acks")
 def acks(cluster: Cluster) -> None:
     topic = create(cluster, "acks")
-    for level in ("0", "1", "all"):
+    for level in ("all", "1", "0"):
         produce(cluster, topic, [level.encode()] * 3, {"acks": level})
         assert len(read(cluster, topic, 3)) == 3  # what was not acknowledged arrives as well, in its place
-    assert values_of(read(cluster, topic, 9)) == [b"0"] * 3 + [b"1"] * 3 + [b"all"] * 3
+    assert values_of(read(cluster, topic, 9)) == [b"all"] * 3 + [b"1"] * 3 + [b"0"] * 3
 
 
 @scenarios("idempotent")

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from tests.interop.scenarios.common import WAIT_S, Cluster, covers, numbers, wait_until
+from tests.interop.scenarios.common import WAIT_S, Cluster, covers, numbers, wait_for_topic, wait_until
 from tests.interop.scenarios.confluent import (
     admin_of,
     code_of,
@@ -219,11 +219,7 @@ def partitions(cluster: Cluster) -> None:
     admin = admin_of(cluster)
     admin.create_partitions([NewPartitions(topic, 4)])[topic].result(WAIT_S)
 
-    def has_four() -> bool:
-        listed = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
-        return len(listed) == 4 and all(each.leader > 0 for each in listed.values())
-
-    wait_until(has_four, "the added partitions")
+    wait_for_topic(cluster, topic, 4)
     (delivered,) = produce(cluster, topic, [b"v"], partition=3)
     assert delivered.partition() == 3
     shrinking = admin.create_partitions([NewPartitions(topic, 3)])[topic]

@@ -26,7 +26,7 @@ from tests.interop.scenarios.common import (
     numbers,
     raised_by,
     text_of,
-    wait_until,
+    wait_for_topic,
 )
 
 scenarios = Scenarios()
@@ -128,15 +128,7 @@ def create(cluster: Cluster, what: str, partitions: int = 1, config: Mapping[str
         new = new_topic(topic, partitions, cluster.replication, config)
         wait(admin.createTopics(java_list([new])).all())
 
-        def is_led() -> bool:
-            try:
-                described = describe(admin, topic)
-            except Py4JJavaError:
-                return False
-            leaders = [each.leader() for each in described.partitions()]
-            return len(leaders) == partitions and all(each is not None and each.id() > 0 for each in leaders)
-
-        wait_until(is_led, f"leaders of {topic}")
+        wait_for_topic(cluster, topic, partitions)
     finally:
         admin.close()
     return topic
@@ -252,10 +244,10 @@ def codecs(cluster: Cluster) -> None:
 @scenarios("acks")
 def acks(cluster: Cluster) -> None:
     topic = create(cluster, "acks")
-    for count, level in enumerate(("0", "1", "all"), start=1):
+    for count, level in enumerate(("all", "1", "0"), start=1):
         produce(cluster, topic, [level.encode()] * 3, {"acks": level, "enable.idempotence": "false"})
         assert len(read(cluster, topic, 3 * count)) == 3 * count
-    assert values_of(read(cluster, topic, 9)) == [b"0"] * 3 + [b"1"] * 3 + [b"all"] * 3
+    assert values_of(read(cluster, topic, 9)) == [b"all"] * 3 + [b"1"] * 3 + [b"0"] * 3
 
 
 @scenarios("idempotent")

@@ -7,7 +7,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from tests.interop.scenarios.common import Cluster, covers, numbers, wait_until
+from tests.interop.scenarios.common import Cluster, covers, numbers, wait_for_topic, wait_until
 from tests.interop.scenarios.java_client import (
     Settings,
     admin_of,
@@ -239,11 +239,7 @@ def partitions(cluster: Cluster) -> None:
     more = kafka().clients.admin.NewPartitions
     wait(admin.createPartitions(java_map({topic: more.increaseTo(4)})).all())
 
-    def has_four() -> bool:
-        found = describe(admin, topic).partitions()
-        return len(found) == 4 and all(each.leader() is not None and each.leader().id() > 0 for each in found)
-
-    wait_until(has_four, "the added partitions")
+    wait_for_topic(cluster, topic, 4)
     (written,) = produce(cluster, topic, [b"v"], partition=3)
     assert written.partition() == 3
     shrinking = admin.createPartitions(java_map({topic: more.increaseTo(3)})).all()

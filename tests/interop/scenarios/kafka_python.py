@@ -31,7 +31,7 @@ from tests.interop.scenarios.common import (
     numbers,
     raised_by,
     text_of,
-    wait_until,
+    wait_for_topic,
 )
 
 scenarios = Scenarios()
@@ -63,11 +63,7 @@ def create(cluster: Cluster, what: str, partitions: int = 1, config: Mapping[str
     admin = admin_of(cluster)
     admin.create_topics([NewTopic(topic, partitions, cluster.replication, topic_configs=dict(config or {}))])
 
-    def is_led() -> bool:
-        found = described_partitions(admin, topic)
-        return len(found) == partitions and all(leader_of(each) > 0 for each in found)
-
-    wait_until(is_led, f"leaders of {topic}")
+    wait_for_topic(cluster, topic, partitions)
     admin.close()
     return topic
 
@@ -136,10 +132,10 @@ def codecs(cluster: Cluster) -> None:
 def acks(cluster: Cluster) -> None:
     topic = create(cluster, "acks")
     plain = {"enable_idempotence": False} if "enable_idempotence" in KafkaProducer.DEFAULT_CONFIG else {}
-    for count, level in enumerate((0, 1, "all"), start=1):
+    for count, level in enumerate(("all", 1, 0), start=1):
         produce(cluster, topic, [str(level).encode()] * 3, {"acks": level, **plain})
         assert len(read(cluster, topic, 3 * count)) == 3 * count
-    assert values_of(read(cluster, topic, 9)) == [b"0"] * 3 + [b"1"] * 3 + [b"all"] * 3
+    assert values_of(read(cluster, topic, 9)) == [b"all"] * 3 + [b"1"] * 3 + [b"0"] * 3
 
 
 @scenarios("idempotent")

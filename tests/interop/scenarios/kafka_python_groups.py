@@ -12,13 +12,12 @@ from kafka.structs import OffsetAndMetadata
 
 from kafka import TopicPartition
 from kafka import errors as kafka_errors
-from tests.interop.scenarios.common import Cluster, covers, numbers, raised_by, wait_until
+from tests.interop.scenarios.common import Cluster, covers, numbers, raised_by, wait_for_topic, wait_until
 from tests.interop.scenarios.kafka_python import (
     admin_of,
     consumer_of,
     create,
     described_partitions,
-    leader_of,
     produce,
     scenarios,
     take,
@@ -222,11 +221,7 @@ def partitions(cluster: Cluster) -> None:
     admin = admin_of(cluster)
     admin.create_partitions({topic: NewPartitions(4)})
 
-    def has_four() -> bool:
-        found = described_partitions(admin, topic)
-        return len(found) == 4 and all(leader_of(each) > 0 for each in found)
-
-    wait_until(has_four, "the added partitions")
+    wait_for_topic(cluster, topic, 4)
     (written,) = produce(cluster, topic, [b"v"], partition=3)
     assert written.partition == 3
     raised_by(lambda: admin.create_partitions({topic: NewPartitions(3)}), kafka_errors.InvalidPartitionsError)

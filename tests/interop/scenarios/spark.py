@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.interop.scenarios.common import Cluster, Scenarios
+from tests.interop.scenarios.common import Cluster, Scenarios, wait_for_topic
 
 scenarios = Scenarios()
 
@@ -55,6 +55,7 @@ def create(cluster: Cluster, what: str) -> str:
     # Size, correlation id, throttle time, one topic: its name, then the error code.
     (error,) = struct.unpack_from(">h", answer, 4 + 4 + 4 + 4 + 2 + len(name))
     assert error == 0, f"CreateTopics answered with error {error}"
+    wait_for_topic(cluster, topic, 3)
     return topic
 
 
