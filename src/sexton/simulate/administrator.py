@@ -75,7 +75,8 @@ class Administrator:
                 return await self._delete_records(plan.topic, rng)
 
     async def _create(self, topic: str, rng: random.Random) -> str:
-        replicas_count = rng.randint(1, min(3, self._brokers_count))
+        # Two at least: the only replica could be placed on a machine whose disk is gone and whose lease is not yet.
+        replicas_count = rng.randint(min(2, self._brokers_count), min(3, self._brokers_count))
         made = await self._admin.create_topic(topic, rng.randint(1, 3), replicas_count)
         return f"{made[0]} partitions with {made[1]} replicas"
 
