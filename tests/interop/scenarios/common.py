@@ -96,7 +96,8 @@ def _count_leaders(answer: bytes) -> int:
 
     def skip_text() -> None:
         nonlocal position
-        position += max(0, take("h"))
+        length = take("h")  # first: taking it moves the position too
+        position += max(0, length)
 
     for _ in range(take("i")):  # brokers: id, host, port, rack
         take("i")
