@@ -11,7 +11,7 @@ import pytest
 from tests.interop.clients import Client
 from tests.transactions.application import Application
 from tests.transactions.clients import CLIENTS, ClientProcess
-from tests.transactions.drivers.base import ABORT, FENCED, Record
+from tests.transactions.drivers.base import ABORT, FENCED, Failure, Record
 from tests.transactions.kit import Kit
 from tests.transactions.reading import UNCOMMITTED, numbers, places_of, read, settled, values
 from tests.transactions.steps import failed_commit, has_committed, take, transact, verdict
@@ -212,3 +212,24 @@ def test_a_transaction_over_sixty_partitions_is_whole(kit: Kit, cluster: UnderTe
         producer.commit() if commit else producer.abort()
     expected = [b"%d 1" % partition for partition in range(60)]
     assert values(settled(cluster.bootstrap, places)) == expected
+
+
+COMMITS_WITHOUT_LOOKING = ("aiokafka",)
+"""A record that failed is told to whoever looks at its future, and to nobody else."""
+
+
+def test_a_commit_after_a_failed_send_is_refused_by_most_clients(client: Client, kit: Kit, cluster: UnderTest) -> None:
+    """By aiokafka it is not: what failed is missing in a transaction that is committed. Applications must look."""
+    topic = cluster.topic(config={"max.message.bytes": 20_000})
+    producer = kit.ready(cluster.name("writer"))
+    producer.begin()
+    producer.send(topic, 0, [b"small"])
+    producer.send(topic, 0, [b"x" * 100_000])
+    try:
+        producer.commit()
+        seen = [b"small"]
+    except Failure as failure:
+        assert verdict(producer, failure) == ABORT, failure
+        seen = []
+    assert values(settled(cluster.bootstrap, [(topic, 0)])) == seen
+    assert bool(seen) == (client.name in COMMITS_WITHOUT_LOOKING)
