@@ -6,11 +6,15 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from tests.model.errors import Violation
 from tests.model.machine import Machine
+from tests.model.rest import bring_to_rest
 from tests.model.state import Action, State, canonical, show
+
+AT_REST: Action = ("at rest",)
+"""Not an action: the partition is left alone from here on."""
 
 
 @dataclass(slots=True)
@@ -75,8 +79,11 @@ def explore(
     states_max: int,
     wanted: Callable[[Violation], bool] = lambda _: True,
     start: State | None = None,
+    rest_every: int = 0,
 ) -> Outcome:
-    """Stops at the first violation that is wanted; a state that violates something else is not gone on from."""
+    """Stops at the first violation that is wanted; a state that violates something else is not gone on from.
+
+    Every `rest_every`th state is brought to rest."""
     began = time.perf_counter()
     seen = _Seen()
     seen.add(canonical(start or machine.start()), -1)
@@ -86,16 +93,19 @@ def explore(
         if current == level_end:
             depth, level_end = depth + 1, len(seen)
         state = seen.state(current)
-        for action in machine.actions(state):
+        actions = machine.actions(state)
+        if rest_every and current % rest_every == 0:
+            actions = chain([AT_REST], actions)
+        for action in actions:
             try:
-                after = machine.apply(state, action)
+                after = bring_to_rest(machine, state) if action is AT_REST else machine.apply(state, action)
             except Violation as violation:
                 if not wanted(violation):
                     continue
                 trace = _actions(machine, seen.path(current))
                 seconds = time.perf_counter() - began
                 return Outcome(len(seen), steps, depth, False, seconds, violation, [*trace, action])
-            if after is not None:
+            if after is not None and action is not AT_REST:
                 steps += 1
                 seen.add(canonical(after), current)
         current += 1
@@ -125,7 +135,7 @@ def tell(machine: Machine, trace: list[Action], start: State | None = None) -> s
     for action in trace:
         lines.append(f"--> {' '.join(str(part) for part in action)}")
         try:
-            after = machine.apply(state, action)
+            after = bring_to_rest(machine, state) if action == AT_REST else machine.apply(state, action)
         except Violation as violation:
             return "\n".join([*lines, str(violation)])
         if after is not None:

@@ -1,0 +1,85 @@
+"""Every rule is missed when it is gone, and nothing is found while it is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.errors import Violation
+from tests.model.explore import Outcome, explore, tell
+from tests.model.machine import Machine
+from tests.model.state import State
+from tests.model.switches import SEXTON
+from tests.model.traps import COMPACT_ONCE, MORE, SEEDS, TRAPS, Trap
+
+FOUND_WITHIN = 60_000
+"""States that a search for a trap may look at."""
+
+CLEAN_WITHIN = 6_000
+"""States of the same arena that are looked at with all rules on, in the suite; `make explore` looks at more."""
+
+
+def search(trap: Trap) -> tuple[Machine, Outcome]:
+    machine = Machine(trap.arena, trap.rules, definitions=trap.by_definition)
+    wanted = lambda violation: violation.kind == trap.found  # noqa: E731
+    return machine, explore(machine, FOUND_WITHIN, wanted, rest_every=1 if trap.at_rest else 0)
+
+
+def assert_found(trap: Trap) -> None:
+    machine, outcome = search(trap)
+    print(outcome)
+    assert outcome.violation is not None, f"not found: {outcome}"
+    print(tell(machine, outcome.trace))
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_without_coordination_what_seed_1_describes_is_found(name: str) -> None:
+    assert_found(SEEDS[name])
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_trap_of_the_table_is_found_without_its_rule(name: str) -> None:
+    assert_found(TRAPS[name])
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_a_rule_from_elsewhere_in_the_design_is_missed(name: str) -> None:
+    assert_found(MORE[name])
+
+
+@pytest.mark.parametrize("name", COMPACT_ONCE)
+def test_a_condition_of_compact_once_is_missed(name: str) -> None:
+    assert_found(COMPACT_ONCE[name])
+
+
+ALL = {**SEEDS, **TRAPS, **MORE, **COMPACT_ONCE}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_with_all_rules_the_same_arena_is_clean(name: str) -> None:
+    arena = ALL[name].arena._replace(without=(*ALL[name].arena.without, "resolve"))
+    arena = arena._replace(prefix=tuple(step for step in arena.prefix if step[0] != "resolve"))
+    machine = Machine(arena, SEXTON)
+    outcome = explore(machine, CLEAN_WITHIN, rest_every=50)
+    print(outcome)
+    assert outcome.violation is None, tell(machine, outcome.trace)
+
+
+def test_an_old_disk_of_an_older_incarnation_is_stopped_by_the_fence_alone() -> None:
+    trap = TRAPS["old disk of an older incarnation, and no fence"]
+    machine = Machine(trap.arena, SEXTON._replace(other_incarnation_is_wiped=False), definitions=False)
+    outcome = explore(machine, CLEAN_WITHIN)
+    assert outcome.violation is None, tell(machine, outcome.trace)
+
+
+def test_a_trap_at_rest_is_about_a_state_that_looks_well() -> None:
+    trap = TRAPS["the last batch goes when it is empty: a new replica never reaches the end"]
+    machine = Machine(trap.arena, trap.rules, definitions=False)
+
+    def fails(state: State) -> bool:
+        try:
+            machine.apply(state, ("wait",))
+        except Violation:
+            return True
+        return False
+
+    assert not fails(machine.start())
