@@ -27,8 +27,8 @@ same rule, from the moment on when the partition's leader became its leader.
 
 **What it cannot close.** A middlebox that accepts connections itself, and opens its own to us in another order or
 hands two of them to us as one. A client that moves on in the same epoch although a Produce is unanswered (Java since
-2.5, librdkafka and kafka-python raise the epoch then), if the late Produce arrives after the partition was added to
-the next transaction and before the first Produce of that transaction. And a client that uses two connections at once
+2.5 and librdkafka raise the epoch then; kafka-python 3.0 does not), if the late Produce arrives after the partition was
+added to the next transaction and before the first Produce of that transaction. And a client that uses two connections at once
 for requests of one kind would be refused needlessly; the errors that it gets are ones after which clients abort and
 start over with a new epoch.
 
