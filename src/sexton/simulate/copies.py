@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from sexton.errors import CorruptLogError
+from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.records import batch as batches
 from sexton.simulate.disk import Inode, VirtualDisk
 
@@ -91,7 +91,7 @@ def _parse_on(segment: _Segment) -> None:
     while position < len(data):
         try:
             batch = batches.decode_header(data, position)
-        except CorruptLogError:
+        except (CorruptLogError, UnsupportedFormatError):  # noise after a torn write may look like any format
             break
         crc = int.from_bytes(data[position + 17 : position + 21], "big")
         covered = memoryview(data)[position + batches.ATTRIBUTES_POSITION : position + batch.size_bytes]
