@@ -51,7 +51,7 @@ def answers() -> dict[str, str]:
 
 
 @cache
-def tests_in(path: Path) -> frozenset[str]:
+def functions_of(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text())
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -69,4 +69,4 @@ def test_every_question_has_a_test(question: str) -> None:
 
 @pytest.mark.parametrize(("path", "name"), sorted(set(REFERENCE.findall(PAGE.read_text()))))
 def test_every_test_that_the_page_names_exists(path: str, name: str) -> None:
-    assert name in tests_in(PROJECT_DIR / path)
+    assert name in functions_of(PROJECT_DIR / path)
