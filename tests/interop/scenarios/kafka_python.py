@@ -97,7 +97,7 @@ def take(consumer: Any, count: int, timeout_s: float = WAIT_S) -> list[Any]:
     records: list[Any] = []
     deadline_s = time.monotonic() + timeout_s
     while len(records) < count and time.monotonic() < deadline_s:
-        for part in consumer.poll(timeout_ms=200, max_records=count - len(records)).values():
+        for part in consumer.poll(timeout_ms=500, max_records=count - len(records)).values():
             records += part
     return records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from kafka.admin import ConfigResource, NewPartitions, NewTopic
 from kafka.structs import OffsetAndMetadata
@@ -23,6 +23,9 @@ from tests.interop.scenarios.kafka_python import (
     take,
     values_of,
 )
+
+POLL_MS: Final = 1_000
+"""A poll of kafka-python 3.0.12 that ends between SyncGroup and its answer loses the assignment: give it time."""
 
 
 def committed(offset: int, metadata: str = "") -> Any:
@@ -45,7 +48,7 @@ class Member:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            for part in self.consumer.poll(timeout_ms=100).values():
+            for part in self.consumer.poll(timeout_ms=POLL_MS).values():
                 self.records += part
             self.partitions = sorted(each.partition for each in self.consumer.assignment())
         self.consumer.close()
@@ -66,7 +69,7 @@ def auto_commit(cluster: Cluster) -> None:
     assert values_of(take(consumer, 10)) == numbers(10)
 
     def is_committed() -> bool:
-        consumer.poll(timeout_ms=50)
+        consumer.poll(timeout_ms=POLL_MS)
         return bool(consumer.committed(TopicPartition(topic, 0)) == 10)
 
     wait_until(is_committed, "the automatic commit")
@@ -145,7 +148,7 @@ def pattern(cluster: Cluster) -> None:
 
     def has(count: int) -> Callable[[], bool]:
         def poll() -> bool:
-            consumer.poll(timeout_ms=50)
+            consumer.poll(timeout_ms=POLL_MS)
             return len(consumer.assignment()) == count
 
         return poll
