@@ -18,8 +18,18 @@ demo: ## Compaction at a glance: make a sample partition, query it, compact it, 
 	@$(BIN)/sexton demo
 
 .PHONY: test
-test: lint ## Everything: linters, unit tests, Spark, real Apache Kafka
+test: lint ## Linters, unit tests, simulator, real brokers, Spark, real Apache Kafka; what CI runs
 	@$(BIN)/python -m pytest
+
+.PHONY: clients
+clients: ## Every Kafka client we know of, in several versions, against real brokers; transactions with each (takes long)
+	@scripts/setup test
+	@$(BIN)/python -m pytest tests/interop tests/transactions
+
+.PHONY: explore
+explore: ## Coordinated compaction as a model: explored exhaustively to a bound, and by random walks beyond it
+	@scripts/setup test
+	@$(BIN)/python -m pytest tests/model
 
 .PHONY: test-fast
 test-fast: ## What needs neither a server nor real Kafka: for the inner loop
