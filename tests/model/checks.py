@@ -12,6 +12,7 @@ from tests.model.logs import (
     Log,
     Records,
     View,
+    below,
     from_on,
     is_clean,
     is_transaction_free,
@@ -52,8 +53,16 @@ def check_definitions(state: State) -> None:
 
 @cache
 def agrees(log: Log, high_watermark: int, phantom: int, truth: Records, settled_ends: bool) -> bool:
-    """What a replica serves up to its own high watermark is the truth up to there."""
-    return _served(log, high_watermark, phantom, settled_ends) == view(truth, log.start, high_watermark)
+    """What a replica serves up to its own high watermark is the truth up to there; and it hides, of what it holds,
+    exactly what was aborted."""
+    served = _served(log, high_watermark, phantom, settled_ends)
+    return served == view(truth, log.start, high_watermark) and not _wrongly(log, served.stable, truth, settled_ends)
+
+
+def _wrongly(log: Log, stable: int, truth: Records, settled_ends: bool) -> frozenset[int]:
+    """Offsets of records that this replica holds and takes for aborted though they are not, or the other way round."""
+    held = frozenset(offset_of(one) for one in below(log.records, stable) if kind_of(one) in DATA)
+    return held & (transactions(log.records, settled_ends).aborted ^ transactions(from_on(truth, log.start)).aborted)
 
 
 def _served(log: Log, high_watermark: int, phantom: int, settled_ends: bool) -> View:
@@ -73,17 +82,16 @@ def _disagreement(index: int, broker: Broker, truth: Records, settled_ends: bool
         return Violation("open visible", what)
     txn = transactions(from_on(truth, log.start))
     by_value = {value_of(one): offset_of(one) for one in truth if kind_of(one) in DATA}
-    hidden = transactions(log.records).aborted
+    for offset in sorted(_wrongly(log, served.stable, truth, settled_ends)):
+        if offset in txn.aborted:
+            return Violation("aborted visible", f"{where} the record at {offset} counts as committed")
+        return Violation("committed hidden", f"{where} the record at {offset} counts as aborted")
     for key, (got, wanted) in enumerate(zip(served.fold, expected.fold, strict=True)):
         if got == wanted:
             continue
         name = KEYS[key]
         if got and got not in by_value:
             return Violation("never committed", f"{where} {name} has a value that was never committed")
-        if got and by_value[got] in txn.aborted:
-            return Violation("aborted visible", f"{where} {name} has the value at {by_value[got]}, which was aborted")
-        if wanted and by_value[wanted] in hidden:
-            return Violation("committed hidden", f"{where} {name} lacks {by_value[wanted]}, which was committed")
         if got and not wanted:
             return Violation("deleted is back", f"{where} {name} was deleted and has the value at {by_value[got]}")
         if wanted and not got:

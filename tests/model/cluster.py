@@ -122,15 +122,22 @@ class Cluster:
             cut = Log(theirs.start, theirs.start, ())
             marks = self.started_at(marks, theirs.start)
             follower = world.set(index, snapshots=(), batches=())
+        elif theirs.start > log.start and self.rules.start_before_history:
+            cut = Log(theirs.start, cut.end, from_on(cut.records, theirs.start))
+            marks = self.started_at(marks, theirs.start)
+            follower = world.set(index, snapshots=self.snapshots_from(follower, theirs.start))
         high_watermark = max(min(follower.high_watermark, shared), cut.start)
+        snapshots = tuple(one for one in follower.snapshots if one.offset <= cut.end)
+        recovered = recover(cut.records, snapshots)
         world.set(
             index,
             log=cut,
             flushed=cut.end,
             history=source.history,
             high_watermark=high_watermark,
-            snapshots=tuple(one for one in follower.snapshots if one.offset <= cut.end),
-            batches=tuple(offset for offset in follower.batches if offset < cut.end),
+            snapshots=snapshots,
+            batches=recovered.batches if self.arena.snapshots else (),
+            phantom=phantom_of(recovered, cut.records),
         )
         self.set_marks(world, index, marks)
 
@@ -312,7 +319,7 @@ class Cluster:
             durable=marks,
             high_watermark=max(log.start, min(marks.planned, log.end)),
             progress=broker.progress if broker.in_sync else NOT_HEARD,
-            phantom=-1 if recovered.first_open == transactions(log.records).first_open else recovered.first_open,
+            phantom=phantom_of(recovered, log.records),
             batches=recovered.batches if self.arena.snapshots else (),
             plan=broker.plan if self.arena.plans else (),
             reading=(),
@@ -594,6 +601,10 @@ def known_batches(before: tuple[int, ...], new: Records) -> tuple[int, ...]:
 def snapshot_at(broker: Broker, offset: int) -> Snapshot:
     first_open = transactions(below(broker.log.records, offset)).first_open
     return Snapshot(offset, first_open, tuple(one for one in broker.batches if one < offset))
+
+
+def phantom_of(recovered: Snapshot, records: Records) -> int:
+    return -1 if recovered.first_open == transactions(records).first_open else recovered.first_open
 
 
 def recover(records: Records, snapshots: tuple[Snapshot, ...]) -> Snapshot:

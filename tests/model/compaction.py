@@ -59,7 +59,7 @@ class Compaction(Cluster):
         if not self.is_replica(broker) or bound not in self.bounds(broker):
             return False
         outputs = self.result(world, broker.log.records, bound, broker.marks)
-        if bound <= broker.marks.mcco and outputs == broker.log.records:
+        if bound <= min(broker.marks.compacted) and outputs == broker.log.records:
             return False
         self._plan(world, index)
         self._swap(world, index, outputs, bound)

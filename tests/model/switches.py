@@ -49,6 +49,8 @@ class Rules(NamedTuple):
     # The log
     history_copied_whole: bool = True
     """Off: the leader-epoch history is derived from the batches that survived."""
+    start_before_history: bool = True
+    """Off: a follower that takes its leader's history may still hold records from before it begins."""
     settled_changes_nothing: bool = True
     """Off: a settled batch of a producer ends its open transaction."""
     settled_is_no_error: bool = True

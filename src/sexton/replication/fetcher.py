@@ -251,7 +251,9 @@ def _still_follows(following: _Following, news: News) -> bool:
 
 async def _take(replica: Replica, news: News) -> None:
     """Cut to what is shared, take the history whole, then what may have been removed, records, watermark and log start:
-    in this order, so that a crash between any two leaves a log that the next request tells the truth about."""
+    in this order, so that a crash between any two leaves a log that the next request tells the truth about. Only of a
+    log start that lies within our log the history comes second: one that is silent about records we still hold would,
+    if we led next, make others cut theirs away."""
     log = replica.log
     if news.history is not None:
         shared = common_end(
@@ -266,6 +268,7 @@ async def _take(replica: Replica, news: News) -> None:
             await replica.cut_to(shared)
         if log.end_offset < news.log_start_offset:
             await replica.restart_log(news.log_start_offset)
+        await replica.advance_start(news.log_start_offset)
         await log.replace_epochs(news.history)
     await replica.coordination.take(news)
     for part in news.records:
