@@ -26,6 +26,12 @@ clients: ## Every Kafka client we know of, in several versions, against real bro
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/interop tests/transactions
 
+.PHONY: simulate
+simulate: ## Whole clusters under virtual time: 200 seeds, and rules broken on purpose that must be found
+	@scripts/setup test
+	@$(BIN)/sexton simulate --seeds 200
+	@$(BIN)/python -m pytest -m soak tests/simulate
+
 .PHONY: explore
 explore: ## Coordinated compaction as a model: explored exhaustively to a bound, and by random walks beyond it
 	@scripts/setup test
@@ -34,7 +40,7 @@ explore: ## Coordinated compaction as a model: explored exhaustively to a bound,
 .PHONY: test-fast
 test-fast: ## What needs neither a server nor real Kafka: for the inner loop
 	@scripts/setup test
-	@$(BIN)/python -m pytest -q -m "not kafka and not spark"
+	@$(BIN)/python -m pytest -q -m "not kafka and not spark and not soak"
 
 .PHONY: lint
 lint: ## ruff, mypy --strict, import-linter

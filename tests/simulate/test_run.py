@@ -57,6 +57,7 @@ def test_seeds_are_clean(pool: Workers) -> None:
     assert all(result.counts["acknowledged"] and result.counts["reads"] for result in results)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_rule_that_is_broken_on_purpose_is_found(pool: Workers, name: str) -> None:
     found = first_failure(pool, Options(minutes=MINUTES, broken=name))
@@ -67,6 +68,7 @@ def test_a_rule_that_is_broken_on_purpose_is_found(pool: Workers, name: str) -> 
     assert expected is None or found.rule == expected
 
 
+@pytest.mark.soak
 def test_a_failing_run_is_cut_down_to_what_it_needs(pool: Workers) -> None:
     options = Options(minutes=0.2, broken="1")
     failed = first_failure(pool, options)
