@@ -1,0 +1,49 @@
+"""`make explore`: arena after arena to its end, or to the bound given; then random walks from new seeds.
+
+python -m tests.model [STATES_MAX] [WALKS] [FIRST_SEED]
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+from tests.model.explorations import COARSE, FINE, WALKS
+from tests.model.explore import explore, tell
+from tests.model.machine import Machine
+from tests.model.traps import COMPACT_ONCE, MORE, SEEDS, TRAPS
+from tests.model.walk import Found, shrink, walk
+
+STEPS = 150
+
+
+def main(states_max: int = 1_000_000, walks: int = 2_000, first_seed: int = 0) -> int:
+    traps = {**SEEDS, **TRAPS, **MORE, **COMPACT_ONCE}
+    arenas = {**FINE, **COARSE, **{f"the arena of: {name}": trap.arena for name, trap in traps.items()}}
+    states = steps = 0
+    for name, arena in arenas.items():
+        machine = Machine(arena)
+        outcome = explore(machine, states_max, rest_every=1_000)
+        states += outcome.states
+        steps += outcome.steps
+        print(f"{name}: {outcome}", flush=True)
+        if outcome.violation is not None:
+            print(tell(machine, outcome.trace))
+            return 1
+    print(f"explored {states:,} states in {steps:,} steps")
+    for name, arena in WALKS.items():
+        machine = Machine(arena)
+        taken = 0
+        for seed in range(first_seed, first_seed + walks):
+            result = walk(machine, random.Random(seed), STEPS)
+            if isinstance(result, Found):
+                shrunk = shrink(machine, result)
+                print(f"{name}, seed {seed}: {shrunk.violation}", *shrunk.trace, sep="\n")
+                return 1
+            taken += result
+        print(f"{walks:,} walks {name}: {taken:,} steps, nothing found", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(int(argument) for argument in sys.argv[1:])))
