@@ -271,6 +271,9 @@ class SextonCluster:
         settings: dict[str, str | int | float | bool] = {
             "offsets.topic.num.partitions": 4,
             "offsets.topic.replication.factor": min(3, len(self._nodes)),
+            "transaction.state.log.num.partitions": 4,
+            "transaction.state.log.replication.factor": min(3, len(self._nodes)),
+            "transaction.state.log.min.isr": min(2, len(self._nodes)),
             "group.initial.rebalance.delay.ms": 0,
             **asked,
             "node.id": node.node_id,

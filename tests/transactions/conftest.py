@@ -20,7 +20,7 @@ from tests.transactions.together import FIXTURE, Together, client_of
 from tests.transactions.under_test import OLD_KAFKA, UnderTest
 
 BROKERS: Final = 3
-SETTINGS: Final[Settings] = {"auto.create.topics.enable": False, "transaction.state.log.num.partitions": 4}
+SETTINGS: Final[Settings] = {"auto.create.topics.enable": False}
 KAFKA_SETTINGS: Final[Settings] = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 """Kafka looks for transactions that took too long every 10 s; tests would rather not wait. Sexton knows when."""
 
