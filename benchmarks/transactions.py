@@ -4,8 +4,8 @@
 
 A transaction is ten records of 100 bytes over six partitions, written and committed by librdkafka as fast as it can,
 by one producer and by fifty. The rate counts commits. The latency is what a `read_committed` consumer sees: from the
-moment at which a record is handed to its producer until the consumer returns it; it waits for the commit, so the time of
-the transaction is in it. With three brokers everything has three replicas, the coordinator's state included.
+moment at which a record is handed to its producer until the consumer returns it; it waits for the commit, so the time
+of the transaction is in it. With three brokers everything has three replicas, the coordinator's state included.
 
 Kafka does not flush before it acknowledges, so Sexton does not either (`log.flush.before.ack=false`). Every figure is
 the median of the runs; each starts with a warm-up that does not count.
