@@ -8,12 +8,18 @@ Each of DESIGN's rules is a switch (`switches.py`), so that a test can remove on
     logs.py         records and logs as small integers and tuples; what a consumer sees of them
     real.py         the bridge to the real code, with its answers remembered
     state.py        the state of everything, and its canonical form
-    cluster.py      what brokers, clients and operators do
+    coordination.py reports and tellings
+    replication.py  clients write, followers copy
+    cluster.py      what befalls brokers: elections, crashes, disks, membership, time
+    producers.py    what a replica knows of the transactional producer
     compaction.py   compactions, their commit, their adoption
     consumers.py    slow readers, and fetches that are torn in two
-    checks.py       what must hold in every state; the return to quiescence
+    checks.py       what must hold in every state and after every step
+    rest.py         the return to quiescence
     machine.py      one step: an action applied and checked
     explore.py      all states up to a bound, breadth first
     walk.py         random walks, and the shrinking of what they find
     arenas.py       which part of the world an exploration looks at
+    traps.py        for every rule, where it is missed (compact_once.py: those of adoption)
+    explorations.py where nothing may be found
 """

@@ -8,10 +8,11 @@ from __future__ import annotations
 import random
 import sys
 
+from tests.model.compact_once import COMPACT_ONCE
 from tests.model.explorations import COARSE, FINE, WALKS
 from tests.model.explore import explore, tell
 from tests.model.machine import Machine
-from tests.model.traps import COMPACT_ONCE, MORE, SEEDS, TRAPS
+from tests.model.traps import MORE, SEEDS, TRAPS
 from tests.model.walk import Found, shrink, walk
 
 STEPS = 150

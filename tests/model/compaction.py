@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sexton.watermarks.replica import NOTHING, Pair
 from tests.model import real
-from tests.model.cluster import Cluster, known_batches, snapshot_at
+from tests.model.cluster import Cluster
 from tests.model.errors import Violation
 from tests.model.logs import (
     DATA,
@@ -26,6 +26,7 @@ from tests.model.logs import (
     offset_of,
     transactions,
 )
+from tests.model.producers import known_batches, snapshot_at
 from tests.model.real import Marks
 from tests.model.state import NOT_HEARD, Broker, Offer, Plan, World
 

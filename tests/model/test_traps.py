@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.model.compact_once import COMPACT_ONCE
 from tests.model.explore import Outcome, explore, tell
 from tests.model.machine import Machine
 from tests.model.switches import SEXTON
-from tests.model.traps import COMPACT_ONCE, MORE, SEEDS, TRAPS, Trap
+from tests.model.traps import MORE, SEEDS, TRAPS, Trap
 
 FOUND_WITHIN = 60_000
 """States that a search for a trap may look at."""

@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+from tests.model.compact_once import COMPACT_ONCE
 from tests.model.explorations import EVERYTHING, WALKS
 from tests.model.machine import Machine
 from tests.model.switches import KAFKA, SEXTON
-from tests.model.traps import AHEAD, COMPACT_ONCE, IMAGE, MORE, TRAPS
+from tests.model.traps import AHEAD, IMAGE, MORE, TRAPS
 from tests.model.walk import Found, replay, shrink, walk
 
 WALKS_PER_ARENA = 60
