@@ -25,7 +25,9 @@ class _Commands(LazyGroup):
     entries: ClassVar[dict[str, Entry]] = {
         "up": Entry("sexton.cli.up:up", "Start a cluster on this machine and keep it running.", _RUN),
         "broker": Entry("sexton.cli.broker:broker", "Run one broker in the foreground.", _RUN),
-        "compactor": Entry("sexton.cli.compactor:compactor", "Run a worker that compacts, on Spark.", _RUN),
+        "compactor": Entry(
+            "sexton.cli.compactor:compactor", "Compact what is due, in the foreground, until it is stopped.", _RUN
+        ),
         "topic": Entry("sexton.cli.topic:app", "Make, show, change and delete topics.", _USE),
         "produce": Entry("sexton.cli.produce:produce", "Write lines from standard input to a topic.", _USE),
         "consume": Entry("sexton.cli.consume:consume", "Read a topic's records.", _USE),
