@@ -28,9 +28,9 @@ same rule, from the moment on when the partition's leader became its leader.
 **What it cannot close.** A middlebox that accepts connections itself, and opens its own to us in another order or
 hands two of them to us as one. A client that moves on in the same epoch although a Produce is unanswered (Java since
 2.5 and librdkafka raise the epoch then; kafka-python 3.0 does not), if the late Produce arrives after the partition was
-added to the next transaction and before the first Produce of that transaction. And a client that uses two connections at once
-for requests of one kind would be refused needlessly; the errors that it gets are ones after which clients abort and
-start over with a new epoch.
+added to the next transaction and before the first Produce of that transaction. And a client that uses two connections
+at once for requests of one kind would be refused needlessly; the errors that it gets are ones after which clients
+abort and start over with a new epoch.
 
 **Errors.** Those upon which a live client aborts and goes on. To EndTxn, AddPartitionsToTxn and AddOffsetsToTxn
 UNKNOWN_PRODUCER_ID: Java's client (2.5 to 3.9), kafka-python and librdkafka abort and raise the epoch (whereas
