@@ -44,6 +44,10 @@ def newest(name: str) -> Client:
     return next(client for client in CLIENTS if client.name == name)
 
 
+NEWEST: Final = tuple(newest(name) for name in DRIVERS)
+"""One of each kind, where a client's age changes nothing."""
+
+
 class Remote:
     """An object in a client's process: its methods are called there."""
 

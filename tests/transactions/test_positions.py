@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.clients import Client
-from tests.transactions.clients import CLIENTS, ClientProcess
+from tests.transactions.clients import NEWEST, ClientProcess
 from tests.transactions.drivers.base import Consumer, Failure, Producer, Settings
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, settled, values
@@ -19,9 +19,7 @@ from tests.transactions.under_test import UnderTest, wait_until
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.usefixtures("together"),
-    pytest.mark.parametrize(
-        "client", [pytest.param(each, id=each.label) for each in CLIENTS if not each.broker_before_4]
-    ),
+    pytest.mark.parametrize("client", [pytest.param(each, id=each.label) for each in NEWEST]),
 ]
 
 RECORDS = 10

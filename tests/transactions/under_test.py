@@ -52,10 +52,18 @@ class UnderTest:
         return f"{what}-{self._prefix}-{next(self._numbers)}"
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Partition to leader, as the cluster says now; -1 where there is none."""
+        """Partition to leader, as the cluster says now; -1 where there is none. Asked until a broker knows the topic:
+        they hear of a new one one after the other."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 2})
-        found = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
-        return {number: partition.leader for number, partition in sorted(found.items())}
+        leaders: dict[int, int] = {}
+
+        def is_known() -> bool:
+            found = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+            leaders.update({number: partition.leader for number, partition in sorted(found.items())})
+            return bool(leaders)
+
+        wait_until(is_known, f"{topic} to be known")
+        return leaders
 
     def topic(self, what: str = "topic", partitions: int = 1, config: Settings | None = None) -> str:
         """A new topic that has its leaders."""

@@ -137,6 +137,10 @@ class Consumer:
             self.client.seek(TopicPartition(*place), offset)
 
     def subscribe(self, topics: Sequence[str]) -> None:
+        """A member that joins before it has heard of the topic assigns itself nothing, and 3.0.12 does not always join
+        again when it has heard (with Kafka, too): so it hears first."""
+        for topic in topics:
+            self.client.partitions_for_topic(topic)
         self.client.subscribe(list(topics))
 
     def poll(self, timeout_s: float) -> list[Record]:
