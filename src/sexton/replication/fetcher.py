@@ -35,6 +35,8 @@ RETRY_MS = 100
 
 FAILED_DISK_RETRY_MS = 1000
 
+FLUSH_POLL_MS = 10
+
 IN_FLIGHT_MAX = 2
 """One request that waits for news, and one that tells the leader what changed on our side meanwhile."""
 
@@ -168,6 +170,14 @@ class Fetcher:
             following = self._following[key]
             if following.retry_at_ms > now_ms:
                 wait_ms = min(wait_ms, following.retry_at_ms - now_ms)
+                continue
+            if following.replica.durable_end < following.replica.log.end_offset:
+                # A leader that has become a follower may have a tail that is not on disk: what the new leader sends
+                # must follow all that is there, so it is asked only when that is durable.
+                pause_ms = FAILED_DISK_RETRY_MS if following.replica.log.failure is not None else FLUSH_POLL_MS
+                following.replica.settle()
+                self._retry_later(key, following, pause_ms)
+                wait_ms = min(wait_ms, pause_ms)
                 continue
             del self._changed[key]
             held.append(_held(following))
