@@ -42,7 +42,7 @@ COMPACT_ONCE = {
         "deleted is back",
     ),
     "a compaction is adopted above the own LSO": Trap(
-        without("adopt_stable"),
+        without("adopt_stable", "adopt_at_planned"),
         Arena(
             script(T_PUT_A, PUT_B, COMMITS),
             **CALM,
@@ -57,8 +57,38 @@ COMPACT_ONCE = {
         Arena(script(PUT_A, PUT_A), **CALM, adopts=True, prefix=(*put(PUT_A), SYNC_ALL)),
         "value lost",
     ),
+    "a compaction is adopted whose maker's log was compacted further": Trap(
+        without("adopt_at_planned"),
+        Arena(
+            script(PUT_A, PUT_B, PUT_A),
+            epochs_max=1,
+            swap_crashes=True,
+            every_bound=True,
+            adopts=True,
+            prefix=(*put(PUT_A, PUT_B), SYNC_ALL, *put(PUT_A), *fetch(1, 2, 1, 2)),
+        ),
+        "value lost",
+    ),
+    "a compaction is adopted whose maker had copied what was compacted further": Trap(
+        without("adopt_at_planned"),
+        Arena(
+            script(PUT_A, PUT_B, PUT_A),
+            epochs_max=1,
+            crashes=False,
+            lost_disks=True,
+            incarnations_max=2,
+            every_bound=True,
+            adopts=True,
+            prefix=(
+                *(*put(PUT_A, PUT_B), SYNC_ALL, *put(PUT_A), *fetch(1, 2, 1, 2), ("compact", 0, 3), ("lose_disk", 2)),
+                *(*fetch(2, 2), ("join", 2)),
+            ),
+            without=("lose_disk",),
+        ),
+        "value lost",
+    ),
     "a compaction is cut at a lower bound": Trap(
-        without("adopt_whole"),
+        without("adopt_whole", "adopt_at_planned"),
         Arena(script(PUT_A, PUT_A), **CALM, adopts=True, prefix=(*put(PUT_A), SYNC_ALL)),
         "value lost",
     ),
@@ -161,6 +191,26 @@ COMPACT_ONCE = {
             ),
         ),
         "deleted is back",
+    ),
+    "a rebuild ends where no batch does: after a forced election nobody reaches the end": Trap(
+        without("rebuild_ends_in_batch"),
+        Arena(
+            script(PUT_A, PUT_B, PUT_A),
+            epochs_max=3,
+            swap_crashes=True,
+            generations_max=1,
+            every_bound=True,
+            adopts=True,
+            lost_disks=True,
+            incarnations_max=3,
+            coarse=True,
+            prefix=(
+                *(*put(PUT_A, PUT_B, PUT_A), SYNC_ALL, ("compact_and_crash", 0, 3), ("elect", 0), ("compact", 0, 1)),
+                ("lose_disk", 2),
+            ),
+        ),
+        "left out",
+        at_rest=True,
     ),
     "a rebuild comes without the epoch history: what it filled is cut away again": Trap(
         without("rebuild_brings_history"),

@@ -214,9 +214,10 @@ class Compaction(Cluster):
         if not rules.adopt_above_own:
             marks = marks._replace(mcco=0)
         stable = self.stable(broker) if rules.adopt_stable else broker.high_watermark
+        planned = offer.planned if rules.adopt_at_planned else 0
         if not rules.adopt_committed and broker.log.records:
-            stable = bound
-        return real.may_adopt(marks, generation, bound, stable)
+            stable, planned = bound, 0
+        return real.may_adopt(marks, generation, bound, planned, stable, broker.high_watermark)
 
     def rebuild(self, world: World, index: int, number: int) -> bool:
         """A replica that was turned away, and starts from nothing, is filled with a finished compaction."""
@@ -231,7 +232,10 @@ class Compaction(Cluster):
             # It has not heard of MTRO and MXRO yet; those that the offer carries are as good.
             marks = real.told_while_empty(marks, offer.generation, offer.removable)
         judged = marks if rules.rebuild_reaches_compacted else marks._replace(mcco=0, mxfo=0)
-        if not real.may_rebuild(judged, offer.generation, offer.bound):
+        content_end = offset_of(offer.records[-1]) + 1 if offer.records else offer.start
+        if not rules.rebuild_ends_in_batch:
+            content_end = offer.bound
+        if not real.may_rebuild(judged, offer.generation, offer.bound, content_end):
             return False
         if offer.bound <= broker.log.start:
             return False

@@ -248,13 +248,13 @@ def may_commit(marks: Marks, generation: int, bound: int, stable: int) -> bool:
 
 
 @cache
-def may_adopt(marks: Marks, generation: int, bound: int, stable: int) -> bool:
-    return _to_real(marks).may_adopt(generation, bound, stable)
+def may_adopt(marks: Marks, generation: int, bound: int, planned: int, stable: int, high_watermark: int) -> bool:
+    return _to_real(marks).may_adopt(generation, bound, planned, stable, high_watermark)
 
 
 @cache
-def may_rebuild(marks: Marks, generation: int, bound: int) -> bool:
-    return _to_real(marks).may_rebuild(generation, bound)
+def may_rebuild(marks: Marks, generation: int, bound: int, content_end: int) -> bool:
+    return _to_real(marks).may_rebuild(generation, bound, content_end)
 
 
 @cache

@@ -75,6 +75,8 @@ class Rules(NamedTuple):
     """Off: the high watermark, not the LSO, must have reached the bound."""
     adopt_committed: bool = True
     """Off: neither need have."""
+    adopt_at_planned: bool = True
+    """Off: it need not have reached the high watermark up to which the maker's log had been compacted."""
     adopt_whole: bool = True
     """Off: it may be cut at a lower bound."""
     adopt_carries_removable: bool = True
@@ -89,6 +91,8 @@ class Rules(NamedTuple):
     rebuild_only_empty: bool = True
     rebuild_reaches_compacted: bool = True
     """Off: a rebuild may end below the replica's MCCO and MXFO."""
+    rebuild_ends_in_batch: bool = True
+    """Off: what fills an empty log may end below its bound."""
     rebuild_brings_history: bool = True
     rebuild_sets_high_watermark: bool = True
 

@@ -91,15 +91,28 @@ class ReplicaWatermarks:
         was made of exactly the segments that are there is for the log to check."""
         return generation == self.generation and self.compacted.keys <= bound <= last_stable_offset
 
-    def may_adopt(self, generation: int, bound: int, last_stable_offset: int) -> bool:
-        """Whether another replica's finished compaction may be swapped in. The high watermark is not enough: the marker
-        of a transaction that it settled may lie above both bound and high watermark."""
-        return generation == self.generation and self.compacted.keys < bound <= last_stable_offset
+    def may_adopt(
+        self, generation: int, bound: int, planned_high_watermark: int, last_stable_offset: int, high_watermark: int
+    ) -> bool:
+        """Whether another replica's finished compaction may be swapped in.
 
-    def may_rebuild(self, generation: int, bound: int) -> bool:
+        The own high watermark must have reached that up to which the *maker's log* had been compacted, which may be
+        more than this compaction: it may have copied its log from one that was compacted further, or have crashed
+        between a swap and the MCCO that speaks of it. What is missing from its log below the bound may be superseded
+        above it. And a high watermark at the bound is not enough for transactions: the marker of one that was settled
+        may lie above both."""
+        return (
+            generation == self.generation
+            and self.compacted.keys < bound <= last_stable_offset
+            and high_watermark >= planned_high_watermark
+        )
+
+    def may_rebuild(self, generation: int, bound: int, content_end_offset: int) -> bool:
         """Whether a finished compaction may fill this replica's *empty* log: below the bound is what was compacted, and
-        nothing of what this replica claims to have compacted must come from elsewhere."""
-        return generation == self.generation and Pair(bound, bound).covers(self.compacted)
+        nothing of what this replica claims to have compacted must come from elsewhere. It ends in a batch, or a log
+        that ends where no batch does could come to lead, and nobody could ever reach its end."""
+        is_whole = content_end_offset == bound
+        return is_whole and generation == self.generation and Pair(bound, bound).covers(self.compacted)
 
     def told(
         self, generation: int, removable: Pair, fence_below: int = 0, planned_high_watermark: int = 0
