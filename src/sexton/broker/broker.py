@@ -95,6 +95,7 @@ class Broker:
             ViewTopics(self.view),
             self._offsets_partitions_count,
             self._group_timing,
+            self.lease_is_valid,
         )
         self.transactions = Transactions(self)
         self.replicas: Replicas

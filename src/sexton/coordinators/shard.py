@@ -148,6 +148,14 @@ class LedPartition(ABC):
         self._has_waited = False
 
     @abstractmethod
+    async def load(self) -> None:
+        """Replays the log. Raises whatever reading it raises."""
+
+    @abstractmethod
+    def carry_out(self, effects: Any) -> None:
+        """Of one operation of its coordinator."""
+
+    @abstractmethod
     def next_deadline_ms(self) -> int | None:
         """On the monotonic clock: when `ring` should be called."""
 

@@ -243,7 +243,7 @@ def test_when_leadership_is_lost_everybody_is_told_and_nothing_uncommitted_is_se
 
 def test_a_leader_whose_lease_had_run_out_and_was_renewed_is_coordinator_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        monkeypatch.setattr("sexton.coordinators.groups.service.RELOAD_PAUSE_S", 0.001)
+        monkeypatch.setattr("sexton.coordinators.service.RELOAD_PAUSE_S", 0.001)
         log = FakeLog()
         service = await loaded(log)
         await service.commit_offsets(commit(1))
@@ -301,7 +301,7 @@ def test_a_broken_disk_is_a_lost_leadership() -> None:
 
 
 def test_a_log_that_cannot_be_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sexton.coordinators.groups.service.RELOAD_PAUSE_S", 0.01)
+    monkeypatch.setattr("sexton.coordinators.service.RELOAD_PAUSE_S", 0.01)
 
     async def test() -> None:
         log = FakeLog(read_error=KafkaError(ErrorCode.kafka_storage_error))

@@ -45,24 +45,21 @@ from sexton.coordinators.groups.messages import (
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.shard import Shard, TransactionalLog
 from sexton.coordinators.groups.topics import Topics
-from sexton.coordinators.hashing import partition_for
-from sexton.coordinators.shard import LOST_LEADERSHIP, EndMarker, Owner, answer_to_failed_append
-from sexton.coordinators.timers import Now
-from sexton.errors import SextonError
+from sexton.coordinators.service import CoordinatorService
+from sexton.coordinators.shard import EndMarker, Owner
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-RELOAD_PAUSE_S = 1.0
-"""Between two tries to read a log that cannot be read."""
-
 NOTHING = Effects()
 """A read has none."""
 
 
-class GroupService:
+class GroupService(CoordinatorService[Shard]):
+    topic = "__consumer_offsets"
+
     def __init__(
         self,
         clock: Clock,
@@ -71,88 +68,36 @@ class GroupService:
         topics: Topics,
         partitions_count: Callable[[], int],
         timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None,
+        may_serve: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`partitions_count` is that of `__consumer_offsets`, 0 while it does not exist; `timing_of` is what was set
-        for one group, by its name."""
+        """`timing_of` is what was set for one group, by its name."""
+        super().__init__(clock, partitions_count, may_serve)
         self.settings = settings
-        self._clock = clock
         self._rng = rng
         self._topics = topics
-        self._partitions_count = partitions_count
         self._timing_of = timing_of
-        self._shards: dict[int, Shard] = {}
-        self._loading: dict[int, asyncio.Task[None]] = {}
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self.settings = settings
         for shard in self._shards.values():
             shard.coordinator.reconfigure(settings)
 
-    # Leadership
-
     def load(self, partition: int, log: TransactionalLog) -> asyncio.Task[None]:
-        """From now on the partition answers that it is loading; from the end of the task, requests."""
-        self.unload(partition)
-        shard = Shard(partition, log, self._new_coordinator(), self._now, self._on_failed)
-        self._shards[partition] = shard
-        task = asyncio.get_running_loop().create_task(self._load(shard))
-        self._loading[partition] = task
-        task.add_done_callback(lambda done: self._forget_task(partition, done))
-        return task
+        return self._load_into(Shard(partition, log, self._new_coordinator(), self._now, self._on_failed))
 
-    async def _load(self, shard: Shard) -> None:
-        while not shard.is_closed:
-            try:
-                await shard.load()
-                return
-            except (KafkaError, SextonError) as error:
-                logger.warning(
-                    "cannot load the groups of __consumer_offsets-%d, will try again: %s", shard.partition, error
-                )
-                shard.coordinator = self._new_coordinator()
-                await asyncio.sleep(RELOAD_PAUSE_S)
+    def _commit_timeout_ms(self) -> int:
+        return self.settings.commit_timeout_ms
+
+    def _empty(self, shard: Shard) -> None:
+        shard.coordinator = self._new_coordinator()
+
+    def _load_again(self, shard: Shard) -> None:
+        self.load(shard.partition, shard.transactional_log)
 
     def _new_coordinator(self) -> GroupCoordinator:
         return GroupCoordinator(self.settings, self._topics, self._rng, self._timing_of)
 
-    def _forget_task(self, partition: int, task: asyncio.Task[None]) -> None:
-        if self._loading.get(partition) is task:
-            del self._loading[partition]
-
-    def unload(self, partition: int) -> None:
-        task = self._loading.pop(partition, None)
-        if task is not None:
-            task.cancel()
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            shard.close(KafkaError(ErrorCode.not_coordinator))
-
-    def partitions(self) -> list[int]:
-        """Those that are loaded or being loaded."""
-        return sorted(self._shards)
-
-    async def close(self) -> None:
-        for partition in self.partitions():
-            self.unload(partition)
-
-    def _on_failed(self, shard: Shard, error: KafkaError) -> None:
-        """What the coordinator believes is not what the log says: it is thrown away."""
-        if self._shards.get(shard.partition) is not shard:
-            return
-        logger.warning("an append to __consumer_offsets-%d failed: %s", shard.partition, error)
-        shard.close(KafkaError(answer_to_failed_append(error.code), error.message))
-        self.load(shard.partition, shard.transactional_log)
-        # A leader whose lease ran out says that it is none. It may be renewed without any change of role, and then
-        # nobody else would load what was thrown away here; until then clients had better look elsewhere.
-        self._shards[shard.partition].is_doubtful = error.code in LOST_LEADERSHIP
-
     # Requests
-
-    def partition_of(self, group: str) -> int:
-        count = self._partitions_count()
-        if count <= 0:
-            raise KafkaError(ErrorCode.coordinator_not_available, "__consumer_offsets does not exist yet.")
-        return partition_for(group, count)
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
         shard = self._shard(request.group)
@@ -259,44 +204,3 @@ class GroupService:
 
     async def _list_one(self, shard: Shard, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         return await self._run(shard, lambda: (shard.coordinator.list_groups(states, types), NOTHING))
-
-    async def _run(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
-        answer = self._carry_out(shard, operation)
-        await self._committed(shard)
-        return answer
-
-    async def _committed(self, shard: Shard) -> None:
-        if shard.is_committed:
-            return
-        try:
-            async with asyncio.timeout(self.settings.commit_timeout_ms / 1000):
-                await shard.committed()
-        except TimeoutError:
-            # It may still be committed: the client tries again, and every request may be repeated.
-            raise KafkaError(ErrorCode.coordinator_not_available, "The replicas have not confirmed in time") from None
-
-    def _carry_out(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
-        """A refusal changes nothing. Anything else that is raised is a bug that may have left the coordinator between
-        two states: it is loaded again, and the bug goes on its way."""
-        try:
-            answer, effects = operation()
-            shard.carry_out(effects)
-        except KafkaError:
-            shard.set_alarm()
-            raise
-        except Exception:
-            self._on_failed(shard, KafkaError(ErrorCode.unknown_server_error))
-            raise
-        return answer
-
-    def _shard(self, group: str) -> Shard:
-        shard = self._shards.get(self.partition_of(group))
-        if shard is None:
-            raise KafkaError(ErrorCode.not_coordinator)
-        if not shard.is_loaded:
-            doubtful = shard.is_doubtful
-            raise KafkaError(ErrorCode.not_coordinator if doubtful else ErrorCode.coordinator_load_in_progress)
-        return shard
-
-    def _now(self) -> Now:
-        return Now(self._clock.now_ms(), self._clock.monotonic_ms())

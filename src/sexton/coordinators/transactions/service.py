@@ -25,8 +25,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from sexton.coordinators.hashing import partition_for
-from sexton.coordinators.shard import LOST_LEADERSHIP, CoordinatorLog, answer_to_failed_append
-from sexton.coordinators.timers import Now
+from sexton.coordinators.service import CoordinatorService
+from sexton.coordinators.shard import CoordinatorLog
 from sexton.coordinators.transactions.coordinator import ProducerIdNeeded, TransactionCoordinator
 from sexton.coordinators.transactions.messages import (
     AddRequest,
@@ -46,15 +46,11 @@ from sexton.coordinators.transactions.transaction import (
     TopicPartition,
     Transaction,
 )
-from sexton.errors import SextonError
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-
-RELOAD_PAUSE_S = 1.0
-"""Between two tries to read a log that cannot be read."""
 
 NOTHING = Effects()
 """A read has none."""
@@ -68,7 +64,10 @@ class DueMarkers(NamedTuple):
     markers: Markers
 
 
-class TransactionService:
+class TransactionService(CoordinatorService[Shard]):
+    topic = TOPIC
+    refusals = (KafkaError, ProducerIdNeeded)
+
     def __init__(
         self,
         clock: Clock,
@@ -78,85 +77,34 @@ class TransactionService:
         send_markers: Callable[[DueMarkers], None],
         may_serve: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`partitions_count` is that of `__transaction_state`, 0 while it does not exist. `may_serve` tells whether
-        this broker's lease is valid: without it another may be the coordinator by now, and even reads must not be
-        answered (a partition that is verified for a transaction which is over would hang)."""
+        """Even reads ask `may_serve`: a partition that is verified for a transaction which is over would hang."""
+        super().__init__(clock, partitions_count, may_serve)
         self.settings = settings
-        self._clock = clock
-        self._partitions_count = partitions_count
         self._next_producer_id = next_producer_id
         self._send_markers = send_markers
-        self._may_serve = may_serve
-        self._shards: dict[int, Shard] = {}
-        self._loading: dict[int, asyncio.Task[None]] = {}
 
     def reconfigure(self, settings: TransactionSettings) -> None:
         self.settings = settings
         for shard in self._shards.values():
             shard.coordinator.settings = settings
 
-    # Leadership
-
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> asyncio.Task[None]:
-        """From now on the partition answers that it is loading; from the end of the task, requests."""
-        self.unload(partition)
-        shard = Shard(partition, epoch, log, self._new_coordinator(), self._now, self._on_failed, self._on_decided)
-        self._shards[partition] = shard
-        task = asyncio.get_running_loop().create_task(self._load(shard))
-        self._loading[partition] = task
-        task.add_done_callback(lambda done: self._forget_task(partition, done))
-        return task
+        coordinator = TransactionCoordinator(self.settings)
+        return self._load_into(Shard(partition, epoch, log, coordinator, self._now, self._on_failed, self._on_decided))
 
-    async def _load(self, shard: Shard) -> None:
-        while not shard.is_closed:
-            try:
-                await shard.load()
-                return
-            except (KafkaError, SextonError) as error:
-                logger.warning(
-                    "cannot load the transactions of %s-%d, will try again: %s", TOPIC, shard.partition, error
-                )
-                shard.coordinator = self._new_coordinator()
-                await asyncio.sleep(RELOAD_PAUSE_S)
+    def _commit_timeout_ms(self) -> int:
+        return self.settings.commit_timeout_ms
 
-    def _new_coordinator(self) -> TransactionCoordinator:
-        return TransactionCoordinator(self.settings)
+    def _empty(self, shard: Shard) -> None:
+        shard.coordinator = TransactionCoordinator(self.settings)
 
-    def _forget_task(self, partition: int, task: asyncio.Task[None]) -> None:
-        if self._loading.get(partition) is task:
-            del self._loading[partition]
-
-    def unload(self, partition: int) -> None:
-        task = self._loading.pop(partition, None)
-        if task is not None:
-            task.cancel()
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            shard.close(KafkaError(ErrorCode.not_coordinator))
-
-    def partitions(self) -> list[int]:
-        """Those that are loaded or being loaded."""
-        return sorted(self._shards)
+    def _load_again(self, shard: Shard) -> None:
+        self.load(shard.partition, shard.epoch, shard.log)
 
     def epoch_of(self, partition: int) -> int | None:
         """The epoch under which it is coordinated here; None if it is not."""
         shard = self._shards.get(partition)
         return None if shard is None else shard.epoch
-
-    async def close(self) -> None:
-        for partition in self.partitions():
-            self.unload(partition)
-
-    def _on_failed(self, shard: Shard, error: KafkaError) -> None:
-        """What the coordinator believes is not what the log says: it is thrown away, and read again."""
-        if self._shards.get(shard.partition) is not shard:
-            return
-        logger.warning("an append to %s-%d failed: %s", TOPIC, shard.partition, error)
-        shard.close(KafkaError(answer_to_failed_append(error.code), error.message))
-        self.load(shard.partition, shard.epoch, shard.log)
-        # A leader whose lease ran out says that it is none. It may be renewed without any change of role, and then
-        # nobody else would load what was thrown away here; until then clients had better look elsewhere.
-        self._shards[shard.partition].is_doubtful = error.code in LOST_LEADERSHIP
 
     # Markers
 
@@ -177,12 +125,6 @@ class TransactionService:
         self._carry_out(shard, note)
 
     # Requests
-
-    def partition_of(self, transactional_id: str) -> int:
-        count = self._partitions_count()
-        if count <= 0:
-            raise KafkaError(ErrorCode.coordinator_not_available, f"{TOPIC} does not exist yet.")
-        return partition_for(transactional_id, count)
 
     def is_ready(self, transactional_id: str) -> bool:
         """Whether this broker is its coordinator and has read its log."""
@@ -293,44 +235,7 @@ class TransactionService:
             raise KafkaError(ErrorCode.not_coordinator)
         return await self._run(shard, lambda: attempt(shard, fresh_id))
 
-    async def _run(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
-        answer = self._carry_out(shard, operation)
-        await self._committed(shard)
-        return answer
-
-    async def _committed(self, shard: Shard) -> None:
-        if shard.is_committed:
-            return
-        try:
-            async with asyncio.timeout(self.settings.commit_timeout_ms / 1000):
-                await shard.committed()
-        except TimeoutError:
-            # It may still be committed: the client tries again, and every request may be repeated.
-            raise KafkaError(ErrorCode.coordinator_not_available, "The replicas have not confirmed in time") from None
-
-    def _carry_out(self, shard: Shard, operation: Callable[[], tuple[T, Effects]]) -> T:
-        """A refusal changes nothing. Anything else that is raised is a bug that may have left the coordinator between
-        two states: it is loaded again, and the bug goes on its way."""
-        try:
-            answer, effects = operation()
-            shard.carry_out(effects)
-        except (KafkaError, ProducerIdNeeded):
-            raise
-        except Exception:
-            self._on_failed(shard, KafkaError(ErrorCode.unknown_server_error))
-            raise
-        return answer
-
     def _shard(self, transactional_id: str) -> Shard:
         if not transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
-        shard = self._shards.get(self.partition_of(transactional_id))
-        if shard is None or not self._may_serve():
-            raise KafkaError(ErrorCode.not_coordinator)
-        if not shard.is_loaded:
-            doubtful = shard.is_doubtful
-            raise KafkaError(ErrorCode.not_coordinator if doubtful else ErrorCode.coordinator_load_in_progress)
-        return shard
-
-    def _now(self) -> Now:
-        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
+        return super()._shard(transactional_id)

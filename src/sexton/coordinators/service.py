@@ -1,0 +1,155 @@
+"""What the coordinators of one broker have in common: one partition of their topic loaded for each that this broker
+leads, operations carried out there, and answers given when what they wrote is committed.
+
+`load` comes with leadership (a new epoch is a new call), `unload` when it goes. A failed append throws the partition's
+state away and reads it again: what the coordinator believed is not what the log says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.shard import LOST_LEADERSHIP, LedPartition, answer_to_failed_append
+from sexton.coordinators.timers import Now
+from sexton.errors import SextonError
+from sexton.ports.clock import Clock
+from sexton.protocol.errors import ErrorCode, KafkaError
+
+S = TypeVar("S", bound=LedPartition)
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+RELOAD_PAUSE_S = 1.0
+"""Between two tries to read a log that cannot be read."""
+
+
+class CoordinatorService(ABC, Generic[S]):
+    topic: ClassVar[str]
+    refusals: ClassVar[tuple[type[Exception], ...]] = (KafkaError,)
+    """What an operation raises when it has changed nothing."""
+
+    def __init__(self, clock: Clock, partitions_count: Callable[[], int], may_serve: Callable[[], bool]) -> None:
+        """`partitions_count` is that of the topic, 0 while it does not exist. `may_serve` tells whether this broker's
+        lease is valid: without it another may be the coordinator by now, and even reads must not be answered."""
+        self._clock = clock
+        self._partitions_count = partitions_count
+        self._may_serve = may_serve
+        self._shards: dict[int, S] = {}
+        self._loading: dict[int, asyncio.Task[None]] = {}
+
+    @abstractmethod
+    def _commit_timeout_ms(self) -> int: ...
+
+    @abstractmethod
+    def _empty(self, shard: S) -> None:
+        """Gives it a coordinator that knows nothing yet."""
+
+    @abstractmethod
+    def _load_again(self, shard: S) -> None: ...
+
+    # Leadership
+
+    def _load_into(self, shard: S) -> asyncio.Task[None]:
+        """From now on the partition answers that it is loading; from the end of the task, requests."""
+        partition = shard.partition
+        self.unload(partition)
+        self._shards[partition] = shard
+        task = asyncio.get_running_loop().create_task(self._load(shard))
+        self._loading[partition] = task
+        task.add_done_callback(lambda done: self._forget_task(partition, done))
+        return task
+
+    async def _load(self, shard: S) -> None:
+        while not shard.is_closed:
+            try:
+                await shard.load()
+                return
+            except (KafkaError, SextonError) as error:
+                logger.warning("cannot load %s-%d, will try again: %s", self.topic, shard.partition, error)
+                self._empty(shard)
+                await asyncio.sleep(RELOAD_PAUSE_S)
+
+    def _forget_task(self, partition: int, task: asyncio.Task[None]) -> None:
+        if self._loading.get(partition) is task:
+            del self._loading[partition]
+
+    def unload(self, partition: int) -> None:
+        task = self._loading.pop(partition, None)
+        if task is not None:
+            task.cancel()
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.close(KafkaError(ErrorCode.not_coordinator))
+
+    def partitions(self) -> list[int]:
+        """Those that are loaded or being loaded."""
+        return sorted(self._shards)
+
+    async def close(self) -> None:
+        for partition in self.partitions():
+            self.unload(partition)
+
+    def _on_failed(self, shard: S, error: KafkaError) -> None:
+        """What the coordinator believes is not what the log says: it is thrown away, and read again."""
+        if self._shards.get(shard.partition) is not shard:
+            return
+        logger.warning("an append to %s-%d failed: %s", self.topic, shard.partition, error)
+        shard.close(KafkaError(answer_to_failed_append(error.code), error.message))
+        self._load_again(shard)
+        # A leader whose lease ran out says that it is none. It may be renewed without any change of role, and then
+        # nobody else would load what was thrown away here; until then clients had better look elsewhere.
+        self._shards[shard.partition].is_doubtful = error.code in LOST_LEADERSHIP
+
+    # Requests
+
+    def partition_of(self, name: str) -> int:
+        count = self._partitions_count()
+        if count <= 0:
+            raise KafkaError(ErrorCode.coordinator_not_available, f"{self.topic} does not exist yet.")
+        return partition_for(name, count)
+
+    def _shard(self, name: str) -> S:
+        shard = self._shards.get(self.partition_of(name))
+        if shard is None or not self._may_serve():
+            raise KafkaError(ErrorCode.not_coordinator)
+        if not shard.is_loaded:
+            doubtful = shard.is_doubtful
+            raise KafkaError(ErrorCode.not_coordinator if doubtful else ErrorCode.coordinator_load_in_progress)
+        return shard
+
+    async def _run(self, shard: S, operation: Callable[[], tuple[T, Any]]) -> T:
+        answer = self._carry_out(shard, operation)
+        await self._committed(shard)
+        return answer
+
+    async def _committed(self, shard: S) -> None:
+        if shard.is_committed:
+            return
+        try:
+            async with asyncio.timeout(self._commit_timeout_ms() / 1000):
+                await shard.committed()
+        except TimeoutError:
+            # It may still be committed: the client tries again, and every request may be repeated.
+            raise KafkaError(ErrorCode.coordinator_not_available, "The replicas have not confirmed in time") from None
+
+    def _carry_out(self, shard: S, operation: Callable[[], tuple[T, Any]]) -> T:
+        """A refusal changes nothing. Anything else that is raised is a bug that may have left the coordinator between
+        two states: it is loaded again, and the bug goes on its way."""
+        try:
+            answer, effects = operation()
+            shard.carry_out(effects)
+        except self.refusals:
+            shard.set_alarm()
+            raise
+        except Exception:
+            self._on_failed(shard, KafkaError(ErrorCode.unknown_server_error))
+            raise
+        return answer
+
+    def _now(self) -> Now:
+        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
