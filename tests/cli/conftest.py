@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -61,9 +62,13 @@ def sexton(brokers: SextonCluster) -> Sexton:
     return Sexton(brokers.bootstrap)
 
 
+_tries = itertools.count(1)
+"""A test that is tried again finds the topic of its first try."""
+
+
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, sexton: Sexton) -> str:
     """A topic of two partitions, named after the test."""
-    name = str(request.node.name)[:100].replace("[", "-").replace("]", "")
+    name = str(request.node.name)[:100].replace("[", "-").replace("]", "") + f"-{next(_tries)}"
     sexton("topic", "create", name)
     return name

@@ -97,12 +97,12 @@ class World:
         if self.is_broker_away:
             raise SextonError("broker 1 is not running")
         if key.partition in self.not_due:
-            raise BrokerRefusedError("NotDueError", "nothing is dirty", "broker 1")
+            raise BrokerRefusedError("nothing is dirty", "broker 1")
         return plan_of(key)
 
     async def commit(self, broker_id: int, result: PassResult) -> Committed:
         if result.plan_id in {f"plan {index}" for index in self.refused}:
-            raise BrokerRefusedError("SwapRefusedError", "the segments have changed", "broker 1")
+            raise BrokerRefusedError("the segments have changed", "broker 1")
         self.committed.append(result.plan_id)
         return Committed(100, 40, 3, 1)
 

@@ -150,7 +150,7 @@ def test_a_stale_leader_epoch_is_fenced_and_one_from_the_future_unknown(broker: 
 
 
 def test_a_broker_that_does_not_lead_refuses_and_names_the_leader(three_brokers: SextonCluster) -> None:
-    topic = "led-elsewhere"
+    topic = f"led-elsewhere-{uuid.uuid4()}"
     three_brokers.create_topic(topic, replication_factor=3)
     wait_until(lambda: bool(three_brokers.leaders(topic)))
     leader = three_brokers.leaders(topic)[0]

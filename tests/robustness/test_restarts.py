@@ -93,9 +93,9 @@ def longest_gap_s(happened: dict[int, list[tuple[float, int]]]) -> float:
     return max(later - earlier for times in happened.values() for (earlier, _), (later, _) in pairwise(times))
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SextonCluster]:
-    folder: Path = tmp_path_factory.mktemp("restarts") / "cluster"
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SextonCluster]:
+    folder = tmp_path / "cluster"
     settings = {"min.insync.replicas": 2, "offsets.topic.replication.factor": 3}
     with SextonCluster(3, folder, settings) as started:
         yield started

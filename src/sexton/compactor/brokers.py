@@ -19,11 +19,7 @@ COMMIT_TIMEOUT_MS: Final = 1_800_000
 
 
 class BrokerRefusedError(SextonError):
-    """The broker answered, and said no. `kind` is what it calls its reason."""
-
-    def __init__(self, kind: str, what: str, place: str) -> None:
-        super().__init__(what, place)
-        self.kind = kind
+    """The broker answered, and said no."""
 
 
 class Brokers:
@@ -58,7 +54,7 @@ class Brokers:
         answer = plans.decode(data)
         error = answer.get("error")
         if error is not None:
-            raise BrokerRefusedError(str(error["kind"]), str(error["what"]), f"broker {broker_id}")
+            raise BrokerRefusedError(str(error["what"]), f"broker {broker_id}")
         return answer
 
     async def _connected(self, broker_id: int) -> Rpc:

@@ -31,6 +31,8 @@ class SparkEngine:
         self._threads = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="compaction")
         self._starting = asyncio.Lock()
         self._session: SparkSession | None = None
+        self._is_ours = False
+        """A session that this process had before stays when there is no more work."""
 
     async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
         started = await self._started()
@@ -46,16 +48,19 @@ class SparkEngine:
             return self._session
 
     def _start(self) -> SparkSession:
+        from pyspark import SparkContext
+
         from sexton.pipelines import session
 
+        self._is_ours = SparkContext._active_spark_context is None
         return session.start("sexton compactor", self._master, {"spark.scheduler.mode": "FAIR"})
 
     async def rest(self) -> None:
         async with self._starting:
-            if self._session is None:
+            found, self._session = self._session, None
+            if found is None or not self._is_ours:
                 return
             logger.info("nothing to do: Spark stops")
-            found, self._session = self._session, None
             await asyncio.get_running_loop().run_in_executor(self._threads, _stop, found)
 
     async def close(self) -> None:
