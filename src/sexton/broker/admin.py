@@ -48,7 +48,7 @@ CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
 async def make_change(broker: Broker, attempt: Callable[[], Awaitable[T]], if_away: ErrorCode) -> T:
-    """Runs `attempt`, which decides by the view and writes, until it is not too late; then catches up."""
+    """Runs `attempt`, which decides by the view and writes, until it is not too late; then all brokers are told."""
     for _ in range(ATTEMPTS_MAX):
         try:
             try:
@@ -59,6 +59,7 @@ async def make_change(broker: Broker, attempt: Callable[[], Awaitable[T]], if_aw
         except MetastoreUnavailableError as error:
             raise KafkaError(if_away, f"The metastore does not answer ({error}). Try again") from error
         await catch_up_if_possible(broker)
+        await broker.news.tell()
         return result
     raise KafkaError(if_away, "Others kept changing the same thing. Try again")
 
@@ -90,6 +91,7 @@ async def update_rows(
                 outcomes.update((key, None) for (key, _), row in zip(batch, stored, strict=True) if row is not None)
             if rows:
                 await broker.catch_up()
+                await broker.news.tell()
         except MetastoreUnavailableError as error:
             away = KafkaError(if_away, f"The metastore does not answer ({error}). Try again")
             return {key: outcomes.get(key, away) for key in plans}

@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from sexton.broker import folder as folders
+from sexton.broker import news
 from sexton.broker.compaction.requests import Requests as CompactionRequests
 from sexton.broker.compaction.service import CompactionService
 from sexton.broker.config import BrokerConfig
@@ -24,6 +25,7 @@ from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.handover import hand_over, reconcile, retreat
+from sexton.broker.news import News
 from sexton.broker.registration import Registration, proposed_row
 from sexton.broker.topics import OFFSETS_TOPIC, ensure_topic
 from sexton.broker.transactions import Transactions
@@ -98,6 +100,7 @@ class Broker:
             self.lease_is_valid,
         )
         self.transactions = Transactions(self)
+        self.news = News(self)
         self.replicas: Replicas
         self.compaction: CompactionService
         self.registration: Registration
@@ -162,6 +165,7 @@ class Broker:
         self.replicas.on_role = self._role_changed
         self.replicas.read_folder(folder.stopped_cleanly)
         self.dispatch.private[replica_messages.API_KEY] = self.replicas.replica_fetch
+        self.dispatch.private[news.API_KEY] = self.news.receive
         self.dispatch.on_closed = self.replicas.connection_closed
         self.compaction = CompactionService(
             self.replicas, self.disk, self.clock, self.metastore, lambda: self.registration.identity, self.rng
@@ -199,6 +203,7 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.groups.close()
         await self.transactions.close()
+        self.news.close()
         await self.dispatch.stop()
         if await self.replicas.stop():
             await self._mark_clean()

@@ -71,6 +71,7 @@ class Control:
             for action in actions:
                 await self._carry_out(action)
             await broker.catch_up()
+            await broker.news.tell()
 
     async def _carry_out(self, action: Action) -> None:
         metastore = self._broker.metastore

@@ -68,6 +68,7 @@ async def hand_over(broker: Broker) -> None:
         except StaleError as error:
             logger.info("handing over: %s", error)
         await broker.catch_up()
+        await broker.news.tell()
 
 
 async def retreat(broker: Broker) -> None:

@@ -1,4 +1,4 @@
-"""Connections to the other brokers, for what brokers ask each other on behalf of transactions.
+"""Connections to the other brokers, for what brokers ask each other.
 
 One to each broker at a time, made when it is first needed. Order is kept on it; when an answer fails to come, it is
 closed, and whatever is asked next goes over a new one. That is what the receivers' rule about late requests builds on
@@ -36,6 +36,11 @@ class Peers:
         """Raises NotConnectedError (never sent) or ConnectionLostError, BadAnswerError (nobody knows)."""
         rpc = await self._connection(row)
         return await rpc.call(api_key, version, body, timeout_ms=CALL_TIMEOUT_MS)
+
+    async def call_raw(self, row: BrokerRow, api_key: int, message: bytes) -> memoryview:
+        """A message that is none of Kafka's. Raises as `call` does."""
+        rpc = await self._connection(row)
+        return await rpc.call_raw(api_key, [message], timeout_ms=CALL_TIMEOUT_MS)
 
     def drop(self, broker_id: int) -> None:
         """The next call uses a new connection."""

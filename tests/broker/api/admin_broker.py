@@ -64,6 +64,13 @@ class FlakyMetastore:
         return call
 
 
+class FakeNews:
+    told_count = 0
+
+    async def tell(self) -> None:
+        self.told_count += 1
+
+
 class FakeBroker:
     def __init__(self, settings: Mapping[str, str]) -> None:
         needed = {"node.id": str(OWN_ID), "log.dirs": "/data", "metastore.url": "sqlite://"}
@@ -74,6 +81,7 @@ class FakeBroker:
         self.cluster_id = uuid.UUID(int=7)
         self.rng = random.Random(3)
         self.replicas = FakeReplicas()
+        self.news = FakeNews()
         self.disk = SimpleNamespace(free_bytes=lambda directory: (40, 100))
 
     def topic_config(self, topic: str) -> TopicConfig:

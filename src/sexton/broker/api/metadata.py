@@ -1,7 +1,8 @@
 """Metadata, versions 0 to 13: the brokers, and topics with their partitions, replicas and leaders.
 
 All topics (null; before version 1 an empty list), by name, or from version 12 by id. What is told is this broker's
-view, usually `metadata.poll.ms` behind the metastore at most. A topic that does not exist is created if the client and
+view: what clients have changed is in it when they are told so (`broker/news.py`), unless this broker could not be
+reached; then it is `metadata.poll.ms` behind at most. A topic that does not exist is created if the client and
 `auto.create.topics.enable` allow it, and the answer waits for that.
 
 Deviations from Kafka:
