@@ -7,6 +7,7 @@ Deviations from Kafka: as in IncrementalAlterConfigs.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import Answer, outcome, repeated
@@ -22,26 +23,38 @@ VERSIONS = (0, 2)
 
 
 async def handle(broker: Broker, request: Request) -> Answer:
+    return await alter_each(broker, request, _replace)
+
+
+async def alter_each(broker: Broker, request: Request, alter: Callable[[Broker, Any, bool], Awaitable[None]]) -> Answer:
+    """`alter` gets each resource that is named once, and whether it shall only check it."""
     asked = request.body.resources
     twice = repeated((resource.resource_type, resource.resource_name) for resource in asked)
-    responses = []
-    for resource in asked:
-        key = (resource.resource_type, resource.resource_name)
-        made = await outcome(_replace(broker, resource, key in twice, request.body.validate_only))
-        responses.append({**made, "resource_type": key[0], "resource_name": key[1]})
+
+    async def alter_one(resource: Any) -> None:
+        if (resource.resource_type, resource.resource_name) in twice:
+            raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+        await alter(broker, resource, request.body.validate_only)
+
+    responses = [
+        {
+            **await outcome(alter_one(resource)),
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+        }
+        for resource in asked
+    ]
     return {"responses": responses}
 
 
-async def _replace(broker: Broker, resource: Any, is_repeated: bool, validate_only: bool) -> None:
-    check_entries(resource.configs, is_repeated, [entry.name for entry in resource.configs if entry.value is None])
+async def _replace(broker: Broker, resource: Any, validate_only: bool) -> None:
+    check_entries(resource.configs, [entry.name for entry in resource.configs if entry.value is None])
     target = resource_of(broker, resource.resource_type, resource.resource_name)
     settings = {entry.name: entry.value for entry in resource.configs}
     await change_settings(broker, target, lambda before: settings, validate_only=validate_only)
 
 
-def check_entries(entries: Any, is_repeated: bool, null_names: list[str]) -> None:
-    if is_repeated:
-        raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+def check_entries(entries: Any, null_names: list[str]) -> None:
     if repeated(entry.name for entry in entries):
         raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")
     if null_names:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, outcome, repeated
-from sexton.broker.api.alter_configs import check_entries
+from sexton.broker.admin import Answer
+from sexton.broker.api.alter_configs import alter_each, check_entries
 from sexton.broker.resources import Operation, Settings, apply_operation, change_settings, resource_of
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -28,20 +28,13 @@ VERSIONS = (0, 1)
 
 
 async def handle(broker: Broker, request: Request) -> Answer:
-    asked = request.body.resources
-    twice = repeated((resource.resource_type, resource.resource_name) for resource in asked)
-    responses = []
-    for resource in asked:
-        key = (resource.resource_type, resource.resource_name)
-        made = await outcome(_change(broker, resource, key in twice, request.body.validate_only))
-        responses.append({**made, "resource_type": key[0], "resource_name": key[1]})
-    return {"responses": responses}
+    return await alter_each(broker, request, _change)
 
 
-async def _change(broker: Broker, resource: Any, is_repeated: bool, validate_only: bool) -> None:
+async def _change(broker: Broker, resource: Any, validate_only: bool) -> None:
     entries = resource.configs
     null_names = [e.name for e in entries if e.value is None and e.config_operation != Operation.DELETE]
-    check_entries(entries, is_repeated, null_names)
+    check_entries(entries, null_names)
     for entry in entries:
         if entry.config_operation not in set(Operation):
             raise KafkaError(ErrorCode.invalid_request, f"Unknown operations type {entry.config_operation}")
