@@ -67,8 +67,13 @@ _tries = itertools.count(1)
 
 
 @pytest.fixture
-def topic(request: pytest.FixtureRequest, sexton: Sexton) -> str:
-    """A topic of two partitions, named after the test."""
-    name = str(request.node.name)[:100].replace("[", "-").replace("]", "") + f"-{next(_tries)}"
-    sexton("topic", "create", name)
-    return name
+def new_name(request: pytest.FixtureRequest) -> str:
+    """A name for a topic, after the test."""
+    return str(request.node.name)[:100].replace("[", "-").replace("]", "") + f"-{next(_tries)}"
+
+
+@pytest.fixture
+def topic(new_name: str, sexton: Sexton) -> str:
+    """A topic of two partitions."""
+    sexton("topic", "create", new_name)
+    return new_name

@@ -24,18 +24,18 @@ def partitions(sexton: Sexton, topic: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_topic_is_made_shown_grown_and_deleted(sexton: Sexton) -> None:
+def test_a_topic_is_made_shown_grown_and_deleted(sexton: Sexton, new_name: str) -> None:
     options = ("--partitions", 3, "--replication-factor", 2, "--config", "retention.ms=1000")
-    made = sexton("topic", "create", "life", *options)
+    made = sexton("topic", "create", new_name, *options)
     assert "3 partitions, 2 replicas" in made.stdout
-    assert "life" in sexton("topic", "list").stdout
-    document = described(sexton, "life")
+    assert new_name in sexton("topic", "list").stdout
+    document = described(sexton, new_name)
     assert document["settings"] == {"retention.ms": "1000"}
-    assert [len(part["replicas"]) for part in partitions(sexton, "life")] == [2, 2, 2]
-    sexton("topic", "alter", "life", "--partitions", 5)
-    eventually(lambda: len(partitions(sexton, "life")) == 5)
-    sexton("topic", "delete", "life", "--yes")
-    eventually(lambda: "life" not in [each["topic"] for each in json.loads(sexton("topic", "list", "--json").stdout)])
+    assert [len(part["replicas"]) for part in partitions(sexton, new_name)] == [2, 2, 2]
+    sexton("topic", "alter", new_name, "--partitions", 5)
+    eventually(lambda: len(partitions(sexton, new_name)) == 5)
+    sexton("topic", "delete", new_name, "--yes")
+    eventually(lambda: new_name not in [each["topic"] for each in json.loads(sexton("topic", "list", "--json").stdout)])
 
 
 def test_a_second_topic_of_the_same_name_is_refused_unless_that_is_fine(sexton: Sexton, topic: str) -> None:
