@@ -38,14 +38,10 @@ class SlowFiles(swap.Files):
         time.sleep(random.uniform(0, STEP_SECONDS_MAX))
         super().unlink(path)
 
-    def link(self, source: Path, target: Path) -> None:
-        time.sleep(random.uniform(0, STEP_SECONDS_MAX))
-        super().link(source, target)
-
 
 def run(directory: str) -> None:
     slow = SlowFiles(Path(f"{directory}.committing"))
-    for name in ("rename", "unlink", "link"):
+    for name in ("rename", "unlink"):
         setattr(swap.FILES, name, getattr(slow, name))
     spark = session.start("sexton compact", MASTER)
     spark.sparkContext.parallelize(range(2), 2).map(str).collect()  # starts the workers

@@ -38,10 +38,6 @@ class StoppingFiles(Files):
         self.step()
         super().unlink(path)
 
-    def link(self, source: Path, target: Path) -> None:
-        self.step()
-        super().link(source, target)
-
     def fsync_file(self, path: Path) -> None:
         self.step()
 

@@ -38,7 +38,6 @@ class New:
     base: int
     end: int
     transactions: bool = False
-    unchanged: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,6 @@ SCENARIOS = {
     "many to two": Scenario((0, 10, 20, 30), (New(0, 15, transactions=True), New(20, 40)), (0, 20)),
     "many to two at offsets of their own": Scenario((0, 10, 20, 30), (New(0, 12), New(15, 40, True)), (30,)),
     "many to three": Scenario((0, 10, 20, 30), (New(0, 10), New(10, 25, True), New(30, 40)), (10, 30)),
-    "an unchanged one in the middle": Scenario(
-        (0, 10, 20, 30), (New(0, 10), New(10, 20, unchanged=True), New(20, 40, True)), (0, 10)
-    ),
-    "the unchanged ones around": Scenario(
-        (10, 20, 30), (New(10, 20, unchanged=True), New(20, 27), New(30, 40, unchanged=True)), (10, 20, 30)
-    ),
     "all, up to the end of the log": Scenario(OLD_BASES, (New(0, 50),)),
 }
 
@@ -99,10 +92,7 @@ def prepare(directory: Path, scenario: Scenario) -> None:
     for offset in (*OLD_BASES[1:], LOG_END):
         (directory / segment_file_name(offset, ".snapshot")).write_bytes(f"producers at {offset}".encode())
     for segment in scenario.new:
-        if segment.unchanged:
-            swap.stage_unchanged(directory, segment.base)
-        else:
-            write_segment(directory, segment.base, segment.end, "new", ".cleaned", segment.transactions)
+        write_segment(directory, segment.base, segment.end, "new", ".cleaned", segment.transactions)
 
 
 def log_of(directory: Path) -> Log:

@@ -262,13 +262,12 @@ def test_different_keys_hash_differently(distinct: list[bytes], at: HashKey) -> 
 def hash_all(content: bytes, at: HashKey, keyless_flags: int) -> tuple[Any, int]:
     table = scan_all(content)
     entries = np.zeros(int(table["record_count"].sum()) + 1, dtype=keys.ENTRY)
-    skip = (table["attributes"] & 0x20) != 0
+    table = table[(table["attributes"] & 0x20) == 0]
     filled, bad, keyless = keys.hash_records(
         array(content),
         table["position"] + HEADER_BYTES,
         table["position"] + table["size"],
         table,
-        skip,
         np.uint64(at.first),
         np.uint64(at.second),
         keyless_flags,
@@ -451,9 +450,8 @@ def run_kernels_on(rng: random.Random, content: bytes, source: Guarded, target: 
             continue  # packed; the index pass checks how many records fit into what is unpacked
         entries = target.at_end(24 * records).view(keys.ENTRY)
         starts, ends = table["position"] + HEADER_BYTES, table["position"] + table["size"]
-        skip = np.zeros(len(table), dtype=bool)
         one = np.uint64(12345)
-        keys.hash_records(data, starts, ends, table, skip, one, one, 0, entries, 0)
+        keys.hash_records(data, starts, ends, table, one, one, 0, entries, 0)
         outcomes = np.zeros(len(table), dtype=rewrite.OUTCOME)
         outcomes["action"] = [rng.choice(list(Action)) for _ in table]
         outcomes["base_timestamp"] = table["base_timestamp"] + rng.choice([0, 1, -(2**63)])
@@ -524,9 +522,9 @@ def test_a_key_length_that_overflows_is_refused(length: int) -> None:
     content = Guarded(100).at_end(len(record))
     content[:] = array(bytes(record))
     entries = np.zeros(1, dtype=keys.ENTRY)
-    none, one = np.zeros(1, dtype=bool), np.uint64(3)
+    one = np.uint64(3)
     starts, ends = np.zeros(1, dtype=np.int64), np.array([len(record)])
-    assert keys.hash_records(content, starts, ends, table, none, one, one, 0, entries, 0)[1] == 0
+    assert keys.hash_records(content, starts, ends, table, one, one, 0, entries, 0)[1] == 0
 
 
 def test_a_header_says_the_same_to_both_when_its_bits_are_flipped() -> None:

@@ -13,7 +13,6 @@ from typing import Final
 from sexton.errors import CorruptLogError, EnvironmentFailure, NotALogError, UnsupportedFormatError
 from sexton.logdir import swap_steps
 from sexton.logdir.swap_steps import (
-    SEGMENT_KINDS,
     Action,
     Contents,
     Outcome,
@@ -22,10 +21,9 @@ from sexton.logdir.swap_steps import (
     StagedSegment,
     Step,
     SwapRefusedError,
-    select,
 )
 from sexton.records import batch
-from sexton.records.names import CLEANED_SUFFIX, OFFSET_INDEX_SUFFIX, SegmentFile
+from sexton.records.names import OFFSET_INDEX_SUFFIX, SegmentFile
 
 __all__ = [
     "FILES",
@@ -37,7 +35,6 @@ __all__ = [
     "clear_staging",
     "commit",
     "recover",
-    "stage_unchanged",
 ]
 
 _INDEX_ENTRY = struct.Struct(">ii")  # relative offset, position
@@ -52,9 +49,6 @@ class Files:
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 
-    def link(self, source: Path, target: Path) -> None:
-        os.link(source, target)
-
     def fsync_file(self, path: Path) -> None:
         _fsync(path, os.O_RDONLY)
 
@@ -63,14 +57,6 @@ class Files:
 
 
 FILES: Final = Files()
-
-
-def stage_unchanged(partition_dir: Path, base_offset: int, files: Files = FILES) -> None:
-    """Stages a segment as it is, without copying a byte, so that it can stand inside a span that changes."""
-    with _environment(partition_dir, "stage a segment of"):
-        for file in select(_scan(partition_dir), bases={base_offset}, kinds=SEGMENT_KINDS, state=""):
-            staged = SegmentFile(file.base_offset, file.kind, CLEANED_SUFFIX)
-            files.link(partition_dir / file.name, partition_dir / staged.name)
 
 
 def commit(

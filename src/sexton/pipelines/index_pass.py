@@ -167,7 +167,6 @@ def _index_slice(piece: Slice, chunk: Chunk, work: PartitionWork, key: HashKey, 
         )
         facts = columns.facts_of(table, work, TransactionIndex(work.markers))
         wanted = table[~columns.is_aborted(table, facts) & ((table["attributes"] & CONTROL) == 0)]
-        skip_none = np.zeros(len(wanted), dtype=np.bool_)
         for rows, buffer, starts, ends in unpacked_runs(
             data, wanted, worker_unpacker(work.max_batch_bytes), piece.path
         ):
@@ -177,7 +176,6 @@ def _index_slice(piece: Slice, chunk: Chunk, work: PartitionWork, key: HashKey, 
                 starts,
                 ends,
                 wanted[rows],
-                skip_none[rows],
                 np.uint64(key.first),
                 np.uint64(key.second),
                 keyless_flags,

@@ -17,8 +17,7 @@ def run() -> None:
         entries = np.zeros(2, dtype=keys.ENTRY)
         starts = table["position"] + batch.HEADER_BYTES
         ends = table["position"] + table["size"]
-        skip = np.zeros(1, dtype=bool)
-        keys.hash_records(buffer, starts, ends, table, skip, np.uint64(3), np.uint64(5), 0, entries, 0)
+        keys.hash_records(buffer, starts, ends, table, np.uint64(3), np.uint64(5), 0, entries, 0)
     slots, alive = np.zeros(4, dtype=np.int32), np.zeros(2, dtype=bool)
     newest.split_newest(entries, 1, np.zeros(2, dtype=keys.ENTRY), slots, alive)
     newest.strike_older(entries, slots, alive)

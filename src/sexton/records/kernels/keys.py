@@ -75,14 +75,13 @@ def hash_records(
     starts: Longs,
     ends: Longs,
     table: Table,
-    skip: npt.NDArray[np.bool_],
     first_point: int,
     second_point: int,
     keyless_flags: int,
     out: Entries,
     filled: int,
 ) -> tuple[int, int, int]:
-    """Append one entry per record of the batches that are not skipped.
+    """Append one entry per record.
 
     ``data[starts[i]:ends[i]]`` holds batch i's records, unpacked. A record without a key gets an entry that nothing
     else equals, with ``keyless_flags``, or none (``SKIP_KEYLESS``). Returns how full ``out`` is, the index of the first
@@ -90,8 +89,6 @@ def hash_records(
     """
     keyless_count = 0
     for batch in range(len(starts)):
-        if skip[batch]:
-            continue
         position = starts[batch]
         end = ends[batch]
         base_offset = table[batch].base_offset
