@@ -1,50 +1,23 @@
-"""The same job on a Spark standalone cluster: one master, two workers, all on this machine's loopback."""
+"""The same job on a Spark standalone cluster."""
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import pyspark
 import pytest
 
 from tests.logs import NOW_MS, contents, random_log, write_partition
+from tests.standalone_spark import ENVIRONMENT, LAUNCHED, standalone_cluster
 
-HOST: Final = "127.0.0.1"
-START_TIMEOUT_S: Final = 60
-"""A master or worker is up in two seconds on a quiet machine."""
-
-STOP_TIMEOUT_S: Final = 20
 RUN_TIMEOUT_S: Final = 240
-MASTER_UP: Final = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
-REGISTERED: Final = re.compile(r"Successfully registered with master")
-LAUNCHED: Final = re.compile(r"Asked to launch executor")
 
 PARTITIONS: Final = 4
 STEPS: Final = 700
-
-QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds."""
-
-ENVIRONMENT: Final = {
-    **os.environ,
-    "SPARK_HOME": str(Path(pyspark.__file__).parent),
-    "SPARK_LOCAL_IP": HOST,
-    "SPARK_DAEMON_MEMORY": "256m",
-    "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
-    "PYSPARK_SUBMIT_ARGS": (
-        f"--driver-java-options '{QUICK_START}' --conf 'spark.executor.extraJavaOptions={QUICK_START}' pyspark-shell"
-    ),
-}
 
 
 @pytest.mark.spark
@@ -81,56 +54,3 @@ def compact(log_dir: Path, master: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@contextmanager
-def standalone_cluster(directory: Path) -> Iterator[tuple[str, list[Path]]]:
-    """The master's address and the workers' logs, while it runs."""
-    daemons: list[subprocess.Popen[bytes]] = []
-    try:
-        master_log = directory / "master.log"
-        address = ("--host", HOST, "--port", "0", "--webui-port", "0")
-        daemons.append(spawn(["org.apache.spark.deploy.master.Master", *address], master_log))
-        master = wait_for(MASTER_UP, master_log, daemons)[1]
-        worker_logs = [directory / f"worker-{number}.log" for number in range(2)]
-        for log in worker_logs:
-            work_dir = directory / f"{log.stem}-work"
-            size = ("--cores", "1", "--memory", "1g", "--work-dir", str(work_dir))
-            daemons.append(spawn(["org.apache.spark.deploy.worker.Worker", *address, *size, master], log))
-        for log in worker_logs:
-            wait_for(REGISTERED, log, daemons)
-        yield master, worker_logs
-    finally:
-        for daemon in reversed(daemons):
-            daemon.terminate()
-        for daemon in daemons:
-            try:
-                daemon.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait(STOP_TIMEOUT_S)
-
-
-def spawn(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """A Spark daemon in the foreground: the script replaces itself by the JVM, so the process is the daemon."""
-    spark_class = Path(ENVIRONMENT["SPARK_HOME"]) / "bin" / "spark-class"
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            [str(spark_class), *arguments],
-            env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-
-
-def wait_for(pattern: re.Pattern[str], log: Path, daemons: Sequence[subprocess.Popen[bytes]]) -> re.Match[str]:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while True:
-        text = log.read_text(errors="replace")
-        found = pattern.search(text)
-        if found:
-            return found
-        assert all(daemon.poll() is None for daemon in daemons), f"a Spark daemon ended:\n{text}"
-        assert time.monotonic() < deadline_s, f"waited {START_TIMEOUT_S} s for {pattern.pattern!r} in:\n{text}"
-        time.sleep(0.1)

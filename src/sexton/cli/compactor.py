@@ -23,6 +23,9 @@ def compactor(
     bytes_per_second: Annotated[
         int | None, typer.Option(min=1, help="What it may read from brokers' disks, on average. No limit by default.")
     ] = None,
+    remote: Annotated[
+        bool, typer.Option("--remote", help="Read and write through the brokers' ports even where their files are.")
+    ] = False,
     job_partitions: Annotated[int, typer.Option(min=1, help="Partitions of one Spark job.")] = 500,
     name: Annotated[str, typer.Option(help="How others see it. This machine's name and the process, by default.")] = "",
     log_file: Annotated[Path | None, typer.Option(help="Where it logs to; standard error by default.")] = None,
@@ -30,16 +33,19 @@ def compactor(
 ) -> None:
     """Compact what is due, in the foreground, until it is stopped.
 
-    Any number of compactors may run, anywhere. Their executors must see the brokers' folders under the same paths.
-    Spark is started when there is work, and stopped after two minutes without.
+    Any number of compactors may run, anywhere. Executors that see a broker's folder under its own path work on the
+    files; the others go through the broker's port. Spark is started when there is work, and stopped after two minutes
+    without.
     """
     if parent is not None:
         die_with(parent)
     log_to(log_file)
-    asyncio.run(_run(metastore, master, bytes_per_second, job_partitions, name))
+    asyncio.run(_run(metastore, master, remote, bytes_per_second, job_partitions, name))
 
 
-async def _run(url: str, master: str, bytes_per_second: int | None, job_partitions: int, name: str) -> None:
+async def _run(
+    url: str, master: str, is_remote: bool, bytes_per_second: int | None, job_partitions: int, name: str
+) -> None:
     from sexton.adapters.clock import SystemClock
     from sexton.adapters.metastore import open_metastore
     from sexton.adapters.sockets import SocketNetwork
@@ -51,7 +57,7 @@ async def _run(url: str, master: str, bytes_per_second: int | None, job_partitio
     name = name or f"{socket.gethostname()}:{os.getpid()}"
     store = open_metastore(url)
     brokers = Brokers(SocketNetwork(), store, f"compactor {name}")
-    engine = SparkEngine(master)
+    engine = SparkEngine(master, is_remote=is_remote)
     worker = Compactor(
         metastore=store,
         brokers=brokers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from sexton.broker.compaction import plans, requests
@@ -30,10 +31,12 @@ class Brokers:
         self._metastore = metastore
         self._client_id = client_id
         self._connections: dict[int, Rpc] = {}
+        self._addresses: dict[int, tuple[str, int]] = {}
 
     async def plan(self, key: WorkKey) -> Plan:
         answer = await self.ask(key.broker_id, requests.PLAN, {"topic_id": key.topic_id, "partition": key.partition})
-        return plans.decode_plan(answer["plan"])
+        host, port = self._addresses[key.broker_id]
+        return replace(plans.decode_plan(answer["plan"]), host=host, port=port)
 
     async def commit(self, broker_id: int, result: PassResult) -> Committed:
         answer = await self.ask(broker_id, requests.COMMIT, result, COMMIT_TIMEOUT_MS)
@@ -66,6 +69,7 @@ class Brokers:
                 raise SextonError(f"broker {broker_id} is not running", "", "Its work is done when it is back")
             found = await Rpc.connect(self._network, row.host, row.port, client_id=self._client_id)
             self._connections[broker_id] = found
+            self._addresses[broker_id] = row.host, row.port
         return found
 
     def close(self) -> None:

@@ -26,8 +26,10 @@ JOBS_MAX: Final = 2
 
 
 class SparkEngine:
-    def __init__(self, master: str) -> None:
+    def __init__(self, master: str, *, is_remote: bool = False) -> None:
+        """`is_remote`: bytes go through the brokers' ports even where their files can be seen."""
         self._master = master
+        self._is_remote = is_remote
         self._threads = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="compaction")
         self._starting = asyncio.Lock()
         self._session: SparkSession | None = None
@@ -37,7 +39,7 @@ class SparkEngine:
     async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
         started = await self._started()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _run, started, plans)
+        return await loop.run_in_executor(self._threads, _run, started, plans, self._is_remote)
 
     async def _started(self) -> SparkSession:
         async with self._starting:
@@ -68,10 +70,10 @@ class SparkEngine:
         self._threads.shutdown(wait=False)
 
 
-def _run(started: SparkSession, plans: Sequence[Plan]) -> list[Outcome]:
+def _run(started: SparkSession, plans: Sequence[Plan], is_remote: bool) -> list[Outcome]:
     from sexton.compactor import spark_pass
 
-    return spark_pass.run(started.sparkContext, plans)
+    return spark_pass.run(started.sparkContext, plans, is_remote=is_remote)
 
 
 def _stop(found: SparkSession) -> None:

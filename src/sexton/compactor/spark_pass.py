@@ -1,7 +1,7 @@
 """Brokers' plans carried out by the Spark pipeline, many in one job.
 
-The executors see the brokers' directories under the paths that the plans name: they are on the same machine, or share a
-file system with it.
+Executors that see a broker's directory under the path that its plan names work on the files; all others go through the
+broker's port (`plan_files`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,28 @@ from sexton.broker.compaction.plans import NewSegment, PassResult, Plan
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.rules import Fate
 from sexton.compaction.survey import PRODUCER
+from sexton.compactor.broker_files import BrokerFiles
 from sexton.compactor.engine import Outcome
+from sexton.compactor.plan_files import PlanFiles
 from sexton.errors import SextonError
 from sexton.logdir.partition import PartitionLog, Segment
 from sexton.pipelines.compact import Progress, Request, Staged, stage, survey_logs
+from sexton.pipelines.storage import Storage
 from sexton.records import names
 
 
-def run(context: SparkContext, plans: Sequence[Plan], progress: Progress = lambda step, tasks: None) -> list[Outcome]:
+def run(
+    context: SparkContext,
+    plans: Sequence[Plan],
+    *,
+    is_remote: bool = False,
+    progress: Progress = lambda step, tasks: None,
+) -> list[Outcome]:
+    """`is_remote`: through the brokers' ports even where the files can be seen."""
     logs = [_log_of(plan) for plan in plans]
+    storages = [_storage_of(plan, is_remote) for plan in plans]
     progress("survey", sum(len(log.segments) for log in logs))
-    surveys = survey_logs(context, logs)
+    surveys = survey_logs(context, logs, storages)
     outcomes: dict[int, Outcome] = {}
     requests: list[tuple[int, Request]] = []
     for index, (plan, log, survey) in enumerate(zip(plans, logs, surveys, strict=True)):
@@ -35,14 +46,17 @@ def run(context: SparkContext, plans: Sequence[Plan], progress: Progress = lambd
             outcomes[index] = Outcome(plan, None, str(survey))
             continue
         config = TopicConfig(segment_bytes=plan.segment_bytes, index_interval_bytes=plan.index_interval_bytes)
-        request = Request(
-            log, survey, config, plan.terms, plan.first_dirty_offset, Path(plan.staging), _producers(plan)
-        )
+        request = Request(log, survey, config, plan.terms, plan.first_dirty_offset, storages[index], _producers(plan))
         requests.append((index, request))
     staged = stage(context, [request for _, request in requests], progress=progress)
     for (index, _), one in zip(requests, staged, strict=True):
         outcomes[index] = _outcome(plans[index], one)
     return [outcomes[index] for index in range(len(plans))]
+
+
+def _storage_of(plan: Plan, is_remote: bool) -> Storage:
+    through_broker = BrokerFiles(plan.host, plan.port, plan.plan_id, plan.staging)
+    return PlanFiles(through_broker, plan.directory, is_remote)
 
 
 def _log_of(plan: Plan) -> PartitionLog:

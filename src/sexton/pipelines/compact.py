@@ -19,11 +19,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from pyspark import RDD, SparkContext, StorageLevel
+from pyspark import RDD, Broadcast, SparkContext, StorageLevel
 
 from sexton.compaction import plan
 from sexton.compaction.columns import Tally
@@ -33,18 +32,22 @@ from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
 from sexton.errors import SextonError
 from sexton.logdir import swap
-from sexton.logdir.partition import PartitionLog, mapped, write_cleaner_offset
+from sexton.logdir.partition import PartitionLog, write_cleaner_offset
 from sexton.pipelines import index_pass, rewrite_pass, transaction_index
 from sexton.pipelines.index_pass import BucketRow, Filter
 from sexton.pipelines.rewrite_pass import ChunkResult
+from sexton.pipelines.storage import Folder, Storage, disk_failure
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
-from sexton.records.keyhash import random_hash_key
+from sexton.records.keyhash import HashKey, random_hash_key
 
 REDUCE_BYTES = 64 * 1024 * 1024
 """Entries that a reduce task should get: they are in memory at once."""
 
 Progress = Callable[[str, int], None]
 """Called with a step's name and how many tasks it has, before the step runs."""
+
+Shared = tuple[list[PartitionWork], list[Storage], list[Chunk]]
+"""What all tasks of a job know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,14 @@ class Request:
     config: TopicConfig
     terms: Terms
     first_dirty_offset: int
-    staging: Path | None = None
-    """Where the new segments go; the log's own directory if nobody else writes there."""
+    storage: Storage | None = None
+    """How its bytes are reached, and where the new segments go; the log's own directory if nobody else writes there."""
     producers: npt.NDArray[np.void] | None = None
     """Who is alive, from a broker that knows; else it is told from the log."""
 
     @property
-    def staging_dir(self) -> Path:
-        return self.staging or self.log.directory
+    def files(self) -> Storage:
+        return self.storage or Folder(str(self.log.directory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +112,22 @@ class Report:
         )
 
 
-def survey_logs(context: SparkContext, logs: Sequence[PartitionLog]) -> list[LogSurvey | SextonError]:
+def survey_logs(
+    context: SparkContext, logs: Sequence[PartitionLog], storages: Sequence[Storage] | None = None
+) -> list[LogSurvey | SextonError]:
     """Each log's survey, or what is wrong with it."""
+    places = storages or [Folder(str(log.directory)) for log in logs]
     tasks = [
-        (index, str(segment.path), segment.base_offset, segment.size_bytes)
+        (index, places[index], str(segment.path), segment.base_offset, segment.size_bytes)
         for index, log in enumerate(logs)
         for segment in log.segments
     ]
 
-    def run(task: tuple[int, str, int, int]) -> tuple[int, SegmentSurvey | SextonError]:
+    def run(task: tuple[int, Storage, str, int, int]) -> tuple[int, SegmentSurvey | SextonError]:
         """No further than the segment reached when the log was opened: a broker may append to it."""
-        index, path, base_offset, size_bytes = task
+        index, storage, path, base_offset, size_bytes = task
         try:
-            with mapped(path) as data:
+            with storage.reading(path, 0, size_bytes) as data:
                 return index, survey_segment(data[:size_bytes], base_offset, path)
         except SextonError as error:
             return index, error
@@ -195,12 +201,12 @@ def _stage(
 ) -> list[list[Output]]:
     """All that can be done without changing a log."""
     works = [_work(index, request, max_batch_bytes) for index, request in enumerate(requests)]
-    results = _run_passes(context, works, chunks, dry_run, progress)
+    results = _run_passes(context, works, [request.files for request in requests], chunks, dry_run, progress)
     outputs = _gather(requests, reports, chunks, results)
     if not dry_run:
         _assemble(context, requests, works, outputs, reports, progress)
         for request in requests:
-            _remove_parts(request.staging_dir)
+            request.files.remove_parts()
     return outputs
 
 
@@ -224,7 +230,7 @@ def _work(index: int, request: Request, max_batch_bytes: int) -> PartitionWork:
     return PartitionWork(
         partition=index,
         name=request.log.name,
-        directory=str(request.staging_dir),
+        directory=str(request.log.directory),
         terms=terms,
         segment_ends=np.array([s.last_offset for s in below if s.batch_count], dtype=np.int64),
         producers=_live_producers(request),
@@ -262,11 +268,12 @@ def _chunks(requests: Sequence[Request], parallelism: int) -> list[Chunk]:
 def _run_passes(
     context: SparkContext,
     works: Sequence[PartitionWork],
+    storages: Sequence[Storage],
     chunks: Sequence[Chunk],
     dry_run: bool,
     progress: Progress,
 ) -> list[ChunkResult]:
-    shared = context.broadcast((list(works), list(chunks)))
+    shared = context.broadcast((list(works), list(storages), list(chunks)))
     key = random_hash_key()
     dirty = [chunk.number for chunk in chunks if chunk.is_dirty]
     clean = [chunk.number for chunk in chunks if not chunk.is_dirty]
@@ -275,14 +282,12 @@ def _run_passes(
     reducers = max(reducers, min(context.defaultParallelism, sum(work.bucket_count for work in works)))
 
     def index(number: int) -> Iterator[BucketRow]:
-        all_works, all_chunks = shared.value
-        chunk = all_chunks[number]
-        return index_pass.index_chunk(chunk, all_works[chunk.partition], key, None)
+        chunk, work, storage = _share(shared.value, number)
+        return index_pass.index_chunk(chunk, work, storage, key, None)
 
     def rewrite(number: int, rows: Iterable[tuple[int, bytes | index_pass.Note]]) -> Iterator[ChunkResult]:
-        all_works, all_chunks = shared.value
-        chunk = all_chunks[number]
-        yield rewrite_pass.rewrite_chunk(chunk, all_works[chunk.partition], (row[1] for row in rows), dry_run)
+        chunk, work, storage = _share(shared.value, number)
+        yield rewrite_pass.rewrite_chunk(chunk, work, storage, (row[1] for row in rows), dry_run)
 
     progress("index", len(dirty))
     indexed = context.parallelize(dirty, max(1, len(dirty))).flatMap(index)
@@ -307,16 +312,22 @@ def _filters(
 
 
 def _index_clean(
-    context: SparkContext, shared: object, key: object, clean: Sequence[int], filters: list[Filter]
+    context: SparkContext, shared: Broadcast[Shared], key: HashKey, clean: Sequence[int], filters: list[Filter]
 ) -> RDD[BucketRow]:
     sieve = context.broadcast(filters)
 
     def index(number: int) -> Iterator[BucketRow]:
-        all_works, all_chunks = shared.value  # type: ignore[attr-defined]
-        chunk = all_chunks[number]
-        return index_pass.index_chunk(chunk, all_works[chunk.partition], key, sieve.value[chunk.partition])  # type: ignore[arg-type]
+        chunk, work, storage = _share(shared.value, number)
+        return index_pass.index_chunk(chunk, work, storage, key, sieve.value[chunk.partition])
 
     return context.parallelize(clean, len(clean)).flatMap(index)
+
+
+def _share(shared: Shared, number: int) -> tuple[Chunk, PartitionWork, Storage]:
+    """What a chunk's task needs."""
+    works, storages, chunks = shared
+    chunk = chunks[number]
+    return chunk, works[chunk.partition], storages[chunk.partition]
 
 
 def _spread_buckets(key: tuple[int, int]) -> int:
@@ -382,16 +393,16 @@ def _assemble(
     for index, (request, work) in enumerate(zip(requests, works, strict=True)):
         changed = [output for output in outputs[index] if not output.is_unchanged]
         if reports[index].failure is None and changed:
-            indexes = transaction_index.of_outputs(request.log, work, request.survey.events, outputs[index])
-            tasks += [(index, output, work.directory, indexes[output.base_offset]) for output in changed]
+            indexes = _transaction_indexes(request, work, outputs[index])
+            tasks += [(index, output, request.files, indexes.get(output.base_offset, b"")) for output in changed]
     if not tasks:
         return
     intervals = [request.config.index_interval_bytes for request in requests]
 
-    def run(task: tuple[int, Output, str, bytes]) -> tuple[int, SextonError | None]:
-        index, output, directory, transactions = task
+    def run(task: tuple[int, Output, Storage, bytes]) -> tuple[int, SextonError | None]:
+        index, output, storage, transactions = task
         try:
-            rewrite_pass.assemble(output, directory, transactions, intervals[index])
+            rewrite_pass.assemble(output, storage, transactions, intervals[index])
         except SextonError as error:
             return index, error
         return index, None
@@ -400,6 +411,12 @@ def _assemble(
     tasks.sort(key=lambda task: -task[1].size_bytes)
     for index, failure in context.parallelize(tasks, len(tasks)).map(run).collect():
         reports[index].failure = reports[index].failure or failure
+
+
+def _transaction_indexes(request: Request, work: PartitionWork, outputs: Sequence[Output]) -> dict[int, bytes]:
+    if not request.files.takes_indexes:
+        return {}
+    return transaction_index.of_outputs(request.log, work, request.survey.events, outputs)
 
 
 def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None:
@@ -422,7 +439,7 @@ def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None
     except SextonError as error:
         report.failure = error
     except OSError as error:
-        report.failure = rewrite_pass.disk_failure(error, str(directory))
+        report.failure = disk_failure(error, str(directory))
 
 
 def _keep_modification_time(request: Request, output: Output) -> None:
@@ -431,15 +448,6 @@ def _keep_modification_time(request: Request, output: Output) -> None:
     modified_ns = next(s.modified_ns for s in request.log.segments if s.base_offset == last)
     path = request.log.directory / f"{output.base_offset:020d}.log.cleaned"
     os.utime(path, ns=(time.time_ns(), modified_ns))
-
-
-def _remove_parts(directory: Path) -> None:
-    """Before any swap: a broker's recovery takes a leftover ``.cleaned`` for a swap that never completed.
-
-    By name, not by what tasks reported: a task that Spark gave up on may have left one, too.
-    """
-    for path in directory.glob(rewrite_pass.PART_PATTERN):
-        path.unlink(missing_ok=True)
 
 
 def _empty_report(request: Request) -> Report:

@@ -18,8 +18,8 @@ from sexton.compaction.kernels import newest
 from sexton.compaction.plan import CHUNK_RECORDS_MAX, Chunk, PartitionWork, Slice
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
-from sexton.logdir.partition import mapped
 from sexton.pipelines import scratch
+from sexton.pipelines.storage import Storage
 from sexton.pipelines.unpacking import RUN_RECORDS, unpacked_runs, unparsable, worker_unpacker
 from sexton.records.batch import CONTROL
 from sexton.records.kernels.keys import DEAD, ENTRY, SKIP_KEYLESS, Entries, hash_records
@@ -51,12 +51,14 @@ BucketRow = tuple[BucketKey, tuple[int, bool, "bytes | Note"]]
 ChunkRow = tuple[int, "bytes | Note"]
 
 
-def index_chunk(chunk: Chunk, work: PartitionWork, key: HashKey, dirty_keys: Filter | None) -> Iterator[BucketRow]:
+def index_chunk(
+    chunk: Chunk, work: PartitionWork, storage: Storage, key: HashKey, dirty_keys: Filter | None
+) -> Iterator[BucketRow]:
     """One row per bucket that the chunk has entries for. Clean chunks are sieved through ``dirty_keys`` first."""
     collector = _Collector(chunk, dirty_keys)
     try:
         for piece in chunk.slices:
-            _index_slice(piece, chunk, work, key, collector)
+            _index_slice(piece, chunk, work, storage, key, collector)
     except SextonError as failure:
         yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(failure=failure))
         return
@@ -159,9 +161,11 @@ class _Collector:
         self.keyless_count += keyless_count
 
 
-def _index_slice(piece: Slice, chunk: Chunk, work: PartitionWork, key: HashKey, collector: _Collector) -> None:
+def _index_slice(
+    piece: Slice, chunk: Chunk, work: PartitionWork, storage: Storage, key: HashKey, collector: _Collector
+) -> None:
     keyless_flags = _keyless_flags(chunk.is_dirty, work.terms.drop_keyless)
-    with mapped(piece.path) as data:
+    with storage.reading(piece.path, piece.start, piece.end) as data:
         table = scan_whole(
             data, piece.start, piece.end, piece.path, check_crc=True, previous_offset=piece.previous_offset
         )

@@ -7,11 +7,7 @@ straight from the old one.
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
-import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -30,10 +26,10 @@ from sexton.compaction.kernels.rewrite import (
 from sexton.compaction.plan import Chunk, Extent, Output, PartitionWork, Slice
 from sexton.compaction.rules import Action, Fate
 from sexton.compaction.transactions import TransactionIndex
-from sexton.errors import EnvironmentFailure, SextonError
-from sexton.logdir.partition import mapped
+from sexton.errors import SextonError
 from sexton.pipelines import scratch
 from sexton.pipelines.index_pass import Note
+from sexton.pipelines.storage import PartFile, Storage, disk_failure
 from sexton.pipelines.unpacking import place_of, unparsable, worker_unpacker
 from sexton.records import codecs, names, segment_indexes
 from sexton.records.batch import CODEC_MASK, HEADER_BYTES
@@ -43,11 +39,6 @@ from sexton.records.kernels.scan import Table, scan_whole
 BUFFER_BYTES = 4 * 1024 * 1024
 LINKED_RUN_BYTES_MIN = 256 * 1024
 """A stretch of unchanged batches shorter than this is copied: a reference to it would cost more."""
-
-COPY_STEP_BYTES = 16 * 1024 * 1024
-
-PART_PATTERN = f"*.log.part-*{names.CLEANED_SUFFIX}"
-"""How part files are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,9 @@ class ChunkResult:
     failure: SextonError | None = None
 
 
-def rewrite_chunk(chunk: Chunk, work: PartitionWork, payloads: Iterable[bytes | Note], dry_run: bool) -> ChunkResult:
+def rewrite_chunk(
+    chunk: Chunk, work: PartitionWork, storage: Storage, payloads: Iterable[bytes | Note], dry_run: bool
+) -> ChunkResult:
     """Apply the verdicts to a chunk. A failure is a result, so that other partitions go on."""
     lists, keyless_count = [], 0
     for payload in payloads:
@@ -85,11 +78,11 @@ def rewrite_chunk(chunk: Chunk, work: PartitionWork, payloads: Iterable[bytes | 
     tally = Tally()
     results = []
     first = chunk.slices[0]
-    is_whole_segment = len(chunk.slices) == 1 and _is_whole(Extent(first.path, first.start, first.end))
-    part = Part(_part_path(work.directory, names.parse_base_offset(Path(first.path).name)), is_whole_segment)
+    source = Extent(first.path, first.start, first.end) if len(chunk.slices) == 1 else None
+    part = Part(storage.new_part(names.parse_base_offset(Path(first.path).name), source))
     try:
         for piece in chunk.slices:
-            result, slice_tally = _rewrite_slice(piece, chunk.is_dirty, work, codes, None if dry_run else part)
+            result, slice_tally = _rewrite_slice(piece, chunk.is_dirty, work, storage, codes, None if dry_run else part)
             results.append(result)
             tally.merge(slice_tally)
         part.close()
@@ -104,14 +97,13 @@ def rewrite_chunk(chunk: Chunk, work: PartitionWork, payloads: Iterable[bytes | 
 
 
 class Part:
-    """The file a chunk's rewritten batches go to, written through one large buffer. Made only when needed."""
+    """A chunk's rewritten batches, on their way to a file through one large buffer."""
 
-    def __init__(self, path: Path, becomes_segment: bool) -> None:
-        self.path = path
-        self._becomes_segment = becomes_segment
+    def __init__(self, file: PartFile) -> None:
+        self.path = file.path
         self.buffer = cast(Bytes, scratch.take("part", np.uint8, BUFFER_BYTES))
         self.filled = 0
-        self._descriptor = -1
+        self._file = file
         self._written = 0
 
     @property
@@ -129,35 +121,35 @@ class Part:
     def flush(self) -> None:
         if self.filled == 0:
             return
-        if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        view = memoryview(self.buffer)[: self.filled]  # type: ignore[arg-type]
-        while len(view):
-            view = view[os.write(self._descriptor, view) :]
-        if self._becomes_segment:
-            _start_writeback(self._descriptor, self._written, self.filled)
+        self._file.append(self._written, memoryview(self.buffer)[: self.filled])  # type: ignore[arg-type]
         self._written += self.filled
         self.filled = 0
 
     def close(self) -> None:
         self.flush()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
     def discard(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        self.path.unlink(missing_ok=True)
+        self._file.discard()
 
 
 def _rewrite_slice(
-    piece: Slice, is_dirty: bool, work: PartitionWork, codes: npt.NDArray[np.int64], part: Part | None
+    piece: Slice,
+    is_dirty: bool,
+    work: PartitionWork,
+    storage: Storage,
+    codes: npt.NDArray[np.int64],
+    part: Part | None,
 ) -> tuple[SliceResult, Tally]:
-    with mapped(piece.path) as data:
+    """The index pass has checked every batch; bytes that came anew since then are checked again."""
+    with storage.reading(piece.path, piece.start, piece.end) as data:
         table = scan_whole(
-            data, piece.start, piece.end, piece.path, check_crc=False, previous_offset=piece.previous_offset
+            data,
+            piece.start,
+            piece.end,
+            piece.path,
+            check_crc=storage.reads_anew,
+            previous_offset=piece.previous_offset,
         )
         facts = columns.facts_of(table, work, TransactionIndex(work.markers))
         outcomes, tally = columns.decide(table, work, facts, codes, is_dirty)
@@ -190,7 +182,7 @@ def _write(
         start = part.position
         _write_rows(piece, data, table, outcomes, done, first, codes, is_dirty, part, max_batch_bytes)
         if part.position > start:
-            extents.append(Extent(str(part.path), start, part.position))
+            extents.append(Extent(part.path, start, part.position))
         if first < last:
             begin = int(table["position"][first])
             end = int(table["position"][last - 1] + table["size"][last - 1])
@@ -288,104 +280,18 @@ def _count_keyless(tally: Tally, keyless_count: int, work: PartitionWork) -> Non
     tally.add(Fate.KEYLESS_DROPPED if dropped else Fate.KEYLESS_KEPT, keyless_count)
 
 
-def assemble(output: Output, directory: str, transaction_index: bytes, interval_bytes: int) -> None:
-    """Write a new segment beside the old ones, with its indexes, under ``.cleaned`` names, durable."""
-    log_path = Path(directory) / names.log_file_name(output.base_offset, names.CLEANED_SUFFIX)
-    try:
-        _write_log(output, directory, log_path)
-        with mapped(log_path) as data:
-            table = scan_whole(
-                data, 0, len(data), str(log_path), check_crc=False, previous_offset=output.base_offset - 1
-            )
-            offset_index, time_index = segment_indexes.build(table, output.base_offset, interval_bytes)
-        for kind, content in (
-            (names.OFFSET_INDEX_SUFFIX, offset_index),
-            (names.TIME_INDEX_SUFFIX, time_index),
-            (names.TRANSACTION_INDEX_SUFFIX, transaction_index),
-        ):
-            if content or kind != names.TRANSACTION_INDEX_SUFFIX:
-                path = Path(directory) / names.segment_file_name(output.base_offset, kind, names.CLEANED_SUFFIX)
-                path.write_bytes(content)
-    except OSError as error:
-        raise disk_failure(error, directory) from error
-
-
-def _write_log(output: Output, directory: str, target: Path) -> None:
-    """The new segment's .log under its ``.cleaned`` name, flushed: a task's part as it is, or a copy of several."""
-    part = Path(output.extents[0].path)
-    if len(output.extents) > 1 or not part.match(PART_PATTERN) or not _is_whole(output.extents[0]):
-        part = _part_path(directory, output.base_offset)
-        _concatenate(output, part)
-    else:
-        descriptor = os.open(part, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    os.rename(part, target)
-
-
-def _is_whole(extent: Extent) -> bool:
-    return extent.start == 0 and extent.end == os.path.getsize(extent.path)
-
-
-def _concatenate(output: Output, target: Path) -> None:
-    with open(target, "wb") as out:
-        sources: dict[str, int] = {}
-        try:
-            for extent in output.extents:
-                if extent.path not in sources:
-                    sources[extent.path] = os.open(extent.path, os.O_RDONLY)
-                _copy_range(sources[extent.path], extent.start, extent.end, out.fileno())
-        finally:
-            for descriptor in sources.values():
-                os.close(descriptor)
-        os.fsync(out.fileno())
-
-
-def _copy_range(source: int, start: int, end: int, target: int) -> None:
-    """Copy inside the kernel; across file systems that cannot, sendfile still avoids our memory."""
-    while start < end:
-        count = min(end - start, COPY_STEP_BYTES)
-        try:
-            copied = os.copy_file_range(source, target, count, offset_src=start)
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-            copied = os.sendfile(target, source, start, count)
-        if copied == 0:
-            raise OSError(errno.EIO, "a source file became shorter")
-        _start_writeback(target, os.lseek(target, 0, os.SEEK_CUR) - copied, copied)
-        start += copied
-
-
-def _part_path(directory: str, base_offset: int) -> Path:
-    """A name that no other attempt uses: one that Spark has given up on may still be writing."""
-    return Path(directory) / f"{base_offset:020d}.log.part-{uuid.uuid4().hex}{names.CLEANED_SUFFIX}"
-
-
-def _start_writeback(descriptor: int, start: int, size_bytes: int) -> None:
-    """Have the disk begin now, so that the flush before the commit finds little left to do. A hint: failing is fine."""
-    if _sync_file_range is not None:
-        _sync_file_range(descriptor, start, size_bytes, SYNC_FILE_RANGE_WRITE)
-
-
-def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Linux's system call, which Python does not offer."""
-    try:
-        function = ctypes.CDLL(None).sync_file_range
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    return cast("Callable[[int, int, int, int], int]", function)
-
-
-SYNC_FILE_RANGE_WRITE = 2
-_sync_file_range = _find_sync_file_range()
-
-
-def disk_failure(error: OSError, directory: str) -> EnvironmentFailure:
-    remedy = "Nothing was changed. Check the disk and try again"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "Nothing was changed. Free as much space as the compacted partition will need, then try again"
-    return EnvironmentFailure(f"staging the compacted log failed ({error.strerror})", directory, remedy)
+def assemble(output: Output, storage: Storage, transaction_index: bytes, interval_bytes: int) -> None:
+    """Write a new segment under ``.cleaned`` names, durable; with its indexes unless whoever commits makes them."""
+    path = storage.write_segment(output)
+    if not storage.takes_indexes:
+        return
+    with storage.reading(path, 0, output.size_bytes) as data:
+        table = scan_whole(data, 0, output.size_bytes, path, check_crc=False, previous_offset=output.base_offset - 1)
+        offset_index, time_index = segment_indexes.build(table, output.base_offset, interval_bytes)
+    for kind, content in (
+        (names.OFFSET_INDEX_SUFFIX, offset_index),
+        (names.TIME_INDEX_SUFFIX, time_index),
+        (names.TRANSACTION_INDEX_SUFFIX, transaction_index),
+    ):
+        if content or kind != names.TRANSACTION_INDEX_SUFFIX:
+            storage.write_index(names.segment_file_name(output.base_offset, kind, names.CLEANED_SUFFIX), content)

@@ -34,6 +34,7 @@ from sexton.pipelines import index_pass
 from sexton.pipelines.compact import Progress, Report, Request, compact, survey_logs
 from sexton.pipelines.offline import summaries
 from sexton.pipelines.stats_pass import NO_TIME, Measured, measure_chunk
+from sexton.pipelines.storage import Folder
 from sexton.pipelines.whole_log import chunks_below
 from sexton.records.batch import ControlType
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
@@ -267,7 +268,8 @@ def _run(
     def index(number: int) -> Iterator[index_pass.BucketRow]:
         all_works, all_chunks, _ = shared.value
         chunk = all_chunks[number]
-        return index_pass.index_chunk(chunk, all_works[chunk.partition], key, None)
+        work = all_works[chunk.partition]
+        return index_pass.index_chunk(chunk, work, Folder(work.directory), key, None)
 
     def measure(number: int, rows: Iterable[index_pass.ChunkRow]) -> Iterator[Measured]:
         all_works, all_chunks, all_opened = shared.value

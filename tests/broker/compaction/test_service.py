@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,13 +16,15 @@ from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.broker.compaction import plans
-from sexton.broker.compaction.requests import COMMIT, PLAN, READ, REQUEST, STATUS, WRITE, Requests
+from sexton.broker.compaction.bulk import ASSEMBLE, READ, WRITE
+from sexton.broker.compaction.requests import COMMIT, PLAN, REQUEST, STATUS, Requests
 from sexton.broker.compaction.service import CompactionService, NotDueError
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import fold_by_key
 from sexton.compactor.plain_pass import carry_out
 from sexton.log.log import Log
 from sexton.log.swapping import SwapRefusedError
+from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
@@ -82,7 +84,14 @@ class Broker:
 
     async def ask(self, api_key: int, body: bytes) -> bytes:
         parts = await self.handlers[api_key](1, memoryview(body))
-        return b"".join(bytes(cast(bytes, part)) for part in parts)
+        return b"".join(
+            part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else bytes(part)
+            for part in parts
+        )
+
+    async def ask_for(self, api_key: int, body: Mapping[str, Any], data: bytes | None = None) -> dict[str, Any]:
+        payload = plans.encode(body) + (b"" if data is None else b"\0" + data)
+        return plans.decode(await self.ask(api_key, payload))
 
 
 def scenario(work: Callable[[Broker], Awaitable[None]]) -> Any:
@@ -250,7 +259,7 @@ async def test_plan_and_commit_travel_as_json(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"{}", b'{"topic_id":1}', b'{"topic_id":"x","partition":0}'])
-@pytest.mark.parametrize("api_key", [PLAN, COMMIT, REQUEST, WRITE])
+@pytest.mark.parametrize("api_key", [PLAN, COMMIT, REQUEST, WRITE, ASSEMBLE])
 def test_nonsense_is_answered_with_an_error(tmp_path: Path, api_key: int, body: bytes) -> None:
     async def work(broker: Broker) -> None:
         assert "error" in plans.decode(await broker.ask(api_key, body))
@@ -269,40 +278,86 @@ async def test_offsets_that_are_none_are_refused(broker: Broker) -> None:
     assert broker.service.underway(plan.plan_id) is not None, "the compactor may still come with the true one"
 
 
+PART = f"{0:020d}.log.part-{'a' * 32}.cleaned"
+
+
 @scenario
 async def test_a_compactor_without_the_disk_reads_and_writes_through_the_broker(broker: Broker) -> None:
     await broker.write(30)
     plan = await broker.service.plan(TOPIC, 0)
-    before = broker.fold()
-    result = carry_out(broker.disk, plan)
+    before, result = broker.fold(), carry_out(broker.disk, plan)
     for segment in result.segments:
         path = Path(plan.staging) / f"{segment.base_offset:020d}.log.cleaned"
         data = path.read_bytes()
         path.unlink()
         for position in range(0, len(data), 100):
-            head = {"plan_id": plan.plan_id, "base_offset": segment.base_offset, "position": position}
-            body = plans.encode(head) + b"\0" + data[position : position + 100]
-            assert plans.decode(await broker.ask(WRITE, body)) == {}
-            assert plans.decode(await broker.ask(WRITE, body)) == {}, "a piece that comes again"
+            head = {"plan_id": plan.plan_id, "part": PART, "position": position}
+            assert await broker.ask_for(WRITE, head, data[position : position + 100]) == {}
+            assert await broker.ask_for(WRITE, head, data[position : position + 100]) == {}, "a piece that comes again"
+        asked = {"plan_id": plan.plan_id, "base_offset": segment.base_offset, "extents": [[PART, 0, len(data)]]}
+        assert await broker.ask_for(ASSEMBLE, asked) == {}
+        assert await broker.ask_for(ASSEMBLE, asked) == {}, "its answer was lost"
         assert path.read_bytes() == data
-    asked = {"plan_id": plan.plan_id, "base_offset": 0, "kind": ".log", "position": 10, "size_bytes": 50}
-    answer = await broker.ask(READ, plans.encode(asked))
+    answer = await broker.ask(
+        READ, plans.encode({"plan_id": plan.plan_id, "base_offset": 0, "position": 10, "size_bytes": 50})
+    )
     assert answer == b"\0" + (broker.directory / f"{0:020d}.log").read_bytes()[10:60]
-    gap = {"plan_id": plan.plan_id, "base_offset": 0, "position": 1 << 30}
-    assert "error" in plans.decode(await broker.ask(WRITE, plans.encode(gap) + b"\0x"))
     await broker.service.commit(result)
     assert broker.fold() == before
 
 
-@pytest.mark.parametrize("kind", [".log/../../secret", ".snapshot", ""])
-def test_only_segments_of_a_plan_can_be_read(tmp_path: Path, kind: str) -> None:
+@scenario
+async def test_a_new_segment_is_put_together_from_parts_and_old_segments(broker: Broker) -> None:
+    await broker.write(30)
+    plan = await broker.service.plan(TOPIC, 0)
+    old = (broker.directory / f"{0:020d}.log").read_bytes()
+    await broker.ask_for(WRITE, {"plan_id": plan.plan_id, "part": PART, "position": 0}, b"0123456789")
+    extents = [[PART, 2, 5], [f"{0:020d}.log", 7, 90], [PART, 0, 10]]
+    asked = {"plan_id": plan.plan_id, "base_offset": 0, "extents": extents}
+    assert await broker.ask_for(ASSEMBLE, asked) == {}
+    staged = Path(plan.staging) / f"{0:020d}.log.cleaned"
+    assert staged.read_bytes() == b"234" + old[7:90] + b"0123456789"
+    asked["extents"] = [[PART, 0, 11]]
+    assert "ends at 10" in (await broker.ask_for(ASSEMBLE, asked))["error"]["what"]
+
+
+@scenario
+async def test_what_cannot_be_staged_is_refused(broker: Broker) -> None:
+    await broker.write(30)
+    plan = await broker.service.plan(TOPIC, 0)
+    head = {"plan_id": plan.plan_id, "part": PART, "position": 0}
+    for wrong in ({"position": 1 << 30}, {"position": -1}, {"part": "../t-0/x"}, {"part": "x"}, {"plan_id": "other"}):
+        assert "error" in await broker.ask_for(WRITE, {**head, **wrong}, b"x"), wrong
+    assert "error" in await broker.ask_for(WRITE, head), "without bytes"
+    asked = {"plan_id": plan.plan_id, "base_offset": 0, "extents": [[PART, 0, 1]]}
+    beyond = [[f"{plan.bound:020d}.log", 0, 1]]
+    for base_offset in (1, plan.bound):
+        assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "base_offset": base_offset})
+    for name in ("/etc/passwd", "../t-0/x", f"{1:020d}.log"):
+        assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "extents": [[name, 0, 1]]})
+    assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "extents": []})
+    assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "extents": beyond}), "the active segment"
+    assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "extents": [[PART, 5, 1]]}), "backwards"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"base_offset": 1},
+        {"position": -1},
+        {"position": 1 << 40},
+        {"size_bytes": -1},
+        {"plan_id": "x"},
+        {"position": "x"},
+    ],
+)
+def test_only_segments_of_a_plan_can_be_read(tmp_path: Path, change: dict[str, Any]) -> None:
     async def work(broker: Broker) -> None:
         await broker.write(30)
         plan = await broker.service.plan(TOPIC, 0)
-        asked = {"plan_id": plan.plan_id, "base_offset": 0, "kind": kind, "position": 0, "size_bytes": 50}
-        assert (await broker.ask(READ, plans.encode(asked)))[:1] == b"\1"
-        asked = {**asked, "kind": ".log", "plan_id": "another"}
-        assert (await broker.ask(READ, plans.encode(asked)))[:1] == b"\1"
+        asked = {"plan_id": plan.plan_id, "base_offset": 0, "position": 0, "size_bytes": 50}
+        assert (await broker.ask(READ, plans.encode(asked)))[:1] == b"\0"
+        assert (await broker.ask(READ, plans.encode({**asked, **change})))[:1] == b"\1"
 
     scenario(work)(tmp_path)
 

@@ -3,7 +3,8 @@
     due        when a replica is due, and why not (pure)
     plans      what a compactor is told, and what it answers: as JSON, between our own processes
     service    the broker's loop, its plans under way, and the commit
-    requests   the private messages (API keys 30001 to 30008)
+    requests   the private messages (API keys from 30001 on)
+    bulk       those that carry bytes, for compactors elsewhere
 
 A plan names a replica by the incarnation of its log, and exactly the closed segments that it was made for; a result
 that comes when any of that has changed is refused whole (rule 10). The order is rule 7's: the high watermark that a

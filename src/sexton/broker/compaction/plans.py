@@ -50,6 +50,9 @@ class Plan:
     segment_bytes: int
     index_interval_bytes: int
     producers: tuple[PlannedProducer, ...] = ()
+    host: str = ""
+    port: int = 0
+    """Of the broker: filled in by the compactor, which knows how it reached it."""
 
     @property
     def terms(self) -> Terms:

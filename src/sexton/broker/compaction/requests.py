@@ -7,9 +7,9 @@
 | 30003 | a plan's result                               | that it is committed                                    |
 | 30004 | a plan's id: it is given up                   | nothing                                                 |
 | 30005 | a topic, perhaps a partition: compact it now  | which partitions of it are here                         |
-| 30006 | plan, file, position, size                    | bytes of a segment                                      |
-| 30007 | plan, segment, position; then bytes           | nothing: they are staged                                |
 | 30008 | how many                                      | the last runs in the cluster, and who works on what     |
+
+30006, 30007 and 30020 carry the bulk (`bulk`), for compactors that cannot see this broker's disk.
 
 What goes wrong is `{"error": {"kind", "what"}}`. A result that is refused has changed nothing.
 """
@@ -21,14 +21,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
-from sexton.broker.compaction.plans import decode, decode_result, encode
+from sexton.broker.compaction.bulk import Bulk, Handler, answered
+from sexton.broker.compaction.plans import decode_result
 from sexton.broker.compaction.service import CompactionService
-from sexton.errors import SextonError
 from sexton.ports.disk import Disk
 from sexton.ports.network import Part
 from sexton.ports.work_queue import WorkQueue
-from sexton.protocol.errors import KafkaError
-from sexton.records import names
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import Replicas
 
@@ -39,17 +37,10 @@ PLAN: Final = 30002
 COMMIT: Final = 30003
 ABANDON: Final = 30004
 REQUEST: Final = 30005
-READ: Final = 30006
-WRITE: Final = 30007
 HISTORY: Final = 30008
 
 RUNS_MAX: Final = 1000
 """In one answer."""
-
-READ_BYTES_MAX: Final = 16 << 20
-"""Of one answer: enough for the network to be the limit, little enough for a broker's memory."""
-
-Handler = Callable[[Hashable, memoryview], Awaitable[list[Part]]]
 
 
 class Requests:
@@ -69,14 +60,13 @@ class Requests:
             COMMIT: self._answering(self._commit),
             ABANDON: self._answering(self._abandon),
             REQUEST: self._answering(self._request),
-            READ: self._read,
-            WRITE: self._write,
             HISTORY: self._answering(self._history),
+            **Bulk(self._service, self._disk).handlers(),
         }
 
     def _answering(self, answer: Callable[[Mapping[str, Any]], Awaitable[Any]]) -> Handler:
         async def handle(connection: Hashable, payload: memoryview) -> list[Part]:
-            return [await _answered(answer, payload)]
+            return [await answered(answer, payload)]
 
         return handle
 
@@ -146,62 +136,3 @@ class Requests:
             "work": await self._queue.read_work(),
             "compactors": await self._queue.read_compactors(),
         }
-
-    # For compactors that cannot see this broker's disk
-
-    async def _read(self, connection: Hashable, payload: memoryview) -> list[Part]:
-        """The answer begins with a byte: 0 if the rest is the data, 1 if it is an error."""
-        try:
-            asked = decode(payload)
-            base_offset, kind = int(asked["base_offset"]), str(asked["kind"])
-            position, size_bytes = int(asked["position"]), int(asked["size_bytes"])
-            plan = self._service.underway(str(asked["plan_id"]))
-            known = {} if plan is None else dict(plan.segments)
-            is_segment = kind == names.LOG_SUFFIX or kind == names.TRANSACTION_INDEX_SUFFIX
-            if plan is None or base_offset not in known or not is_segment or position < 0:
-                raise KeyError("no such plan is under way here, or it has no such segment")
-            path = f"{plan.directory}/{names.segment_file_name(base_offset, kind)}"
-            if not self._disk.exists(path):
-                return [b"\0"]
-            file = self._disk.open(path)
-            limit = known[base_offset] if kind == names.LOG_SUFFIX else file.size_bytes
-            data = file.read(position, max(0, min(size_bytes, READ_BYTES_MAX, limit - position)))
-            file.close()
-            return [b"\0", data]
-        except (OSError, KeyError, ValueError, TypeError) as error:
-            return [b"\1", encode({"error": _error(error)})]
-
-    async def _write(self, connection: Hashable, payload: memoryview) -> list[Part]:
-        """A JSON object, a zero byte, and the bytes. Each piece comes where the one before it ended."""
-
-        async def write(asked: Mapping[str, Any]) -> Any:
-            plan = self._service.underway(str(asked["plan_id"]))
-            if plan is None:
-                raise KeyError("no such plan is under way here")
-            base_offset, position = int(asked["base_offset"]), int(asked["position"])
-            if base_offset not in dict(plan.segments) or base_offset >= plan.bound:
-                raise KeyError(f"{base_offset} is no segment of that plan")
-            path = f"{plan.staging}/{names.log_file_name(base_offset, names.CLEANED_SUFFIX)}"
-            file = self._disk.open(path, create=True)
-            try:
-                file.truncate(position)  # a piece that comes again takes its own place
-                if file.size_bytes != position:
-                    raise ValueError(f"bytes for position {position} came where {file.size_bytes} was due")
-                file.append([data])
-            finally:
-                file.close()
-            return {}
-
-        head, _, data = bytes(payload).partition(b"\0")
-        return [await _answered(write, memoryview(head))]
-
-
-async def _answered(answer: Callable[[Mapping[str, Any]], Awaitable[Any]], payload: memoryview) -> bytes:
-    try:
-        return encode(await answer(decode(payload)))
-    except (SextonError, KafkaError, OSError, KeyError, ValueError, TypeError) as error:
-        return encode({"error": _error(error)})
-
-
-def _error(error: Exception) -> dict[str, str]:
-    return {"kind": type(error).__name__, "what": str(error)}

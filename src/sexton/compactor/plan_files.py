@@ -1,0 +1,67 @@
+"""The bytes of a broker's plan, wherever the task runs.
+
+A broker makes a staging directory for each plan, whose name nobody can guess. A task that finds that directory, as its
+own user's, is on the broker's disk, whatever machine that is, and works on the files; one that does not find it reads
+and writes through the broker's port (`broker.compaction.bulk`). Each task sees for itself: what both kinds write ends
+up in the same place, so executors on the broker's machine and elsewhere can share a job.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from sexton.compaction.plan import Extent, Output
+from sexton.compactor.broker_files import BrokerFiles
+from sexton.pipelines.storage import Folder, PartFile, Storage
+from sexton.records.kernels.primitives import Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFiles:
+    """`sexton.pipelines.storage.Storage`."""
+
+    through_broker: BrokerFiles
+    directory: str
+    is_remote: bool = False
+    """Even if the files can be seen."""
+
+    @property
+    def takes_indexes(self) -> bool:
+        return False
+
+    @property
+    def reads_anew(self) -> bool:
+        return self._here.reads_anew
+
+    def reading(self, path: str, start: int, end: int) -> AbstractContextManager[Bytes]:
+        return self._here.reading(path, start, end)
+
+    def new_part(self, base_offset: int, source: Extent | None) -> PartFile:
+        return self._here.new_part(base_offset, source)
+
+    def write_segment(self, output: Output) -> str:
+        return self._here.write_segment(output)
+
+    def write_index(self, name: str, content: bytes) -> None:
+        raise AssertionError("a broker makes its indexes itself")
+
+    def remove_parts(self) -> None:
+        """The broker removes all that was staged when the plan has ended."""
+
+    @property
+    def _here(self) -> Storage:
+        staging = self.through_broker.staging
+        if self.is_remote or not _sees(self.directory, staging):
+            return self.through_broker
+        return Folder(staging, takes_indexes=False)
+
+
+def _sees(directory: str, staging: str) -> bool:
+    """Of another user's directory files might be made that the broker cannot open."""
+    try:
+        is_own = os.stat(staging).st_uid == os.geteuid()
+    except OSError:
+        return False
+    return is_own and os.access(staging, os.W_OK | os.X_OK) and os.access(directory, os.R_OK | os.X_OK)

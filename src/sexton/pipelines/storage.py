@@ -1,0 +1,217 @@
+"""How a task reaches a log's bytes, and where what it writes goes.
+
+The pipeline asks for four things: stretches of segments to read, a part file to append to, a new segment put together
+from stretches of both, and a place for its indexes. A `Storage` does them for one partition and travels to wherever
+the task runs. `Folder` is a directory that the task can see; a compactor has another one, through a broker's port.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+from sexton.compaction.plan import Extent, Output
+from sexton.errors import EnvironmentFailure
+from sexton.logdir.partition import mapped
+from sexton.records import names
+from sexton.records.kernels.primitives import Bytes
+
+COPY_STEP_BYTES: Final = 16 * 1024 * 1024
+
+PART_PATTERN: Final = f"*.log.part-*{names.CLEANED_SUFFIX}"
+"""How part files are named."""
+
+
+class PartFile(Protocol):
+    """Made when the first bytes come."""
+
+    @property
+    def path(self) -> str: ...
+
+    def append(self, position: int, data: memoryview) -> None:
+        """Each piece begins where the one before it ended."""
+        ...
+
+    def close(self) -> None: ...
+
+    def discard(self) -> None: ...
+
+
+class Storage(Protocol):
+    """Raises SextonError on what a person must know; a `Folder` leaves OSErrors of a part to whoever writes it."""
+
+    @property
+    def takes_indexes(self) -> bool:
+        """Whether indexes are wanted: a broker makes its own."""
+        ...
+
+    @property
+    def reads_anew(self) -> bool:
+        """Whether bytes that were checked once may be others the next time: they come over a network."""
+        ...
+
+    def reading(self, path: str, start: int, end: int) -> AbstractContextManager[Bytes]:
+        """A file's bytes at their own positions. Only those from `start` to `end` need be true."""
+        ...
+
+    def new_part(self, base_offset: int, source: Extent | None) -> PartFile:
+        """`source` is all that it is made of, if that is one stretch."""
+        ...
+
+    def write_segment(self, output: Output) -> str:
+        """The new segment's .log under its ``.cleaned`` name; returns its path."""
+        ...
+
+    def write_index(self, name: str, content: bytes) -> None: ...
+
+    def remove_parts(self) -> None:
+        """Before any swap: a broker's recovery takes a leftover ``.cleaned`` for a swap that never completed.
+
+        By name, not by what tasks reported: a task that Spark gave up on may have left one, too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Files in a directory that this process sees. Segments are read where their paths say."""
+
+    directory: str
+    takes_indexes: bool = True
+    reads_anew: bool = False
+
+    def reading(self, path: str, start: int, end: int) -> AbstractContextManager[Bytes]:
+        return mapped(path)
+
+    def new_part(self, base_offset: int, source: Extent | None) -> PartFile:
+        return LocalPart(part_path(self.directory, base_offset), source is not None and _is_whole(source))
+
+    def write_segment(self, output: Output) -> str:
+        target = Path(self.directory) / names.log_file_name(output.base_offset, names.CLEANED_SUFFIX)
+        try:
+            _write_log(output, self.directory, target)
+        except OSError as error:
+            raise disk_failure(error, self.directory) from error
+        return str(target)
+
+    def write_index(self, name: str, content: bytes) -> None:
+        try:
+            (Path(self.directory) / name).write_bytes(content)
+        except OSError as error:
+            raise disk_failure(error, self.directory) from error
+
+    def remove_parts(self) -> None:
+        for path in Path(self.directory).glob(PART_PATTERN):
+            path.unlink(missing_ok=True)
+
+
+class LocalPart:
+    def __init__(self, path: str, becomes_segment: bool) -> None:
+        self.path = path
+        self._becomes_segment = becomes_segment
+        self._descriptor = -1
+
+    def append(self, position: int, data: memoryview) -> None:
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        rest = data
+        while len(rest):
+            rest = rest[os.write(self._descriptor, rest) :]
+        if self._becomes_segment:
+            _start_writeback(self._descriptor, position, len(data))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def discard(self) -> None:
+        self.close()
+        Path(self.path).unlink(missing_ok=True)
+
+
+def part_path(directory: str, base_offset: int) -> str:
+    """A name that no other attempt uses: one that Spark has given up on may still be writing."""
+    return f"{directory}/{base_offset:020d}.log.part-{uuid.uuid4().hex}{names.CLEANED_SUFFIX}"
+
+
+def disk_failure(error: OSError, directory: str) -> EnvironmentFailure:
+    remedy = "Nothing was changed. Check the disk and try again"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "Nothing was changed. Free as much space as the compacted partition will need, then try again"
+    return EnvironmentFailure(f"staging the compacted log failed ({error.strerror})", directory, remedy)
+
+
+def _write_log(output: Output, directory: str, target: Path) -> None:
+    """Flushed: a task's part as it is, or a copy of several."""
+    part = Path(output.extents[0].path)
+    if len(output.extents) > 1 or not part.match(PART_PATTERN) or not _is_whole(output.extents[0]):
+        part = Path(part_path(directory, output.base_offset))
+        _concatenate(output, part)
+    else:
+        descriptor = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    os.rename(part, target)
+
+
+def _is_whole(extent: Extent) -> bool:
+    return extent.start == 0 and extent.end == os.path.getsize(extent.path)
+
+
+def _concatenate(output: Output, target: Path) -> None:
+    with open(target, "wb") as out:
+        sources: dict[str, int] = {}
+        try:
+            for extent in output.extents:
+                if extent.path not in sources:
+                    sources[extent.path] = os.open(extent.path, os.O_RDONLY)
+                _copy_range(sources[extent.path], extent.start, extent.end, out.fileno())
+        finally:
+            for descriptor in sources.values():
+                os.close(descriptor)
+        os.fsync(out.fileno())
+
+
+def _copy_range(source: int, start: int, end: int, target: int) -> None:
+    """Copy inside the kernel; across file systems that cannot, sendfile still avoids our memory."""
+    while start < end:
+        count = min(end - start, COPY_STEP_BYTES)
+        try:
+            copied = os.copy_file_range(source, target, count, offset_src=start)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            copied = os.sendfile(target, source, start, count)
+        if copied == 0:
+            raise OSError(errno.EIO, "a source file became shorter")
+        _start_writeback(target, os.lseek(target, 0, os.SEEK_CUR) - copied, copied)
+        start += copied
+
+
+def _start_writeback(descriptor: int, start: int, size_bytes: int) -> None:
+    """Have the disk begin now, so that the flush before the commit finds little left to do. A hint: failing is fine."""
+    if _sync_file_range is not None:
+        _sync_file_range(descriptor, start, size_bytes, SYNC_FILE_RANGE_WRITE)
+
+
+def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Linux's system call, which Python does not offer."""
+    try:
+        function = ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return cast("Callable[[int, int, int, int], int]", function)
+
+
+SYNC_FILE_RANGE_WRITE = 2
+_sync_file_range = _find_sync_file_range()
