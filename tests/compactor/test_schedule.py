@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from sexton.compactor.schedule import ByteRate, Lane, Limits, choose
+from sexton.broker.compaction.rate import ByteRate
+from sexton.compactor.schedule import Lane, Limits, choose
 from sexton.ports.work_queue import WorkKey, WorkRow
 
 TOPIC = uuid.UUID(int=1)

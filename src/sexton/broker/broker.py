@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from sexton.broker import folder as folders
 from sexton.broker import news
+from sexton.broker.compaction.adoption import Adopter
 from sexton.broker.compaction.requests import Requests as CompactionRequests
 from sexton.broker.compaction.service import CompactionService
 from sexton.broker.config import BrokerConfig
@@ -26,9 +27,11 @@ from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.handover import hand_over, reconcile, retreat
 from sexton.broker.news import News
+from sexton.broker.peers import Peers
 from sexton.broker.registration import Registration, proposed_row
 from sexton.broker.topics import OFFSETS_TOPIC, ensure_topic
 from sexton.broker.transactions import Transactions
+from sexton.client.errors import NotConnectedError
 from sexton.cluster.settings import group_config, topic_config
 from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
@@ -65,6 +68,12 @@ RETREAT_MS = 500
 
 COMPACTION_LOOK_MS_MIN = 100
 """Between two looks at what is due, even if log.cleaner.backoff.ms is less."""
+
+ADOPTION_LOOK_MS_MAX = 2000
+"""Between two questions to a leader whether it has compacted something."""
+
+ADOPTION_TIMEOUT_MS = 120_000
+"""A leader may have to read a large partition once, to answer with its checksums."""
 
 METASTORE_RETRY_MS = 250
 """Between two attempts to reach a metastore that is away."""
@@ -103,6 +112,8 @@ class Broker:
         self.news = News(self)
         self.replicas: Replicas
         self.compaction: CompactionService
+        self.adopter: Adopter
+        self._compaction_peers = Peers(self)
         self.registration: Registration
         self._locks = ExitStack()
         self._listener: Listener | None = None
@@ -168,7 +179,16 @@ class Broker:
         self.dispatch.private[news.API_KEY] = self.news.receive
         self.dispatch.on_closed = self.replicas.connection_closed
         self.compaction = CompactionService(
-            self.replicas, self.disk, self.clock, self.metastore, lambda: self.registration.identity, self.rng
+            self.replicas,
+            self.disk,
+            self.clock,
+            self.metastore,
+            lambda: self.registration.identity,
+            self.rng,
+            lambda: self.config.compaction_adopt_enable and self.config.log_cleaner_enable,
+        )
+        self.adopter = Adopter(
+            self.compaction, self.replicas, self.disk, self.clock, self.metastore, self._ask_leader, self.rng
         )
         self.dispatch.private.update(
             CompactionRequests(
@@ -186,6 +206,7 @@ class Broker:
         self._spawn(self._every(APPLY_AGAIN_MS, self._apply_failed))
         self._spawn(self._keep_retreating())
         self._spawn(self._look_for_compaction())
+        self._spawn(self._adopt())
         logger.info("broker %d serves at %s:%d", self.config.node_id, advertised.host, self.port)
 
     async def stop(self) -> None:
@@ -201,6 +222,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._compaction_peers.close()
         await self.groups.close()
         await self.transactions.close()
         self.news.close()
@@ -259,6 +281,19 @@ class Broker:
             await asyncio.sleep(max(COMPACTION_LOOK_MS_MIN, self.config.log_cleaner_backoff_ms) / 1000)
             if self.config.log_cleaner_enable:
                 await self.compaction.look()
+
+    async def _adopt(self) -> None:
+        while True:
+            pause_ms = min(ADOPTION_LOOK_MS_MAX, self.config.log_cleaner_backoff_ms)
+            await asyncio.sleep(max(COMPACTION_LOOK_MS_MIN, pause_ms) / 1000)
+            self.adopter.rate.bytes_per_second = self.config.compaction_adopt_max_bytes_per_second
+            await self.adopter.step()
+
+    async def _ask_leader(self, broker_id: int, api_key: int, body: bytes) -> memoryview:
+        row = self.view.broker(broker_id)
+        if row is None:
+            raise NotConnectedError("its address is not known", f"broker {broker_id}")
+        return await self._compaction_peers.call_raw(row, api_key, body, ADOPTION_TIMEOUT_MS)
 
     async def _poll(self) -> None:
         was_away = False

@@ -37,10 +37,12 @@ class Peers:
         rpc = await self._connection(row)
         return await rpc.call(api_key, version, body, timeout_ms=CALL_TIMEOUT_MS)
 
-    async def call_raw(self, row: BrokerRow, api_key: int, message: bytes) -> memoryview:
+    async def call_raw(
+        self, row: BrokerRow, api_key: int, message: bytes, timeout_ms: int = CALL_TIMEOUT_MS
+    ) -> memoryview:
         """A message that is none of Kafka's. Raises as `call` does."""
         rpc = await self._connection(row)
-        return await rpc.call_raw(api_key, [message], timeout_ms=CALL_TIMEOUT_MS)
+        return await rpc.call_raw(api_key, [message], timeout_ms=timeout_ms)
 
     def drop(self, broker_id: int) -> None:
         """The next call uses a new connection."""

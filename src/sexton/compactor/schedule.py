@@ -57,18 +57,3 @@ def choose(
         chosen.append(row)
         size_bytes += row.total_bytes
     return chosen
-
-
-class ByteRate:
-    """How long to wait before so many bytes may be read: on average no more than the limit, from a standing start."""
-
-    def __init__(self, bytes_per_second: int | None) -> None:
-        self._bytes_per_second = bytes_per_second
-        self._free_at_ms = 0
-
-    def wait_ms(self, size_bytes: int, now_ms: int) -> int:
-        if self._bytes_per_second is None:
-            return 0
-        start_ms = max(now_ms, self._free_at_ms)
-        self._free_at_ms = start_ms + size_bytes * 1000 // self._bytes_per_second
-        return start_ms - now_ms

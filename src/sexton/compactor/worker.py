@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sexton.broker.compaction.plans import Committed, Plan
+from sexton.broker.compaction.rate import ByteRate
 from sexton.compactor.brokers import BrokerRefusedError, Brokers
 from sexton.compactor.engine import Engine, Outcome
-from sexton.compactor.schedule import ByteRate, Lane, Limits, choose
+from sexton.compactor.schedule import Lane, Limits, choose
 from sexton.errors import SextonError
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import LEASE_MARGIN, LeaseLostError, Metastore, MetastoreUnavailableError, StaleError

@@ -30,6 +30,7 @@ class Replacement(NamedTuple):
 
     base_offset: int
     end_offset: int
+    """What its maker announces; of an adopted one it is found out."""
     old_base_offsets: tuple[int, ...]
 
 
@@ -62,6 +63,8 @@ class SwapTerms:
     """MXRO: markers at or above it stay (rule 6)."""
     settles_from: int | None = 0
     """From here on up to the bound nothing transactional is left (the log's MXFO). None if nothing is settled."""
+    is_adopted: bool = False
+    """Another replica made it, of its own log: below the bound there is nothing here to compare it with."""
 
 
 @dataclass(slots=True)

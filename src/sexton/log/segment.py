@@ -55,6 +55,7 @@ class Segment:
         "_recent_positions",
         "_since_index_bytes",
         "base_offset",
+        "checksum",
         "created_ms",
         "end_offset",
         "first_timestamp_ms",
@@ -83,6 +84,8 @@ class Segment:
         self._hints: dict[int, int] = {}
         self.is_pinned = False
         """What is loaded stays: for a while its files do not have the names that they would be opened by."""
+        self.checksum: int | None = None
+        """CRC-32C of a closed segment's file, once somebody has asked for it."""
         self.forget_batches()
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -435,6 +438,7 @@ class Segment:
         index = self.index
         aborted = [entry for entry in self.aborted if entry.last_offset < offset]
         index.cut(offset, position)
+        self.checksum = None
         self.file.truncate(position)
         self._aborted = aborted
         resumed = index.positions[-1] if index.positions else 0

@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from crc32c import crc32c
 
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.errors import SextonError
 from sexton.log import swap_disk
+from sexton.log.adopted import AdoptedJudge
+from sexton.log.batches import SCAN_BYTES
 from sexton.log.changing import Changing
 from sexton.log.recovery import snapshot_offsets, snapshot_path
 from sexton.log.replacement import (
@@ -40,7 +44,7 @@ from sexton.log.segment import Segment, encode_aborted
 from sexton.log.sparse import SparseIndex
 from sexton.logdir import swap_steps
 from sexton.logdir.swap_steps import Outcome, StagedSegment, SwapRefusedError
-from sexton.ports.disk import File
+from sexton.ports.disk import File, FileSlice
 from sexton.records import names
 
 __all__ = ["ClosedSegments", "Replacement", "SwapRefusedError", "SwapTerms", "Swapped"]
@@ -91,7 +95,7 @@ class Swapping(Changing):
         return True
 
     def closed_segments(self, bound: int) -> ClosedSegments:
-        """Those below a bound, which must be a segment's base offset."""
+        """Those that begin below a bound."""
         below = tuple(segment for segment in self._segments[:-1] if segment.base_offset < bound)
         return ClosedSegments(self.reopened_count, below, tuple(segment.size_bytes for segment in below))
 
@@ -105,21 +109,56 @@ class Swapping(Changing):
             and all(one.size_bytes == size for one, size in zip(now, closed.sizes_bytes, strict=True))
         )
 
+    def begins_segment(self, offset: int) -> bool:
+        return any(segment.base_offset == offset for segment in self._segments)
+
+    def closed_slice(self, base_offset: int, size_bytes: int, position: int, count_bytes: int) -> FileSlice:
+        """Of a closed segment, which whoever asks knows by its size. Raises KeyError if there is none."""
+        for segment in self._segments[:-1]:
+            if (segment.base_offset, segment.size_bytes) == (base_offset, size_bytes) and 0 <= position < size_bytes:
+                found = FileSlice(segment.file, position, min(count_bytes, size_bytes - position))
+                self._keep_open(segment)
+                return found
+        raise KeyError(f"{self._place} has no byte {position} of a closed segment at {base_offset}")
+
+    async def checksums(self, closed: ClosedSegments) -> list[int]:
+        """Of their files. A closed segment does not change, so each is read once."""
+        for segment in closed.segments:
+            if segment.checksum is None:
+                checksum = 0
+                for position in range(0, segment.size_bytes, SCAN_BYTES):
+                    checksum = crc32c(segment.file.read(position, SCAN_BYTES), checksum)
+                    await asyncio.sleep(0)
+                segment.checksum = checksum
+                self._keep_open(segment)
+        self._check_current(closed)
+        return [segment.checksum or 0 for segment in closed.segments]
+
     async def swap(
-        self, closed: ClosedSegments, staging: str, replacements: Sequence[Replacement], terms: SwapTerms
+        self,
+        closed: ClosedSegments,
+        staging: str,
+        replacements: Sequence[Replacement],
+        terms: SwapTerms,
+        check: Callable[[], None] = lambda: None,
     ) -> Swapped:
         """Replaces, or raises SwapRefusedError and changes nothing. `staging` is a directory on the same volume that
-        has a `.log.cleaned` file for each replacement.
+        has a `.log.cleaned` file for each replacement. `check` has the last word, after what was staged was judged.
 
         On an error of the disk the log is as before, or some segments are replaced and the others are not: that is a
         log, too. If not even that can be brought about now, the log has failed, and opening it again does."""
         if self.failure is not None:
             raise self._refusal()
-        work = asyncio.get_running_loop().create_task(self._swap(closed, staging, replacements, terms))
+        work = asyncio.get_running_loop().create_task(self._swap(closed, staging, replacements, terms, check))
         return await asyncio.shield(work)
 
     async def _swap(
-        self, closed: ClosedSegments, staging: str, replacements: Sequence[Replacement], terms: SwapTerms
+        self,
+        closed: ClosedSegments,
+        staging: str,
+        replacements: Sequence[Replacement],
+        terms: SwapTerms,
+        check: Callable[[], None],
     ) -> Swapped:
         async with self._shape:
             self._check_current(closed)
@@ -130,6 +169,7 @@ class Swapping(Changing):
                     await self._judge(one, old, staging, terms) for one, old in zip(replacements, replaced, strict=True)
                 ]
                 self._check_rest_is_settled(closed, replaced, terms)
+                check()
                 if judged:
                     await self._drop_snapshots_below(terms.bound)
                 for one, old in zip(judged, replaced, strict=True):
@@ -152,8 +192,12 @@ class Swapping(Changing):
             raise refusal(self._place, f"{path} is not there")
         file = self._disk.open(path)
         try:
-            words = last_words(self.producers)
-            judged = await Judge(self._place, replacement, terms, words, target).judge(old, file)
+            judge = (
+                AdoptedJudge(self._place, replacement, terms, target)
+                if terms.is_adopted
+                else Judge(self._place, replacement, terms, last_words(self.producers), target)
+            )
+            judged = await judge.judge(old, file)
         finally:
             file.close()
         target.seal()

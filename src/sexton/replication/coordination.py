@@ -156,6 +156,17 @@ class Coordination:
         await self.kept.keep(lambda known: known.with_plan(high_watermark))
         return self.watermarks
 
+    async def before_adoption(
+        self, generation: int, removable: Pair, fence_below: int, planned_high_watermark: int, high_watermark: int
+    ) -> None:
+        """What an adopted compaction carries, and the own high watermark, are durable before its segments are: they may
+        lack what these values allowed to remove."""
+        await self.kept.keep(
+            lambda known: known.told(generation, removable, fence_below, planned_high_watermark).with_plan(
+                high_watermark
+            )
+        )
+
     async def committed(self, bound: int) -> None:
         """After the swap, before the report (rule 7)."""
         if self.is_independent:

@@ -94,7 +94,8 @@ class ReplicaWatermarks:
     def may_adopt(
         self, generation: int, bound: int, planned_high_watermark: int, last_stable_offset: int, high_watermark: int
     ) -> bool:
-        """Whether another replica's finished compaction may be swapped in.
+        """Whether another replica's finished compaction may be swapped in. One that ends where the own one does may be
+        a later pass, with which tombstones or markers have gone.
 
         The own high watermark must have reached that up to which the *maker's log* had been compacted, which may be
         more than this compaction: it may have copied its log from one that was compacted further, or have crashed
@@ -103,7 +104,7 @@ class ReplicaWatermarks:
         may lie above both."""
         return (
             generation == self.generation
-            and self.compacted.keys < bound <= last_stable_offset
+            and self.compacted.keys <= bound <= last_stable_offset
             and high_watermark >= planned_high_watermark
         )
 

@@ -3,108 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from sexton.adapters.clock import SystemClock
-from sexton.adapters.files import FileDisk
-from sexton.adapters.metastore import InProcessMetastore
 from sexton.broker.compaction import plans
 from sexton.broker.compaction.bulk import ASSEMBLE, READ, WRITE
-from sexton.broker.compaction.requests import COMMIT, PLAN, REQUEST, STATUS, Requests
-from sexton.broker.compaction.service import CompactionService, NotDueError
-from sexton.compaction.config import TopicConfig
-from sexton.compaction.reference import fold_by_key
+from sexton.broker.compaction.requests import COMMIT, PLAN, REQUEST, STATUS
+from sexton.broker.compaction.service import NotDueError
 from sexton.compactor.plain_pass import carry_out
-from sexton.log.log import Log
 from sexton.log.swapping import SwapRefusedError
-from sexton.ports.disk import FileSlice
-from sexton.ports.metastore import PartitionRow
-from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.batch import Record, encode, make_batch
-from sexton.replication.replica import Replica
 from sexton.watermarks.checkpoint import Kept
 from sexton.watermarks.replica import Pair
-from tests.adapters.metastore.rows import CLUSTER, register
+from tests.broker.compaction.harness import CONFIG, LOG, TOPIC, Broker, scenario
 from tests.log.helpers import read_all
-
-TOPIC = uuid.UUID(int=1)
-LOG = uuid.UUID(int=11, version=4)
-ROW = PartitionRow(TOPIC, 0, (1,), (1,), 1, 3, 0, incarnations={1: LOG})
-CONFIG = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=400, delete_retention_ms=0)
-
-
-class Broker:
-    def __init__(self, path: Path) -> None:
-        self.directory = path / "t-0"
-        self.disk = FileDisk()
-
-    async def start(self) -> None:
-        directory = str(self.directory)
-        log = await Log.open(self.disk, directory, "t", 0, TOPIC, CONFIG, now_ms=1000, stopped_cleanly=False)
-        kept = await Kept.open(self.disk, directory, LOG, log.start_offset, log.end_offset)
-        self.replica = Replica(ROW, log, 1, 0, SystemClock(), lambda: True, kept)
-        await self.replica.become_leader(ROW)
-        self.metastore = InProcessMetastore()
-        await self.metastore.open_cluster(CLUSTER)
-        row = await register(self.metastore, 1)
-        replicas = cast(Any, self)
-        self.service = CompactionService(
-            replicas, self.disk, SystemClock(), self.metastore, lambda: (1, row.epoch), random.Random(1)
-        )
-        self.handlers = Requests(self.service, replicas, self.disk, 1, self.metastore).handlers()
-
-    def all(self) -> list[Replica]:
-        return [self.replica]
-
-    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
-        if (topic_id, partition) != (TOPIC, 0):
-            raise KafkaError(ErrorCode.not_leader_or_follower, "not here")
-        return self.replica
-
-    async def write(self, count: int) -> None:
-        for index in range(count):
-            value = None if index % 5 == 4 else b"%d" % index
-            record = Record(0, 1000, b"key %d" % (index % 3), value)
-            self.replica.append(encode(make_batch([record], leader_epoch=-1)), 1, 1000)
-        await self.replica.log.flush()
-        await asyncio.sleep(0.01)
-
-    def fold(self) -> dict[bytes, bytes | None]:
-        return {key: record.value for key, record in fold_by_key(read_all(self.replica.log)).items()}
-
-    def staged(self) -> list[str]:
-        return [path.name for path in self.directory.iterdir() if path.name.startswith("staged")]
-
-    async def ask(self, api_key: int, body: bytes) -> bytes:
-        parts = await self.handlers[api_key](1, memoryview(body))
-        return b"".join(
-            part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else bytes(part)
-            for part in parts
-        )
-
-    async def ask_for(self, api_key: int, body: Mapping[str, Any], data: bytes | None = None) -> dict[str, Any]:
-        payload = plans.encode(body) + (b"" if data is None else b"\0" + data)
-        return plans.decode(await self.ask(api_key, payload))
-
-
-def scenario(work: Callable[[Broker], Awaitable[None]]) -> Any:
-    def test(tmp_path: Path) -> None:
-        async def go() -> None:
-            broker = Broker(tmp_path)
-            await broker.start()
-            await work(broker)
-
-        asyncio.run(go())
-
-    test.__doc__ = work.__doc__
-    return test
 
 
 @scenario

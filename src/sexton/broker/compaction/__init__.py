@@ -3,6 +3,10 @@
     due        when a replica is due, and why not (pure)
     plans      what a compactor is told, and what it answers: as JSON, between our own processes
     service    the broker's loop, its plans under way, and the commit
+    offers     what a leader has compacted, for its followers
+    adoption   a follower takes that over instead of compacting it again
+    patience   how long it waits for it (pure)
+    rate       how fast it is copied (pure)
     requests   the private messages (API keys from 30001 on)
     bulk       those that carry bytes, for compactors elsewhere
 

@@ -8,6 +8,9 @@
 | 30004 | a plan's id: it is given up                   | nothing                                                 |
 | 30005 | a topic, perhaps a partition: compact it now  | which partitions of it are here                         |
 | 30008 | how many                                      | the last runs in the cluster, and who works on what     |
+| 30010 | a count of passes, partitions (by followers)  | what was compacted here since, and of those partitions  |
+| 30011 | topic id and partition (by a follower)        | what it may adopt                                       |
+| 30012 | topic id, partition, segment, position        | bytes of a segment that is offered                      |
 
 30006, 30007 and 30020 carry the bulk (`bulk`), for compactors that cannot see this broker's disk.
 
@@ -22,6 +25,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
 from sexton.broker.compaction.bulk import Bulk, Handler, answered
+from sexton.broker.compaction.offers import Offers
 from sexton.broker.compaction.plans import decode_result
 from sexton.broker.compaction.service import CompactionService
 from sexton.ports.disk import Disk
@@ -62,6 +66,7 @@ class Requests:
             REQUEST: self._answering(self._request),
             HISTORY: self._answering(self._history),
             **Bulk(self._service, self._disk).handlers(),
+            **Offers(self._service, self._replicas).handlers(),
         }
 
     def _answering(self, answer: Callable[[Mapping[str, Any]], Awaitable[Any]]) -> Handler:
@@ -103,6 +108,8 @@ class Requests:
             "dirty_ratio": found.dirty_ratio,
             "dirty_bytes": found.dirty_bytes,
             "clean_bytes": found.clean_bytes,
+            "last_pass": self._service.pass_of(replica).how,
+            "waits_for_leader": due.is_due and self._service.may_adopt(replica),
             "waiting_for_replicas_count": 0 if leftovers is None else leftovers.waiting_for_replicas_count,
             "waiting_for_horizon_count": 0 if leftovers is None else leftovers.waiting_for_horizon_count,
             "holding_back": None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sexton.broker.compaction.due import Due, Leftovers, is_due, must_close_active
+from sexton.broker.compaction.patience import Patience
 from sexton.broker.compaction.plans import Committed, PassResult, Plan, PlannedProducer
 from sexton.errors import SextonError
 from sexton.log.replacement import Replacement, last_words
@@ -24,7 +25,7 @@ from sexton.ports.disk import Disk
 from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError
 from sexton.ports.work_queue import WorkKey, WorkRow
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.replication.replica import Replica
+from sexton.replication.replica import Replica, Role
 from sexton.replication.replicas import Replicas
 from sexton.watermarks.replica import Pair
 
@@ -51,6 +52,18 @@ class _Underway:
     planned_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class LastPass:
+    """The last one on a replica, as far as this process knows."""
+
+    number: int = 0
+    """Of all passes that this process has seen committed."""
+    made_ms: int = 0
+    """When it was planned, by its maker's clock."""
+    how: str = ""
+    """Compacted here, or adopted from whom."""
+
+
 class CompactionService:
     def __init__(
         self,
@@ -60,7 +73,14 @@ class CompactionService:
         metastore: Metastore,
         identity: Callable[[], tuple[int, int]],
         rng: random.Random,
+        adopts: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`adopts`: whether followers take over what their leader has compacted."""
+        self.patience = Patience()
+        self._adopts = adopts
+        self._passes: dict[uuid.UUID, LastPass] = {}
+        """By incarnation, like what they left."""
+        self._passes_count = 0
         self._replicas = replicas
         self._disk = disk
         self._clock = clock
@@ -74,6 +94,14 @@ class CompactionService:
         self._requested: dict[Key, None] = {}
         self._published: list[WorkRow] = []
 
+    @property
+    def broker_id(self) -> int:
+        return self._identity()[0]
+
+    @property
+    def broker_epoch(self) -> int:
+        return self._identity()[1]
+
     # What is due
 
     async def look(self) -> None:
@@ -82,7 +110,7 @@ class CompactionService:
         rows = []
         for replica in self._replicas.all():
             if not replica.config.compacts or replica.log.failure is not None:
-                self._since_ms.pop((replica.topic_id, replica.partition), None)
+                self._forget((replica.topic_id, replica.partition))
                 continue
             try:
                 self._close_active(replica)
@@ -114,7 +142,9 @@ class CompactionService:
         key = replica.topic_id, replica.partition
         due = self.due(replica)
         if not due.is_due:
-            self._since_ms.pop(key, None)
+            self._forget(key)
+            return None
+        if self.may_adopt(replica) and self.patience.waits(key, self._clock.now_ms()):
             return None
         found = due.eligibility
         return WorkRow(
@@ -128,6 +158,25 @@ class CompactionService:
             key in self._requested,
             self._since_ms.setdefault(key, self._clock.now_ms()),
         )
+
+    def _forget(self, key: Key) -> None:
+        self._since_ms.pop(key, None)
+        self.patience.forget(key)
+
+    def may_adopt(self, replica: Replica) -> bool:
+        """Whether it may wait for its leader's compaction and take that over."""
+        return (
+            self._adopts()
+            and replica.role is Role.FOLLOWER
+            and self.broker_id in replica.row.isr
+            and replica.config.compacts
+            and not replica.coordination.is_independent
+            and replica.log.failure is None
+        )
+
+    def is_coming(self, replica: Replica) -> bool:
+        """Whether it will be compacted here soon."""
+        return self.due(replica).is_due or any(one.replica is replica for one in self._underway.values())
 
     def due(self, replica: Replica, high_watermark: int | None = None) -> Due:
         log, watermarks = replica.log, replica.coordination.watermarks
@@ -147,6 +196,9 @@ class CompactionService:
 
     def leftovers(self, replica: Replica) -> Leftovers | None:
         return self._leftovers.get(replica.coordination.watermarks.incarnation)
+
+    def pass_of(self, replica: Replica) -> LastPass:
+        return self._passes.get(replica.coordination.watermarks.incarnation, LastPass())
 
     async def request(self, topic: str, partition: int | None) -> list[int]:
         """Compacts now whatever there is, the active segment too. Returns which partitions of the topic are here."""
@@ -254,13 +306,14 @@ class CompactionService:
                 found.plan.staging,
                 [Replacement(one.base_offset, one.end_offset, one.old_base_offsets) for one in result.segments],
                 self._swap_terms(found),
+                lambda: self._check(found),
             )
             await found.replica.coordination.committed(found.plan.bound)
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, f"what was compacted cannot be kept: {error}") from error
         finally:
             self._remove_staged(found)
-        self._note(found, result)
+        self._note_result(found, result)
         logger.info(
             "%s-%d: compacted up to %d: %d bytes became %d",
             found.plan.topic,
@@ -288,18 +341,26 @@ class CompactionService:
             return SwapTerms(plan.bound, plan.bound, None)
         return SwapTerms(plan.bound, plan.mxro, found.replica.coordination.watermarks.compacted.transactions)
 
-    def _note(self, found: _Underway, result: PassResult) -> None:
-        plan, replica = found.plan, found.replica
-        watermarks = replica.coordination.watermarks
-        self._leftovers[watermarks.incarnation] = Leftovers.of_pass(
-            self._leftovers.get(watermarks.incarnation),
+    def _note_result(self, found: _Underway, result: PassResult) -> None:
+        plan = found.plan
+        left = Leftovers.of_pass(
+            self.leftovers(found.replica),
             result.fates,
             Pair(plan.mtro, plan.mxro),
             plan.now_ms,
             plan.delete_retention_ms,
         )
+        self.note(found.replica, left, plan.now_ms, "compacted")
+
+    def note(self, replica: Replica, leftovers: Leftovers | None, made_ms: int, how: str) -> None:
+        """A pass was committed, made here or adopted."""
+        incarnation = replica.coordination.watermarks.incarnation
+        if leftovers is not None:
+            self._leftovers[incarnation] = leftovers
+        self._passes_count += 1
+        self._passes[incarnation] = LastPass(self._passes_count, made_ms, how)
         self._requested.pop((replica.topic_id, replica.partition), None)
-        self._since_ms.pop((replica.topic_id, replica.partition), None)
+        self._forget((replica.topic_id, replica.partition))
 
 
 def _producers(replica: Replica, bound: int) -> tuple[PlannedProducer, ...]:

@@ -185,6 +185,17 @@ class BrokerSettings:
     log_cleaner_backoff_ms: int = _long(
         15_000, "How often a broker looks for partitions that are due.", low=0, update=Update.CLUSTER_WIDE
     )
+    compaction_adopt_enable: bool = _boolean(
+        False,
+        "Whether in-sync followers take over what their leader has compacted instead of compacting it again.",
+        update=Update.CLUSTER_WIDE,
+    )
+    compaction_adopt_max_bytes_per_second: int = _long(
+        64 << 20,
+        "How fast a broker copies finished segments from leaders, on average.",
+        low=1,
+        update=Update.CLUSTER_WIDE,
+    )
 
     # --- Sexton's own ---
 

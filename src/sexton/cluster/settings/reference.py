@@ -25,6 +25,8 @@ _SEXTONS_OWN = frozenset(
     {
         "flush.before.ack",
         "log.flush.before.ack",
+        "compaction.adopt.enable",
+        "compaction.adopt.max.bytes.per.second",
         "compaction.coordination",
         "log.cleaner.coordination",
         "metastore.url",

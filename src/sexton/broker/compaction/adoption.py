@@ -1,0 +1,327 @@
+"""A follower takes over what its leader has compacted, instead of compacting it again (DESIGN, compact once).
+
+It asks its leaders what is new, copies the segments that differ from its own into a staging directory, and swaps them
+in for all that it holds below the bound, with the code that commits its own passes. Where the two logs are cut into
+segments differently, neighbours are put together until both have a segment begin: what lies below the bound is then
+byte for byte the leader's, though not file for file; what its own last segment holds above the bound stays behind it.
+
+Whatever goes wrong, nothing was changed, and the follower asks again; when it keeps going wrong it compacts by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from sexton.broker.compaction import plans
+from sexton.broker.compaction.offers import ANNOUNCED, OFFER, PIECE, Offer, OfferedSegment, decode_offer
+from sexton.broker.compaction.rate import ByteRate
+from sexton.broker.compaction.service import CompactionService
+from sexton.errors import SextonError
+from sexton.log.batches import SCAN_BYTES
+from sexton.log.replacement import Replacement, SwapTerms
+from sexton.log.swap_disk import staging_path
+from sexton.log.swapping import ClosedSegments, Swapped, SwapRefusedError
+from sexton.ports.clock import Clock
+from sexton.ports.disk import Disk, File
+from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.ports.work_queue import RunRow, WorkQueue
+from sexton.protocol.errors import KafkaError
+from sexton.records import names
+from sexton.replication.replica import Replica
+from sexton.replication.replicas import Replicas
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[uuid.UUID, int]
+
+AT_ONCE: Final = 4
+"""Adoptions under way. Each flushes a few files, and the disk is shared with producers."""
+
+ABOUT_MAX: Final = 1000
+"""Partitions in one question."""
+
+UNKNOWN_END: Final = -1
+
+Ask = Callable[[int, int, bytes], Awaitable[memoryview]]
+"""Broker, API key, body. Raises SextonError if no answer comes."""
+
+
+class LeaderRefusedError(SextonError):
+    """The leader answered, and said no."""
+
+
+class NotYetError(SextonError):
+    """The offer is not for this replica, or not at this moment."""
+
+
+class Group(NamedTuple):
+    """Neighbouring segments there and here that begin at the same offset, and so do those that follow them."""
+
+    offered: tuple[OfferedSegment, ...]
+    own: tuple[int, ...]
+    """Their base offsets."""
+
+
+def grouped(offered: Sequence[OfferedSegment], own: Sequence[int]) -> list[Group]:
+    """As few segments to a group as can be. Where the logs begin there may be a difference: it is the first group's."""
+    shared = {one.base_offset for one in offered[1:]} & set(own[1:])
+    edges = [0, *sorted(shared)]
+    ends = [*edges[1:], 1 << 63]
+    return [
+        Group(
+            tuple(one for one in offered if start <= one.base_offset < end),
+            tuple(base for base in own if start <= base < end),
+        )
+        for start, end in zip(edges, ends, strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class _Leader:
+    """What was heard from a broker that leads some of our partitions."""
+
+    process: int = -1
+    number: int = 0
+    heard_of: dict[Key, int] = field(default_factory=dict)
+    """In which leader epoch it was asked about a partition."""
+
+
+class Adopter:
+    def __init__(
+        self,
+        service: CompactionService,
+        replicas: Replicas,
+        disk: Disk,
+        clock: Clock,
+        queue: WorkQueue,
+        ask: Ask,
+        rng: random.Random,
+    ) -> None:
+        self._service = service
+        self._replicas = replicas
+        self._disk = disk
+        self._clock = clock
+        self._queue = queue
+        self._ask_broker = ask
+        self._rng = rng
+        self.rate = ByteRate(None)
+        self._leaders: dict[int, _Leader] = {}
+        self._open: dict[Key, None] = {}
+        """Offered, and not taken yet."""
+        self._runs: list[RunRow] = []
+
+    async def step(self) -> None:
+        """Asks every leader once, and takes over what it can."""
+        by_leader: dict[int, dict[Key, Replica]] = {}
+        for replica in self._replicas.all():
+            if self._service.may_adopt(replica):
+                by_leader.setdefault(replica.row.leader, {})[replica.topic_id, replica.partition] = replica
+        for leader, followed in by_leader.items():
+            try:
+                await self._follow(leader, followed)
+            except (SextonError, ValueError, KeyError, TypeError) as error:
+                logger.debug("what broker %d has compacted cannot be told: %s", leader, error)
+        await self._write_history()
+
+    async def _follow(self, leader: int, followed: Mapping[Key, Replica]) -> None:
+        known = self._leaders.setdefault(leader, _Leader())
+        new = [key for key, one in followed.items() if known.heard_of.get(key) != one.leader_epoch]
+        waiting = [key for key in self._service.patience.waiting if key in followed]
+        about = list(dict.fromkeys([*(key for key in self._open if key in followed), *waiting, *new]))[:ABOUT_MAX]
+        answer = await self._ask(leader, ANNOUNCED, {"since": known.number, "about": about})
+        if answer["process"] != known.process:
+            # Another process counts from its own beginning, and may be asked about everything anew.
+            known.heard_of.clear()
+            known.process = int(answer["process"])
+        known.number = int(answer["number"])
+        known.heard_of.update((key, followed[key].leader_epoch) for key in about)
+        wanted = []
+        for news in answer["news"]:
+            key = uuid.UUID(news["topic_id"]), int(news["partition"])
+            if key not in followed:
+                continue
+            if news["is_coming"]:
+                self._service.patience.coming(key, self._clock.now_ms())
+            if self._is_worth(followed[key], int(news["bound"]), int(news["made_ms"])):
+                wanted.append(key)
+                self._open[key] = None
+            else:
+                self._open.pop(key, None)
+        gate = asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(self._take(leader, followed[key], gate) for key in wanted))
+
+    def _is_worth(self, replica: Replica, bound: int, made_ms: int) -> bool:
+        """More is compacted there; or as much, by a later pass."""
+        compacted = min(replica.coordination.watermarks.compacted)
+        return bound > compacted or (bound == compacted and made_ms > self._service.pass_of(replica).made_ms)
+
+    async def _take(self, leader: int, replica: Replica, gate: asyncio.Semaphore) -> None:
+        key = replica.topic_id, replica.partition
+        async with gate:
+            try:
+                await self.adopt(leader, replica)
+                self._open.pop(key, None)
+            except SwapRefusedError as error:
+                logger.info("%s-%d: not adopted from broker %d: %s", replica.topic, replica.partition, leader, error)
+                self._service.patience.failed(key)
+            except (SextonError, KafkaError, OSError, ValueError, KeyError, TypeError) as error:
+                logger.info("%s-%d: broker %d gives nothing: %s", replica.topic, replica.partition, leader, error)
+
+    # One partition
+
+    async def adopt(self, leader: int, replica: Replica) -> None:
+        """Raises SwapRefusedError if the offer does not fit, another error if it cannot be had; nothing was changed."""
+        started_ms = self._clock.monotonic_ms()
+        offer, swapped = await self._swap_in(leader, replica)
+        how = f"adopted from broker {leader}"
+        self._service.note(replica, offer.leftovers, offer.made_ms, how)
+        logger.info("%s-%d: %s up to %d", replica.topic, replica.partition, how, offer.bound)
+        self._runs.append(
+            RunRow(
+                uuid.UUID(int=self._rng.getrandbits(128), version=4),
+                self._clock.now_ms(),
+                self._service.broker_id,
+                replica.topic,
+                replica.partition,
+                how,
+                offer.bound,
+                swapped.bytes_before,
+                swapped.bytes_after,
+                self._clock.monotonic_ms() - started_ms,
+            )
+        )
+
+    async def _swap_in(self, leader: int, replica: Replica) -> tuple[Offer, Swapped]:
+        place = {"topic_id": replica.topic_id, "partition": replica.partition}
+        offer = decode_offer((await self._ask(leader, OFFER, place))["offer"])
+        obstacle = self._obstacle(replica, offer)
+        if obstacle:
+            raise NotYetError(obstacle)
+        await replica.advance_start(offer.log_start_offset)
+        log, bound = replica.log, offer.bound
+        if log.summaries()[-1].base_offset < bound:
+            log.close_active(self._clock.now_ms())
+            replica.settle()
+        closed = log.closed_segments(bound)
+        own = dict(zip(closed.base_offsets, await log.checksums(closed), strict=True))
+        staging = staging_path(log.directory, f"{self._rng.getrandbits(128):032x}")
+        self._disk.make_directory(staging)
+        try:
+            replacements = [
+                await self._stage(leader, replica, group, closed, offer, staging)
+                for group in grouped(offer.segments, closed.base_offsets)
+                if not _is_same(group, closed, own)
+            ]
+            await replica.coordination.before_adoption(
+                offer.generation,
+                offer.removable,
+                offer.fence_below,
+                offer.planned_high_watermark,
+                replica.high_watermark,
+            )
+            settled_to = replica.coordination.watermarks.compacted.transactions
+            terms = SwapTerms(bound, offer.mxro, settled_to, is_adopted=True)
+            swapped = await log.swap(closed, staging, replacements, terms, lambda: self._check(replica, offer))
+            await replica.coordination.committed(bound)
+        finally:
+            self._remove(staging)
+        return offer, swapped
+
+    def _obstacle(self, replica: Replica, offer: Offer) -> str:
+        """Why the offer is not for this replica; empty if it is."""
+        if not self._service.may_adopt(replica):
+            return "it is no in-sync follower of a coordinated topic, or may not adopt"
+        own = replica.coordination.watermarks
+        stable, reached = replica.last_stable_offset, replica.high_watermark
+        if own.may_adopt(offer.generation, offer.bound, offer.planned_high_watermark, stable, reached):
+            return ""
+        return (
+            f"what was compacted up to {offer.bound} at high watermark {offer.planned_high_watermark} in generation "
+            f"{offer.generation} is not for a log with high watermark {reached}, stable up to {stable}, compacted up "
+            f"to {own.compacted.keys}, in generation {own.generation}"
+        )
+
+    def _check(self, replica: Replica, offer: Offer) -> None:
+        """At the moment of the swap, whatever held before."""
+        obstacle = self._obstacle(replica, offer)
+        if obstacle:
+            raise SwapRefusedError(obstacle)
+
+    async def _stage(
+        self, leader: int, replica: Replica, group: Group, closed: ClosedSegments, offer: Offer, staging: str
+    ) -> Replacement:
+        """The leader's segments one behind the other; then what our last one holds above the bound."""
+        base_offset = group.own[0]
+        file = self._disk.open(f"{staging}/{names.log_file_name(base_offset, names.CLEANED_SUFFIX)}", create=True)
+        try:
+            for segment in group.offered:
+                await self._copy(leader, replica, segment, file)
+            last = closed.segments[-1]
+            if last.base_offset == group.own[-1] and last.end_offset > offer.bound:
+                for position in range(last.position_of(offer.bound), last.size_bytes, SCAN_BYTES):
+                    size_bytes = min(SCAN_BYTES, last.size_bytes - position)
+                    file.append([last.file.read(position, size_bytes)])
+                    await asyncio.sleep(0)
+        finally:
+            file.close()
+        return Replacement(base_offset, UNKNOWN_END, group.own)
+
+    async def _copy(self, leader: int, replica: Replica, segment: OfferedSegment, file: File) -> None:
+        position = checksum = 0
+        while position < segment.size_bytes:
+            data = await self._piece(leader, replica, segment, position)
+            checksum = crc32c(data, checksum)
+            position += len(data)
+            file.append([data])
+            await asyncio.sleep(self.rate.wait_ms(len(data), self._clock.monotonic_ms()) / 1000)
+        if (position, checksum) != (segment.size_bytes, segment.checksum):
+            raise SwapRefusedError(f"the segment at {segment.base_offset} came damaged, or changed meanwhile")
+
+    async def _piece(self, leader: int, replica: Replica, segment: OfferedSegment, position: int) -> memoryview:
+        asked = {
+            "topic_id": replica.topic_id,
+            "partition": replica.partition,
+            "base_offset": segment.base_offset,
+            "size_bytes": segment.size_bytes,
+            "position": position,
+        }
+        answer = await self._ask_broker(leader, PIECE, plans.encode(asked))
+        if len(answer) < 2 or answer[0] != 0:
+            raise LeaderRefusedError(f"no bytes at {position} of segment {segment.base_offset}", f"broker {leader}")
+        return answer[1:]
+
+    async def _ask(self, leader: int, api_key: int, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        answer = plans.decode(await self._ask_broker(leader, api_key, plans.encode(dict(body))))
+        if "error" in answer:
+            raise LeaderRefusedError(str(answer["error"]["what"]), f"broker {leader}")
+        return answer
+
+    def _remove(self, staging: str) -> None:
+        try:
+            self._disk.remove_tree(staging)
+        except OSError as error:
+            logger.warning("%s cannot be removed: %s", staging, error)
+
+    async def _write_history(self) -> None:
+        runs, self._runs = self._runs, []
+        if runs:
+            try:
+                await self._queue.end_work(uuid.UUID(int=0), [], runs)
+            except MetastoreUnavailableError as error:
+                logger.debug("%d adoptions are missing in the history: %s", len(runs), error)
+
+
+def _is_same(group: Group, closed: ClosedSegments, own_checksums: Mapping[int, int]) -> bool:
+    if len(group.offered) != 1 or len(group.own) != 1:
+        return False
+    sizes = dict(zip(closed.base_offsets, closed.sizes_bytes, strict=True))
+    base_offset = group.own[0]
+    return group.offered[0] == OfferedSegment(base_offset, sizes[base_offset], own_checksums[base_offset])

@@ -1,0 +1,168 @@
+"""What a leader offers its followers: all that it holds below the offset up to which it has compacted (DESIGN, compact
+once). Nothing is made for it: closed segments do not change, and if they do the offer is void, which their checksums
+show.
+
+Followers ask what is new since they last asked, in passes that this process has counted; then for the offer of one
+partition; then for the bytes of its segments.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from sexton.broker.compaction.bulk import Handler, answered, error_of
+from sexton.broker.compaction.due import Leftovers
+from sexton.broker.compaction.plans import decode, encode
+from sexton.broker.compaction.service import CompactionService
+from sexton.errors import SextonError
+from sexton.ports.disk import FileSlice
+from sexton.ports.network import Part
+from sexton.protocol.errors import KafkaError
+from sexton.replication.replica import Replica
+from sexton.replication.replicas import Replicas
+from sexton.watermarks.replica import Pair
+
+ANNOUNCED: Final = 30010
+OFFER: Final = 30011
+PIECE: Final = 30012
+
+ANNOUNCED_MAX: Final = 1000
+"""In one answer. The rest comes with the next."""
+
+PIECE_BYTES_MAX: Final = 1 << 20
+"""Of a segment, in one answer. It leaves by sendfile."""
+
+
+class NoOfferError(SextonError):
+    """There is nothing to adopt here now."""
+
+
+class OfferedSegment(NamedTuple):
+    base_offset: int
+    size_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A finished compaction, whole: with what allowed it to remove what it removed."""
+
+    generation: int
+    bound: int
+    log_start_offset: int
+    planned_high_watermark: int
+    mtro: int
+    mxro: int
+    fence_below: int
+    made_ms: int
+    segments: tuple[OfferedSegment, ...]
+    leftovers: Leftovers | None
+
+    @property
+    def removable(self) -> Pair:
+        return Pair(self.mtro, self.mxro)
+
+
+def decode_offer(fields: Mapping[str, Any]) -> Offer:
+    """Raises ValueError, KeyError or TypeError on what is no offer."""
+    known = {**fields}
+    known["segments"] = tuple(OfferedSegment(*map(int, one)) for one in fields["segments"])
+    left = fields["leftovers"]
+    known["leftovers"] = None if left is None else Leftovers(**{**left, "removable": Pair(*left["removable"])})
+    return Offer(**known)
+
+
+def offered_bound(replica: Replica) -> int:
+    """Up to where it has compacted, if that is where one of its segments ends; else 0. A leader that has itself adopted
+    may have no such place; the next pass makes one."""
+    bound = min(replica.coordination.watermarks.compacted)
+    is_offered = (
+        replica.is_leader
+        and replica.config.compacts
+        and not replica.coordination.is_independent
+        and replica.log.start_offset < bound <= replica.last_stable_offset
+        and replica.log.begins_segment(bound)
+    )
+    return bound if is_offered else 0
+
+
+class Offers:
+    def __init__(self, service: CompactionService, replicas: Replicas) -> None:
+        self._service = service
+        self._replicas = replicas
+
+    def handlers(self) -> dict[int, Handler]:
+        return {ANNOUNCED: self._announced, OFFER: self._offer, PIECE: self._piece}
+
+    async def _announced(self, connection: Hashable, payload: memoryview) -> list[Part]:
+        return [await answered(self.announced, payload)]
+
+    async def _offer(self, connection: Hashable, payload: memoryview) -> list[Part]:
+        return [await answered(self.offer, payload)]
+
+    async def _piece(self, connection: Hashable, payload: memoryview) -> list[Part]:
+        """The answer begins with a byte: 0 if the rest is the data, 1 if it is an error."""
+        try:
+            return [b"\0", self.piece(decode(payload))]
+        except (KafkaError, OSError, KeyError, ValueError, TypeError) as error:
+            return [b"\1", encode({"error": error_of(error)})]
+
+    async def announced(self, asked: Mapping[str, Any]) -> Any:
+        """Of each partition that is led here and was compacted since, or that is asked about."""
+        since = int(asked["since"])
+        about = {(str(topic_id), int(partition)) for topic_id, partition in asked["about"]}
+        led = [one for one in self._replicas.all() if one.is_leader and one.config.compacts]
+        numbers = {(str(one.topic_id), one.partition): self._service.pass_of(one).number for one in led}
+        newest = max([since, *numbers.values()])
+        new = sorted((number, place) for place, number in numbers.items() if number > since)
+        if len(new) > ANNOUNCED_MAX:
+            newest = new[ANNOUNCED_MAX - 1][0]
+        wanted = about | {place for _, place in new[:ANNOUNCED_MAX]}
+        return {
+            "process": self._service.broker_epoch,
+            "number": newest,
+            "news": [self._headline(one) for one in led if (str(one.topic_id), one.partition) in wanted],
+        }
+
+    def _headline(self, replica: Replica) -> dict[str, Any]:
+        return {
+            "topic_id": str(replica.topic_id),
+            "partition": replica.partition,
+            "bound": offered_bound(replica),
+            "made_ms": self._service.pass_of(replica).made_ms,
+            "is_coming": self._service.is_coming(replica),
+        }
+
+    async def offer(self, asked: Mapping[str, Any]) -> Any:
+        replica = self._replicas.by_id(uuid.UUID(str(asked["topic_id"])), int(asked["partition"]))
+        replica.check_serving_as_leader()
+        bound = offered_bound(replica)
+        if bound == 0:
+            raise NoOfferError("there is no finished compaction here", f"{replica.topic}-{replica.partition}")
+        closed = replica.log.closed_segments(bound)
+        checksums = await replica.log.checksums(closed)
+        watermarks = replica.coordination.watermarks
+        if offered_bound(replica) != bound:
+            raise NoOfferError("it was compacted further meanwhile", f"{replica.topic}-{replica.partition}")
+        segments = zip(closed.base_offsets, closed.sizes_bytes, checksums, strict=True)
+        offer = Offer(
+            watermarks.generation,
+            bound,
+            replica.log.start_offset,
+            watermarks.planned_high_watermark,
+            *watermarks.removable,
+            watermarks.fence_below,
+            self._service.pass_of(replica).made_ms,
+            tuple(OfferedSegment(*one) for one in segments),
+            self._service.leftovers(replica),
+        )
+        return {"offer": offer}
+
+    def piece(self, asked: Mapping[str, Any]) -> FileSlice:
+        """Raises KeyError if the segment is not there any more."""
+        replica = self._replicas.by_id(uuid.UUID(str(asked["topic_id"])), int(asked["partition"]))
+        base_offset, size_bytes = int(asked["base_offset"]), int(asked["size_bytes"])
+        return replica.log.closed_slice(base_offset, size_bytes, int(asked["position"]), PIECE_BYTES_MAX)

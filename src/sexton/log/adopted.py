@@ -1,0 +1,96 @@
+"""What another replica has compacted, judged before it takes the place of what this one holds (DESIGN, compact once).
+
+The replica that made it held it to the same rules, and its log may have been compacted further than this one or less:
+below the bound there need not be a batch here for every batch there. What can be told from headers is told: batches
+that are whole and in order, nothing transactional, no marker gone that MXRO protects; and at or above the bound, where
+a segment of this log lies across it, exactly this log's own batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from sexton.log.batches import SCAN_BYTES, Head, Walk
+from sexton.log.replacement import PAUSE_BYTES, Judged, Replacement, SwapTerms, refusal
+from sexton.log.segment import INT32_MAX, Segment
+from sexton.logdir.swap_steps import SwapRefusedError
+from sexton.ports.disk import File
+from sexton.records.batch import CONTROL, TRANSACTIONAL
+
+
+class AdoptedJudge:
+    def __init__(self, place: str, replacement: Replacement, terms: SwapTerms, target: Segment) -> None:
+        self._place = place
+        self._terms = terms
+        self._target = target
+        self.judged = Judged(replacement)
+
+    async def judge(self, old: Sequence[Segment], new: File) -> Judged:
+        """Raises SwapRefusedError. `target` gets the new segment's index on the way."""
+        replacement = self.judged.replacement
+        if new.size_bytes > INT32_MAX or old[-1].end_offset - replacement.base_offset > INT32_MAX:
+            raise self._refusal("it is too large for one segment")
+        own = self._own_above_bound(old)
+        next_offset = replacement.base_offset
+        walk = Walk(new, 0, new.size_bytes, check_crc=True, chunk_bytes=SCAN_BYTES)
+        pause_at = PAUSE_BYTES
+        for head in walk:
+            if head.base_offset < next_offset:
+                raise self._refusal(f"offset {head.base_offset} comes where {next_offset} or more was due")
+            self._check(head, own)
+            self._target.note(head.position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
+            next_offset = head.last_offset + 1
+            if walk.position >= pause_at:
+                pause_at = walk.position + PAUSE_BYTES
+                await asyncio.sleep(0)
+        if walk.fault is not None:
+            raise self._refusal(f"{walk.fault} at byte {walk.position} of what was copied")
+        if next(own, None) is not None:
+            raise self._refusal("what this log holds above the bound is missing")
+        if not old[-1].base_offset < next_offset <= old[-1].end_offset:
+            raise self._refusal(f"it ends at {next_offset}, which is not inside the last of what was there")
+        await self._check_markers(old)
+        self.judged.replacement = replacement._replace(end_offset=next_offset)
+        self.judged.size_bytes = new.size_bytes
+        return self.judged
+
+    def _own_above_bound(self, old: Sequence[Segment]) -> Iterator[Head]:
+        for segment in old:
+            if segment.end_offset > self._terms.bound:
+                position = segment.position_of(max(self._terms.bound, segment.base_offset))
+                yield from segment.heads(position, SCAN_BYTES)
+
+    def _check(self, head: Head, own: Iterator[Head]) -> None:
+        if head.base_offset >= self._terms.bound:
+            there = next(own, None)
+            if there is None or there._replace(position=0) != head._replace(position=0):
+                raise self._refusal(f"the batch at {head.base_offset}, above the bound, is not this log's")
+            return
+        if head.last_offset >= self._terms.bound:
+            raise self._refusal(f"the batch at {head.base_offset} lies across the bound {self._terms.bound}")
+        if head.attributes & CONTROL:
+            if head.record_count:
+                self.judged.surviving_markers.add(head.last_offset)
+        elif head.attributes & TRANSACTIONAL:
+            raise self._refusal(f"the batch at {head.base_offset} is still transactional")
+
+    async def _check_markers(self, old: Sequence[Segment]) -> None:
+        """Rule 6. And what lies above the bound is this log's own: its markers keep their index entries."""
+        for segment in old:
+            pause_at = PAUSE_BYTES
+            for head in segment.heads(0, SCAN_BYTES):
+                if head.position >= pause_at:
+                    pause_at = head.position + PAUSE_BYTES
+                    await asyncio.sleep(0)
+                if not head.attributes & CONTROL or not head.record_count:
+                    continue
+                if head.base_offset >= self._terms.bound:
+                    self.judged.surviving_markers.add(head.last_offset)
+                elif head.base_offset >= self._terms.marker_removal_offset and (
+                    head.last_offset not in self.judged.surviving_markers
+                ):
+                    raise self._refusal(f"rule 6: the marker at {head.base_offset} is gone, and is not below MXRO")
+
+    def _refusal(self, what: str) -> SwapRefusedError:
+        return refusal(self._place, f"the segment for offset {self.judged.replacement.base_offset}: {what}")

@@ -1,0 +1,114 @@
+"""A broker with one replica on a real log, and what it can be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from sexton.adapters.clock import SystemClock
+from sexton.adapters.files import FileDisk
+from sexton.adapters.metastore import InProcessMetastore
+from sexton.broker.compaction import plans
+from sexton.broker.compaction.requests import Requests
+from sexton.broker.compaction.service import CompactionService
+from sexton.compaction.config import TopicConfig
+from sexton.compaction.reference import fold_by_key
+from sexton.log.log import Log
+from sexton.ports.metastore import PartitionRow
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import Record, encode, make_batch
+from sexton.replication.replica import Replica
+from sexton.watermarks.checkpoint import Kept
+from tests.adapters.metastore.rows import CLUSTER, register
+from tests.log.helpers import content, read_all
+
+TOPIC = uuid.UUID(int=1)
+LOG = uuid.UUID(int=11, version=4)
+ROW = PartitionRow(TOPIC, 0, (1,), (1,), 1, 3, 0, incarnations={1: LOG})
+CONFIG = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=400, delete_retention_ms=0)
+
+
+class Broker:
+    def __init__(
+        self, path: Path, node_id: int = 1, row: PartitionRow = ROW, config: TopicConfig = CONFIG, adopts: bool = False
+    ) -> None:
+        self.directory = path / "t-0"
+        self.disk = FileDisk()
+        self.node_id = node_id
+        self.row = row
+        self.config = config
+        self.adopts = adopts
+        self.clock = SystemClock()
+
+    async def start(self) -> None:
+        directory = str(self.directory)
+        log = await Log.open(self.disk, directory, "t", 0, TOPIC, self.config, now_ms=1000, stopped_cleanly=False)
+        incarnation = self.row.incarnations[self.node_id]
+        kept = await Kept.open(self.disk, directory, incarnation, log.start_offset, log.end_offset)
+        self.replica = Replica(self.row, log, self.node_id, 0, self.clock, lambda: True, kept)
+        if self.row.leader == self.node_id:
+            await self.replica.become_leader(self.row)
+        else:
+            self.replica.become_follower(self.row)
+        self.metastore = InProcessMetastore()
+        await self.metastore.open_cluster(CLUSTER)
+        row = await register(self.metastore, self.node_id)
+        self.epoch = row.epoch
+        replicas = cast(Any, self)
+        self.service = CompactionService(
+            replicas,
+            self.disk,
+            self.clock,
+            self.metastore,
+            lambda: (self.node_id, self.epoch),
+            random.Random(1),
+            lambda: self.adopts,
+        )
+        self.handlers = Requests(self.service, replicas, self.disk, self.node_id, self.metastore).handlers()
+
+    def all(self) -> list[Replica]:
+        return [self.replica]
+
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+        if (topic_id, partition) != (TOPIC, 0):
+            raise KafkaError(ErrorCode.not_leader_or_follower, "not here")
+        return self.replica
+
+    async def write(self, count: int) -> None:
+        for index in range(count):
+            value = None if index % 5 == 4 else b"%d" % index
+            record = Record(0, 1000, b"key %d" % (index % 3), value)
+            self.replica.append(encode(make_batch([record], leader_epoch=-1)), 1, 1000)
+        await self.replica.log.flush()
+        await asyncio.sleep(0.01)
+
+    def fold(self) -> dict[bytes, bytes | None]:
+        return {key: record.value for key, record in fold_by_key(read_all(self.replica.log)).items()}
+
+    def staged(self) -> list[str]:
+        return [path.name for path in self.directory.iterdir() if path.name.startswith("staged")]
+
+    async def ask(self, api_key: int, body: bytes) -> bytes:
+        parts = await self.handlers[api_key](1, memoryview(body))
+        return content(parts)
+
+    async def ask_for(self, api_key: int, body: Mapping[str, Any], data: bytes | None = None) -> dict[str, Any]:
+        payload = plans.encode(body) + (b"" if data is None else b"\0" + data)
+        return plans.decode(await self.ask(api_key, payload))
+
+
+def scenario(work: Callable[[Broker], Awaitable[None]]) -> Any:
+    def test(tmp_path: Path) -> None:
+        async def go() -> None:
+            broker = Broker(tmp_path)
+            await broker.start()
+            await work(broker)
+
+        asyncio.run(go())
+
+    test.__doc__ = work.__doc__
+    return test

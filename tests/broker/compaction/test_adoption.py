@@ -1,0 +1,406 @@
+"""A follower takes over what its leader has compacted (DESIGN, compact once): each condition, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sexton.broker.compaction.adoption import NotYetError, OfferedSegment, grouped
+from sexton.log.swapping import SwapRefusedError
+from sexton.records.batch import ControlType
+from sexton.watermarks.checkpoint import Kept
+from sexton.watermarks.replica import Pair
+from tests.broker.compaction.followed import BOTH, LOGS, Followed, below, run, scenario
+from tests.broker.compaction.harness import CONFIG, Broker
+from tests.log.helpers import NOW_MS, end_transaction, read_all, sequenced
+
+
+def tombstones(broker: Broker, bound: int) -> int:
+    batches = [one for one in read_all(broker.replica.log) if one.base_offset < bound]
+    return sum(record.is_tombstone for one in batches for record in one.records)
+
+
+@scenario
+async def test_a_follower_takes_over_what_its_leader_has_compacted(pair: Followed) -> None:
+    await pair.write(60)
+    before = pair.follower.fold()
+    size_bytes = pair.follower.replica.log.size_bytes
+    bound = await pair.compact()
+    await pair.adopter.step()
+    pair.check_same(bound)
+    assert pair.compacted == Pair(bound, bound)
+    assert pair.follower.fold() == before
+    assert pair.follower.replica.log.size_bytes < size_bytes
+    (run_row,) = await pair.follower.metastore.read_runs(10)
+    assert (run_row.outcome, run_row.bound, run_row.broker_id) == ("adopted from broker 1", bound, 2)
+    assert pair.follower.service.pass_of(pair.follower.replica).how == "adopted from broker 1"
+
+
+@scenario
+async def test_what_is_the_same_already_is_not_copied_again(pair: Followed) -> None:
+    await pair.write(60)
+    await pair.compact()
+    await pair.adopter.step()
+    copied = len(pair.asked)
+    await pair.adopter.step()
+    assert len(pair.asked) == copied + 1, "one question, nothing new"
+    await pair.write(6)
+    pair.leader.replica.log.close_active(1000)
+    bound = await pair.compact()
+    await pair.adopter.step()
+    pair.check_same(bound)
+
+
+@pytest.mark.parametrize("segment_bytes", [150, 300, 700, 1100, 1 << 20])
+def test_logs_that_are_cut_differently_are_the_same_below_the_bound(tmp_path: Path, segment_bytes: int) -> None:
+    """With the last of them, all the follower has lies in its active segment."""
+
+    async def work(pair: Followed) -> None:
+        for count in (60, 25, 40):
+            await pair.write(count)
+            end = pair.follower.replica.log.end_offset
+            bound = await pair.compact()
+            await pair.adopter.step()
+            pair.check_same(bound)
+            assert pair.compacted == Pair(bound, bound)
+            assert pair.follower.replica.log.end_offset == end, "what lies above the bound is still there"
+
+    run(Followed(tmp_path, replace(CONFIG, segment_bytes=segment_bytes)), work)
+
+
+@scenario
+async def test_a_follower_that_has_adopted_is_read_the_same_after_a_restart(pair: Followed) -> None:
+    await pair.write(60)
+    bound = await pair.compact()
+    await pair.adopter.step()
+    await pair.follower.replica.log.close()
+    await pair.follower.start()
+    pair.follower.replica.take_high_watermark(60)
+    pair.check_same(bound)
+    assert pair.compacted == Pair(bound, bound)
+
+
+@scenario
+async def test_tombstones_leave_the_follower_by_adoption_alone(pair: Followed) -> None:
+    """The later passes end where the first did: nothing new was written."""
+    await pair.write(60)
+    left, bound = [], 0
+    for _ in range(4):
+        bound = await pair.compact() if pair.leader.service.due(pair.leader.replica).is_due else bound
+        await pair.adopter.step()
+        await pair.copy()
+        pair.check_same(bound)
+        left.append(tombstones(pair.follower, bound))
+    assert left[0] > 0
+    assert left[-1] == 0
+    assert not pair.follower.service.due(pair.follower.replica).is_due, "nothing is left to do"
+
+
+# --- what makes it safe ---
+
+
+@scenario
+async def test_it_waits_until_its_own_high_watermark_is_where_the_compaction_was_planned(pair: Followed) -> None:
+    await pair.leader.write(60)
+    await pair.copy(high_watermark=59)
+    bound = await pair.compact()
+    assert bound <= pair.follower.replica.high_watermark, "the bound alone would allow it"
+    before = read_all(pair.follower.replica.log)
+    with pytest.raises(NotYetError, match="at high watermark 60"):
+        await pair.adopt()
+    assert read_all(pair.follower.replica.log) == before
+    await pair.adopter.step()
+    assert pair.compacted == Pair(0, 0)
+    await pair.copy()
+    await pair.adopter.step()
+    assert pair.compacted == Pair(bound, bound), "what was offered is not forgotten"
+
+
+@scenario
+async def test_an_open_transaction_below_the_bound_is_waited_for(pair: Followed) -> None:
+    log = pair.leader.replica.log
+    for sequence in range(12):
+        log.append_as_leader(sequenced(sequence, is_open=True), 3, NOW_MS)
+    end_transaction(log, ControlType.COMMIT)
+    await pair.leader.write(30)
+    await pair.copy(high_watermark=12)
+    await pair.compact()
+    pair.change_offer = lambda offer: offer.update(planned_high_watermark=0, bound=3)
+    assert pair.follower.replica.high_watermark > 3
+    with pytest.raises(NotYetError, match="stable up to 0"):
+        await pair.adopt()
+
+
+@scenario
+async def test_another_generation_is_refused(pair: Followed) -> None:
+    await pair.write(60)
+    await pair.compact()
+    pair.change_offer = lambda offer: offer.update(generation=1)
+    with pytest.raises(NotYetError, match="generation 1"):
+        await pair.adopt()
+
+
+@scenario
+async def test_less_than_it_has_compacted_itself_is_not_taken(pair: Followed) -> None:
+    await pair.write(60)
+    bound = await pair.compact()
+    kept = pair.follower.replica.coordination.kept
+    await kept.keep(lambda known: known.with_compaction(bound + 1))
+    with pytest.raises(NotYetError, match="compacted up to"):
+        await pair.adopt()
+
+
+@pytest.mark.parametrize("what", ["left the ISR", "leads", "independent", "switched off", "not compacted"])
+def test_only_in_sync_followers_of_coordinated_topics_adopt(tmp_path: Path, what: str) -> None:
+    async def work(pair: Followed) -> None:
+        await pair.write(60)
+        await pair.compact()
+        replica = pair.follower.replica
+        if what == "left the ISR":
+            pair.follow(isr=(1,))
+        elif what == "leads":
+            await replica.become_leader(replace(BOTH, leader=2, leader_epoch=4))
+        elif what == "independent":
+            replica.log.reconfigure(replace(CONFIG, compaction_coordination="independent"))
+        elif what == "switched off":
+            pair.follower.adopts = False
+        else:
+            replica.log.reconfigure(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
+        asked = len(pair.asked)
+        await pair.adopter.step()
+        assert len(pair.asked) == asked
+        with pytest.raises(NotYetError, match="no in-sync follower"):
+            await pair.adopt()
+        assert pair.compacted.keys == 0
+
+    run(Followed(tmp_path), work)
+
+
+@scenario
+async def test_it_is_judged_at_the_moment_of_the_swap(pair: Followed) -> None:
+    await pair.write(60)
+    await pair.compact()
+
+    def leave(data: bytes) -> bytes:
+        pair.follow(isr=(1,))
+        return data
+
+    pair.change_piece = leave
+    before = read_all(pair.follower.replica.log)
+    with pytest.raises(SwapRefusedError, match="no in-sync follower"):
+        await pair.adopt()
+    assert read_all(pair.follower.replica.log) == before
+    assert pair.compacted == Pair(0, 0)
+    assert pair.follower.staged() == []
+
+
+@scenario
+async def test_what_it_carries_and_the_own_high_watermark_are_durable_before_the_swap(pair: Followed) -> None:
+    """And the fence: what the leader removed without coordination."""
+    await pair.write(60)
+    await pair.compact()
+    kept = pair.leader.replica.coordination.kept
+    await kept.keep(lambda known: replace(known, removable=Pair(7, 8), fence_below=9))
+    log = pair.follower.replica.log
+    swap = log.swap
+    seen = []
+
+    async def watched(*arguments: Any) -> Any:
+        on_disk = await Kept.open(pair.follower.disk, str(pair.follower.directory), LOGS[2], 0, 60)
+        seen.append(on_disk.value)
+        assert on_disk.value.compacted == Pair(0, 0)
+        return await swap(*arguments)
+
+    log.swap = watched  # type: ignore[method-assign]
+    await pair.adopt()
+    (value,) = seen
+    assert value.removable == Pair(7, 8)
+    assert value.fence_below == 9
+    assert value.planned_high_watermark == pair.follower.replica.high_watermark == 60
+    assert pair.follower.replica.coordination.watermarks.removable == Pair(7, 8)
+
+
+@scenario
+async def test_the_log_start_comes_along(pair: Followed) -> None:
+    await pair.write(60)
+    await pair.leader.replica.advance_start(13)
+    bound = await pair.compact()
+    await pair.adopt()
+    assert pair.follower.replica.log.start_offset == 13
+    pair.check_same(bound)
+
+
+@scenario
+async def test_producer_snapshots_below_the_bound_go_and_one_at_the_end_stays(pair: Followed) -> None:
+    await pair.write(60)
+    bound = await pair.compact()
+    directory = pair.follower.directory
+    assert min(int(path.stem) for path in directory.glob("*.snapshot")) < bound
+    await pair.adopt()
+    left = [int(path.stem) for path in directory.glob("*.snapshot")]
+    assert left
+    assert min(left) >= bound
+
+
+# --- what goes wrong on the way ---
+
+
+def _damage(data: bytes) -> bytes:
+    return data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [(_damage, "came damaged"), (lambda data: data + b"more", "came damaged"), (lambda data: b"\1", "no bytes")],
+)
+def test_what_comes_damaged_is_refused(tmp_path: Path, change: Callable[[bytes], bytes], error: str) -> None:
+    async def work(pair: Followed) -> None:
+        await pair.write(60)
+        await pair.compact()
+        pair.change_piece = change
+        before = read_all(pair.follower.replica.log)
+        with pytest.raises(Exception, match=error):
+            await pair.adopt()
+        assert read_all(pair.follower.replica.log) == before
+        assert pair.follower.staged() == []
+        assert pair.compacted == Pair(0, 0)
+
+    run(Followed(tmp_path), work)
+
+
+@scenario
+async def test_a_leader_that_compacts_again_meanwhile_voids_its_offer(pair: Followed) -> None:
+    await pair.write(60)
+    await pair.compact()
+    later: list[int] = []
+
+    async def again() -> None:
+        await pair.write(20)
+        later.append(await pair.compact())
+
+    ask = pair.adopter._ask_broker
+
+    async def interrupted(broker_id: int, api_key: int, body: bytes) -> memoryview:
+        answer = await ask(broker_id, api_key, body)
+        if not later and b'"segments":' in bytes(answer):
+            await again()
+        return answer
+
+    pair.adopter._ask_broker = interrupted
+    await pair.adopter.step()
+    await pair.adopter.step()
+    pair.check_same(later[0])
+    assert pair.compacted == Pair(later[0], later[0])
+
+
+@scenario
+async def test_a_follower_truncated_meanwhile_refuses(pair: Followed) -> None:
+    await pair.write(60)
+    await pair.compact()
+
+    def truncate(data: bytes) -> bytes:
+        pair.follower.replica.log.reopened_count += 1
+        return data
+
+    pair.change_piece = truncate
+    with pytest.raises(SwapRefusedError, match="changed since"):
+        await pair.adopt()
+
+
+@scenario
+async def test_an_own_pass_under_way_is_refused_after_an_adoption(pair: Followed) -> None:
+    """Rule 10."""
+    from sexton.compactor.plain_pass import carry_out
+
+    await pair.write(60)
+    plan = await pair.follower.service.plan(BOTH.topic_id, 0)
+    result = carry_out(pair.follower.disk, plan)
+    bound = await pair.compact()
+    await pair.adopt()
+    with pytest.raises(SwapRefusedError):
+        await pair.follower.service.commit(result)
+    pair.check_same(bound)
+
+
+# --- who waits for whom ---
+
+
+@scenario
+async def test_a_follower_does_not_publish_what_its_leader_is_about_to_compact(pair: Followed) -> None:
+    await pair.write(60)
+    await pair.follower.service.look()
+    assert await pair.follower.metastore.read_work() == []
+    await pair.leader.service.look()
+    assert len(await pair.leader.metastore.read_work()) == 1
+    await pair.adopter.step()
+    assert pair.follower.service.patience.waiting == [(BOTH.topic_id, 0)]
+
+
+@scenario
+async def test_it_publishes_when_taking_over_keeps_failing_and_no_longer_when_it_has_succeeded(pair: Followed) -> None:
+    await pair.write(60)
+    await pair.compact()
+    pair.change_piece = _damage
+    for _ in range(3):
+        await pair.follower.service.look()
+        assert await pair.follower.metastore.read_work() == []
+        await pair.adopter.step()
+    await pair.follower.service.look()
+    assert len(await pair.follower.metastore.read_work()) == 1
+    pair.change_piece = lambda data: data
+    await pair.adopter.step()
+    await pair.follower.service.look()
+    assert await pair.follower.metastore.read_work() == []
+
+
+@scenario
+async def test_a_follower_outside_the_isr_compacts_by_itself(pair: Followed) -> None:
+    await pair.write(60)
+    pair.follow(isr=(1,))
+    await pair.follower.service.look()
+    assert len(await pair.follower.metastore.read_work()) == 1
+
+
+@scenario
+async def test_another_process_of_the_leader_is_asked_about_everything_again(pair: Followed) -> None:
+    await pair.write(60)
+    bound = await pair.compact()
+    await pair.leader.replica.log.close()
+    await pair.leader.start()
+    await pair.copy()
+    pair.leader.epoch += 1
+    for _ in range(2):
+        await pair.adopter.step()
+    assert pair.compacted == Pair(bound, bound), "it offers what it compacted before it was restarted"
+    await asyncio.sleep(0)
+    assert below(pair.follower, bound) == below(pair.leader, bound)
+
+
+# --- how segments go together ---
+
+
+def _offered(*bases: int) -> list[OfferedSegment]:
+    return [OfferedSegment(base, 100, base) for base in bases]
+
+
+@pytest.mark.parametrize(
+    ("offered", "own", "expected"),
+    [
+        ((0, 10, 20), (0, 10, 20), [((0,), (0,)), ((10,), (10,)), ((20,), (20,))]),
+        ((0, 20), (0, 10, 20), [((0,), (0, 10)), ((20,), (20,))]),
+        ((0, 10, 20), (0,), [((0, 10, 20), (0,))]),
+        ((0, 10, 20), (0, 15), [((0, 10, 20), (0, 15))]),
+        ((0, 10, 30), (0, 20, 30), [((0, 10), (0, 20)), ((30,), (30,))]),
+        ((5, 20), (0, 20), [((5,), (0,)), ((20,), (20,))]),
+    ],
+)
+def test_neighbours_go_together_until_both_begin_a_segment(
+    offered: tuple[int, ...], own: tuple[int, ...], expected: list[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> None:
+    found = grouped(_offered(*offered), own)
+    assert [(tuple(one.base_offset for one in group.offered), group.own) for group in found] == expected
