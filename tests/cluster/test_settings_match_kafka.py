@@ -19,6 +19,8 @@ pytestmark = pytest.mark.kafka
 SEXTONS_OWN = {
     "flush.before.ack",
     "log.flush.before.ack",
+    "compaction.adopt.enable",
+    "compaction.adopt.max.bytes.per.second",
     "compaction.coordination",
     "log.cleaner.coordination",
     "metastore.url",

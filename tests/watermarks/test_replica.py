@@ -78,9 +78,9 @@ def test_an_own_compaction_commits_from_mcco_up_to_the_lso_in_its_generation() -
     assert not replica.may_commit(0, 6, 7)
 
 
-def test_a_foreign_compaction_is_adopted_above_mcco_up_to_the_lso_in_its_generation() -> None:
+def test_a_foreign_compaction_is_adopted_from_mcco_up_to_the_lso_in_its_generation() -> None:
     replica = known(compacted=Pair(5, 5), generation=1)
-    assert [bound for bound in range(10) if replica.may_adopt(1, bound, 8, 7, 8)] == [6, 7]
+    assert [bound for bound in range(10) if replica.may_adopt(1, bound, 8, 7, 8)] == [5, 6, 7]
     assert not replica.may_adopt(2, 6, 8, 7, 8)
 
 

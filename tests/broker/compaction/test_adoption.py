@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sexton.broker.compaction.adoption import NotYetError, OfferedSegment, grouped
+from sexton.broker.compaction.adoption import NotYetError, grouped
+from sexton.broker.compaction.offers import OfferedSegment
 from sexton.log.swapping import SwapRefusedError
 from sexton.records.batch import ControlType
 from sexton.watermarks.checkpoint import Kept
@@ -206,7 +207,7 @@ async def test_what_it_carries_and_the_own_high_watermark_are_durable_before_the
     await pair.compact()
     kept = pair.leader.replica.coordination.kept
     await kept.keep(lambda known: replace(known, removable=Pair(7, 8), fence_below=9))
-    log = pair.follower.replica.log
+    log: Any = pair.follower.replica.log
     swap = log.swap
     seen = []
 
@@ -216,7 +217,7 @@ async def test_what_it_carries_and_the_own_high_watermark_are_durable_before_the
         assert on_disk.value.compacted == Pair(0, 0)
         return await swap(*arguments)
 
-    log.swap = watched  # type: ignore[method-assign]
+    log.swap = watched
     await pair.adopt()
     (value,) = seen
     assert value.removable == Pair(7, 8)
