@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sexton.errors import SextonError
 from sexton.simulate import shrink as shrinking
 from sexton.simulate.broken import BREAKS
+from sexton.simulate.plan import Coordination, Profile
 from sexton.simulate.run import Options, Result, Workers, workers
 
 TRACE_LINES = 60
@@ -39,6 +40,12 @@ def simulate(
     break_rule: Annotated[
         str | None, typer.Option("--break", help=f"Break a rule on purpose: {', '.join(BREAKS)}.")
     ] = None,
+    profile: Annotated[
+        Profile | None, typer.Option(help="What every run is about; each seed draws its own unless this is given.")
+    ] = None,
+    independent: Annotated[
+        bool, typer.Option("--independent", help="Compact as Kafka does, without coordination: it must be found out.")
+    ] = False,
     processes: Annotated[int, typer.Option(help="Seeds that run at the same time; 0: one per core.", min=0)] = 0,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Do not stop at the first failure.")] = False,
 ) -> None:
@@ -48,7 +55,8 @@ def simulate(
     """
     if break_rule is not None and break_rule not in BREAKS:
         raise typer.BadParameter(f"there is no rule {break_rule!r} to break: {', '.join(BREAKS)}")
-    options = Options(brokers, minutes, shrinking.from_ranges(without), break_rule)
+    coordination = Coordination.INDEPENDENT if independent else Coordination.COORDINATED
+    options = Options(brokers, minutes, shrinking.from_ranges(without), break_rule, profile, coordination)
     chosen = range(first, first + seeds) if seed is None else [seed]
     console = Console(stderr=True)
     count = processes or os.cpu_count() or 1
@@ -92,6 +100,7 @@ def _sum_up(results: list[Result], elapsed_s: float) -> None:
         f"({virtual_s / max(elapsed_s, 0.001):.0f} times as fast as real time): "
         f"{totals.get('faults', 0):,} faults, {totals.get('acknowledged', 0):,} acknowledged batches of "
         f"{totals.get('writes', 0):,}, {totals.get('reads', 0):,} records read, "
+        f"{totals.get('transactions', 0):,} transactions, {totals.get('compactions', 0):,} compactions, "
         f"{sum(result.is_clean for result in results)} seeds clean"
     )
     if len(results) == 1:
@@ -124,4 +133,8 @@ def command(seed: int, options: Options) -> str:
         words.append(f"--without {shrinking.as_ranges(options.left_out)}")
     if options.broken:
         words.append(f"--break {options.broken}")
+    if options.profile is not None:
+        words.append(f"--profile {options.profile}")
+    if options.coordination is Coordination.INDEPENDENT:
+        words.append("--independent")
     return " ".join(words)

@@ -8,23 +8,30 @@ here: offset, epoch, checksum. Whatever happens later,
   also when the machine has just lost power, which is how an acknowledgement before the flush is found,
 - and no high watermark moves back while a process lives and its replica is the same incarnation (rule 7).
 
-Log starts are the exception: what was deleted on request may be gone.
+Log starts are the exception: what was deleted on request may be gone. Compacted partitions have a judge of their own
+(`compaction_checks`), and every committed batch is shown to the judge of transactions.
+
+**Topics that acknowledge before the flush** promise less: nothing is lost unless every in-sync replica has lost power
+since it joined. Once that has happened to a partition, nothing is held against it but that its replicas agree again.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from sexton.broker.broker import Broker
 from sexton.ports.metastore import PartitionRow
 from sexton.replication.replica import Replica
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
+from sexton.simulate.compaction_checks import CompactionJudge
 from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History
+from sexton.simulate.history import History, Place
 from sexton.simulate.observe import Agreement, Key
 from sexton.simulate.trace import Trace
+from sexton.simulate.transaction_checks import TransactionJudge
 
 
 @dataclass(slots=True)
@@ -58,11 +65,29 @@ class _Verified:
 
 
 class Judge:
-    def __init__(self, cluster: SimulatedCluster, agreement: Agreement, history: History, trace: Trace) -> None:
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        agreement: Agreement,
+        history: History,
+        trace: Trace,
+        compacted: Collection[str] = (),
+        unflushed: Collection[str] = (),
+        *,
+        has_transactions: bool = False,
+    ) -> None:
+        """`compacted` and `unflushed` name topics: those that are compacted, and those that acknowledge too early."""
         self._cluster = cluster
         self._agreement = agreement
         self._history = history
         self._trace = trace
+        self._compacted = frozenset(compacted)
+        self._unflushed = frozenset(unflushed)
+        self._has_transactions = has_transactions
+        self._suspects: dict[Key, set[int]] = {}
+        """Of topics that acknowledge before the flush: who lost power while in sync, and has not joined anew since."""
+        self.transactions = TransactionJudge(history)
+        self.compaction = CompactionJudge(self.transactions.committed)
         self._ledgers: dict[Key, Ledger] = {}
         self._watermarks: dict[tuple[str, Key, uuid.UUID | None], int] = {}
         self._verified: dict[tuple[str, Key], _Verified] = {}
@@ -82,11 +107,15 @@ class Judge:
         place = (node.process.name, (replica.topic_id, replica.partition), incarnation)
         hw = replica.high_watermark
         before = self._watermarks.get(place)
+        if replica.topic in self._compacted:
+            self.compaction.look(node.name, place[1], (replica.topic, replica.partition), replica)
         if before == hw:
             return
         self._watermarks[place] = hw
         self._trace.note(node.name, f"{replica.topic}-{replica.partition} high watermark {hw} ({replica.role.value})")
-        if before is not None and hw < before:
+        if replica.topic in self._compacted:
+            self._learn(node, place[1], replica)
+        if before is not None and hw < before and not self._history.is_gone((replica.topic, replica.partition)):
             raise SimulationFailure(
                 "rule 7",
                 f"{node.name}: the high watermark of {replica.topic}-{replica.partition} went {before} -> {hw}",
@@ -105,7 +134,52 @@ class Judge:
         for key, row in list(self._agreement.rows.items()):
             self.sweep_partition(key, row)
 
+    def row_changed(self, key: Key, row: PartitionRow) -> None:
+        """Whoever is no longer in sync and comes back has copied what it lost."""
+        suspects = self._suspects.get(key)
+        if suspects is not None:
+            suspects &= set(row.isr)
+        self.sweep_partition(key, row)
+
+    def power_lost(self, node: Node) -> None:
+        """What was not flushed on that machine is gone."""
+        for key, row in self._agreement.rows.items():
+            name = self._agreement.topics[key[0]]
+            if name in self._unflushed and node.broker_id in row.isr:
+                suspects = self._suspects.setdefault(key, set())
+                suspects.add(node.broker_id)
+                if suspects.issuperset(row.isr):
+                    self._trace.note("judge", f"all in-sync replicas of {name}-{key[1]} have lost power")
+                    self._history.lost_places.add((name, key[1]))
+
+    def _place(self, key: Key) -> Place:
+        return self._agreement.topics[key[0]], key[1]
+
+    def _learn(self, node: Node, key: Key, replica: Replica) -> None:
+        copy = self._seen(node, key).copy
+        self.compaction.learn(self._place(key), key, copy, replica.high_watermark)
+
+    def _sweep_compacted(self, key: Key, row: PartitionRow) -> None:
+        found = [
+            (node, replica)
+            for node in self._cluster.nodes.values()
+            for replica in replicas_of(node.broker)
+            if (replica.topic_id, replica.partition) == key
+        ]
+        for node, replica in found:
+            self._learn(node, key, replica)
+        for node, replica in found:
+            copy = self._seen(node, key).copy
+            in_sync = node.broker_id in row.isr
+            self.compaction.check(node.name, key, self._place(key), replica, copy, in_sync=in_sync)
+
     def sweep_partition(self, key: Key, row: PartitionRow) -> None:
+        place = self._place(key)
+        if place in self._history.lost_places:
+            return
+        if place[0] in self._compacted:
+            self._sweep_compacted(key, row)
+            return
         ledger = self._ledgers.setdefault(key, Ledger())
         for node in self._cluster.nodes.values():
             for replica in replicas_of(node.broker):
@@ -113,7 +187,7 @@ class Judge:
                     self._commit(node, key, ledger, replica.high_watermark, replica.log.start_offset)
         for broker_id in row.isr:
             node = self._cluster.node_of(broker_id)
-            if not node.is_wiped:
+            if not node.is_wiped and broker_id not in self._suspects.get(key, ()):
                 self._require(node, key, ledger)
 
     def _commit(self, node: Node, key: Key, ledger: Ledger, hw: int, start_offset: int) -> None:
@@ -127,6 +201,8 @@ class Judge:
                 raise SimulationFailure("rule 2", f"{node.name}: {self._agreement.name(key)} {evidence}")
             if entry.base_offset >= ledger.end_offset:
                 ledger.add(entry)
+                if self._has_transactions:
+                    self.transactions.committed(self._place(key), next(seen.copy.batches_from(entry.base_offset)))
             seen.until_offset = entry.last_offset + 1
 
     def _require(self, node: Node, key: Key, ledger: Ledger) -> None:
@@ -174,10 +250,14 @@ class Judge:
         """Whether losing this machine would lose something that was acknowledged."""
         nodes = self._cluster.nodes.values()
         holders = {other.broker_id for other in nodes if other is not node and not other.is_wiped}
-        return any(node.broker_id in row.isr and not holders & set(row.isr) for row in self._agreement.rows.values())
+        return any(
+            node.broker_id in row.isr and not (holders - self._suspects.get(key, set())) & set(row.isr)
+            for key, row in self._agreement.rows.items()
+        )
 
     def ledger_end(self, key: Key) -> int:
-        return self._ledgers[key].end_offset if key in self._ledgers else 0
+        known = self._ledgers.get(key) or self.compaction.truths.get(key)
+        return known.end_offset if known is not None else 0
 
 
 def replicas_of(broker: Broker | None) -> list[Replica]:

@@ -87,6 +87,8 @@ class SimulatedCluster:
             self.nodes[host.name] = Node(broker_id, host, random.Random(f"{seed}:{host.name}"))
         self.on_start: Callable[[Node, Broker], None] | None = None
         self.on_end: Callable[[Node], None] | None = None
+        self.on_power_lost: Callable[[Node], None] | None = None
+        """Also when a disk had failed: what was not flushed may be gone."""
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -145,6 +147,12 @@ class SimulatedCluster:
                 "log.retention.check.interval.ms": 20_000,
                 "offsets.topic.num.partitions": 2,
                 "offsets.topic.replication.factor": min(3, len(self.nodes)),
+                "offsets.topic.segment.bytes": 20_000,
+                "transaction.state.log.num.partitions": 2,
+                "transaction.state.log.replication.factor": min(3, len(self.nodes)),
+                "transaction.state.log.min.isr": min(2, len(self.nodes)),
+                "transaction.state.log.segment.bytes": 20_000,
+                "log.cleaner.backoff.ms": 500,
                 "group.initial.rebalance.delay.ms": 200,
             }
         )
@@ -171,6 +179,8 @@ class SimulatedCluster:
             return
         if self.on_end is not None:
             self.on_end(node)
+        if self.on_power_lost is not None and (power_lost or node.disk_may_fail):
+            self.on_power_lost(node)
         node.process, node.broker, node.is_started = None, None, False
         self.loop.kill(process)
         node.host.is_up = not power_lost

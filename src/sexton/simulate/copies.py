@@ -15,9 +15,12 @@ import crc32c
 
 from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.records import batch as batches
+from sexton.records.batch import Batch
 from sexton.simulate.disk import Inode, VirtualDisk
 
 SEGMENT_SUFFIX = ".log"
+SWAP_SUFFIX = ".log.swap"
+"""Of a segment that takes the place of others: once it is named so, a restart would go on with it."""
 
 
 class Entry(NamedTuple):
@@ -38,6 +41,17 @@ class _Segment:
     cuts_count: int
     parsed_bytes: int = 0
     entries: list[Entry] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    """The same ones: headers, and records once somebody has asked for them."""
+
+    def with_records(self, index: int) -> Batch:
+        batch = self.batches[index]
+        if batch.record_count and not batch.records:
+            start = self.positions[index]
+            data = bytes(memoryview(self.inode.content)[start : start + batch.size_bytes])
+            batch = self.batches[index] = batches.decode(data, 0)
+        return batch
 
 
 class Copy:
@@ -56,12 +70,13 @@ class Copy:
 
     def refresh(self) -> None:
         found: dict[str, _Segment] = {}
-        for name, inode in self.volume.files(self._directory):
-            if not name.endswith(SEGMENT_SUFFIX):
+        for file_name, inode in self.volume.files(self._directory):
+            if not file_name.endswith((SEGMENT_SUFFIX, SWAP_SUFFIX)):
                 continue
+            name = file_name.partition(".")[0]
             segment = self._segments.get(name)
             if segment is None or segment.inode is not inode or segment.cuts_count != inode.cuts_count:
-                self.version += segment is not None
+                self.version += segment is not None or file_name.endswith(SWAP_SUFFIX)
                 segment = _Segment(inode, inode.cuts_count)
             _parse_on(segment)
             found[name] = segment
@@ -74,6 +89,17 @@ class Copy:
             entries = segment.entries
             if entries and entries[-1].last_offset >= offset:
                 yield from entries[bisect_left(entries, offset, key=lambda entry: entry.last_offset) :]
+
+    def batches_from(self, offset: int) -> Iterator[Batch]:
+        """The same with their records, in the order of their offsets. While segments are being swapped, old ones may
+        still lie beside the new one that covers them: what is covered does not count."""
+        for segment in self._segments.values():
+            entries = segment.entries
+            if entries and entries[-1].last_offset >= offset:
+                first = bisect_left(entries, offset, key=lambda entry: entry.last_offset)
+                for index in range(first, len(entries)):
+                    yield segment.with_records(index)
+                offset = entries[-1].last_offset + 1
 
     @property
     def end_offset(self) -> int:
@@ -98,5 +124,7 @@ def _parse_on(segment: _Segment) -> None:
         if crc32c.crc32c(covered) != crc:
             break
         segment.entries.append(Entry(batch.base_offset, batch.last_offset, batch.leader_epoch, crc))
+        segment.positions.append(segment.parsed_bytes + position)
+        segment.batches.append(batch)
         position += batch.size_bytes
     segment.parsed_bytes += position

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from sexton.client import apis
 from sexton.client import consumer as consuming
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, LATEST
+from sexton.client.errors import check
+from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
+from sexton.client.raw import raw_batches
 from sexton.ports.metastore import NO_LEADER
 from sexton.simulate.checks import replicas_of
 from sexton.simulate.cluster import SimulatedCluster
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Outcome, Place, Write
+from sexton.simulate.history import History, Outcome, Place, Write, identity
 from sexton.simulate.observe import Agreement
+from sexton.simulate.transaction_checks import TransactionJudge
+from sexton.simulate.truth import Truth, difference, fold
 
 READER = "last reader"
 
@@ -51,18 +57,56 @@ def unequal(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
     return missing
 
 
+def still_open(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
+    """Liveness, rule 8: nothing hangs. What nobody ended was aborted when its time was over."""
+    missing: list[str] = []
+    for node in cluster.nodes.values():
+        for replica in replicas_of(node.broker):
+            if replica.last_stable_offset < replica.high_watermark:
+                missing.append(
+                    f"{node.name}: {replica.topic}-{replica.partition} has a transaction open at "
+                    f"{replica.last_stable_offset}, its high watermark is {replica.high_watermark}"
+                )
+    return missing
+
+
+def behind(cluster: SimulatedCluster, agreement: Agreement, topics: Collection[str]) -> list[str]:
+    """Liveness: MTRO and MXRO have reached what every replica has compacted."""
+    missing: list[str] = []
+    for key, row in agreement.rows.items():
+        found = [
+            replica.coordination.watermarks
+            for broker_id in row.replicas
+            for replica in replicas_of(cluster.node_of(broker_id).broker)
+            if (replica.topic_id, replica.partition) == key and not replica.coordination.is_independent
+        ]
+        if not found or agreement.topics[key[0]] not in topics:
+            continue
+        compacted = [min(each.compacted[index] for each in found) for index in (0, 1)]
+        for each in found:
+            if any(value < bound for value, bound in zip(each.removable, compacted, strict=True)):
+                missing.append(
+                    f"all replicas of {agreement.name(key)} have compacted up to {compacted}, one still has MTRO, MXRO "
+                    f"at {each.removable}"
+                )
+    return missing
+
+
 @dataclass(slots=True)
 class _Log:
     start_offset: int
     values: dict[int, bytes] = field(default_factory=dict)
 
 
-async def read_everything(client: Client, agreement: Agreement, history: History) -> None:
-    """Every record of every partition that clients wrote to, once more, from the leaders."""
+def _places(history: History, compacted: Collection[str]) -> list[Place]:
+    """Those that clients wrote to, and of which everything is still promised."""
     places = sorted({write.place for write in history.writes} | set(history.reads))
-    for place in places:
-        if place[0] in history.dropped_topics:
-            continue
+    return [place for place in places if not history.is_gone(place) and place[0] not in compacted]
+
+
+async def read_everything(client: Client, history: History, compacted: Collection[str] = ()) -> None:
+    """Every record of every partition that clients wrote to, once more, from the leaders."""
+    for place in _places(history, compacted):
         log = await _read(client, place, history)
         for evidence in (
             _changed_reads(place, log, history),
@@ -73,7 +117,56 @@ async def read_everything(client: Client, agreement: Agreement, history: History
                 raise evidence
 
 
-async def _read(client: Client, place: Place, history: History) -> _Log:
+async def read_committed(client: Client, history: History, compacted: Collection[str]) -> None:
+    """Rule 8, by what a read_committed consumer is given: of each transaction everything or nothing."""
+    visible: dict[bytes, None] = {}
+    starts: dict[Place, int] = {}
+    for place in _places(history, compacted):
+        log = await _read(client, place, history, READ_COMMITTED)
+        visible.update(dict.fromkeys(log.values.values()))
+        starts[place] = log.start_offset
+    for transaction in history.transactions:
+        expected = [
+            value
+            for write in transaction.writes
+            if write.place in starts and 0 <= starts[write.place] <= write.base_offset
+            for value in write.values
+        ]
+        seen = [value for value in expected if value in visible]
+        if len(seen) not in (0, len(expected)) or (transaction.outcome is Outcome.OK and len(seen) < len(expected)):
+            raise SimulationFailure("rule 8", f"of {transaction}, {len(seen)} of {len(expected)} records can be read")
+
+
+async def check_offsets(
+    client: Client, transactional_id: str, group: str, place: Place, transactions: TransactionJudge
+) -> None:
+    """Rule 8: the offsets of a transaction count if and only if its records do."""
+
+    async def attempt() -> int:
+        peer = await client.coordinator(group)
+        topics = [{"name": place[0], "partition_indexes": [place[1]]}]
+        asked = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
+        answer = (await peer.call(apis.OFFSET_FETCH, {"groups": [asked], "require_stable": True})).groups[0]
+        check(answer.error_code, group)
+        part = answer.topics[0].partitions[0]
+        check(part.error_code, group)
+        return int(part.committed_offset)
+
+    found = await client.retry(attempt, timeout_ms=30_000, group=group)
+    possible = transactions.offsets_possible(transactional_id)
+    if found not in possible:
+        raise SimulationFailure("rule 8", f"{group} stands at {found}, which should be one of {sorted(possible)}")
+
+
+async def check_fold(client: Client, place: Place, truth: Truth) -> None:
+    """Rules 3 and 8, by what a consumer is given that reads a compacted partition from its beginning."""
+    batches = [batch async for batch in raw_batches(client, *place, 0)]
+    evidence = difference(truth.fold(truth.end_offset), fold(batches, truth.end_offset))
+    if evidence is not None:
+        raise SimulationFailure("rule 3", f"who reads {place} from its beginning finds that {evidence}")
+
+
+async def _read(client: Client, place: Place, history: History, isolation: int = READ_UNCOMMITTED) -> _Log:
     ends = await consuming.list_offsets(client, {place: LATEST})
     starts = await consuming.list_offsets(client, {place: EARLIEST})
     log = _Log(starts[place])
@@ -81,10 +174,11 @@ async def _read(client: Client, place: Place, history: History) -> _Log:
         raise SimulationFailure("rule 1", f"{place} starts at {log.start_offset}, which nobody asked for")
     offset = log.start_offset
     while offset < ends[place]:
-        fetched = await consuming.fetch(client, *place, offset)
+        fetched = await consuming.fetch(client, *place, offset, isolation=isolation)
         for record in fetched.records:
-            history.saw(READER, place, record.offset, record.value)
-            log.values[record.offset] = record.value or b""
+            known = identity(record)
+            history.saw(READER, place, record.offset, known, is_committed=isolation == READ_COMMITTED)
+            log.values[record.offset] = known or b""
         if fetched.next_offset <= offset:
             raise SimulationFailure("liveness", f"{place}: nothing can be read at {offset}, the end is {ends[place]}")
         offset = fetched.next_offset
@@ -151,16 +245,18 @@ def _repeated(place: Place, log: _Log, history: History) -> SimulationFailure | 
 def check_history(history: History, agreement: Agreement) -> None:
     """Every write has an outcome, and what an idempotent producer kept trying has been acknowledged."""
     for write in history.writes:
-        if write.place[0] in history.dropped_topics:
+        if history.is_gone(write.place):
             continue
         if write.outcome is Outcome.PENDING:
             raise SimulationFailure("liveness", f"a batch of {write.writer} to {write.place} has no outcome")
 
 
-def undelivered(history: History, delivered: Mapping[Place, set[int]]) -> list[str]:
+def undelivered(history: History, delivered: Mapping[Place, set[int]], compacted: Collection[str] = ()) -> list[str]:
     """Liveness: a group was given every record that is still there."""
     missing = []
     for place, reads in history.reads.items():
+        if place[0] in compacted or place in history.lost_places:
+            continue
         start_offset = history.start_bounds.get(place, 0)
         lacking = [offset for offset in reads if offset >= start_offset and offset not in delivered.get(place, set())]
         if lacking:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sexton.records.batch import Record
 from sexton.simulate.errors import SimulationFailure
 
 Place = tuple[str, int]
@@ -18,6 +19,42 @@ class Outcome(StrEnum):
     FAILED = "failed"
     """For sure: the records are not in the log and will not get there."""
     UNKNOWN = "unknown"
+
+
+IDENTITY = "identity"
+"""The header that tells two tombstones apart. Everything else is known by its value."""
+
+
+def identity(record: Record) -> bytes | None:
+    """What no other record of the simulation has; None if no client of ours wrote it."""
+    if record.value is not None:
+        return record.value
+    return next((header.value for header in record.headers if header.name == IDENTITY), None)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One transaction of one instance of a transactional producer, as its client saw it."""
+
+    transactional_id: str
+    instance: int
+    number: int
+    writes: list[Write] = field(default_factory=list)
+    offset: int | None = None
+    """What it sets its group's offset to: its own place among all transactions of the id."""
+    is_commit_asked: bool = False
+    """From here on it may be committed. Before, it must not be."""
+    outcome: Outcome = Outcome.PENDING
+    """OK: the commit was acknowledged. FAILED: it is surely aborted."""
+    fates: dict[Place, bool] = field(default_factory=dict)
+    """What the markers in the logs say: whether it was committed there."""
+
+    def __str__(self) -> str:
+        return f"transaction {self.number} of {self.transactional_id}.{self.instance}"
+
+    @property
+    def may_be_committed(self) -> bool:
+        return self.is_commit_asked and self.outcome is not Outcome.FAILED
 
 
 @dataclass(slots=True)
@@ -33,6 +70,7 @@ class Write:
     outcome: Outcome = Outcome.PENDING
     base_offset: int = -1
     ended_ns: int = -1
+    transaction: Transaction | None = None
 
     @property
     def is_acknowledged(self) -> bool:
@@ -48,7 +86,13 @@ class History:
     """Up to where somebody has asked for records to be deleted: what is below may be gone."""
     dropped_topics: set[str] = field(default_factory=set)
     """Somebody has asked for them to be deleted."""
+    lost_places: set[Place] = field(default_factory=set)
+    """Partitions that acknowledge before the flush, all of whose in-sync replicas have lost power: nothing is promised
+    of them any more but that their replicas agree again."""
     written: dict[bytes, Write] = field(default_factory=dict)
+    transactions: list[Transaction] = field(default_factory=list)
+    committed_reads: dict[Place, dict[int, None]] = field(default_factory=dict)
+    """What read_committed consumers were given."""
     reads_count: int = 0
     acknowledged_count: int = 0
 
@@ -58,9 +102,12 @@ class History:
             self.written[value] = write
         return write
 
-    def saw(self, reader: str, place: Place, offset: int, value: bytes | None) -> None:
-        """A consumer was given a record. Rule 2: an offset has one value for life, whoever reads it and when."""
+    def saw(self, reader: str, place: Place, offset: int, value: bytes | None, *, is_committed: bool = False) -> None:
+        """A consumer was given a record. Rule 2: an offset has one value for life, whoever reads it and when. Rule 8:
+        what read_committed shows, `is_committed`, is of no transaction that is aborted or not asked to commit."""
         self.reads_count += 1
+        if place in self.lost_places:
+            return
         if value is None or value not in self.written:
             raise SimulationFailure("rule 2", f"{reader} read {value!r} at {_at(place, offset)}: nobody wrote that")
         write = self.written[value]
@@ -70,6 +117,13 @@ class History:
             raise SimulationFailure(
                 "rule 9", f"{reader} read {value!r} at {_at(place, offset)}: its producer was told that it failed"
             )
+        transaction = write.transaction
+        if is_committed:
+            if transaction is not None and not transaction.may_be_committed:
+                state = "was aborted" if transaction.is_commit_asked else "was never asked to commit"
+                where = _at(place, offset)
+                raise SimulationFailure("rule 8", f"{reader} read {value!r} at {where}: {transaction} {state}")
+            self.committed_reads.setdefault(place, {})[offset] = None
         seen = self.reads.setdefault(place, {})
         before = seen.setdefault(offset, value)
         if before != value:
@@ -79,6 +133,10 @@ class History:
 
     def deleting_records(self, place: Place, before_offset: int) -> None:
         self.start_bounds[place] = max(self.start_bounds.get(place, 0), before_offset)
+
+    def is_gone(self, place: Place) -> bool:
+        """Nothing is promised of it any more."""
+        return place[0] in self.dropped_topics or place in self.lost_places
 
     def acknowledged(self, place: Place) -> Iterator[Write]:
         return (write for write in self.writes if write.place == place and write.is_acknowledged)

@@ -11,13 +11,35 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.simulate import faults
 from sexton.simulate.cluster import BrokerTimes
+from sexton.simulate.compactors import CompactorPlan
 from sexton.simulate.faults import Fault
 from sexton.simulate.history import Place
 from sexton.simulate.loop import MS
 from sexton.simulate.network import Weather
+from sexton.simulate.transactors import TransactorPlan
 from sexton.simulate.writers import ACKS_ALL, WriterPlan
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+"""Compacted like any other, where there are compactors."""
+
+
+class Profile(StrEnum):
+    """What a run is about. Drawn from the seed unless it is given."""
+
+    PLAIN = "plain"
+    """Records, groups, administration. Some topics acknowledge before the flush."""
+    TRANSACTIONS = "transactions"
+    COMPACTION = "compaction"
+    """Compactors at work; half of these runs have transactions, too."""
+
+
+class Coordination(StrEnum):
+    COORDINATED = "coordinated"
+    INDEPENDENT = "independent"
+    """Kafka's way, which corrupts: a simulator that does not find that finds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +50,14 @@ class TopicPlan:
     settings: dict[str, str]
 
     @property
+    def is_compacted(self) -> bool:
+        return self.settings.get("cleanup.policy") == "compact"
+
+    @property
+    def flushes(self) -> bool:
+        return self.settings.get("flush.before.ack") != "false"
+
+    @property
     def places(self) -> tuple[Place, ...]:
         return tuple((self.name, partition) for partition in range(self.partitions_count))
 
@@ -36,6 +66,7 @@ class TopicPlan:
 class ReaderPlan:
     name: str
     group: str | None
+    isolation: int = READ_UNCOMMITTED
 
 
 class Action(StrEnum):
@@ -57,7 +88,7 @@ class AdminPlan:
     """What the details are drawn from when its time comes."""
 
 
-Item = Fault | AdminPlan | WriterPlan | ReaderPlan
+Item = Fault | AdminPlan | WriterPlan | TransactorPlan | CompactorPlan | ReaderPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +120,47 @@ class Plan:
     def readers(self) -> list[ReaderPlan]:
         return [item for item in self.items if isinstance(item, ReaderPlan)]
 
+    @property
+    def transactors(self) -> list[TransactorPlan]:
+        return [item for item in self.items if isinstance(item, TransactorPlan)]
 
-def make_plan(seed: int, brokers_count: int, minutes: float) -> Plan:
+    @property
+    def compactors(self) -> list[CompactorPlan]:
+        return [item for item in self.items if isinstance(item, CompactorPlan)]
+
+    @property
+    def clients(self) -> list[str]:
+        """Hosts of all who are no brokers."""
+        return [item.name for item in self.items if not isinstance(item, Fault | AdminPlan)]
+
+    @property
+    def compacted_topics(self) -> list[str]:
+        return [topic.name for topic in self.topics if topic.is_compacted]
+
+    @property
+    def unflushed_topics(self) -> list[str]:
+        return [topic.name for topic in self.topics if not topic.flushes]
+
+
+def make_plan(
+    seed: int,
+    brokers_count: int,
+    minutes: float,
+    profile: Profile | None = None,
+    coordination: Coordination = Coordination.COORDINATED,
+) -> Plan:
     rng = random.Random(f"{seed}:plan")
+    drawn = rng.choice((Profile.PLAIN, Profile.TRANSACTIONS, Profile.COMPACTION))
+    profile = profile or drawn
     until_ms = int(minutes * 60_000)
-    topics = _topics(rng, brokers_count)
-    writers = _writers(rng, topics)
-    readers = _readers(rng)
-    clients = [each.name for each in writers] + [each.name for each in readers]
+    topics = _topics(rng, brokers_count, profile, coordination)
+    writers = _writers(rng, topics, profile)
+    transactors = _transactors(random.Random(f"{seed}:transactors"), topics, profile)
+    compactors = _compactors(random.Random(f"{seed}:compactors"), profile)
+    readers = _readers(rng, profile)
+    people: tuple[WriterPlan | TransactorPlan | CompactorPlan | ReaderPlan, ...]
+    people = (*writers, *transactors, *compactors, *readers)
+    clients = [each.name for each in people]
     brokers = [f"broker-{number}" for number in range(1, brokers_count + 1)]
     schedule = faults.schedule(random.Random(f"{seed}:faults"), brokers, clients, until_ms)
     admin = _admin(random.Random(f"{seed}:admin"), topics, until_ms)
@@ -106,11 +170,12 @@ def make_plan(seed: int, brokers_count: int, minutes: float) -> Plan:
         straggler_probability=rng.choice((0.0, 0.01, 0.03)),
         split_probability=rng.choice((0.0, 0.05, 0.3)),
     )
-    items: tuple[Item, ...] = (*schedule, *admin, *writers, *readers)
-    return Plan(seed, brokers_count, until_ms, BrokerTimes.draw(rng), weather, topics, items)
+    return Plan(seed, brokers_count, until_ms, BrokerTimes.draw(rng), weather, topics, (*schedule, *admin, *people))
 
 
-def _topics(rng: random.Random, brokers_count: int) -> tuple[TopicPlan, ...]:
+def _topics(
+    rng: random.Random, brokers_count: int, profile: Profile, coordination: Coordination
+) -> tuple[TopicPlan, ...]:
     topics = []
     for number in range(rng.randint(1, 3)):
         replicas_count = min(brokers_count, rng.choice((2, 3, 3, 3)))
@@ -119,11 +184,30 @@ def _topics(rng: random.Random, brokers_count: int) -> tuple[TopicPlan, ...]:
             "segment.bytes": str(rng.choice((20_000, 100_000, 1 << 20))),
             "unclean.leader.election.enable": "false",
         }
+        draw = rng.random()
+        if profile is Profile.PLAIN and draw < 0.2:
+            settings["flush.before.ack"] = "false"
+        if profile is Profile.COMPACTION and (number == 0 or draw < 0.7):
+            settings |= _compacted(rng, coordination)
         topics.append(TopicPlan(f"topic-{number}", rng.randint(1, 3), replicas_count, settings))
     return tuple(topics)
 
 
-def _writers(rng: random.Random, topics: tuple[TopicPlan, ...]) -> list[WriterPlan]:
+def _compacted(rng: random.Random, coordination: Coordination) -> dict[str, str]:
+    return {
+        "cleanup.policy": "compact",
+        "compaction.coordination": coordination.value,
+        "segment.bytes": str(rng.choice((2_000, 6_000, 20_000))),
+        "segment.ms": str(rng.choice((1_000, 3_000, 600_000))),
+        "min.cleanable.dirty.ratio": rng.choice(("0.0", "0.2", "0.5")),
+        "max.compaction.lag.ms": str(rng.choice((2_000, 10_000, 600_000))),
+        "delete.retention.ms": rng.choice(("0", "0", "2000", "36000000")),
+    }
+
+
+def _writers(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile) -> list[WriterPlan]:
+    """Where there is more to look at than plain records, there are fewer of these."""
+    is_plain = profile is Profile.PLAIN
     places = [place for topic in topics for place in topic.places]
     writers = []
     for number in range(rng.randint(1, 3)):
@@ -134,17 +218,57 @@ def _writers(rng: random.Random, topics: tuple[TopicPlan, ...]) -> list[WriterPl
                 tuple(rng.sample(places, rng.randint(1, len(places)))),
                 1 if kind == "one" else ACKS_ALL,
                 kind == "idempotent",
-                rng.choice((30, 150, 600)),
+                rng.choice((30, 150, 600) if is_plain else (150, 400, 1_500)),
                 rng.choice((1, 3, 10)),
-                rng.choice((5, 100, 1_000)),
+                rng.choice((5, 100, 1_000) if is_plain else (5, 100)),
                 rng.choice((1, 1, 3, 5)),
             )
         )
     return writers
 
 
-def _readers(rng: random.Random) -> list[ReaderPlan]:
+def _transactors(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile) -> list[TransactorPlan]:
+    if profile is Profile.PLAIN or (profile is Profile.COMPACTION and rng.random() < 0.5):
+        return []
+    places = [place for topic in topics for place in topic.places]
+    return [
+        TransactorPlan(
+            f"txn-{number}",
+            tuple(rng.sample(places, rng.randint(1, min(4, len(places))))),
+            version=rng.choice((1, 2)),
+            timeout_ms=rng.choice((2_000, 8_000, 20_000)),
+            interval_ms=rng.choice((100, 400, 1_500)),
+            batches_max=rng.choice((1, 2, 4)),
+            records_max=rng.choice((1, 3)),
+            value_bytes_max=rng.choice((5, 100)),
+            patience_s=rng.choice((3, 10, 30)),
+            abort_probability=rng.choice((0.0, 0.2, 0.5)),
+            linger_probability=rng.choice((0.0, 0.03, 0.2)),
+            change_probability=rng.choice((0.0, 0.3, 0.8)),
+            sends_offsets=rng.random() < 0.5,
+        )
+        for number in range(rng.randint(1, 3))
+    ]
+
+
+def _compactors(rng: random.Random, profile: Profile) -> list[CompactorPlan]:
+    if profile is not Profile.COMPACTION:
+        return []
+    return [
+        CompactorPlan(
+            f"compactor-{number}",
+            job_ms_max=rng.choice((10, 500, 5_000)),
+            repeat_probability=rng.choice((0.0, 0.1)),
+            change_probability=rng.choice((0.0, 0.2, 0.6)),
+        )
+        for number in range(rng.choice((1, 1, 2)))
+    ]
+
+
+def _readers(rng: random.Random, profile: Profile) -> list[ReaderPlan]:
     readers = [ReaderPlan(f"reader-{number}", None) for number in range(rng.randint(1, 2))]
+    if profile is not Profile.PLAIN:
+        readers.append(ReaderPlan("committed-reader", None, READ_COMMITTED))
     for number in range(rng.choice((0, 0, 1, 2, 3))):
         readers.append(ReaderPlan(f"member-{number}", "group"))
     return readers
@@ -160,7 +284,10 @@ def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> 
     while at_ms < until_ms:
         action = rng.choice(actions)
         at_ms += rng.randrange(2 * pause_ms)
-        topic = rng.choice(topics).name
+        chosen = rng.choice(topics)
+        topic = chosen.name
+        if action is Action.DELETE_RECORDS and chosen.is_compacted:
+            continue  # it would be refused
         if action in (Action.CREATE_TOPIC, Action.DELETE_TOPIC):
             topic = f"scratch-{rng.randrange(3)}"
         admin.append(AdminPlan(at_ms, action, topic, rng.getrandbits(32)))

@@ -9,10 +9,11 @@ from sexton.client import consumer as consuming
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, Consumer
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
+from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.client.groups import GroupConsumer
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Place
+from sexton.simulate.history import History, Place, identity
 from sexton.simulate.trace import Trace
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
@@ -29,13 +30,15 @@ class Reader:
         client: Client,
         history: History,
         is_over: Callable[[], bool],
+        isolation: int = READ_UNCOMMITTED,
     ) -> None:
         self._name = name
+        self._isolation = isolation
         self._places = places
         self._client = client
         self._history = history
         self._is_over = is_over
-        self._consumer = Consumer(client)
+        self._consumer = Consumer(client, isolation=isolation)
 
     async def run(self) -> None:
         self._consumer.assign(dict.fromkeys(self._places, 0))
@@ -65,7 +68,8 @@ class Reader:
                     "rule 2", f"{self._name} asked {place} from {before[place]}, got {record.offset}"
                 )
             before[place] = record.offset + 1
-            self._history.saw(self._name, place, record.offset, record.value)
+            is_committed = self._isolation == READ_COMMITTED
+            self._history.saw(self._name, place, record.offset, identity(record), is_committed=is_committed)
 
     def _drop_deleted(self) -> None:
         gone = self._history.dropped_topics
@@ -76,6 +80,9 @@ class Reader:
     async def _find_again(self) -> None:
         """A position that the log no longer has: fine below its start, a loss above its end."""
         for place, position in list(self._consumer.positions.items()):
+            if place in self._history.lost_places:
+                self._consumer.positions[place] = 0
+                continue
             try:
                 start = (await consuming.list_offsets(self._client, {place: EARLIEST}))[place]
             except CallError:
@@ -120,7 +127,7 @@ class GroupReader:
         while not self._is_over():
             try:
                 for topic, partition, record in await member.poll():
-                    self._history.saw(self._name, (topic, partition), record.offset, record.value)
+                    self._history.saw(self._name, (topic, partition), record.offset, identity(record))
                     self._delivered.setdefault((topic, partition), set()).add(record.offset)
                 await member.commit()
                 if member.assigned != assigned:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from sexton.simulate import broken
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import NS
-from sexton.simulate.plan import make_plan
+from sexton.simulate.plan import Coordination, Plan, Profile, make_plan
 from sexton.simulate.simulation import Simulation
 
 TAIL_LINES = 120
@@ -31,6 +31,13 @@ class Options:
     """Items of the plan that do not happen."""
     broken: str | None = None
     """A rule that is broken on purpose: see `broken.py`."""
+    profile: Profile | None = None
+    """Drawn from the seed if it is not given."""
+    coordination: Coordination = Coordination.COORDINATED
+
+    def plan(self, seed: int) -> Plan:
+        made = make_plan(seed, self.brokers, self.minutes, self.profile, self.coordination)
+        return made.without(self.left_out)
 
 
 @dataclass(slots=True)
@@ -52,8 +59,7 @@ class Result:
 
 def run(seed: int, options: Options) -> Result:
     """One seed, here and now."""
-    plan = make_plan(seed, options.brokers, options.minutes).without(options.left_out)
-    simulation = Simulation(plan)
+    simulation = Simulation(options.plan(seed))
     failure: SimulationFailure | None = None
     try:
         with broken.breaking(options.broken):
@@ -76,6 +82,10 @@ def _counts(simulation: Simulation) -> dict[str, int]:
         "writes": len(simulation.history.writes),
         "acknowledged": simulation.history.acknowledged_count,
         "reads": simulation.history.reads_count,
+        "transactions": len(simulation.history.transactions),
+        "ends": simulation.judge.transactions.ended_count,
+        "compactions": simulation.compactions_count,
+        "folds": simulation.judge.compaction.folds_count,
         "callbacks": simulation.loop.callbacks_count,
         "bytes": simulation.fabric.bytes_count,
         "events": simulation.trace.lines_count,

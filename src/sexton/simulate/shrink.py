@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sexton.simulate.faults import Fault
-from sexton.simulate.plan import AdminPlan, make_plan
+from sexton.simulate.plan import AdminPlan
 from sexton.simulate.run import Options, Result, Workers
 
 Progress = Callable[[int, int], None]
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 def shrink(failed: Result, options: Options, workers: Workers, progress: Progress) -> tuple[Options, Result]:
     """The options with the most items left out, and the result of running them."""
-    items = make_plan(failed.seed, options.brokers, options.minutes).items
+    items = replace(options, left_out=frozenset()).plan(failed.seed).items
     late = {
         index
         for index, item in enumerate(items)

@@ -25,15 +25,19 @@ from sexton.simulate.administrator import Administrator
 from sexton.simulate.checks import Judge, replicas_of
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cluster import SimulatedCluster
+from sexton.simulate.compactors import CompactorHost
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Place
 from sexton.simulate.loop import MS, NS, Process, SimulatedLoop, new_loop
 from sexton.simulate.nemesis import Nemesis
 from sexton.simulate.network import Fabric
 from sexton.simulate.observe import Agreement
-from sexton.simulate.plan import Plan
+from sexton.simulate.plan import INTERNAL_TOPICS, Plan, ReaderPlan
 from sexton.simulate.readers import GroupReader, Reader
 from sexton.simulate.trace import Trace
+from sexton.simulate.transactors import Transactor, TransactorPlan
+from sexton.simulate.truth import Truth
+from sexton.simulate.values import Values
 from sexton.simulate.writers import Writer
 
 CLIENT_TIMEOUT_MS = 5_000
@@ -45,9 +49,14 @@ RECOVERY_S = 60
 GROUP_RECOVERY_S = 180
 """A group waits for members that are gone: a rebalance of a minute, after a session, after another rebalance."""
 
+COMPACTION_RECOVERY_S = 180
+"""A compactor leaves alone for half a minute what it failed at, and another waits for the lease of one that is gone."""
+
 AFTERMATH_S = 3
 """How long writers go on after everything is healed."""
 
+
+RUNS_MAX = 10_000
 
 EXPECTED = (OSError, SextonError, KafkaError)
 """What a broker may log with its traceback and go on."""
@@ -64,13 +73,27 @@ class Simulation:
         self.agreement = Agreement(self.trace)
         self.cluster.metastore.observer = self.agreement.carried_out
         self.history = History()
-        self.judge = Judge(self.cluster, self.agreement, self.history, self.trace)
-        self.agreement.on_change = self.judge.sweep_partition
-        clients = [ADMIN, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
-        self.nemesis = Nemesis(self.cluster, clients, lambda node: not self.judge.holds_something_alone(node))
-        self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name) for name in clients}
-        self._writers: list[tuple[Writer, asyncio.Task[None]]] = []
+        self.judge = Judge(
+            self.cluster,
+            self.agreement,
+            self.history,
+            self.trace,
+            [*plan.compacted_topics, *(INTERNAL_TOPICS if plan.compactors else ())],
+            plan.unflushed_topics,
+            has_transactions=bool(plan.transactors),
+        )
+        self.agreement.on_change = self.judge.row_changed
+        self.cluster.on_power_lost = self.judge.power_lost
+        for name in (ADMIN, *plan.clients):
+            self.fabric.add_host(name)
+        self.nemesis = Nemesis(
+            self.cluster, [ADMIN, *plan.clients], lambda node: not self.judge.holds_something_alone(node)
+        )
+        names = [ADMIN, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
+        self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
+        self._writers: list[tuple[Writer | Transactor, asyncio.Task[None]]] = []
         self._delivered: dict[Place, set[int]] = {}
+        self._is_healed = False
         self._writing_is_over = False
         self._reading_is_over = False
         self._since_look = 0
@@ -112,21 +135,44 @@ class Simulation:
         admin_task = self._spawn(admin_process, admin.run(plan.admin, lambda: self.loop.now_ns // MS))
         await asyncio.sleep(max(0, plan.until_ms / 1000 - self.loop.now_ns / NS))
         self.nemesis.heal()
+        self._is_healed = True
         await asyncio.sleep(AFTERMATH_S)
         self._writing_is_over = True
         await self._recovers("writers have their answers", lambda: self._pending(admin_task))
         await self._recovers("the cluster is whole", lambda: final.not_whole(self.cluster, self.agreement))
         await self._recovers("the logs are equal", lambda: final.unequal(self.cluster, self.agreement))
+        await self._recovers("no transaction is open", lambda: final.still_open(self.cluster, self.agreement))
+        if plan.compactors:
+            await self._recovers("all is compacted", self._uncompacted, COMPACTION_RECOVERY_S)
         self.judge.look()
         self.judge.sweep()
-        await self._spawn(admin_process, final.read_everything(admin_client, self.agreement, self.history))
+        await self._spawn(admin_process, self._read_everything(admin_client))
         final.check_history(self.history, self.agreement)
         if any(each.group for each in plan.readers):
-            await self._recovers(
-                "the group has it all", lambda: final.undelivered(self.history, self._delivered), GROUP_RECOVERY_S
-            )
+            await self._recovers("the group has it all", self._undelivered, GROUP_RECOVERY_S)
         self._reading_is_over = True
         self.trace.note("world", "all is well")
+
+    async def _read_everything(self, client: Client) -> None:
+        judge, compacted = self.judge, self.plan.compacted_topics
+        await final.read_everything(client, self.history, compacted)
+        if self.plan.transactors:
+            judge.transactions.check_whole()
+            await final.read_committed(client, self.history, compacted)
+            for plan in self.plan.transactors:
+                await final.check_offsets(client, plan.name, plan.group, plan.places[0], judge.transactions)
+        for key, row in self.agreement.rows.items():
+            place = (self.agreement.topics[key[0]], row.partition)
+            if place[0] in compacted:
+                judge.compaction.check_acknowledged(self.history, place, key)
+                await final.check_fold(client, place, judge.compaction.truths.get(key) or Truth())
+
+    def _uncompacted(self) -> list[str]:
+        due = self.cluster.metastore.peek("read_work")
+        return [
+            *(f"broker {row.key.broker_id} has {row.topic}-{row.key.partition} due: {row.why}" for row in due),
+            *final.behind(self.cluster, self.agreement, self.plan.compacted_topics),
+        ]
 
     async def _recovers(self, what: str, missing: Callable[[], list[str]], limit_s: int = RECOVERY_S) -> None:
         """Waits until nothing is missing any more."""
@@ -147,18 +193,20 @@ class Simulation:
             await asyncio.sleep(SWEEP_S)
             self.judge.sweep()
 
+    def _undelivered(self) -> list[str]:
+        return final.undelivered(self.history, self._delivered, self.plan.compacted_topics)
+
     def _pending(self, admin_task: asyncio.Task[None]) -> list[str]:
         pending = [line for writer, task in self._writers if not task.done() for line in writer.stuck() or ["a writer"]]
         return pending + (["the administrator is not done"] if not admin_task.done() else [])
 
     # Clients
 
-    def _client(self, name: str) -> tuple[Process, Client]:
-        self.fabric.add_host(name)
+    def _client(self, host: str, name: str) -> tuple[Process, Client]:
         rng = random.Random(f"{self.plan.seed}:{name}")
-        process = Process(name, rate_ppm=rng.randint(-20_000, 20_000))
+        process = Process(name, self.loop.now_ns, rate_ppm=rng.randint(-20_000, 20_000))
         client = Client(
-            self.fabric.of(process, name),
+            self.fabric.of(process, host),
             self.cluster.addresses,
             clock=SimulatedClock(WallClock(rng.randint(-1000, 1000)), process, self.loop),
             rng=rng,
@@ -169,30 +217,67 @@ class Simulation:
         return process, client
 
     def _start_clients(self) -> None:
-        places = [place for topic in self.plan.topics for place in topic.places]
         for plan in self.plan.writers:
             process, client = self._clients[plan.name]
             rng = random.Random(f"{self.plan.seed}:{plan.name}:values")
-            writer = Writer(plan, client, self.history, self.trace, self.loop, rng, lambda: self._writing_is_over)
+            values = Values(plan.name, rng, plan.value_bytes_max, self.plan.compacted_topics)
+            writer = Writer(
+                plan, client, self.history, self.trace, self.loop, rng, values, lambda: self._writing_is_over
+            )
             self._writers.append((writer, self._spawn(process, writer.run())))
-        for each in self.plan.readers:
-            process, client = self._clients[each.name]
-            if each.group is None:
-                reader = Reader(each.name, places, client, self.history, lambda: self._reading_is_over)
-                self._spawn(process, reader.run())
-            else:
-                topics = [topic.name for topic in self.plan.topics]
-                member = GroupReader(
-                    each.name,
-                    each.group,
-                    topics,
-                    client,
-                    self.history,
-                    self._delivered,
-                    self.trace,
-                    lambda: self._reading_is_over,
-                )
-                self._spawn(process, member.run())
+        for each in self.plan.transactors:
+            transactor = self._transactor(each)
+            self._writers.append((transactor, self._spawn(self.loop.world, transactor.run())))
+        for one in self.plan.compactors:
+            host = CompactorHost(one, self.cluster, self.trace, self.plan.seed)
+            self._spawn(self.loop.world, host.run(self._watch, lambda: self._is_healed))
+        for reader in self.plan.readers:
+            self._start_reader(reader)
+
+    def _transactor(self, plan: TransactorPlan) -> Transactor:
+        rng = random.Random(f"{self.plan.seed}:{plan.name}:values")
+        host = self.fabric.hosts[plan.name]
+
+        def kill(process: Process) -> None:
+            self.loop.kill(process)
+            self.fabric.process_killed(process, host, power_lost=False)
+
+        return Transactor(
+            plan,
+            self.history,
+            self.trace,
+            self.loop,
+            self.plan.seed,
+            Values(plan.name, rng, plan.value_bytes_max, self.plan.compacted_topics),
+            lambda name: self._client(plan.name, name),
+            kill,
+            self._watch,
+            lambda: self._writing_is_over,
+        )
+
+    def _start_reader(self, plan: ReaderPlan) -> None:
+        process, client = self._clients[plan.name]
+        if plan.group is None:
+            places = [place for topic in self.plan.topics for place in topic.places]
+            reader = Reader(
+                plan.name, places, client, self.history, lambda: self._reading_is_over, isolation=plan.isolation
+            )
+            self._spawn(process, reader.run())
+            return
+        topics = [topic.name for topic in self.plan.topics if not topic.is_compacted]
+        if not topics:
+            return
+        member = GroupReader(
+            plan.name,
+            plan.group,
+            topics,
+            client,
+            self.history,
+            self._delivered,
+            self.trace,
+            lambda: self._reading_is_over,
+        )
+        self._spawn(process, member.run())
 
     def _spawn(self, process: Process, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._watch(self.loop.spawn(process, coroutine))
@@ -213,6 +298,11 @@ class Simulation:
             self.loop.stop()
 
     # For reports
+
+    @property
+    def compactions_count(self) -> int:
+        runs = self.cluster.metastore.peek("read_runs", RUNS_MAX) if self.plan.compactors else ()
+        return sum(run.outcome == "committed" for run in runs)
 
     def state(self) -> list[str]:
         """Where everything stood when the run ended."""

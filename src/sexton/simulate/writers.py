@@ -17,11 +17,12 @@ from sexton.client.client import Client, Peer
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError, check
 from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
-from sexton.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, Record
+from sexton.records.batch import NO_PRODUCER_ID, NO_SEQUENCE
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Outcome, Place, Write
 from sexton.simulate.loop import SimulatedLoop
 from sexton.simulate.trace import Trace
+from sexton.simulate.values import Values
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 
@@ -79,6 +80,7 @@ class Writer:
         trace: Trace,
         loop: SimulatedLoop,
         rng: random.Random,
+        values: Values,
         is_over: Callable[[], bool],
     ) -> None:
         self._plan = plan
@@ -88,7 +90,7 @@ class Writer:
         self._loop = loop
         self._rng = rng
         self._is_over = is_over
-        self._values_count = 0
+        self._values = values
         self._lanes = [_Lane(place) for place in plan.places]
 
     async def run(self) -> None:
@@ -110,7 +112,7 @@ class Writer:
     async def _work(self, lane: _Lane) -> None:
         if self._plan.is_idempotent:
             await self._take_producer_id(lane)
-        while not self._is_over() and lane.place[0] not in self._history.dropped_topics:
+        while not self._is_over() and not self._history.is_gone(lane.place):
             await asyncio.sleep(self._plan.interval_ms * (0.5 + self._rng.random()) / 1000)
             for _ in range(self._rng.randint(1, self._plan.window_count)):
                 self._add_batch(lane)
@@ -124,13 +126,7 @@ class Writer:
     def _add_batch(self, lane: _Lane) -> None:
         plan, rng = self._plan, self._rng
         now_ms = self._client.clock.now_ms()
-        records = []
-        for index in range(rng.randint(1, plan.records_max)):
-            self._values_count += 1
-            padding = bytes(rng.randrange(plan.value_bytes_max))
-            value = f"{plan.name}:{lane.place[1]}:{self._values_count}:".encode() + padding
-            records.append(Record(index, now_ms, f"key-{rng.randrange(50)}".encode(), value))
-        values = tuple(record.value for record in records if record.value is not None)
+        records, values = self._values.records(lane.place, rng.randint(1, plan.records_max), now_ms)
         write = Write(plan.name, lane.place, plan.acks, plan.is_idempotent, values, self._loop.now_ns)
         producer_id, epoch = lane.producer
         sequence = lane.sequence if plan.is_idempotent else NO_SEQUENCE
@@ -162,7 +158,10 @@ class Writer:
         """Repeats what is pending, in order, until all of it is acknowledged."""
         while lane.pending:
             if lane.place[0] in self._history.dropped_topics:
-                self._give_up(lane)
+                self._give_up(lane, "the topic was deleted")
+                return
+            if lane.place in self._history.lost_places:  # with what went before, and nothing can follow that
+                self._give_up(lane, "all its in-sync replicas had lost power")
                 return
             peer = await self._leader(lane.place)
             if peer is None:
@@ -253,7 +252,7 @@ class Writer:
         place = f"{write.place[0]}-{write.place[1]}"
         self._trace.note(self._plan.name, f"{len(write.values)} records to {place}: {outcome} {why}")
 
-    def _give_up(self, lane: _Lane) -> None:
+    def _give_up(self, lane: _Lane, why: str) -> None:
         for each in lane.pending:
-            self._end(each, Outcome.UNKNOWN, "the topic was deleted")
+            self._end(each, Outcome.UNKNOWN, why)
         lane.pending.clear()

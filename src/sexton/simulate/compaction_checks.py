@@ -1,0 +1,159 @@
+"""Rules 3 to 7 and 10 of DESIGN, held against every replica of a compacted partition while it is being compacted.
+
+The truth is what was committed, batch by batch, before any compaction touched it. Against it stands what lies on each
+running replica's disk below its high watermark:
+
+- every record is one that was committed at that offset (rules 2 and 10);
+- an in-sync replica folds to what the truth folds to at the same high watermark (rules 3, 4 and 8): no value is lost,
+  no key comes back, no aborted record is seen;
+- a key's newest record that is a tombstone is there unless it lies below MTRO, a marker unless below MXRO (5, 6);
+- below MCCO a key has one record, below MXFO nothing is transactional (DESIGN, section 2);
+- MCCO, MXFO, MTRO and MXRO of an incarnation never go back, over restarts too (7).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sexton.records.batch import Batch
+from sexton.replication.replica import Replica
+from sexton.simulate.copies import Copy
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.history import History, Place, identity
+from sexton.simulate.observe import Key
+from sexton.simulate.truth import Fold, Truth, difference, fold
+from sexton.watermarks.replica import ReplicaWatermarks
+
+Learned = Callable[[Place, Batch], None]
+
+
+@dataclass(slots=True)
+class CompactionJudge:
+    on_learned: Learned
+    """Told of every batch as it is committed."""
+    truths: dict[Key, Truth] = field(default_factory=dict)
+    _checked: dict[tuple[str, Key], tuple[int, int, ReplicaWatermarks]] = field(default_factory=dict)
+    _watermarks: dict[tuple[str, Key, uuid.UUID], ReplicaWatermarks] = field(default_factory=dict)
+    folds_count: int = 0
+
+    def learn(self, place: Place, key: Key, copy: Copy, high_watermark: int) -> None:
+        """What lies below a high watermark is committed. Called as soon as one rises: before it can be compacted."""
+        truth = self.truths.setdefault(key, Truth())
+        if high_watermark <= truth.end_offset:
+            return
+        for batch in copy.batches_from(truth.end_offset):
+            if batch.base_offset >= high_watermark:
+                break
+            if batch.base_offset != truth.end_offset:
+                raise SimulationFailure(
+                    "rule 1", f"{_name(place)}: {truth.end_offset} to {batch.base_offset - 1} were committed by nobody"
+                )
+            truth.add(batch)
+            self.on_learned(place, batch)
+
+    def look(self, node: str, key: Key, place: Place, replica: Replica) -> None:
+        """Rule 7."""
+        now = replica.coordination.kept.value
+        known = self._watermarks.get((node, key, now.incarnation))
+        if known is now:
+            return
+        self._watermarks[node, key, now.incarnation] = now
+        if known is None or known.generation != now.generation:
+            return
+        if not (now.compacted.covers(known.compacted) and now.removable.covers(known.removable)):
+            raise SimulationFailure(
+                "rule 7",
+                f"{node}: of {_name(place)} MCCO, MXFO went {known.compacted} -> {now.compacted} and MTRO, MXRO "
+                f"{known.removable} -> {now.removable}",
+            )
+
+    def check(self, node: str, key: Key, place: Place, replica: Replica, copy: Copy, *, in_sync: bool) -> None:
+        high_watermark, watermarks = replica.high_watermark, replica.coordination.watermarks
+        state = (copy.version, high_watermark, watermarks)
+        if self._checked.get((node, key)) == state:
+            return
+        truth = self.truths.setdefault(key, Truth())
+        batches = [batch for batch in copy.batches_from(0) if batch.base_offset < high_watermark]
+        where = f"{node}: {_name(place)}"
+        _check_records(where, truth, batches)
+        if not replica.coordination.is_independent:
+            _check_compacted(where, batches, watermarks)
+        if in_sync:
+            self.folds_count += 1
+            expected, found = truth.fold(high_watermark), fold(batches, high_watermark)
+            evidence = difference(expected, found)
+            if evidence is not None:
+                raise SimulationFailure("rule 4", f"{where}, in sync, at high watermark {high_watermark}: {evidence}")
+            if not replica.coordination.is_independent:
+                _check_tombstones(where, expected, found, watermarks)
+                _check_markers(where, truth, expected.stable_offset, batches, watermarks)
+            self._checked[node, key] = state  # as long as it is not in sync, it is looked at again
+
+    def check_acknowledged(self, history: History, place: Place, key: Key) -> None:
+        """Rule 1: what a producer was promised was committed, at that offset."""
+        truth = self.truths.get(key) or Truth()
+        known = {identity(record): offset for offset, record in truth.records.items()}
+        for write in history.acknowledged(place):
+            for index, value in enumerate(write.values):
+                offset = known.get(value)
+                if write.acks == -1 and offset is None:
+                    raise SimulationFailure("rule 1", f"{value!r} was acknowledged at {_name(place)}, and is lost")
+                if offset is not None and write.base_offset >= 0 and offset != write.base_offset + index:
+                    raise SimulationFailure(
+                        "rule 2", f"{value!r} was acknowledged at {write.base_offset + index}, but is at {offset}"
+                    )
+
+
+def _check_records(where: str, truth: Truth, batches: list[Batch]) -> None:
+    for batch in batches:
+        if batch.is_control:
+            known = truth.markers.get(batch.base_offset)
+            if known is None or (batch.records and known.control_type is not batch.control_type):
+                raise SimulationFailure("rule 2", f"{where} has a marker at {batch.base_offset} that was not committed")
+            continue
+        for record in batch.records:
+            original = truth.records.get(record.offset)
+            if original is None or (original.key, original.value) != (record.key, record.value):
+                committed = original and original.value
+                raise SimulationFailure("rule 2", f"{where}@{record.offset}: {record.value!r}, not {committed!r}")
+
+
+def _check_compacted(where: str, batches: list[Batch], watermarks: ReplicaWatermarks) -> None:
+    mcco, mxfo = watermarks.compacted
+    seen: dict[bytes, int] = {}
+    for batch in batches:
+        if batch.is_transactional and not batch.is_control and batch.last_offset < mxfo:
+            raise SimulationFailure(
+                "rule 6", f"{where} has a transactional batch at {batch.base_offset}, and says MXFO is {mxfo}"
+            )
+        if batch.is_control:
+            continue
+        for record in batch.records:
+            if record.key is not None and record.offset < mcco:
+                if record.key in seen:
+                    offsets = f"{seen[record.key]} and {record.offset}"
+                    raise SimulationFailure("rule 3", f"{where} has {record.key!r} at {offsets}, and MCCO is {mcco}")
+                seen[record.key] = record.offset
+
+
+def _check_tombstones(where: str, expected: Fold, found: Fold, watermarks: ReplicaWatermarks) -> None:
+    mtro = max(watermarks.removable.keys, watermarks.fence_below)
+    for key, newest in expected.tombstones.items():
+        if newest.offset >= mtro and key not in found.tombstones:
+            raise SimulationFailure("rule 5", f"{where} lacks the tombstone of {key!r}@{newest.offset}, MTRO is {mtro}")
+
+
+def _check_markers(
+    where: str, truth: Truth, stable_offset: int, batches: list[Batch], watermarks: ReplicaWatermarks
+) -> None:
+    mxro = max(watermarks.removable.transactions, watermarks.fence_below)
+    held = {batch.base_offset for batch in batches if batch.is_control and batch.records}
+    for offset in truth.markers:
+        if mxro <= offset < stable_offset and offset not in held:
+            raise SimulationFailure("rule 6", f"{where} has lost the marker at {offset}, MXRO is {mxro}")
+
+
+def _name(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"

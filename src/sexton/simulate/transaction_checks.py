@@ -1,0 +1,81 @@
+"""Rule 8 of DESIGN, read from the logs themselves as they are committed: a transaction is all there or not at all.
+
+Every batch and every marker passes by here once, in the order of its partition. When a marker ends what its producer
+has open in a partition, the transactions whose records those are have met their fate there: it must be one that their
+client can have wanted, and the same in every partition.
+"""
+
+from __future__ import annotations
+
+from sexton.records.batch import Batch, ControlType
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.history import History, Outcome, Place, Transaction, identity
+
+
+class TransactionJudge:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._open: dict[Place, dict[int, list[Transaction]]] = {}
+        self.ended_count = 0
+
+    def committed(self, place: Place, batch: Batch) -> None:
+        """The next batch of a partition is committed."""
+        if not batch.is_transactional:
+            return
+        in_place = self._open.setdefault(place, {})
+        if not batch.is_control:
+            known = in_place.setdefault(batch.producer_id, [])
+            for record in batch.records:
+                write = self._history.written.get(identity(record) or b"")
+                if write is not None and write.transaction is not None and write.transaction not in known[-1:]:
+                    known.append(write.transaction)
+        elif batch.control_type is not ControlType.UNKNOWN:
+            for transaction in in_place.pop(batch.producer_id, []):
+                self._ended(place, transaction, batch.control_type is ControlType.COMMIT, batch.base_offset)
+
+    def _ended(self, place: Place, transaction: Transaction, is_commit: bool, offset: int) -> None:
+        self.ended_count += 1
+        where = f"the marker at {place[0]}-{place[1]}@{offset}"
+        if is_commit and not transaction.may_be_committed:
+            asked = "was aborted" if transaction.is_commit_asked else "was never asked to commit"
+            raise SimulationFailure("rule 8", f"{where} commits {transaction}, which {asked}")
+        if not is_commit and transaction.outcome is Outcome.OK:
+            raise SimulationFailure("rule 8", f"{where} aborts {transaction}, whose commit was acknowledged")
+        others = [other for other, fate in transaction.fates.items() if fate != is_commit]
+        if others:
+            raise SimulationFailure(
+                "rule 8",
+                f"{where} {'commits' if is_commit else 'aborts'} {transaction}, but not so in "
+                f"{others[0][0]}-{others[0][1]}: it is torn",
+            )
+        transaction.fates[place] = is_commit
+
+    def check_whole(self) -> None:
+        """Once nothing is open any more."""
+        for transaction in self._history.transactions:
+            places = {write.place for write in transaction.writes}
+            gone = {place for place in places if self._history.is_gone(place)}
+            if any(transaction.fates.values()):
+                lacking = [place for place in sorted(places - gone) if not transaction.fates.get(place)]
+                if lacking:
+                    raise SimulationFailure(
+                        "rule 8", f"{transaction} is committed, but not in {lacking[0][0]}-{lacking[0][1]}: it is torn"
+                    )
+            elif transaction.outcome is Outcome.OK and places - gone:
+                raise SimulationFailure("rule 8", f"the commit of {transaction} was acknowledged, and it is not there")
+
+    def offsets_possible(self, transactional_id: str) -> set[int]:
+        """What the group of a transactional id may stand at: -1 is nothing at all."""
+        ordered = sorted(
+            (each for each in self._history.transactions if each.transactional_id == transactional_id),
+            key=lambda each: (each.instance, each.number),
+        )
+        possible = {-1}
+        for each in ordered:
+            if each.offset is None:
+                continue
+            if any(each.fates.values()) or each.outcome is Outcome.OK:
+                possible = {each.offset}
+            elif each.may_be_committed and not each.fates:
+                possible.add(each.offset)  # it wrote nothing else that would tell
+        return possible

@@ -1,0 +1,104 @@
+"""What a compacted partition has to mean: every batch as it was when it was committed, and what it folds to.
+
+The judge's own reading of Kafka's log format: nothing here is shared with the code that compacts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sexton.records.batch import Batch, ControlType, Record
+
+
+class Newest(NamedTuple):
+    """The newest committed record of a key."""
+
+    offset: int
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Fold:
+    """What a read_committed consumer ends up with, up to an offset."""
+
+    values: dict[bytes, Newest] = field(default_factory=dict)
+    tombstones: dict[bytes, Newest] = field(default_factory=dict)
+    """Keys whose newest record is one."""
+    stable_offset: int = 0
+    """Where the first transaction begins that is open; the given offset if there is none."""
+
+
+def fold(batches: Iterable[Batch], below: int) -> Fold:
+    """Of the batches that begin below an offset."""
+    waiting: dict[int, list[Batch]] = {}
+    decided: list[Batch] = []
+    for batch in batches:
+        if batch.base_offset >= below:
+            break
+        if batch.is_control:
+            if batch.control_type is not ControlType.UNKNOWN:
+                of_it = waiting.pop(batch.producer_id, [])
+                decided += of_it if batch.control_type is ControlType.COMMIT else []
+        elif batch.is_transactional and batch.records:
+            waiting.setdefault(batch.producer_id, []).append(batch)
+        else:
+            decided.append(batch)
+    stable_offset = min((of_it[0].base_offset for of_it in waiting.values()), default=below)
+    result = Fold(stable_offset=stable_offset)
+    newest: dict[bytes, Record] = {}
+    for batch in decided:
+        for record in batch.records:
+            if record.key is not None and record.offset < stable_offset:
+                before = newest.get(record.key)
+                if before is None or before.offset < record.offset:
+                    newest[record.key] = record
+    for key, record in newest.items():
+        place = result.values if record.value is not None else result.tombstones
+        place[key] = Newest(record.offset, record.value)
+    return result
+
+
+class Truth:
+    """One partition's committed batches, from its first offset on, without a gap."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.records: dict[int, Record] = {}
+        self.markers: dict[int, Batch] = {}
+        self.end_offset = 0
+        self._folds: dict[int, Fold] = {}
+
+    def add(self, batch: Batch) -> None:
+        assert batch.base_offset == self.end_offset, f"{batch.base_offset} does not follow {self.end_offset}"
+        self.batches.append(batch)
+        self.end_offset = batch.next_offset
+        if batch.is_control:
+            self.markers[batch.base_offset] = batch
+        else:
+            self.records.update((record.offset, record) for record in batch.records)
+
+    def fold(self, below: int) -> Fold:
+        found = self._folds.get(below)
+        if found is None:
+            if len(self._folds) > 8:
+                self._folds.clear()
+            found = self._folds[below] = fold(self.batches, below)
+        return found
+
+
+def difference(truth: Fold, other: Fold) -> str | None:
+    """Evidence that two folds are not the same."""
+    for key in sorted(truth.values.keys() | other.values.keys()):
+        expected, found = truth.values.get(key), other.values.get(key)
+        if expected != found:
+            return f"{key!r} should be {_told(expected, truth, key)}, but is {_told(found, other, key)}"
+    return None
+
+
+def _told(newest: Newest | None, of: Fold, key: bytes) -> str:
+    if newest is not None:
+        return f"{(newest.value or b'').rstrip(bytes(1))!r}@{newest.offset}"
+    deleted = of.tombstones.get(key)
+    return "absent" if deleted is None else f"deleted@{deleted.offset}"

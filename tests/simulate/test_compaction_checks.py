@@ -1,0 +1,107 @@
+"""The judge of compaction: what a log folds to, and for each rule the smallest replica that breaks it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from sexton.records.batch import TRANSACTIONAL, Batch, ControlType, Record, make_batch, make_marker
+from sexton.simulate import compaction_checks as checks
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.truth import Newest, Truth, difference, fold
+from sexton.watermarks.replica import Pair, ReplicaWatermarks
+
+COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
+
+
+def put(offset: int, key: bytes, value: bytes | None, producer_id: int | None = None) -> Batch:
+    record = Record(offset, 0, key, value)
+    if producer_id is None:
+        return make_batch([record])
+    return make_batch([record], attributes=TRANSACTIONAL, producer_id=producer_id)
+
+
+def marker(offset: int, control_type: ControlType, producer_id: int) -> Batch:
+    return make_marker(offset, control_type, producer_id, 0, 0)
+
+
+def truth_of(*batches: Batch) -> Truth:
+    truth = Truth()
+    for batch in batches:
+        truth.add(batch)
+    return truth
+
+
+def watermarks(compacted: int, removable: int) -> ReplicaWatermarks:
+    made = ReplicaWatermarks(uuid.UUID(int=1))
+    return replace(made, compacted=Pair(compacted, compacted), removable=Pair(removable, removable))
+
+
+def test_the_newest_record_of_a_key_counts_and_a_tombstone_deletes_it() -> None:
+    found = fold([put(0, b"a", b"1"), put(1, b"b", b"2"), put(2, b"a", None), put(3, b"b", b"3")], 4)
+    assert found.values == {b"b": Newest(3, b"3")}
+    assert found.tombstones == {b"a": Newest(2, None)}
+
+
+def test_aborted_records_do_not_count_and_open_transactions_hide_what_follows() -> None:
+    log = [put(0, b"a", b"1", 5), marker(1, ABORT, 5), put(2, b"b", b"2", 6), put(3, b"c", b"3")]
+    found = fold(log, 4)
+    assert found.values == {}
+    assert found.stable_offset == 2
+    assert fold([*log, marker(4, COMMIT, 6)], 5).values == {b"b": Newest(2, b"2"), b"c": Newest(3, b"3")}
+
+
+def test_a_batch_at_or_above_the_offset_does_not_count() -> None:
+    assert fold([put(0, b"a", b"1"), put(1, b"a", b"2")], 1).values == {b"a": Newest(0, b"1")}
+
+
+def test_a_key_that_came_back_and_one_that_vanished_are_differences() -> None:
+    whole = [put(0, b"a", b"1"), put(1, b"a", None), put(2, b"b", b"2")]
+    truth = fold(whole, 3)
+    assert difference(truth, fold([whole[1], whole[2]], 3)) is None
+    assert difference(truth, fold([whole[2]], 3)) is None
+    came_back = difference(truth, fold([whole[0], whole[2]], 3))
+    assert came_back is not None
+    assert "deleted@1" in came_back
+    assert difference(truth, fold([whole[1]], 3)) is not None
+
+
+def test_a_record_that_was_never_committed_breaks_rule_2() -> None:
+    truth = truth_of(put(0, b"a", b"1"), put(1, b"a", b"2"))
+    checks._check_records("here", truth, [put(1, b"a", b"2")])
+    with pytest.raises(SimulationFailure, match="rule 2"):
+        checks._check_records("here", truth, [put(1, b"a", b"3")])
+    with pytest.raises(SimulationFailure, match="rule 2"):
+        checks._check_records("here", truth, [marker(0, COMMIT, 5)])
+
+
+def test_two_records_of_a_key_below_mcco_break_rule_3() -> None:
+    log = [put(0, b"a", b"1"), put(1, b"a", b"2")]
+    checks._check_compacted("here", log, watermarks(1, 0))
+    with pytest.raises(SimulationFailure, match="rule 3"):
+        checks._check_compacted("here", log, watermarks(2, 0))
+
+
+def test_a_transactional_batch_below_mxfo_breaks_rule_6() -> None:
+    log = [put(0, b"a", b"1", 5), marker(1, COMMIT, 5)]
+    checks._check_compacted("here", log, watermarks(0, 0))
+    with pytest.raises(SimulationFailure, match="MXFO"):
+        checks._check_compacted("here", log, watermarks(2, 0))
+
+
+def test_a_tombstone_is_missed_from_mtro_on() -> None:
+    log = [put(0, b"a", b"1"), put(1, b"a", None)]
+    expected, without = fold(log, 2), fold([], 2)
+    checks._check_tombstones("here", expected, without, watermarks(2, 2))
+    with pytest.raises(SimulationFailure, match="rule 5"):
+        checks._check_tombstones("here", expected, without, watermarks(2, 1))
+
+
+def test_a_marker_is_missed_from_mxro_on() -> None:
+    truth = truth_of(put(0, b"a", b"1", 5), marker(1, COMMIT, 5))
+    checks._check_markers("here", truth, 2, [], watermarks(2, 2))
+    checks._check_markers("here", truth, 2, [marker(1, COMMIT, 5)], watermarks(2, 1))
+    with pytest.raises(SimulationFailure, match="rule 6"):
+        checks._check_markers("here", truth, 2, [], watermarks(2, 1))
