@@ -49,6 +49,7 @@ FEATURES: Final[dict[str, str]] = {
     "tool_console": "ConsoleProducer and ConsoleConsumer",
     "tool_groups": "ConsumerGroupCommand: list, describe, reset offsets, delete",
     "tool_configs": "ConfigCommand: topics and brokers",
+    "tool_resources": "ConfigCommand and ClientMetricsCommand: all groups that have settings, all client metrics",
     "tool_performance": "ProducerPerformance and ConsumerPerformance",
     "tool_reassign": "ReassignPartitionsCommand: execute, verify",
     "tool_election": "LeaderElectionCommand: preferred leaders",

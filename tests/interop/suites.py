@@ -20,7 +20,6 @@ KAFKA_PYTHON_LEFT_OUT: Final = {
     "test_create_describe_delete_acls": "access control is not part of Sexton; Kafka without it fails too",
     "test_create_partitions": "places a partition on broker 0, which only its own cluster has; fails with Kafka too",
     "test_alter_replica_log_dirs": "a Sexton broker has one folder",
-    "test_list_config_resources": "Sexton has no ListConfigResources (new in Kafka 4.1)",
     "test_describe_metadata_quorum": "the metastore is no KRaft quorum",
     "test_transactional_producer_messages": "transactions have tests of their own",
     "test_transactional_producer_offsets": "transactions have tests of their own",

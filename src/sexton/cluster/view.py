@@ -123,6 +123,10 @@ class ClusterView:
         """What was set on that very resource; empty if nothing was."""
         return self._settings.get((scope, name), _NO_SETTINGS)
 
+    def names_with_settings(self, wanted: ConfigScope) -> Iterator[str]:
+        """The resources of that kind on which something is set."""
+        return (name for scope, name in self._settings if scope is wanted)
+
     def replicas_on(self, broker_id: int) -> tuple[PartitionRow, ...]:
         """The partitions that this broker holds a replica of."""
         keys = self._keys_on_broker.get(broker_id, {})

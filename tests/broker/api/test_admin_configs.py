@@ -1,4 +1,4 @@
-"""Settings are told and changed: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs."""
+"""Settings are told and changed: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sexton.broker.api import alter_configs, describe_configs, incremental_alter_configs
+from sexton.broker.api import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from sexton.broker.resources import Operation, ResourceType
 from sexton.cluster.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from sexton.ports.metastore import ConfigScope
@@ -37,6 +37,12 @@ async def replace_all(broker: FakeBroker, kind: int, name: str, **settings: str 
     configs = [{"name": key.replace("_", "."), "value": value} for key, value in settings.items()]
     resource = {"resource_type": kind, "resource_name": name, "configs": configs}
     return (await broker.ask(alter_configs, 2, resources=[resource])).responses[0]
+
+
+async def listed(broker: FakeBroker, *kinds: int) -> list[tuple[int, str]]:
+    answer = await broker.ask(list_config_resources, 1, resource_types=kinds)
+    assert answer.error_code is ErrorCode.none
+    return [(found.resource_type, found.resource_name) for found in answer.config_resources]
 
 
 # --- telling ---
@@ -301,5 +307,49 @@ def test_with_the_metastore_away_a_change_times_out_and_settings_are_still_told(
         assert made.error_code is ErrorCode.request_timed_out
         assert "metastore" in made.error_message
         assert (await describe(broker, TOPIC, "t")).error_code is ErrorCode.none
+
+    run(scenario())
+
+
+# --- what there is ---
+
+
+def test_topics_live_brokers_and_groups_with_settings_are_listed_by_kind_or_all_together() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("one", (1,))
+        await broker.add_topic("two", (1,), retention_ms="5")
+        await change(broker, GROUP, "g", ("consumer.session.timeout.ms", "50000"))
+        await change(broker, BROKER, "", ("log.flush.before.ack", "false"))
+        await broker.fence(3)
+        topics, brokers, groups = [(TOPIC, "one"), (TOPIC, "two")], [(BROKER, "1"), (BROKER, "2")], [(GROUP, "g")]
+        assert await listed(broker, TOPIC) == topics
+        assert await listed(broker, BROKER) == brokers
+        assert await listed(broker, GROUP) == groups
+        assert sorted(await listed(broker, TOPIC, GROUP)) == topics + groups
+        assert sorted(await listed(broker)) == topics + brokers + groups
+        await change(broker, GROUP, "g", ("consumer.session.timeout.ms", None, Operation.DELETE))
+        assert await listed(broker, GROUP) == []
+
+    run(scenario())
+
+
+def test_there_are_no_client_metrics_and_no_loggers_to_list() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("t", (1,))
+        assert await listed(broker, ResourceType.CLIENT_METRICS, ResourceType.BROKER_LOGGER) == []
+        answer = await broker.ask(list_config_resources, 0)
+        assert (answer.error_code, answer.config_resources) == (ErrorCode.none, ())
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("kind", [ResourceType.UNKNOWN, 3, 127])
+def test_a_kind_of_resource_that_nobody_knows_is_refused(kind: int) -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        answer = await broker.ask(list_config_resources, 1, resource_types=[TOPIC, kind])
+        assert (answer.error_code, answer.config_resources) == (ErrorCode.unsupported_version, ())
 
     run(scenario())

@@ -151,6 +151,18 @@ def configs(cluster: Cluster) -> None:
     assert "node.id=1" in run(cluster, "ConfigCommand", "--describe", "--all", *broker)
 
 
+@scenarios("tool_resources")
+def resources(cluster: Cluster) -> None:
+    """Without a name, the tools ask first what there is (KIP-1142)."""
+    group = cluster.name("tool-resources")
+    entity = ("--entity-type", "groups", "--entity-name", group)
+    run(cluster, "ConfigCommand", "--alter", *entity, "--add-config", "consumer.session.timeout.ms=50000")
+    described = run(cluster, "ConfigCommand", "--describe", "--entity-type", "groups")
+    assert re.search(rf"{group}.*\n.*consumer.session.timeout.ms=50000", described), described
+    run(cluster, "ConfigCommand", "--describe", "--entity-type", "client-metrics")
+    run(cluster, "ClientMetricsCommand", "--list")
+
+
 @scenarios("tool_performance")
 def performance(cluster: Cluster) -> None:
     topic = create(cluster, "tool-performance", partitions=3)
