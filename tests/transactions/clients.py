@@ -13,8 +13,18 @@ from typing import Any, Final, cast
 
 from tests.interop.clients import CLIENTS as ALL_CLIENTS
 from tests.interop.clients import Client, client_classpath
+from tests.interop.golang import MODULE_FILES, franz_go_client
 from tests.kafka.jars import PROJECT_DIR
-from tests.transactions.drivers.base import CALL_TIMEOUT_S, Consumer, Failure, Frozen, Producer, Reference, Settings
+from tests.transactions.drivers.base import (
+    CALL_TIMEOUT_S,
+    Consumer,
+    Failure,
+    Frozen,
+    Producer,
+    Reference,
+    Session,
+    Settings,
+)
 from tests.transactions.drivers.serve import MODULE
 
 ANSWER_TIMEOUT_S: Final = CALL_TIMEOUT_S + 40
@@ -22,17 +32,24 @@ ANSWER_TIMEOUT_S: Final = CALL_TIMEOUT_S + 40
 
 TAIL_LINES: Final = 30
 
+FRANZ_GO: Final = "franz-go"
 DRIVERS: Final = {
     "confluent-kafka": "confluent",
     "kafka-python": "kafka_python",
     "aiokafka": "aio",
     "Java client": "java",
+    FRANZ_GO: "franz",
 }
 WITHOUT_TRANSACTIONS: Final = ("kafka-python 2.0.2",)
 
-CLIENTS: Final = tuple(
+TOLD_OFFSETS: Final = tuple(
     client for client in ALL_CLIENTS if client.name in DRIVERS and client.label not in WITHOUT_TRANSACTIONS
 )
+"""Their producers can be told the offsets of any consumer. franz-go has sessions instead, which are both."""
+
+SESSIONS: Final = tuple(Client(FRANZ_GO, version, ()) for version in MODULE_FILES)
+
+CLIENTS: Final = TOLD_OFFSETS + SESSIONS
 
 
 def client_named(label: str) -> Client:
@@ -44,8 +61,21 @@ def newest(name: str) -> Client:
     return next(client for client in CLIENTS if client.name == name)
 
 
-NEWEST: Final = tuple(newest(name) for name in DRIVERS)
-"""One of each kind, where a client's age changes nothing."""
+NEW_EPOCHS: Final = (client_named("Java client 4.3.0"), newest(FRANZ_GO))
+"""They speak transaction version 2: a new epoch with every transaction."""
+
+NEWEST: Final = tuple(newest(name) for name in DRIVERS if name != FRANZ_GO)
+"""One of each kind that can be told offsets, where a client's age changes nothing."""
+
+
+def process_environment(client: Client) -> dict[str, str]:
+    """What the driver of a client finds its client by."""
+    found = {**os.environ, "PYTHONPATH": str(PROJECT_DIR)}
+    if client.kafka_jars:
+        found["SEXTON_CLIENT_CLASSPATH"] = client_classpath(client.kafka_jars)
+    if client.name == FRANZ_GO:
+        found["SEXTON_CLIENT_PROGRAM"] = str(franz_go_client(client.version))
+    return found
 
 
 class Remote:
@@ -68,14 +98,11 @@ class ClientProcess:
     def __init__(self, client: Client, log_path: Path) -> None:
         self.client = client
         self.log_path = log_path
-        environment = {**os.environ, "PYTHONPATH": str(PROJECT_DIR)}
-        if client.kafka_jars:
-            environment["SEXTON_CLIENT_CLASSPATH"] = client_classpath(client.kafka_jars)
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [client.python(), "-m", "tests.transactions.drivers.serve", DRIVERS[client.name]],
                 cwd=PROJECT_DIR,
-                env=environment,
+                env=process_environment(client),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -90,6 +117,9 @@ class ClientProcess:
         self, bootstrap: str, isolation: str, group: str | None = None, settings: Settings | None = None
     ) -> Consumer:
         return cast(Consumer, self._make("Consumer", bootstrap, isolation, group, settings or {}))
+
+    def session(self, bootstrap: str, transactional_id: str, group: str) -> Session:
+        return cast(Session, self._make("Session", bootstrap, transactional_id, group))
 
     def frozen(self, consumer: Consumer) -> Frozen:
         return cast(Frozen, self._make("Frozen", consumer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tests.transactions.clients import ClientProcess
-from tests.transactions.drivers.base import Consumer, Producer, Settings
+from tests.transactions.drivers.base import Consumer, Producer, Session, Settings
 from tests.transactions.reading import COMMITTED
 
 
@@ -16,7 +16,7 @@ class Kit:
         self.client = process.client
         self.process = process
         self.bootstrap = bootstrap
-        self._made: list[Producer | Consumer] = []
+        self._made: list[Producer | Consumer | Session] = []
 
     def producer(self, transactional_id: str, timeout_ms: int = 60_000, settings: Settings | None = None) -> Producer:
         """Not initialised yet."""
@@ -33,6 +33,11 @@ class Kit:
         self, group: str | None = None, isolation: str = COMMITTED, settings: Settings | None = None
     ) -> Consumer:
         made = self.process.consumer(self.bootstrap, isolation, group, settings)
+        self._made.append(made)
+        return made
+
+    def session(self, transactional_id: str, group: str) -> Session:
+        made = self.process.session(self.bootstrap, transactional_id, group)
         self._made.append(made)
         return made
 

@@ -6,23 +6,20 @@ The expected errors are those of Apache Kafka 4.3.0 (`--against kafka` asks it).
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from sexton.adapters.clock import SystemClock
-from sexton.adapters.sockets import SocketNetwork
-from sexton.client.apis import FIND_COORDINATOR, Api
-from sexton.client.client import Client, Peer
+from sexton.client.apis import Api
+from sexton.client.client import Peer
 from sexton.protocol.errors import ErrorCode
 from tests.transactions.drivers.base import Failure
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, places_of, settled, values
 from tests.transactions.steps import transact
 from tests.transactions.under_test import WAIT_S, UnderTest, wait_until
+from tests.transactions.wire import asking
 
 pytestmark = pytest.mark.cluster
 
@@ -31,32 +28,7 @@ ADD_PARTITIONS = Api(24, "AddPartitionsToTxn", 3, 3)
 END_TXN = Api(26, "EndTxn", 3, 3)
 """As clients speak that know nothing of transaction version 2."""
 
-T = TypeVar("T")
 MINUTE_MS = 60_000
-
-
-def asking(cluster: UnderTest, name: str, work: Callable[[Peer], Awaitable[T]]) -> T:
-    """Of the coordinator of this transactional id."""
-
-    async def run() -> T:
-        addresses = [(part.rsplit(":", 1)[0], int(part.rsplit(":", 1)[1])) for part in cluster.bootstrap.split(",")]
-        client = Client(SocketNetwork(), addresses, clock=SystemClock(), rng=random.Random(1))
-        try:
-            await client.open()
-            return await work(await coordinator(client, name))
-        finally:
-            client.close()
-
-    return asyncio.run(run())
-
-
-async def coordinator(client: Client, name: str) -> Peer:
-    while True:
-        body = {"key_type": 1, "coordinator_keys": [name]}
-        found = (await (await client.any_peer()).call(FIND_COORDINATOR, body)).coordinators[0]
-        if found.error_code is ErrorCode.none:
-            return await client.peer(found.node_id)
-        await asyncio.sleep(0.1)
 
 
 async def init(peer: Peer, name: str, timeout_ms: int = MINUTE_MS, producer_id: int = -1, epoch: int = -1) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,11 @@ import pytest
 from tests.interop.clients import Client
 from tests.transactions.application import COMMITTED, Application
 from tests.transactions.clients import CLIENTS, ClientProcess
-from tests.transactions.drivers.base import ABORT, FENCED, Failure, Record
+from tests.transactions.drivers.base import ABORT, FENCED, Failure
 from tests.transactions.kit import Kit
 from tests.transactions.reading import UNCOMMITTED, numbers, places_of, read, settled, values
-from tests.transactions.steps import failed_commit, has_committed, take, transact, verdict
-from tests.transactions.under_test import WAIT_S, UnderTest, wait_until
+from tests.transactions.steps import failed_commit, take, transact, verdict
+from tests.transactions.under_test import WAIT_S, UnderTest
 
 pytestmark = [
     pytest.mark.cluster,
@@ -75,34 +74,6 @@ def test_read_committed_waits_at_the_first_open_transaction(kit: Kit, cluster: U
     assert values(take(everything, 2)) == numbers(0, 2)
     first.commit()
     assert values(take(consumer, 2)) == numbers(0, 2)
-
-
-def test_records_are_copied_exactly_once_though_some_transactions_abort(kit: Kit, cluster: UnderTest) -> None:
-    source, target = cluster.topic("source"), cluster.topic("target")
-    transact(kit.ready(cluster.name("writer")), source, numbers(0, 60))
-    copier = kit.ready(cluster.name("copier"))
-    consumer = kit.consumer(cluster.name("group"))
-    consumer.subscribe([source])
-    copied, turn = 0, 0
-    waiting: list[Record] = []
-    while copied < 60:
-        waiting = waiting or take(consumer, 1)
-        assert waiting, "the rest of the source never came"
-        part, waiting = waiting[:10], waiting[10:]
-        end = part[-1].offset + 1
-        copier.begin()
-        copier.send(target, 0, values(part))
-        copier.send_offsets({(source, 0): end}, consumer)
-        turn += 1
-        if turn % 2:
-            copier.abort()
-            assert consumer.committed((source, 0)) in (None, part[0].offset)
-            waiting = part + waiting
-        else:
-            copier.commit()
-            wait_until(partial(has_committed, consumer, source, end), "the group's new offset")
-            copied += len(part)
-    assert values(settled(cluster.bootstrap, [(target, 0)])) == numbers(0, 60)
 
 
 def test_a_second_instance_fences_the_first(kit: Kit, cluster: UnderTest) -> None:
@@ -184,20 +155,6 @@ def test_empty_transactions_leave_nothing_behind(kit: Kit, cluster: UnderTest) -
     transact(producer, topic, numbers(0, 5))
     transact(producer, topic, [], commit=False)
     assert values(settled(cluster.bootstrap, [(topic, 0)])) == numbers(0, 5)
-
-
-def test_a_transaction_of_offsets_alone_moves_the_group(kit: Kit, cluster: UnderTest) -> None:
-    source = cluster.topic()
-    producer = kit.ready(cluster.name("writer"))
-    transact(producer, source, numbers(0, 10))
-    consumer = kit.consumer(cluster.name("group"))
-    consumer.subscribe([source])
-    assert len(take(consumer, 10)) == 10
-    for offset, commit, expected in ((4, True, 4), (7, False, 4), (9, True, 9)):
-        producer.begin()
-        producer.send_offsets({(source, 0): offset}, consumer)
-        producer.commit() if commit else producer.abort()
-        wait_until(partial(has_committed, consumer, source, expected), "the group's new offset")
 
 
 def test_a_transaction_over_sixty_partitions_is_whole(kit: Kit, cluster: UnderTest) -> None:

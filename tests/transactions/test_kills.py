@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.interop.clients import Client, client_classpath
+from tests.interop.clients import Client
 from tests.kafka.jars import PROJECT_DIR
-from tests.sexton_cluster import ENVIRONMENT
 from tests.transactions.application import ABORTED, COMMITTED, UNKNOWN
-from tests.transactions.clients import DRIVERS, client_named, newest
+from tests.transactions.clients import DRIVERS, newest, process_environment
 from tests.transactions.drivers.base import Place
 from tests.transactions.drivers.storm import AFTERWARDS_S
 from tests.transactions.reading import places_of, settled
@@ -33,7 +32,7 @@ TIMEOUT_MS = 10_000
 FAILOVER_S = 60
 """What a busy machine may need until another broker leads, and clients have noticed. It is seconds on a quiet one."""
 
-PRODUCERS = {"confluent-kafka": 20, "aiokafka": 20, "Java client": 10}
+PRODUCERS = {"confluent-kafka": 15, "aiokafka": 15, "Java client": 10, "franz-go": 10}
 STATE_TOPIC = "__transaction_state"
 
 
@@ -67,14 +66,11 @@ def start_storm(
         "timeout_ms": TIMEOUT_MS,
         "settings": {},
     }
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(PROJECT_DIR)}
-    if client.kafka_jars:
-        environment["SEXTON_CLIENT_CLASSPATH"] = client_classpath(client.kafka_jars)
     with log.open("ab") as errors:
         return subprocess.Popen(
             [client.python(), "-m", "tests.transactions.drivers.storm", json.dumps(asked)],
             cwd=PROJECT_DIR,
-            env=environment,
+            env=process_environment(client),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -114,7 +110,7 @@ def test_every_transaction_is_all_there_or_not_at_all_though_coordinators_are_ki
 ) -> None:
     topics = [mortal.topic("storm", 4) for _ in range(3)]
     places = places_of(topics, 4)
-    clients = [newest("confluent-kafka"), newest("aiokafka"), client_named("Java client 4.3.0")]
+    clients = [newest(name) for name in PRODUCERS]
     storms = [start_storm(each, mortal, places, kill_seconds, tmp_path / f"{each.name}.log") for each in clients]
     try:
         time.sleep(3)  # JVMs start, ids are initialised

@@ -1,0 +1,257 @@
+// One franz-go client, told what to do through a pipe: a JSON object a line in, one a line out.
+//
+//	client '{"kind": "producer", "bootstrap": "127.0.0.1:9092", "id": "writer", ...}'
+//
+// tests/transactions/drivers/franz.py is the other end. Nothing is added to what franz-go does by itself.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// asked is what the process is for; it does not change.
+type asked struct {
+	Kind           string `json:"kind"` // producer, consumer, session
+	Bootstrap      string `json:"bootstrap"`
+	ID             string `json:"id"` // the transactional id
+	TimeoutMs      int    `json:"timeout_ms"`
+	CallTimeoutMs  int    `json:"call_timeout_ms"`
+	OverheadMs     int    `json:"overhead_ms"` // how long an answer may take longer than the broker was asked to take
+	Isolation      string `json:"isolation"`
+	Group          string `json:"group"`
+	MaxPollRecords int    `json:"max_poll_records"`
+}
+
+type place struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
+}
+
+type question struct {
+	Do        string   `json:"do"`
+	Topic     string   `json:"topic"`
+	Topics    []string `json:"topics"`
+	Partition int32    `json:"partition"`
+	Values    [][]byte `json:"values"`
+	Places    []place  `json:"places"`
+	Commit    bool     `json:"commit"`
+	TimeoutMs int      `json:"timeout_ms"`
+}
+
+type record struct {
+	place
+	Value []byte `json:"value"`
+}
+
+type answer struct {
+	Error     string   `json:"error,omitempty"`
+	Code      string   `json:"code,omitempty"` // Kafka's name for it, if it came from a broker
+	Offsets   []int64  `json:"offsets"`
+	Records   []record `json:"records"`
+	Committed bool     `json:"committed"`
+}
+
+// sent is what was handed to the client since the last flush, and what became of it.
+type sent struct {
+	lock    sync.Mutex
+	offsets []int64
+	failed  error
+}
+
+// client is a producer, a consumer, or a session that is both.
+type client struct {
+	asked   asked
+	kafka   *kgo.Client
+	session *kgo.GroupTransactSession
+	sent    *sent
+}
+
+func main() {
+	var wanted asked
+	if err := json.Unmarshal([]byte(os.Args[1]), &wanted); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	me := &client{asked: wanted, sent: &sent{}}
+	if wanted.Kind == "producer" {
+		if err := me.open(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	lines := bufio.NewReader(os.Stdin)
+	answers := json.NewEncoder(os.Stdout)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return // whoever asked has gone
+		}
+		var told question
+		if err := json.Unmarshal(line, &told); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		said, err := me.do(told)
+		if err != nil {
+			said.Error = err.Error()
+			var known *kerr.Error
+			if errors.As(err, &known) {
+				said.Code = known.Message
+			}
+		}
+		if err := answers.Encode(said); err != nil {
+			return
+		}
+	}
+}
+
+func (me *client) open(more ...kgo.Opt) error {
+	options := append([]kgo.Opt{
+		kgo.SeedBrokers(strings.Split(me.asked.Bootstrap, ",")...),
+		kgo.RequestTimeoutOverhead(time.Duration(me.asked.OverheadMs) * time.Millisecond),
+		kgo.MetadataMinAge(100 * time.Millisecond),
+	}, more...)
+	if me.asked.ID != "" {
+		options = append(options,
+			kgo.TransactionalID(me.asked.ID),
+			kgo.TransactionTimeout(time.Duration(me.asked.TimeoutMs)*time.Millisecond),
+			kgo.RecordPartitioner(kgo.ManualPartitioner()),
+			kgo.ProducerLinger(5*time.Millisecond),
+			kgo.ProducerBatchCompression(kgo.NoCompression()),
+			kgo.RecordDeliveryTimeout(time.Duration(me.asked.CallTimeoutMs)*time.Millisecond),
+		)
+	}
+	if me.asked.Isolation == "read_committed" {
+		options = append(options, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	}
+	if me.asked.Group != "" && me.asked.Kind != "producer" {
+		options = append(options, kgo.ConsumerGroup(me.asked.Group), kgo.DisableAutoCommit())
+	}
+	options = append(options,
+		kgo.FetchMaxWait(100*time.Millisecond), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	var err error
+	if me.asked.Kind == "session" {
+		if me.session, err = kgo.NewGroupTransactSession(options...); err == nil {
+			me.kafka = me.session.Client()
+		}
+	} else {
+		me.kafka, err = kgo.NewClient(options...)
+	}
+	return err
+}
+
+func (me *client) do(told question) (answer, error) {
+	limit := time.Duration(me.asked.CallTimeoutMs) * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	switch told.Do {
+	case "init":
+		_, _, err := me.kafka.ProducerID(ctx)
+		return answer{}, err
+	case "begin":
+		me.sent = &sent{}
+		return answer{}, me.kafka.BeginTransaction()
+	case "send":
+		me.send(told)
+		return answer{}, nil
+	case "flush":
+		return me.flush(ctx)
+	case "end":
+		return answer{}, me.end(ctx, told.Commit)
+	case "end_session":
+		committed, err := me.session.End(ctx, kgo.TransactionEndTry(told.Commit))
+		return answer{Committed: committed}, err
+	case "assign":
+		starts := map[string]map[int32]kgo.Offset{}
+		for _, each := range told.Places {
+			if starts[each.Topic] == nil {
+				starts[each.Topic] = map[int32]kgo.Offset{}
+			}
+			starts[each.Topic][each.Partition] = kgo.NewOffset().At(each.Offset)
+		}
+		return answer{}, me.open(kgo.ConsumePartitions(starts))
+	case "subscribe":
+		return answer{}, me.open(kgo.ConsumeTopics(told.Topics...))
+	case "poll":
+		return me.poll(time.Duration(told.TimeoutMs) * time.Millisecond)
+	case "close":
+		if me.kafka != nil {
+			me.kafka.Close()
+		}
+		return answer{}, nil
+	}
+	return answer{}, fmt.Errorf("nobody knows how to %s", told.Do)
+}
+
+func (me *client) send(told question) {
+	mine := me.sent
+	for _, value := range told.Values {
+		mine.lock.Lock()
+		number := len(mine.offsets)
+		mine.offsets = append(mine.offsets, -1)
+		mine.lock.Unlock()
+		produced := &kgo.Record{Topic: told.Topic, Partition: told.Partition, Value: value}
+		me.kafka.Produce(context.Background(), produced, func(done *kgo.Record, err error) {
+			mine.lock.Lock()
+			defer mine.lock.Unlock()
+			if err == nil {
+				mine.offsets[number] = done.Offset
+			} else if mine.failed == nil {
+				mine.failed = err
+			}
+		})
+	}
+}
+
+func (me *client) flush(ctx context.Context) (answer, error) {
+	mine := me.sent
+	me.sent = &sent{}
+	if err := me.kafka.Flush(ctx); err != nil {
+		return answer{}, err
+	}
+	mine.lock.Lock()
+	defer mine.lock.Unlock()
+	return answer{Offsets: mine.offsets}, mine.failed
+}
+
+// end is what franz-go's documentation tells applications to do: flush before a commit, drop what waits before an abort.
+func (me *client) end(ctx context.Context, commit bool) error {
+	if !commit {
+		if err := me.kafka.AbortBufferedRecords(ctx); err != nil {
+			return err
+		}
+		return me.kafka.EndTransaction(ctx, kgo.TryAbort)
+	}
+	if _, err := me.flush(ctx); err != nil {
+		return err
+	}
+	return me.kafka.EndTransaction(ctx, kgo.TryCommit)
+}
+
+func (me *client) poll(timeout time.Duration) (answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	fetched := me.kafka.PollRecords(ctx, me.asked.MaxPollRecords)
+	said := answer{Records: []record{}}
+	fetched.EachRecord(func(found *kgo.Record) {
+		said.Records = append(said.Records, record{place{found.Topic, found.Partition, found.Offset}, found.Value})
+	})
+	for _, each := range fetched.Errors() {
+		if !errors.Is(each.Err, context.DeadlineExceeded) {
+			return said, each.Err
+		}
+	}
+	return said, nil
+}

