@@ -14,6 +14,7 @@ from typing import Any, cast
 from sexton.broker.broker import Broker
 from sexton.broker.connection import ClientConnection
 from sexton.broker.dispatch import Dispatch
+from sexton.broker.refused import RefusedBatches
 from sexton.broker.transactions import Transactions
 from sexton.log.epochs import EpochHistory
 from sexton.log.producers import ProducerStates
@@ -179,6 +180,7 @@ class FakeReplicas:
 class FakeView:
     def __init__(self, replicas: FakeReplicas) -> None:
         self._replicas = replicas
+        self.topics = {TOPIC: TopicRow(TOPIC_ID, TOPIC, False)}
         self.brokers = {
             number: BrokerRow(
                 number, 5, f"host{number}", 9000 + number, f"rack{number}", TOPIC_ID, 0, 0, BrokerStatus.ACTIVE
@@ -187,10 +189,10 @@ class FakeView:
         }
 
     def topic(self, name: str) -> TopicRow | None:
-        return TopicRow(TOPIC_ID, TOPIC, False) if name == TOPIC else None
+        return self.topics.get(name)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> TopicRow | None:
-        return TopicRow(TOPIC_ID, TOPIC, False) if topic_id == TOPIC_ID else None
+        return next((row for row in self.topics.values() if row.topic_id == topic_id), None)
 
     def partition(self, name: str, index: int) -> PartitionRow | None:
         replica = self._replicas.by_name.get((name, index))
@@ -237,6 +239,7 @@ class FakeBroker:
         self.metastore = FakeMetastore()
         self.dispatch = Dispatch(cast(Broker, self))
         self.transactions = Transactions(cast(Broker, self))
+        self.refused = RefusedBatches(self.clock)
 
     def lease_is_valid(self) -> bool:
         return True

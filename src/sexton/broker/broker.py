@@ -28,6 +28,7 @@ from sexton.broker.dispatch import Dispatch
 from sexton.broker.handover import hand_over, reconcile, retreat
 from sexton.broker.news import News
 from sexton.broker.peers import Peers
+from sexton.broker.refused import RefusedBatches
 from sexton.broker.registration import Registration, proposed_row
 from sexton.broker.topics import OFFSETS_TOPIC, ensure_topic
 from sexton.broker.transactions import Transactions
@@ -110,6 +111,7 @@ class Broker:
         )
         self.transactions = Transactions(self)
         self.news = News(self)
+        self.refused = RefusedBatches(clock)
         self.replicas: Replicas
         self.compaction: CompactionService
         self.adopter: Adopter

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from sexton.broker.refused import KEPT_MS
 from sexton.log.types import Appended
+from sexton.ports.metastore import TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
+from tests.broker.api.transactional_client import batch
 from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, in_loop
 
 PRODUCE = 0
@@ -234,3 +237,84 @@ async def test_requests_that_arrive_together_are_all_appended_before_anything_is
     replica.commit()
     await asyncio.sleep(0.01)
     assert [outcomes(answer)[0][2] for answer in client.answers()] == list(range(20))
+
+
+# --- batches after one that was refused ---
+
+NEW_PRODUCER = (77, 3)
+
+
+async def send(client: Client, sequence: int, epoch: int = NEW_PRODUCER[1], version: int = 9) -> ErrorCode:
+    """The error that a plain batch of one record gets."""
+    asked = body(0)
+    records = batch((NEW_PRODUCER[0], epoch), sequence, "value", is_transactional=False)
+    asked["topic_data"][0]["partition_data"][0]["records"] = records
+    return outcomes(await client.call(PRODUCE, version, asked))[0][1]
+
+
+@pytest.mark.parametrize("version", [9, 13])
+@pytest.mark.parametrize("how", ["replicas are missing", "another broker leads", "the topic is not known yet"])
+def test_what_comes_after_a_refused_batch_of_a_new_producer_is_refused_until_that_has_come(
+    version: int, how: str
+) -> None:
+    async def main() -> None:
+        broker = FakeBroker()
+        replica = broker.replica()
+        client = Client(broker)
+        by_name = dict(broker.replicas.by_name)
+        if how == "replicas are missing":
+            replica.error = KafkaError(ErrorCode.not_enough_replicas)
+        elif how == "another broker leads":
+            replica.is_leader = False
+        else:
+            broker.view.topics.clear()
+            broker.replicas.by_name.clear()
+        refusal = await send(client, 0, version=version)
+        assert refusal.retriable
+        assert await send(client, 1, version=version) is refusal
+        replica.error, replica.is_leader = None, True
+        broker.view.topics[TOPIC] = TopicRow(TOPIC_ID, TOPIC, False)
+        broker.replicas.by_name.update(by_name)
+        assert await send(client, 2, version=version) is refusal
+        assert await send(client, 1, version=version) is refusal
+        assert await send(client, 0, version=version) is ErrorCode.none
+        replica.log.producers.note_data(*NEW_PRODUCER, 0, 0, 0, broker.clock.now_ms(), False)
+        assert await send(client, 1, version=version) is ErrorCode.none
+        assert not broker.refused
+
+    asyncio.run(main())
+
+
+@in_loop
+async def test_a_refusal_that_no_client_tries_again_upon_leaves_no_gap() -> None:
+    broker = FakeBroker()
+    client = Client(broker)
+    broker.replica().error = KafkaError(ErrorCode.message_too_large)
+    assert await send(client, 0) is ErrorCode.message_too_large
+    broker.replica().error = None
+    assert await send(client, 1) is ErrorCode.none
+
+
+@in_loop
+async def test_a_new_epoch_or_a_long_time_ends_the_wait_for_a_refused_batch() -> None:
+    broker = FakeBroker()
+    client = Client(broker)
+    replica = broker.replica()
+    for epoch, pause_ms in ((NEW_PRODUCER[1] + 1, 0), (NEW_PRODUCER[1], KEPT_MS)):
+        replica.error = KafkaError(ErrorCode.not_enough_replicas)
+        assert await send(client, 0) is ErrorCode.not_enough_replicas
+        replica.error = None
+        assert await send(client, 1) is ErrorCode.not_enough_replicas
+        broker.clock.ms += pause_ms
+        assert await send(client, 1, epoch) is ErrorCode.none
+
+
+@in_loop
+async def test_sequences_that_wrap_around_are_in_order_too() -> None:
+    broker = FakeBroker()
+    client = Client(broker)
+    broker.replica().error = KafkaError(ErrorCode.not_enough_replicas)
+    assert await send(client, 2**31 - 1) is ErrorCode.not_enough_replicas
+    broker.replica().error = None
+    assert await send(client, 0) is ErrorCode.not_enough_replicas
+    assert await send(client, 2**31 - 1) is ErrorCode.none

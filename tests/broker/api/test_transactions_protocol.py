@@ -241,6 +241,17 @@ def test_a_batch_that_comes_after_its_transaction_ended_does_not_hang(client: Tr
     assert len(set(client.committed(topic))) == 1
 
 
+def test_a_new_clients_transaction_begins_with_its_first_batch_or_not_at_all(
+    client: TransactionalClient, topic: str
+) -> None:
+    """Every transaction of such a client has a new epoch, and so begins at sequence 0 in each partition."""
+    producer = client.start()
+    late = ErrorCode.out_of_order_sequence_number, -1
+    assert client.send_batch(topic, batch(producer, 1, "b"), version=NEW_PRODUCE) == late
+    assert client.send_batch(topic, batch(producer, 0, "a"), version=NEW_PRODUCE) == (NONE, 0)
+    assert client.send_batch(topic, batch(producer, 1, "b"), version=NEW_PRODUCE) == (NONE, 1)
+
+
 def test_a_retry_of_what_is_there_is_answered_as_the_first_time(client: TransactionalClient, topic: str) -> None:
     producer = client.start()
     client.add(producer, topic)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.produce_in_transaction import Held, check_answer, hold, is_in_transaction
 from sexton.broker.leader_hints import LeaderHint, encode_hint, leader_hint, write_endpoints
+from sexton.broker.refused import TopicKey
 from sexton.broker.request import Answer, DropConnectionError, Request, milliseconds
 from sexton.protocol.encoder import write_varint
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -114,11 +115,13 @@ class _Produce:
                     records = data.records
                     held = hold(broker, request, replica, records) if is_in_transaction(records) else None
                     if held is not None:
-                        self._hold(outcome, replica, records, held)
+                        self._hold(outcome, key, replica, records, held)
                     else:
+                        if broker.refused:
+                            broker.refused.check(key, replica, records)
                         outcome.take(*replica.append(records, acks, now_ms))
                 except KafkaError as error:
-                    self._failed(outcome, name, error)
+                    self._refused(outcome, key, name, data.records, error)
                 except OSError as error:
                     self._broken(outcome, name, error)
                 if outcome.committed is not None:
@@ -126,7 +129,7 @@ class _Produce:
             self.topics.append((key, name or "", outcomes))
         return waiting
 
-    def _hold(self, outcome: _Outcome, replica: Replica, records: Buffer, held: Held) -> None:
+    def _hold(self, outcome: _Outcome, key: TopicKey, replica: Replica, records: Buffer, held: Held) -> None:
         """Appends when the coordinator has answered, unless the time is over by then."""
         self.is_holding = True
         kept = bytes(records)
@@ -137,10 +140,11 @@ class _Produce:
                 return
             try:
                 check_answer(replica, held, self.version)
+                self.broker.refused.check(key, replica, kept)
                 now_ms = self.broker.clock.now_ms()
                 appended, then = replica.append(kept, self.acks, now_ms, verification=held.verification)
             except KafkaError as error:
-                self._failed(outcome, replica.topic, error)
+                self._refused(outcome, key, replica.topic, kept, error)
                 committed.set_result(None)
             except OSError as error:
                 self._broken(outcome, replica.topic, error)
@@ -154,6 +158,14 @@ class _Produce:
     def _broken(self, outcome: _Outcome, name: str | None, error: OSError) -> None:
         logger.error("%s-%d: cannot append: %s. Check the disk", name, outcome.index, error)
         outcome.fail(ErrorCode.kafka_storage_error, error.strerror or str(error))
+
+    def _refused(
+        self, outcome: _Outcome, key: TopicKey, name: str | None, records: Buffer | None, error: KafkaError
+    ) -> None:
+        """Not appended."""
+        if records:
+            self.broker.refused.note(key, outcome.index, records, error.code)
+        self._failed(outcome, name, error)
 
     def _failed(self, outcome: _Outcome, name: str | None, error: KafkaError) -> None:
         outcome.fail(error.code, error.message)

@@ -19,6 +19,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION
+from sexton.broker.refused import producer_of
 from sexton.broker.verifier import RETRIABLE, Question
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.log.producers import Verification
@@ -36,9 +37,7 @@ ABORTABLE_SINCE = 11
 
 _ATTRIBUTES_LOW_BYTE = 22
 _DELTA = struct.Struct(">i").unpack_from
-_PRODUCER = struct.Struct(">qhi").unpack_from
 _DELTA_POSITION = 23
-_PRODUCER_POSITION = 43
 
 
 def is_in_transaction(records: Buffer) -> bool:
@@ -51,11 +50,12 @@ class Held(NamedTuple):
     producer: ProducerIdAndEpoch
     answer: asyncio.Future[ErrorCode]
     verification: Verification
+    sequence: int
 
 
 def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) -> Held | None:
     """None if the batch may be appended at once: its transaction is open here, or it is a retry of what is here."""
-    producer_id, epoch, sequence = _PRODUCER(records, _PRODUCER_POSITION)
+    producer_id, epoch, sequence = producer_of(records)
     is_new = request.version >= NEW_CLIENTS_SINCE
     if not is_new:
         broker.transactions.check_produced(producer_id, epoch, request.connection)
@@ -73,13 +73,20 @@ def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) ->
     question = Question(transactional_id, producer, version, adds=is_new)
     verification = producers.begin_verification(producer_id, epoch)
     place = TopicPartition(replica.topic, replica.partition)
-    return Held(producer, broker.transactions.verifier.ask(question, place), verification)
+    return Held(producer, broker.transactions.verifier.ask(question, place), verification, sequence)
 
 
 def check_answer(replica: Replica, held: Held, version: int) -> None:
-    """Raises what to tell the client if the coordinator said no."""
+    """Raises what to tell the client if the coordinator said no, or if a producer that takes a new epoch with every
+    transaction, and so begins each at sequence 0, begins elsewhere: then a batch before this one is still to come."""
     code = held.answer.result()
     if code is ErrorCode.none:
+        is_known = replica.log.producers.get(held.producer.producer_id) is not None
+        if version >= NEW_CLIENTS_SINCE and held.sequence != 0 and not is_known:
+            raise KafkaError(
+                ErrorCode.out_of_order_sequence_number,
+                f"the transaction of producer {held.producer.producer_id} begins with sequence {held.sequence}, not 0",
+            )
         return
     replica.log.producers.end_verification(held.producer.producer_id, held.verification)
     raise KafkaError(told(code, version), f"the transaction's coordinator says {code.name.upper()}")

@@ -1,0 +1,103 @@
+"""Batches that were refused for the moment, of producers that their partition does not know.
+
+A partition refuses a gap in the sequence of a producer that it knows. Of one that it does not know, because it is new
+or was silent for long, any sequence may be the first, as in Kafka. But a client has several batches on the way: if the
+first is refused with an error upon which it is sent again, and the second is taken, the first comes too late for ever,
+and the client must give up its epoch, and with it the order of its records. This happens when a leader has only just
+heard that it leads, when replicas are missing, or when a transaction's coordinator is not ready yet. So what was
+refused is remembered for a while, and what should come after it is refused with the same error. (Kafka does so while
+it verifies a transaction, and only then, with OUT_OF_ORDER_SEQUENCE_NUMBER, which some clients take for a loss.)
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sexton.log.producers import SEQUENCE_MAX
+from sexton.ports.clock import Clock
+from sexton.ports.disk import Buffer
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from sexton.replication.replica import Replica
+
+KEPT_MS: Final = 120_000
+"""As long as Kafka's clients go on trying by default (`delivery.timeout.ms`)."""
+
+KEPT_MAX: Final = 10_000
+"""The oldest is forgotten for the next: then that producer has the order that it would have with Kafka."""
+
+_PRODUCER = struct.Struct(">qhi").unpack_from
+_PRODUCER_POSITION = 43
+
+
+def producer_of(records: Buffer) -> tuple[int, int, int]:
+    """Producer id, epoch and first sequence, of a batch that has a whole header."""
+    producer_id, epoch, sequence = _PRODUCER(records, _PRODUCER_POSITION)
+    return producer_id, epoch, sequence
+
+
+TopicKey = str | uuid.UUID | None
+"""As the client names it: a leader may have to refuse a topic that it has not heard of."""
+
+Place = tuple[TopicKey, int, int]
+"""Topic, partition, producer id."""
+
+
+class _Refused(NamedTuple):
+    epoch: int
+    sequence: int
+    """The lowest of those that were refused."""
+    code: ErrorCode
+    until_ms: int
+
+
+class RefusedBatches:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._refused: dict[Place, _Refused] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._refused)
+
+    def note(self, topic: TopicKey, partition: int, records: Buffer, code: ErrorCode) -> None:
+        """A batch was refused. Only what the client will send again leaves a gap that is going to be filled."""
+        if not code.retriable or len(records) < HEADER_BYTES:
+            return
+        producer_id, epoch, sequence = producer_of(records)
+        if producer_id < 0 or sequence < 0:
+            return
+        place = topic, partition, producer_id
+        known = self._refused.pop(place, None)
+        if known is not None and known.epoch == epoch and _is_after(sequence, known.sequence):
+            sequence = known.sequence
+        if len(self._refused) >= KEPT_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[place] = _Refused(epoch, sequence, code, self._clock.monotonic_ms() + KEPT_MS)
+
+    def check(self, topic: TopicKey, replica: Replica, records: Buffer) -> None:
+        """Raises if the batch should come after one that was refused and has not come again."""
+        if len(records) < HEADER_BYTES:
+            return
+        producer_id, epoch, sequence = producer_of(records)
+        place = topic, replica.partition, producer_id
+        refused = self._refused.get(place)
+        if refused is None:
+            return
+        is_over = replica.log.producers.get(producer_id) is not None or self._clock.monotonic_ms() >= refused.until_ms
+        if is_over or epoch != refused.epoch:
+            del self._refused[place]
+        elif _is_after(sequence, refused.sequence):
+            raise KafkaError(
+                refused.code,
+                f"{replica.topic}-{replica.partition}: producer {producer_id}: sequence {sequence} comes after "
+                f"{refused.sequence}, which was refused and has not come again",
+            )
+
+
+def _is_after(one: int, two: int) -> bool:
+    """Sequences wrap around."""
+    return 0 < (one - two) & SEQUENCE_MAX <= SEQUENCE_MAX // 2
