@@ -24,8 +24,9 @@ from sexton.records.batch import HEADER_BYTES
 if TYPE_CHECKING:
     from sexton.replication.replica import Replica
 
-KEPT_MS: Final = 120_000
-"""As long as Kafka's clients go on trying by default (`delivery.timeout.ms`)."""
+KEPT_MS: Final = 10_000
+"""Clients try again within a second or so. One that has given the batch up and goes on in the same epoch, as some do,
+is held back no longer than that."""
 
 KEPT_MAX: Final = 10_000
 """The oldest is forgotten for the next: then that producer has the order that it would have with Kafka."""
@@ -73,7 +74,8 @@ class RefusedBatches:
         place = topic, partition, producer_id
         known = self._refused.pop(place, None)
         if known is not None and known.epoch == epoch and _is_after(sequence, known.sequence):
-            sequence = known.sequence
+            self._refused[place] = known
+            return
         if len(self._refused) >= KEPT_MAX:
             del self._refused[next(iter(self._refused))]
         self._refused[place] = _Refused(epoch, sequence, code, self._clock.monotonic_ms() + KEPT_MS)
