@@ -70,6 +70,11 @@ chaos: ## Five minutes of kill -9, SIGSTOP and metastore outages against real br
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/interop/test_chaos.py -s --chaos-seconds 300
 
+.PHONY: storm
+storm: ## Fifty transactional producers for two minutes while coordinators are killed and paused: whole or not at all
+	@scripts/setup test
+	@$(BIN)/python -m pytest tests/transactions/test_kills.py -s --soak
+
 .PHONY: lock
 lock: ## Resolve requirements.txt and requirements-dev.txt again
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
