@@ -26,9 +26,6 @@ SETTINGS: Final[Settings] = {
     "group.consumer.min.heartbeat.interval.ms": 100,
 }
 
-PASSED: Final = pytest.StashKey[set[tuple[str, str]]]()
-"""Label and feature of what was shown in this run."""
-
 CLIENTS_AT_ONCE: Final = 4
 """Scenarios mostly wait; brokers have many clients in life, too."""
 
@@ -144,18 +141,13 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Keeps what docs/clients.md is written from."""
     report = yield
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    if report.when == "call" and {"client", "feature"} <= parameters.keys():
-        passed = item.config.stash.setdefault(PASSED, set())
-        if report.passed:
-            passed.add((parameters["client"].label, parameters["feature"]))
+    page.note(item, report)
     return report
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--write-clients-doc", False):
-        passed = session.config.stash.setdefault(PASSED, set())
-        page.PATH.write_text(page.render(passed))
+        page.PATH.write_text(page.render(session.config.stash.setdefault(page.PASSED, set())))
 
 
 @pytest.fixture(scope="session")

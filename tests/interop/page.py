@@ -1,5 +1,5 @@
 """docs/clients.md: which client, in which version, was seen to do what. Written by
-`pytest tests/interop --write-clients-doc`, and checked by every other run."""
+`pytest tests/interop tests/transactions --write-clients-doc`, and checked by every other run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Collection
 from itertools import groupby
 from typing import Final
 
+import pytest
+
 from tests.interop import suites
 from tests.interop.clients import CLIENTS, Client
 from tests.interop.features import FEATURES
 from tests.kafka.jars import PROJECT_DIR
+from tests.transactions import matrix
 
 PATH: Final = PROJECT_DIR / "docs" / "clients.md"
 
@@ -18,28 +21,41 @@ HEAD: Final = """\
 # Clients
 
 What each client does with a cluster of three Sexton brokers, in the newest version and in older ones that people still
-run. Every "yes" is a test in `tests/interop/`; the same tests pass with Apache Kafka (`pytest tests/interop --against
-kafka`). A cell that names a version says since when the client itself can do it; an empty one, that there is nothing of
-the kind in that client.
+run. Every "yes" is a test in `tests/interop/` or `tests/transactions/`; the same tests pass with Apache Kafka (`pytest
+tests/interop --against kafka`). A cell that names a version says since when the client itself can do it; an empty one,
+that there is nothing of the kind in that client.
 
-This page is written by the tests: `pytest tests/interop --write-clients-doc`.
+This page is written by the tests, in one run: `pytest tests/interop tests/transactions --write-clients-doc`.
 """
 
 SHOWN, NOT_SHOWN, NONE = "yes", "**no**", ""
 
 
+PASSED: Final = pytest.StashKey[set[tuple[str, str]]]()
+"""What was shown in this run: the client's label, and the feature, or the test if it is not about one."""
+
+
+def note(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Keeps what a test of a client has shown."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if report.when == "call" and report.passed and "client" in parameters:
+        shown = parameters.get("feature", getattr(item, "originalname", item.name))
+        item.config.stash.setdefault(PASSED, set()).add((parameters["client"].label, shown))
+
+
 def render(passed: Collection[tuple[str, str]]) -> str:
-    """The page, from the labels and features that were shown."""
+    """The page, from the labels and features, or tests, that were shown."""
     parts = [HEAD]
     for name, versions in groupby(CLIENTS, key=lambda client: client.name):
         parts.append(_section(name, list(versions), passed))
+    parts.append(matrix.section(passed))
     parts.append(suites.section())
     return "\n".join(parts)
 
 
 def everything() -> set[tuple[str, str]]:
     """What a run in which all goes well shows."""
-    return {(client.label, feature) for client in CLIENTS for feature in client.features}
+    return {(client.label, feature) for client in CLIENTS for feature in client.features} | matrix.everything()
 
 
 def _section(name: str, versions: list[Client], passed: Collection[tuple[str, str]]) -> str:

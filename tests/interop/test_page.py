@@ -8,7 +8,8 @@ from tests.interop.features import FEATURES
 
 
 def test_the_page_lists_exactly_the_tests_that_exist() -> None:
-    assert page.PATH.read_text() == page.render(page.everything()), "write it: pytest tests/interop --write-clients-doc"
+    how = "write it: pytest tests/interop tests/transactions --write-clients-doc"
+    assert page.PATH.read_text() == page.render(page.everything()), how
 
 
 def test_every_scenario_shows_a_feature_that_readers_are_told_about() -> None:

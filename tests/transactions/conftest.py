@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.interop import page
 from tests.interop.clients import Client
 from tests.kafka import KafkaCluster
 from tests.kafka.cluster import Settings
@@ -134,6 +135,16 @@ def together_(
     )
     yield running
     running.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keeps what docs/clients.md is written from."""
+    report = yield
+    page.note(item, report)
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)
