@@ -147,7 +147,7 @@ def pytest_runtest_makereport(
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--write-clients-doc", False):
-        page.PATH.write_text(page.render(session.config.stash.setdefault(page.PASSED, set())))
+        page.write(session.config)
 
 
 @pytest.fixture(scope="session")

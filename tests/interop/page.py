@@ -43,6 +43,11 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
         item.config.stash.setdefault(PASSED, set()).add((parameters["client"].label, shown))
 
 
+def write(config: pytest.Config) -> None:
+    passed = config.stash.setdefault(PASSED, set())
+    PATH.write_text(render(passed))
+
+
 def render(passed: Collection[tuple[str, str]]) -> str:
     """The page, from the labels and features, or tests, that were shown."""
     parts = [HEAD]

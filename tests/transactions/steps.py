@@ -51,10 +51,13 @@ def failed_commit(producer: Producer, topic: str, sent: Sequence[bytes]) -> Fail
 
 
 def verdict(producer: Producer, failure: Failure) -> str:
-    """What the application is to do in the end: some clients find out by the abort whether they are fenced."""
+    """What the application is to do in the end: some clients find out by the abort whether they are fenced, some when
+    they begin again."""
     if failure.todo != ABORT:
         return failure.todo
     try:
+        producer.abort()
+        producer.begin()
         producer.abort()
     except Failure as last:
         return last.todo

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.interop.clients import Client
@@ -13,7 +14,7 @@ from tests.transactions.clients import FRANZ_GO, client_named, newest
 from tests.transactions.drivers.base import Place, Producer
 from tests.transactions.kit import Kit
 from tests.transactions.reading import UNCOMMITTED, places_of, read, settled, values
-from tests.transactions.under_test import WAIT_S, UnderTest
+from tests.transactions.under_test import WAIT_S, UnderTest, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -29,6 +30,15 @@ CLIENTS = (
 @pytest.fixture(scope="module")
 def wide(cluster: UnderTest) -> Iterator[str]:
     name = cluster.topic("wide", PARTITIONS)
+
+    def is_served() -> bool:
+        """Its leaders have made their folders. librdkafka does not try again."""
+        try:
+            return settled(cluster.bootstrap, places_of([name], PARTITIONS)) == []
+        except KafkaException:
+            return False
+
+    wait_until(is_served, "the leaders of a thousand partitions")
     yield name
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
     admin.delete_topics([name], operation_timeout=WAIT_S)[name].result(WAIT_S)

@@ -70,7 +70,7 @@ def test_sessions_copy_everything_once_though_some_of_them_abort(kit: Kit, clust
         session.begin()
         session.send(target, 0, values(part))
         turn += 1
-        assert session.end(commit=turn % 2 == 0) == (turn % 2 == 0)
+        assert session.end(turn % 2 == 0) == (turn % 2 == 0)
         if turn % 2 == 0:
             copied += len(part)
             end = part[-1].offset + 1
@@ -86,5 +86,5 @@ def test_a_session_without_records_moves_its_group(kit: Kit, cluster: UnderTest)
     session = session_of(kit, cluster, group, source)
     session.begin()
     end = some_of(session)[-1].offset + 1
-    assert session.end(commit=True)
+    assert session.end(True)
     wait_until(partial(stands_at, cluster, group, source, end), "the group's new offset")

@@ -234,7 +234,7 @@ func (me *client) end(ctx context.Context, commit bool) error {
 		}
 		return me.kafka.EndTransaction(ctx, kgo.TryAbort)
 	}
-	if _, err := me.flush(ctx); err != nil {
+	if err := me.kafka.Flush(ctx); err != nil {
 		return err
 	}
 	return me.kafka.EndTransaction(ctx, kgo.TryCommit)
