@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
+import pytest
+
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.broker.compaction.plans import Committed, PassResult, Plan
 from sexton.compactor.brokers import BrokerRefusedError
@@ -15,6 +17,7 @@ from sexton.compactor.engine import Outcome
 from sexton.compactor.schedule import Lane, Limits
 from sexton.compactor.worker import FAILED_PAUSE_MS, LEASE_MS, Compactor
 from sexton.errors import SextonError
+from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow, WorkKey, WorkRow
 from tests.adapters.metastore.rows import CLUSTER, register
 
@@ -230,3 +233,22 @@ async def test_a_compactor_that_renews_keeps_its_work(world: World) -> None:
         world.time_ms += LEASE_MS
         await world.metastore.renew_compactor(DEAD)
     assert not await compactor.turn(Lane.SMALL)
+
+
+@scenario
+async def test_work_whose_end_could_not_be_told_is_done_again_by_the_same_compactor(world: World) -> None:
+    """Found by the simulator: nobody else may take what a living compactor holds, so it was never compacted again."""
+    compactor = await world.start(0)
+
+    async def away(*_: object) -> None:
+        raise MetastoreUnavailableError("connection refused")
+
+    told = world.metastore.end_work
+    world.metastore.end_work = away  # type: ignore[assignment, method-assign]
+    with pytest.raises(MetastoreUnavailableError):
+        await compactor.turn(Lane.SMALL)
+    world.metastore.end_work = told  # type: ignore[method-assign]
+    await world.publish(0)
+    assert await compactor.turn(Lane.SMALL)
+    assert world.committed == ["plan 0", "plan 0"]
+    assert await world.due() == []

@@ -133,6 +133,21 @@ async def test_a_follower_that_has_something_to_report_says_so_by_itself(two: Tw
 
 
 @scenario
+async def test_a_follower_that_reports_while_it_waits_for_records_takes_them_once(two: Two) -> None:
+    """Both requests name the same end, and both answers bring what follows it."""
+    await two.start()
+    two.write(3)
+    await two.fetch()
+    held = two.held()
+    two.write(2)
+    answers = [*await two.ask(held), *await two.ask(held)]
+    assert [bool(news.records) for news in answers] == [True, True]
+    for news in answers:
+        await _take(two.follower, news)
+    assert two.follower.log.end_offset == 5
+
+
+@scenario
 async def test_a_silent_follower_counts_at_its_last_report_and_a_removed_one_no_more(two: Two) -> None:
     await two.start()
     two.write(10)

@@ -76,7 +76,7 @@ class Compactor:
         self._watched: dict[uuid.UUID, tuple[int, int]] = {}
         """Of other compactors: their count, and since when it stands still."""
         self._busy_ms = clock.monotonic_ms()
-        self._working_count = 0
+        self._underway: set[WorkKey] = set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -162,22 +162,26 @@ class Compactor:
         now_ms = self._clock.now_ms()
         monotonic_ms = self._clock.monotonic_ms()
         self._skipped_until_ms = {key: ms for key, ms in self._skipped_until_ms.items() if ms > monotonic_ms}
-        living = {row.compactor_id for row in await self._metastore.read_compactors()}
-        rows = [row for row in await self._metastore.read_work() if row.holder not in living]
-        chosen = choose(rows, lane, now_ms, self._limits, self._skipped_until_ms)
+        others = {row.compactor_id for row in await self._metastore.read_compactors()} - {self._id}
+        # What is our own and not under way was leased or ended while the metastore was away: its answer was lost.
+        rows = [row for row in await self._metastore.read_work() if row.holder not in others]
+        chosen = choose(rows, lane, now_ms, self._limits, self._skipped_until_ms.keys() | self._underway)
         if not chosen:
             return False
-        taken = await self._metastore.lease_work(self._id, [row.key for row in chosen])
-        job = _Job([row for row in chosen if row.key in taken])
-        if not job.rows:
-            return False
-        self._working_count += 1
+        keys = {row.key for row in chosen}
+        self._underway |= keys
         try:
-            await self._carry_out(job)
+            taken = await self._metastore.lease_work(self._id, [row.key for row in chosen])
+            job = _Job([row for row in chosen if row.key in taken])
+            if not job.rows:
+                return False
+            try:
+                await self._carry_out(job)
+            finally:
+                await self._metastore.end_work(self._id, [row.key for row in job.rows], job.runs)
         finally:
-            self._working_count -= 1
+            self._underway -= keys
             self._busy_ms = self._clock.monotonic_ms()
-            await self._metastore.end_work(self._id, [row.key for row in job.rows], job.runs)
         return True
 
     async def _carry_out(self, job: _Job) -> None:
@@ -255,6 +259,6 @@ class Compactor:
     async def _rest_when_idle(self) -> None:
         while True:
             await asyncio.sleep(LOOK_MS / 1000)
-            if not self._working_count and self._clock.monotonic_ms() - self._busy_ms > REST_AFTER_MS:
+            if not self._underway and self._clock.monotonic_ms() - self._busy_ms > REST_AFTER_MS:
                 await self._engine.rest()
                 self._busy_ms = self._clock.monotonic_ms()

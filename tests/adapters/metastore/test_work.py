@@ -124,3 +124,11 @@ async def test_it_is_no_change_of_the_cluster(store: Metastore) -> None:
     await store.renew_compactor(ONE)
     await store.end_work(ONE, keys, [run_of(1)])
     assert (await store.read_changes(revision)).revision == revision
+
+
+async def test_a_compactor_may_take_again_what_it_holds_already(store: Metastore) -> None:
+    """The answer to its first request may have been lost."""
+    keys = await published(store)
+    await store.lease_work(ONE, keys)
+    assert await store.lease_work(ONE, keys) == keys
+    assert await store.lease_work(TWO, keys) == []

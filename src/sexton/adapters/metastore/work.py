@@ -71,10 +71,14 @@ def read_work(session: Session) -> list[WorkRow]:
 
 
 def lease_work(session: Session, compactor_id: uuid.UUID, keys: Sequence[WorkKey]) -> list[WorkKey]:
-    """One that is held by a compactor that is no more is free."""
+    """One that is held by a compactor that is no more is free; one's own may be taken again."""
     taken = []
     with session.writing_schema():
-        is_free = or_(work.c.holder.is_(None), work.c.holder.not_in(select(compactors.c.compactor_id)))
+        is_free = or_(
+            work.c.holder.is_(None),
+            work.c.holder == compactor_id,
+            work.c.holder.not_in(select(compactors.c.compactor_id)),
+        )
         for key in keys:
             if session.execute(update(work).where(_is_key(key), is_free).values(holder=compactor_id)).rowcount:
                 taken.append(key)
