@@ -27,6 +27,7 @@ from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.handover import hand_over, reconcile, retreat
 from sexton.broker.news import News
+from sexton.broker.observe.pages import AdminPages
 from sexton.broker.peers import Peers
 from sexton.broker.refused import RefusedBatches
 from sexton.broker.registration import Registration, proposed_row
@@ -116,6 +117,8 @@ class Broker:
         self.compaction: CompactionService
         self.adopter: Adopter
         self._compaction_peers = Peers(self)
+        self.compaction_requests: CompactionRequests
+        self.admin = AdminPages(self)
         self.registration: Registration
         self._locks = ExitStack()
         self._listener: Listener | None = None
@@ -192,13 +195,14 @@ class Broker:
         self.adopter = Adopter(
             self.compaction, self.replicas, self.disk, self.clock, self.metastore, self._ask_leader, self.rng
         )
-        self.dispatch.private.update(
-            CompactionRequests(
-                self.compaction, self.replicas, self.disk, self.config.node_id, self.metastore
-            ).handlers()
+        self.compaction_requests = CompactionRequests(
+            self.compaction, self.replicas, self.disk, self.config.node_id, self.metastore
         )
+        self.dispatch.private.update(self.compaction_requests.handlers())
         await self._join(folder.stopped_cleanly)
         self.dispatch.release()
+        if self.config.admin_endpoint is not None:
+            await self.admin.start(*self.config.admin_endpoint)
         self._spawn(self._keep_lease())
         self._spawn(self._poll())
         self._spawn(self.replicas.membership.run())
@@ -221,6 +225,7 @@ class Broker:
             logger.warning("stopping without having handed over: %s", error)
         if self._listener is not None:
             self._listener.close()
+        self.admin.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

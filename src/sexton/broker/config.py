@@ -78,10 +78,17 @@ class BrokerConfig(BrokerSettings):
         )
 
     @property
+    def admin_endpoint(self) -> Endpoint | None:
+        if not self.admin_listener:
+            return None
+        return _endpoint("admin.listener", (self.admin_listener,), "http")
+
+    @property
     def reads_from_near_replicas(self) -> bool:
         return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     def _check(self) -> None:
+        _ = self.listener, self.admin_endpoint  # each of them complains if it is none
         if len(self.log_dirs) != 1:
             raise BadSettingError("log.dirs must name exactly one folder: a bigger machine runs more brokers")
         if self.advertised.host in _ANY_ADDRESS:
@@ -123,15 +130,15 @@ _LISTENER = re.compile(
 )
 
 
-def _endpoint(name: str, listeners: tuple[str, ...]) -> Endpoint:
+def _endpoint(name: str, listeners: tuple[str, ...], scheme: str = "PLAINTEXT") -> Endpoint:
     if len(listeners) != 1:
-        raise BadSettingError(f"{name} must name exactly one listener, PLAINTEXT://host:port")
+        raise BadSettingError(f"{name} must name exactly one listener, {scheme}://host:port")
     match = _LISTENER.fullmatch(listeners[0])
     if match is None:
-        raise BadSettingError(f"Invalid value {listeners[0]} for configuration {name}: expected PLAINTEXT://host:port")
-    if match["scheme"].upper() != "PLAINTEXT":
+        raise BadSettingError(f"Invalid value {listeners[0]} for configuration {name}: expected {scheme}://host:port")
+    if match["scheme"].upper() != scheme.upper():
         raise BadSettingError(
-            f"Invalid value {listeners[0]} for configuration {name}: only PLAINTEXT is offered; put a proxy in front "
+            f"Invalid value {listeners[0]} for configuration {name}: only {scheme} is offered; put a proxy in front "
             "for encryption or authentication"
         )
     port = int(match["port"])

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from sexton.broker.observe.traffic import ApiTraffic
 from sexton.broker.request import DropConnectionError, Encoded
 from sexton.ports.network import HIGH_BACKLOG_BYTES, Connection, Part
 from sexton.protocol.frames import FrameReader, FrameSizeError
@@ -41,9 +42,11 @@ SEND_BYTES_MAX = 1 << 17
 class _Slot:
     """An answer's place in the queue."""
 
-    __slots__ = ("encode", "future", "held_bytes", "is_ready", "parts")
+    __slots__ = ("api", "arrived_s", "encode", "future", "held_bytes", "is_ready", "parts")
 
-    def __init__(self) -> None:
+    def __init__(self, api: ApiTraffic, arrived_s: float) -> None:
+        self.api = api
+        self.arrived_s = arrived_s
         self.is_ready = False
         self.parts: Encoded | None = None
         self.held_bytes = 0
@@ -88,6 +91,8 @@ class ClientConnection:
         """Its turn is over, the next one is scheduled."""
         self._seen_backlog_bytes = 0
         self._on_close: list[Callable[[], None]] = []
+        self._answered: list[ApiTraffic] = []
+        """Of the requests of this turn whose answers leave at its end."""
 
     @property
     def peer(self) -> str:
@@ -166,35 +171,53 @@ class ClientConnection:
                 if frame is None:
                     break
                 left -= 1
-                self._started(start(self, frame), len(frame))
+                self._started(start(self, frame), frame)
             self._account_for_partial()
         except FrameSizeError as error:
             self.dispatch.complain("%s: closed: it announces %s%s", self.peer, error, _other_protocol(error.size_bytes))
-            self.close()
+            self._close_malformed()
         except (MalformedMessageError, DropConnectionError) as error:
             self.dispatch.complain("%s: closed: %s", self.peer, error)
-            self.close()
+            self._close_malformed()
         except Exception:
             logger.exception("%s: closed: a request failed in a way that nobody expected", self.peer)
             self.close()
         if self._out:
             self._send_out()
+        if self._answered:
+            self._count_answered()
 
-    def _started(self, result: Encoded | Waiting | None, size_bytes: int) -> None:
+    def _close_malformed(self) -> None:
+        self.dispatch.traffic.malformed_count += 1
+        self.close()
+
+    def _count_answered(self) -> None:
+        answered, self._answered = self._answered, []
+        seconds = self.dispatch.loop.time() - self.last_active_s
+        for api in answered:
+            api.answered(seconds)
+
+    def _started(self, result: Encoded | Waiting | None, frame: memoryview) -> None:
+        api = self.dispatch.traffic.of(frame[0] << 8 | frame[1])
+        api.requests_count += 1
+        api.request_bytes += len(frame)
         if isinstance(result, Waiting):
-            self._wait_for(result, size_bytes)
-        elif result is None:
+            self._wait_for(result, len(frame), api)
             return
-        elif self._slots:
-            slot = _Slot()
+        self._answered.append(api)
+        if result is None:
+            return
+        api.response_bytes += _size_bytes(result)
+        if self._slots:
+            slot = _Slot(api, self.last_active_s)
             slot.parts = result
             slot.is_ready = True
             self._slots.append(slot)
         else:
             self._put_out(result)
 
-    def _wait_for(self, waiting: Waiting, size_bytes: int) -> None:
-        slot = _Slot()
+    def _wait_for(self, waiting: Waiting, size_bytes: int, api: ApiTraffic) -> None:
+        slot = _Slot(api, self.last_active_s)
         slot.encode = waiting.encode
         slot.future = asyncio.ensure_future(waiting.awaitable)
         if isinstance(slot.future, asyncio.Task):  # it keeps the request's body; a bare future does not
@@ -272,6 +295,9 @@ class ClientConnection:
             return
         slot.is_ready = True
         slot.future = None
+        slot.api.answered(self.dispatch.loop.time() - slot.arrived_s)
+        if slot.parts is not None:
+            slot.api.response_bytes += _size_bytes(slot.parts)
         if slot.held_bytes:
             held, slot.held_bytes = slot.held_bytes, 0
             self.dispatch.budget.give_back(held)
@@ -330,6 +356,13 @@ def _other_protocol(size_bytes: int) -> str:
     if start in (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"CONN", b"PRI "):
         return ". It speaks HTTP, this is a Kafka broker"
     return ""
+
+
+def _size_bytes(answer: Encoded) -> int:
+    """An answer of several parts says in its first four bytes how long the rest is."""
+    if isinstance(answer, bytes):
+        return len(answer)
+    return 4 + int.from_bytes(answer[0][:4], "big")  # type: ignore[index]
 
 
 def _is_all_bytes(parts: list[Part]) -> bool:

@@ -21,6 +21,7 @@ from sexton.broker.budget import Budget
 from sexton.broker.complaints import Complaints
 from sexton.broker.connection import ClientConnection, Waiting
 from sexton.broker.fetch_sessions import FetchSessions
+from sexton.broker.observe.traffic import Traffic
 from sexton.broker.producer_ids import ProducerIds
 from sexton.broker.request import Answer, Encoded, Handler, PrivateHandler, Request
 from sexton.ports.disk import FileSlice
@@ -66,6 +67,7 @@ class Dispatch:
         self.connections: dict[ClientConnection, None] = {}
         self.accepted_count = 0
         """Connections are numbered by it, in the order in which they came."""
+        self.traffic = Traffic()
         self.budget = Budget(config.queued_max_request_bytes)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, broker.rng, broker.clock)
         self.producer_ids = ProducerIds(broker)

@@ -155,18 +155,25 @@ async def _started(running: Broker, config: BrokerConfig, stop: asyncio.Future[N
 
 def _explained(error: OSError, config: BrokerConfig) -> SextonError:
     if error.errno == errno.EADDRINUSE:
-        what, remedy = "another process listens there", "Stop it, or give this broker another port in `listeners`"
-        return EnvironmentFailure(what, str(config.listener), remedy)
+        what = "another process listens there"
+        remedy = "Stop it, or choose another port in `listeners` or `admin.listener`"
+        return EnvironmentFailure(what, _listeners(config), remedy)
     if error.errno == errno.EADDRNOTAVAIL:
-        return EnvironmentFailure("this machine has no such address", str(config.listener), "Correct `listeners`")
+        return EnvironmentFailure("this machine has no such address", _listeners(config), "Correct `listeners`")
     place = str(error.filename) if error.filename is not None else config.log_dir
     return EnvironmentFailure(error.strerror or str(error), place, "Check the disk, its permissions and its space")
+
+
+def _listeners(config: BrokerConfig) -> str:
+    return " or ".join(str(one) for one in (config.listener, config.admin_endpoint) if one is not None)
 
 
 def _announce(running: Broker, config: BrokerConfig) -> None:
     host = config.advertised.host
     port = config.advertised.port or running.port
     logger.info("ready at %s:%d", host, port)
+    if config.admin_endpoint is not None:
+        logger.info("tells of itself at http://%s:%d/", config.admin_endpoint.host, running.admin.port)
     print(f"{READY}: broker {config.node_id} serves at {host}:{port}", flush=True)
 
 

@@ -32,32 +32,15 @@ def status(
     async def work(client: Client) -> Metadata:
         return await client.refresh(None)
 
-    figures = _figures(with_client(bootstrap, work))
+    from sexton.client.health import figures as figures_of
+
+    figures = figures_of(with_client(bootstrap, work))
     if as_json:
         show.print_json(figures)
     else:
         _print_status(figures)
     if check and not figures["healthy"]:
         raise typer.Exit(1)
-
-
-def _figures(metadata: Metadata) -> dict[str, Any]:
-    parts = [(info, part) for info in metadata.topics.values() for part in info.partitions.values()]
-    named = {f"{info.name}-{part.partition}": part for info, part in parts}
-    offline = [name for name, part in named.items() if part.leader < 0]
-    lagging = [name for name, part in named.items() if part.leader >= 0 and len(part.isr) < len(part.replicas)]
-    expected = sorted({each for part in named.values() for each in part.replicas})
-    return {
-        "cluster_id": metadata.cluster_id,
-        "controller": metadata.controller_id,
-        "brokers": sorted(metadata.brokers),
-        "missing_brokers": [each for each in expected if each not in metadata.brokers],
-        "topics": sum(not info.is_internal for info in metadata.topics.values()),
-        "partitions": len(parts),
-        "offline": offline,
-        "not_in_sync": lagging,
-        "healthy": not offline and not lagging,
-    }
 
 
 def _print_status(figures: dict[str, Any]) -> None:

@@ -23,6 +23,9 @@ from sexton.errors import EnvironmentFailure, SextonError
 
 DEFAULT_BROKERS: Final = 3
 DEFAULT_PORT: Final = 9092
+ADMIN_PORTS_FROM: Final = 100
+"""Above the first broker's port."""
+
 PORTS_TRIED_COUNT: Final = 200
 
 LOOPBACK: Final = "127.0.0.1"
@@ -43,6 +46,8 @@ class Cluster:
     metastore_url: str = ""
     ports: dict[str, int] = field(default_factory=dict)
     """By broker id."""
+    admin_ports: dict[str, int] = field(default_factory=dict)
+    """Where they tell of themselves over HTTP: always on loopback."""
 
     @property
     def broker_ids(self) -> list[int]:
@@ -121,8 +126,16 @@ class ClusterFolder:
         kept = dict(cluster.ports) if wishes.port is None else {}
         cluster.ports = {each: port for each, port in kept.items() if int(each) <= count}
         self._check_remembered(cluster)
-        _fill_ports(cluster, count, wishes.port or DEFAULT_PORT)
+        _fill_ports(cluster, cluster.host, cluster.ports, count, wishes.port or DEFAULT_PORT)
+        self._settle_admin_ports(cluster, count)
         return cluster
+
+    def _settle_admin_ports(self, cluster: Cluster, count: int) -> None:
+        """Those of before, where they are free: nobody needs them to stay the same as the brokers' own must."""
+        before = {each: port for each, port in cluster.admin_ports.items() if each in cluster.ports}
+        cluster.admin_ports = {each: port for each, port in before.items() if is_free(LOOPBACK, port)}
+        first = min(min(cluster.ports.values()) + ADMIN_PORTS_FROM, 65_536 - PORTS_TRIED_COUNT)
+        _fill_ports(cluster, LOOPBACK, cluster.admin_ports, count, first)
 
     def _own_metastore_url(self) -> str:
         from sexton.adapters.metastore import sqlite_url
@@ -146,6 +159,7 @@ class ClusterFolder:
         port = cluster.ports[str(broker_id)]
         settings = {
             **_defaults(len(cluster.ports)),
+            "admin.listener": f"http://{LOOPBACK}:{cluster.admin_ports[str(broker_id)]}",
             **own,
             **overrides,
             "node.id": str(broker_id),
@@ -163,20 +177,20 @@ class ClusterFolder:
         return path
 
 
-def _fill_ports(cluster: Cluster, count: int, first: int) -> None:
+def _fill_ports(cluster: Cluster, host: str, ports: dict[str, int], count: int, first: int) -> None:
     """Gives each broker without a port the next free one."""
-    taken = set(cluster.ports.values())
+    taken = {*cluster.ports.values(), *cluster.admin_ports.values()}
     candidates = iter(range(first, min(first + PORTS_TRIED_COUNT, 65_536)))
     for broker_id in range(1, count + 1):
-        if str(broker_id) in cluster.ports:
+        if str(broker_id) in ports:
             continue
         for port in candidates:
-            if port not in taken and is_free(cluster.host, port):
-                cluster.ports[str(broker_id)] = port
+            if port not in taken and is_free(host, port):
+                ports[str(broker_id)] = port
                 break
         else:
             what = f"no free port from {first} on"
-            raise EnvironmentFailure(what, cluster.host, "Choose another first port with --port, or check --host")
+            raise EnvironmentFailure(what, host, "Choose another first port with --port, or check --host")
 
 
 def _defaults(brokers_count: int) -> dict[str, str]:

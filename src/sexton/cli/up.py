@@ -192,6 +192,8 @@ class _Up:
         self._say(f"  [cyan]{command} consume hello --from-beginning{where}[/]")
         self._say("\nor with any Kafka client, for example:\n")
         self._say(f"  [cyan]kcat -b {address} -t hello -C[/]")
+        admin = self._cluster.admin_ports[str(self._cluster.broker_ids[0])]
+        self._say(f"\nMetrics and health of each broker, as of the first: [cyan]http://127.0.0.1:{admin}/[/]")
         self._say("\nCtrl-C stops the cluster.\n")
 
     def _say(self, text: str) -> None:

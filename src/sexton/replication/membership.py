@@ -53,6 +53,9 @@ class Membership:
         self._fenced: dict[tuple[uuid.UUID, int], dict[int, uuid.UUID]] = {}
         """Followers that may not go on, by partition, with the id of the log that each of them was turned away with."""
         self._wake = asyncio.Event()
+        self.shrinks_count = 0
+        self.expands_count = 0
+        self.fenced_count = 0
 
     def may_join(self) -> None:
         """A hint: who may join is looked for at every turn, because a follower that has nothing new to say is silent,
@@ -110,6 +113,7 @@ class Membership:
                 replica.partition,
                 list(fenced),
             )
+            self.fenced_count += len(fenced)
             new_ids = {b: new_id(self._rng) for b in fenced}
             return replace(shrink(row, fenced) or row, incarnations={**row.incarnations, **new_ids})
         if len(row.isr) < len(row.replicas):
@@ -155,5 +159,7 @@ class Membership:
             return
         for written, (replica, _) in zip(stored, changes, strict=True):
             if written is not None:
+                self.shrinks_count += len(written.isr) < len(replica.row.isr)
+                self.expands_count += len(written.isr) > len(replica.row.isr)
                 logger.info("%s-%d: in sync are now %s", replica.topic, replica.partition, list(written.isr))
         self._written([written for written in stored if written is not None])

@@ -45,6 +45,25 @@ class NotDueError(SextonError):
 
 
 @dataclass(slots=True)
+class Totals:
+    """Since this broker started."""
+
+    committed_count: int = 0
+    refused_count: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    finished_ms: int
+    bytes_before: int
+    bytes_after: int
+    bytes_saved: int
+    """By all runs since this broker started."""
+
+
+@dataclass(slots=True)
 class _Underway:
     plan: Plan
     replica: Replica
@@ -91,6 +110,9 @@ class CompactionService:
         self._leftovers: dict[uuid.UUID, Leftovers] = {}
         """By incarnation: of another log they say nothing."""
         self._since_ms: dict[Key, int] = {}
+        self._held_back_since_ms: dict[Key, int] = {}
+        self._last_runs: dict[Key, LastRun] = {}
+        self.totals = Totals()
         self._requested: dict[Key, None] = {}
         self._published: list[WorkRow] = []
 
@@ -114,6 +136,7 @@ class CompactionService:
                 continue
             try:
                 self._close_active(replica)
+                self._note_held_back(replica)
                 row = self._work_row(replica)
             except (OSError, KafkaError) as error:
                 logger.error("%r: whether it is due cannot be told: %s", replica, error)
@@ -137,6 +160,24 @@ class CompactionService:
         if must_close_active(active, self._clock.now_ms(), replica.config):
             replica.log.close_active(self._clock.now_ms())
             replica.settle()
+
+    def _note_held_back(self, replica: Replica) -> None:
+        key, leader = (replica.topic_id, replica.partition), replica.coordination.leader
+        if leader is not None and leader.holding_back():
+            self._held_back_since_ms.setdefault(key, self._clock.now_ms())
+        else:
+            self._held_back_since_ms.pop(key, None)
+
+    def held_back_since_ms(self, replica: Replica) -> int | None:
+        """Since when, as far as this leader has looked, some replica has kept MTRO or MXRO from rising."""
+        return self._held_back_since_ms.get((replica.topic_id, replica.partition))
+
+    def last_run(self, replica: Replica) -> LastRun | None:
+        return self._last_runs.get((replica.topic_id, replica.partition))
+
+    @property
+    def underway_count(self) -> int:
+        return len(self._underway)
 
     def _work_row(self, replica: Replica) -> WorkRow | None:
         key = replica.topic_id, replica.partition
@@ -296,6 +337,13 @@ class CompactionService:
 
     async def commit(self, result: PassResult) -> Committed:
         """Raises SwapRefusedError and has changed nothing, or KafkaError if the disk failed."""
+        try:
+            return await self._commit(result)
+        except (SwapRefusedError, KafkaError):
+            self.totals.refused_count += 1
+            raise
+
+    async def _commit(self, result: PassResult) -> Committed:
         found = self._underway.pop(result.plan_id, None)
         if found is None:
             raise SwapRefusedError("no such plan is under way here: the broker was restarted, or it took too long")
@@ -314,6 +362,7 @@ class CompactionService:
         finally:
             self._remove_staged(found)
         self._note_result(found, result)
+        self._count(found.replica, swapped.bytes_before, swapped.bytes_after)
         logger.info(
             "%s-%d: compacted up to %d: %d bytes became %d",
             found.plan.topic,
@@ -323,6 +372,15 @@ class CompactionService:
             swapped.bytes_after,
         )
         return Committed(swapped.bytes_before, swapped.bytes_after, swapped.segments_before, swapped.segments_after)
+
+    def _count(self, replica: Replica, bytes_before: int, bytes_after: int) -> None:
+        key, totals = (replica.topic_id, replica.partition), self.totals
+        totals.committed_count += 1
+        totals.bytes_before += bytes_before
+        totals.bytes_after += bytes_after
+        before = self._last_runs.get(key)
+        saved = bytes_before - bytes_after + (before.bytes_saved if before is not None else 0)
+        self._last_runs[key] = LastRun(self._clock.now_ms(), bytes_before, bytes_after, saved)
 
     def _check(self, found: _Underway) -> None:
         """Judged at the moment of the commit, whatever held at the plan's."""

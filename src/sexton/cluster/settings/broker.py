@@ -205,6 +205,11 @@ class BrokerSettings:
         "password.",
         is_sensitive=True,
     )
+    admin_listener: str | None = _string(
+        None,
+        "Where the broker tells of itself over HTTP: http://host:port. Port 0 takes a free one. Nowhere, if not set. "
+        "Anybody who can connect can read it; nobody can change anything.",
+    )
     broker_lease_ms: int = _int(5000, "How long a broker may go on serving without having renewed its lease.", low=100)
     broker_lease_renew_ms: int = _int(1000, "How often it renews it.", low=10)
     metadata_poll_ms: int = _int(200, "How often a broker asks the metastore for changes.", low=1)

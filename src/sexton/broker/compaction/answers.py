@@ -1,0 +1,135 @@
+"""What operators ask about compaction, put together from all brokers: for the command line and for HTTP alike.
+
+Whoever asks has a client of the cluster. A broker that does not answer is left out: what it last reported is in its
+leaders' answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sexton.broker.compaction import plans, requests
+from sexton.client.client import Client
+from sexton.client.consumer import EARLIEST, start_positions
+from sexton.client.raw import raw_batches
+from sexton.errors import SextonError
+from sexton.records.batch import Batch, Record
+
+Status = Mapping[str, Any]
+
+
+class NotFoundError(SextonError):
+    """What was asked about is not there."""
+
+    exit_code = 66
+
+
+async def status(client: Client, topic: str | None = None, partition: int | None = None) -> list[dict[str, Any]]:
+    """Of each compacted replica, in order of partition and broker."""
+    await client.refresh(())
+    found = []
+    for broker in sorted(client.metadata.brokers):
+        try:
+            answer = await ask(client, broker, requests.STATUS, {})
+        except SextonError:
+            continue
+        found += [{"broker": broker, **one} for one in answer["replicas"]]
+    found.sort(key=lambda one: (one["topic"], one["partition"], one["broker"]))
+    return [one for one in found if topic in (None, one["topic"]) and partition in (None, one["partition"])]
+
+
+async def history(client: Client, limit: int) -> Mapping[str, Any]:
+    """The last runs, what is due now, and who works on it."""
+    await client.refresh(())
+    return await ask(client, min(client.metadata.brokers), requests.HISTORY, {"limit": limit})
+
+
+async def why(
+    client: Client, topic: str, partition: int, key: bytes | None, offset: int | None, now_ms: int
+) -> dict[str, Any]:
+    """Why the newest record of a key, or what is at an offset, is still there. Raises NotFoundError."""
+    found = await _find(client, topic, partition, key, offset)
+    return _explain(found, await status(client, topic, partition), topic, partition, now_ms)
+
+
+def held_back(replicas: Sequence[Status]) -> list[str]:
+    """In words: for whom tombstones and markers wait."""
+    lines = []
+    for one in replicas:
+        for broker, pair in (one["holding_back"] or {}).items():
+            known = "has not been heard of since this leader took over" if pair is None else f"is at {pair[0]:,}"
+            since = "" if one["held_back_since_ms"] is None else f"; since {_time_text(one['held_back_since_ms'])}"
+            place = f"{one['topic']}-{one['partition']}"
+            lines.append(f"{place}: MTRO and MXRO wait for broker {broker}, which {known}{since}")
+    return lines
+
+
+def _time_text(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).isoformat()
+
+
+async def _find(
+    client: Client, topic: str, partition: int, key: bytes | None, offset: int | None
+) -> tuple[Batch, Record]:
+    """The newest record of the key, or the one at the offset, with the batch that holds it."""
+    start = offset
+    if start is None:
+        start = (await start_positions(client, [(topic, partition)], EARLIEST))[topic, partition]
+    found: tuple[Batch, Record] | None = None
+    async for batch in raw_batches(client, topic, partition, start):
+        for record in batch.records:
+            if record.offset == offset or (key is not None and record.key == key and not batch.is_control):
+                found = batch, record
+        if offset is not None and batch.next_offset > offset:
+            break
+    if found is None:
+        what = f"key {key.decode(errors='replace')!r}" if key is not None else f"offset {offset}"
+        raise NotFoundError(f"there is no record with {what} any more, or there never was", f"{topic}-{partition}")
+    return found
+
+
+def _explain(
+    found: tuple[Batch, Record], replicas: Sequence[Status], topic: str, partition: int, now_ms: int
+) -> dict[str, Any]:
+    batch, record = found
+    leader = next((one for one in replicas if one["role"] == "leader"), None)
+    if leader is None:
+        raise NotFoundError("no leader answers, or the topic is not compacted", f"{topic}-{partition}")
+    is_marker = batch.is_control
+    what = f"{batch.control_type.name} marker" if is_marker else "tombstone" if record.is_tombstone else "record"
+    limit, own, rule = ("mxro", "mxfo", "MXRO") if is_marker else ("mtro", "mcco", "MTRO")
+    waits_for: list[str] = []
+    horizon_ms = None
+    if batch.last_offset >= leader[own]:
+        because = f"it has not been compacted yet: the leader's {own.upper()} is {leader[own]:,}"
+        waits_for.append(f"the next pass reaches {leader['bound']:,}: {leader['bound_because']}")
+    elif what == "record":
+        because = "it is the newest record of its key"
+    elif batch.last_offset >= leader[limit]:
+        because = f"{rule} is {leader[limit]:,}: not every replica is known to be past it"
+        waits_for += [f"broker {one['broker']} is at {one[own]:,}" for one in replicas if one[own] <= batch.last_offset]
+        waits_for += [line.partition(": ")[2] for line in held_back([leader])]
+    elif batch.delete_horizon_ms is None:
+        because = "all replicas are past it: delete.retention.ms starts with the next pass"
+    elif batch.delete_horizon_ms > now_ms:
+        because = "its delete horizon has not passed: a slow consumer may still need it"
+        horizon_ms = batch.delete_horizon_ms
+    else:
+        because = "nothing keeps it: the next pass takes it"
+    return {
+        "what": what,
+        "offset": record.offset,
+        "because": because,
+        "waits_for": waits_for,
+        "delete_horizon_ms": horizon_ms,
+    }
+
+
+async def ask(client: Client, broker: int, api_key: int, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    peer = await client.peer(broker)
+    answer = plans.decode(await peer.rpc.call_raw(api_key, [plans.encode(dict(body))]))
+    if "error" in answer:
+        raise SextonError(str(answer["error"]["what"]), f"broker {broker}")
+    return answer

@@ -1,0 +1,7 @@
+"""What a broker tells of itself to people and their tools, over HTTP (`admin.listener`).
+
+traffic    what the hot path counts: plain numbers, by API
+metrics    all that Prometheus is told
+http       as much of HTTP/1.1 as that needs
+pages      which address gives what
+"""

@@ -1,0 +1,210 @@
+"""What Prometheus is told, in its text format.
+
+Numbers of the whole broker, of each API that was used, and of each compacted partition here; of those at most
+PARTITIONS_MAX, the first by name, so that a broker with very many does not flood whoever collects this: the sums over
+all are there in any case, and `sexton_compaction_partitions_left_out` says how many have no series of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.index import api_key_map
+
+from sexton.broker.compaction import bulk, requests
+from sexton.broker.observe.traffic import BOUNDS_S, ApiTraffic
+from sexton.ports.metastore import NO_LEADER
+from sexton.replication import messages as replica_messages
+from sexton.replication.replica import Role
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4"
+PARTITIONS_MAX: Final = 500
+"""Compacted partitions of a broker that get series of their own: nine each."""
+
+PRIVATE_NAMES: Final[Mapping[int, str]] = {
+    replica_messages.API_KEY: "replica_fetch",
+    requests.STATUS: "compaction_status",
+    requests.PLAN: "compaction_plan",
+    requests.COMMIT: "compaction_commit",
+    requests.ABANDON: "compaction_abandon",
+    requests.REQUEST: "compaction_request",
+    requests.HISTORY: "compaction_history",
+    bulk.READ: "compaction_read",
+    bulk.WRITE: "compaction_write",
+    bulk.ASSEMBLE: "compaction_assemble",
+}
+"""Of the messages between our own processes; one that is not here is named by its number."""
+
+Labels = Mapping[str, object]
+
+
+class Exposition:
+    """Families one after another: a help line, a type line, samples."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(self, name: str, kind: str, doc: str, samples: Iterable[tuple[Labels, float]]) -> None:
+        lines = [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]
+        if lines:
+            self._lines += [f"# HELP {name} {doc}", f"# TYPE {name} {kind}", *lines]
+
+    def gauge(self, name: str, doc: str, value: float, labels: Labels | None = None) -> None:
+        self.family(name, "gauge", doc, [(labels or {}, value)])
+
+    def counter(self, name: str, doc: str, value: float) -> None:
+        self.family(name, "counter", doc, [({}, value)])
+
+    def histogram(self, name: str, doc: str, by_label: Iterable[tuple[Labels, ApiTraffic]]) -> None:
+        lines = []
+        for labels, one in by_label:
+            below = 0
+            for bound, count in zip((*BOUNDS_S, "+Inf"), one.counts, strict=True):
+                below += count
+                lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {below}")
+            lines.append(f"{name}_sum{_labels(labels)} {_number(one.seconds)}")
+            lines.append(f"{name}_count{_labels(labels)} {below}")
+        if lines:
+            self._lines += [f"# HELP {name} {doc}", f"# TYPE {name} histogram", *lines]
+
+    def encode(self) -> bytes:
+        return ("\n".join(self._lines) + "\n").encode()
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+async def metrics(broker: Broker) -> bytes:
+    out = Exposition()
+    _broker(out, broker)
+    _partitions(out, broker)
+    _traffic(out, broker)
+    _compaction(out, broker, await broker.compaction_requests.status())
+    return out.encode()
+
+
+def _broker(out: Exposition, broker: Broker) -> None:
+    view, config = broker.view, broker.config
+    info = {"broker": config.node_id, "cluster": broker.cluster_id}
+    out.gauge("sexton_broker_info", "Which broker this is.", 1, info)
+    out.gauge("sexton_broker_lease_valid", "1 while this broker may serve, by its own clock.", broker.lease_is_valid())
+    controller = view.controller
+    is_controller = controller is not None and controller.broker_id == config.node_id
+    out.gauge("sexton_broker_is_controller", "1 on the broker that decides for the cluster.", is_controller)
+    out.gauge("sexton_brokers_live", "Brokers of the cluster that run, as this one knows.", len(view.live_brokers()))
+    free_bytes, total_bytes = _disk(broker)
+    out.gauge("sexton_disk_free_bytes", "Of the volume that holds this broker's logs.", free_bytes)
+    out.gauge("sexton_disk_bytes", "Its size.", total_bytes)
+    dispatch = broker.dispatch
+    out.gauge("sexton_connections", "Kafka connections now.", len(dispatch.connections))
+    out.counter("sexton_connections_accepted_total", "Kafka connections ever.", dispatch.accepted_count)
+    doc = "Connections closed because what they sent was no request."
+    out.counter("sexton_connections_malformed_total", doc, dispatch.traffic.malformed_count)
+
+
+def _disk(broker: Broker) -> tuple[int, int]:
+    try:
+        return broker.disk.free_bytes(broker.config.log_dir)
+    except OSError:
+        return 0, 0
+
+
+def _partitions(out: Exposition, broker: Broker) -> None:
+    replicas = broker.replicas.all()
+    leaders = [one for one in replicas if one.role is Role.LEADER]
+    by_role = [({"role": role.value}, sum(one.role is role for one in replicas)) for role in Role]
+    out.family("sexton_partitions", "gauge", "Replicas on this broker.", by_role)
+    under = sum(len(one.row.isr) < len(one.row.replicas) for one in leaders)
+    out.gauge("sexton_partitions_under_replicated", "Led here, with replicas that are not in sync.", under)
+    short = sum(len(one.row.isr) < one.config.min_insync_replicas for one in leaders)
+    out.gauge("sexton_partitions_under_min_isr", "Led here, and acks=all is refused.", short)
+    offline = sum(row.leader == NO_LEADER for row in broker.view.partitions())
+    out.gauge("sexton_partitions_offline", "Of the whole cluster: nobody leads them.", offline)
+    failed = sum(one.log.failure is not None for one in replicas)
+    out.gauge("sexton_logs_failed", "Logs here that the disk does not let go on.", failed)
+    out.gauge("sexton_log_bytes", "All logs here.", sum(one.log.size_bytes for one in replicas))
+    membership = broker.replicas.membership
+    out.counter("sexton_isr_shrinks_total", "Times a leader here lost an in-sync replica.", membership.shrinks_count)
+    out.counter("sexton_isr_expands_total", "Times it got one back.", membership.expands_count)
+    doc = "Replicas that the fetch fence made start anew."
+    out.counter("sexton_replicas_fenced_total", doc, membership.fenced_count)
+
+
+def _traffic(out: Exposition, broker: Broker) -> None:
+    found = [({"api": _api_name(key)}, one) for key, one in sorted(broker.dispatch.traffic.by_api.items())]
+    counts = [(labels, one.requests_count) for labels, one in found]
+    out.family("sexton_requests_total", "counter", "Requests, by API.", counts)
+    received = [(labels, one.request_bytes) for labels, one in found]
+    out.family("sexton_request_bytes_total", "counter", "Bytes that came in with them.", received)
+    sent = [(labels, one.response_bytes) for labels, one in found]
+    out.family("sexton_response_bytes_total", "counter", "Bytes that left with the answers.", sent)
+    doc = "From a request's arrival until its answer left. Fetches may wait for records."
+    out.histogram("sexton_request_seconds", doc, found)
+
+
+def _api_name(key: int) -> str:
+    name: str | None = api_key_map.get(key)
+    return name or PRIVATE_NAMES.get(key, str(key))
+
+
+def _compaction(out: Exposition, broker: Broker, replicas: list[dict[str, Any]]) -> None:
+    totals = broker.compaction.totals
+    out.gauge("sexton_compaction_replicas", "Compacted replicas here.", len(replicas))
+    out.gauge("sexton_compaction_due", "Of these, due for a pass.", sum(one["is_due"] for one in replicas))
+    dirty = sum(one["dirty_bytes"] for one in replicas)
+    out.gauge("sexton_compaction_dirty_bytes", "What has not been compacted yet.", dirty)
+    out.gauge("sexton_compaction_underway", "Plans that compactors work on.", broker.compaction.underway_count)
+    runs = [({"outcome": "committed"}, totals.committed_count), ({"outcome": "refused"}, totals.refused_count)]
+    out.family("sexton_compaction_runs_total", "counter", "Results that compactors handed back.", runs)
+    out.counter("sexton_compaction_input_bytes_total", "Sizes of logs before.", totals.bytes_before)
+    out.counter("sexton_compaction_output_bytes_total", "Sizes of logs after.", totals.bytes_after)
+    held = sum(bool(one["holding_back"]) for one in replicas)
+    out.gauge("sexton_compaction_held_back", "Led here, where some replica keeps MTRO or MXRO from rising.", held)
+    left_out = max(0, len(replicas) - PARTITIONS_MAX)
+    out.gauge("sexton_compaction_partitions_left_out", "Compacted partitions without series of their own.", left_out)
+    _compacted_partitions(out, replicas[:PARTITIONS_MAX])
+
+
+_PARTITION_GAUGES: Final = (
+    ("dirty_ratio", "dirty_ratio", "Share of the log that has not been compacted."),
+    ("mcco", "mcco", "This replica: below it at most one record a key."),
+    ("mxfo", "mxfo", "This replica: below it nothing transactional."),
+    ("mtro", "mtro", "All replicas: below it tombstones may go."),
+    ("mxro", "mxro", "All replicas: below it markers may go."),
+    ("is_due", "partition_due", "1 if it is due for a pass."),
+)
+
+
+def _compacted_partitions(out: Exposition, replicas: list[dict[str, Any]]) -> None:
+    placed = [({"topic": one["topic"], "partition": one["partition"]}, one) for one in replicas]
+    for field, name, doc in _PARTITION_GAUGES:
+        samples = [(labels, one[field]) for labels, one in placed]
+        out.family(f"sexton_compaction_{name}", "gauge", doc, samples)
+    ran = [(labels, one["last_run"]) for labels, one in placed if one["last_run"] is not None]
+    last = [(labels, run.finished_ms / 1000) for labels, run in ran]
+    doc = "When a pass was last committed, in seconds since 1970; since this broker started."
+    out.family("sexton_compaction_last_run_timestamp_seconds", "gauge", doc, last)
+    saved = [(labels, run.bytes_saved) for labels, run in ran]
+    out.family("sexton_compaction_saved_bytes", "gauge", "By all passes since this broker started.", saved)
+    waits = [({**labels, "replica": broker}, 1) for labels, one in placed for broker in one["holding_back"] or {}]
+    out.family("sexton_compaction_waits_for_replica", "gauge", "1 for each replica that MTRO or MXRO waits for.", waits)
+    since = [
+        (labels, one["held_back_since_ms"] / 1000) for labels, one in placed if one["held_back_since_ms"] is not None
+    ]
+    doc = "Since when they wait, in seconds since 1970."
+    out.family("sexton_compaction_held_back_since_timestamp_seconds", "gauge", doc, since)
