@@ -278,7 +278,7 @@ def test_a_failed_fetch_quotes_maven_and_leaves_nothing_that_looks_complete(
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(HarnessError, match="Could not transfer artifact"):
         jars.classpath()
-    assert not (tmp_path / "cache" / "4.3.0").exists()
+    assert not (tmp_path / "cache" / "kafka-4.3.0").exists()
 
 
 def test_a_log_is_cut_into_events_with_their_stack_traces() -> None:

@@ -41,6 +41,11 @@ class _Commands(LazyGroup):
             "Run whole clusters under virtual time, with faults, and check every rule.",
             _CHECK,
         ),
+        "reproduce": Entry(
+            "sexton.cli.reproduce:reproduce",
+            "Show on real clusters how compaction corrupts data, and that coordinated compaction does not.",
+            _PROVE,
+        ),
         "log": Entry("sexton.cli.log:app", "Look into a log: what is in it, and what becomes of it.", _FILES),
         "compact": Entry("sexton.cli.compact:compact", "Compact the partitions of a broker that is stopped.", _FILES),
         "demo": Entry(

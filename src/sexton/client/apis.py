@@ -17,6 +17,8 @@ class Api:
 
 PRODUCE = Api(0, "Produce", 3, 12)
 """Version 13 names topics by id."""
+PRODUCE_IN_TRANSACTION = Api(0, "Produce", 3, 11)
+"""From version 12 on a partition joins the transaction by being written to, and each end of one raises the epoch."""
 FETCH = Api(1, "Fetch", 4, 12)
 """Version 13 names topics by id."""
 LIST_OFFSETS = Api(2, "ListOffsets", 2, 9)
@@ -37,6 +39,10 @@ CREATE_TOPICS = Api(19, "CreateTopics", 2, 7)
 DELETE_TOPICS = Api(20, "DeleteTopics", 6, 6)
 DELETE_RECORDS = Api(21, "DeleteRecords", 0, 2)
 INIT_PRODUCER_ID = Api(22, "InitProducerId", 0, 4)
+ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 3)
+"""Version 4 is for brokers."""
+END_TXN = Api(26, "EndTxn", 0, 4)
+"""Version 5 raises the producer's epoch, and goes with Produce 12."""
 WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1)
 """Version 2 is for coordinators, who know the transaction's version."""
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4)

@@ -109,6 +109,20 @@ class Message:
         return size_bytes + sum(len(name) * 4 + len(value or b"") + 10 for name, value in self.headers)
 
 
+def records_of(messages: Sequence[Message], stamped_ms: int) -> list[Record]:
+    """As they stand in a batch that is on its way: offsets count from 0."""
+    return [
+        Record(
+            index,
+            stamped_ms if message.timestamp_ms is None else message.timestamp_ms,
+            message.key,
+            message.value,
+            tuple(Header(name, value) for name, value in message.headers),
+        )
+        for index, message in enumerate(messages)
+    ]
+
+
 @dataclass(slots=True)
 class _Parcel:
     """What one `send` brought: it stays together in one batch."""
@@ -314,16 +328,7 @@ class Producer:
             lane.producer, lane.sequence = self._shared, 0
 
     def _encode(self, lane: _Lane, messages: Sequence[Message], stamped_ms: int) -> bytes:
-        records = [
-            Record(
-                index,
-                stamped_ms if message.timestamp_ms is None else message.timestamp_ms,
-                message.key,
-                message.value,
-                tuple(Header(name, value) for name, value in message.headers),
-            )
-            for index, message in enumerate(messages)
-        ]
+        records = records_of(messages, stamped_ms)
         producer_id, epoch = lane.producer or (NO_PRODUCER_ID, -1)
         sequence = lane.sequence if lane.producer is not None else NO_SEQUENCE
         return batches.encode(

@@ -91,7 +91,7 @@ async def describe_transaction(client: Client, transactional_id: str) -> Transac
     """RefusedError (transactional_id_not_found) if its coordinator does not know it."""
 
     async def attempt() -> TransactionDescription:
-        broker_id, peer = await _coordinator(client, transactional_id)
+        broker_id, peer = await transaction_coordinator(client, transactional_id)
         answer = await peer.call(apis.DESCRIBE_TRANSACTIONS, {"transactional_ids": [transactional_id]})
         told = answer.transaction_states[0]
         check(told.error_code, f"transactional id {transactional_id}")
@@ -109,7 +109,7 @@ async def describe_transaction(client: Client, transactional_id: str) -> Transac
     return await client.retry(attempt)
 
 
-async def _coordinator(client: Client, transactional_id: str) -> tuple[int, Peer]:
+async def transaction_coordinator(client: Client, transactional_id: str) -> tuple[int, Peer]:
     peer = await client.any_peer()
     body = {"key_type": TRANSACTION_KEY, "coordinator_keys": [transactional_id]}
     found = (await peer.call(apis.FIND_COORDINATOR, body)).coordinators[0]

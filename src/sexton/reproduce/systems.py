@@ -1,0 +1,148 @@
+"""The systems on which scenarios run, by name, each a cluster of three brokers with the same settings."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from sexton.clusters import jars
+from sexton.clusters.asking import client_of
+from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
+from sexton.clusters.errors import HarnessError
+from sexton.clusters.kafka import KafkaCluster
+from sexton.clusters.processes import ServerProcess
+from sexton.reproduce.live import Cluster, LiveWorld
+from sexton.reproduce.world import BROKERS
+
+KAFKA_PREFIX: Final = "kafka-"
+INDEPENDENT: Final = "sexton-independent"
+COORDINATED: Final = "sexton-coordinated"
+ALL_SYSTEMS: Final = (*(f"{KAFKA_PREFIX}{version}" for version in jars.VERSIONS), INDEPENDENT, COORDINATED)
+
+CLIENT_TIMEOUT_MS: Final = 30_000
+KAFKA_HEAP: Final = "384m"
+COMPACTOR_STOP_TIMEOUT_S: Final = 20.0
+
+TOPIC_SETTINGS: Final = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": "0",
+    "min.cleanable.dirty.ratio": "0",
+    "segment.ms": "500",
+}
+"""Everything goes as soon as it may: what takes a day by default takes seconds."""
+
+COMMON_SETTINGS: Final = {
+    "log.cleaner.backoff.ms": "500",
+    "producer.id.expiration.ms": "2000",
+    "replica.lag.time.max.ms": "3000",
+}
+KAFKA_SETTINGS: Final = {
+    **COMMON_SETTINGS,
+    "broker.heartbeat.interval.ms": 500,
+    "broker.session.timeout.ms": 3_000,
+    "producer.id.expiration.check.interval.ms": 500,
+}
+SEXTON_SETTINGS: Final = {
+    **COMMON_SETTINGS,
+    "broker.lease.ms": 3_000,
+    "broker.lease.renew.ms": 500,
+    "log.retention.check.interval.ms": 500,
+}
+
+
+class UnknownSystemError(HarnessError):
+    exit_code = 64
+
+
+def check_name(name: str) -> str:
+    is_kafka = name.startswith(KAFKA_PREFIX) and jars.VERSION_PATTERN.fullmatch(name.removeprefix(KAFKA_PREFIX))
+    if name not in ALL_SYSTEMS and not is_kafka:
+        known = ", ".join(ALL_SYSTEMS)
+        raise UnknownSystemError(f"there is no system {name}", "", f"Known are {known}, and kafka-VERSION")
+    return name
+
+
+def is_safe(name: str) -> bool:
+    """Whether we expect every scenario to come out right there."""
+    return name == COORDINATED
+
+
+def prepare(name: str) -> None:
+    """Fetches what has to be fetched, so that it fails before anything was started."""
+    if name.startswith(KAFKA_PREFIX):
+        jars.java()
+        jars.classpath(name.removeprefix(KAFKA_PREFIX))
+
+
+@asynccontextmanager
+async def running(name: str) -> AsyncIterator[LiveWorld]:
+    """Its processes end and its files go with the block."""
+    base_dir = Path(tempfile.mkdtemp(prefix=f"sexton-reproduce-{name}-"))
+    try:
+        if name.startswith(KAFKA_PREFIX):
+            kafka = KafkaCluster(
+                name.removeprefix(KAFKA_PREFIX),
+                len(BROKERS),
+                base_dir / "cluster",
+                KAFKA_SETTINGS,
+                heap=KAFKA_HEAP,
+            )
+            async with _started(kafka), _world(kafka, TOPIC_SETTINGS) as world:
+                yield world
+        else:
+            sexton = SextonCluster(len(BROKERS), base_dir / "cluster", SEXTON_SETTINGS)
+            coordination = name.removeprefix("sexton-")
+            settings = {**TOPIC_SETTINGS, "compaction.coordination": coordination}
+            async with _started(sexton), _compactor(sexton, base_dir), _world(sexton, settings) as world:
+                yield world
+    finally:
+        await asyncio.to_thread(shutil.rmtree, base_dir, True)
+
+
+@asynccontextmanager
+async def _started(cluster: KafkaCluster | SextonCluster) -> AsyncIterator[None]:
+    try:
+        await asyncio.to_thread(cluster.start)
+        yield
+    finally:
+        await asyncio.to_thread(cluster.close)
+
+
+@asynccontextmanager
+async def _compactor(cluster: SextonCluster, base_dir: Path) -> AsyncIterator[None]:
+    """As `sexton up` starts it, with Spark on this machine."""
+    command = [sys.executable, "-m", "sexton.cli.main", "compactor", "--metastore", cluster.metastore_url]
+    log_path = base_dir / "compactor.log"
+    process = ServerProcess([*command, "--log-file", str(log_path)], base_dir / "compactor.out", ENVIRONMENT)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(_stop, process)
+
+
+def _stop(process: ServerProcess) -> None:
+    process.terminate()
+    try:
+        process.wait(COMPACTOR_STOP_TIMEOUT_S)
+    finally:
+        process.kill()
+
+
+@asynccontextmanager
+async def _world(cluster: Cluster, settings: Mapping[str, str]) -> AsyncIterator[LiveWorld]:
+    client = client_of(cluster.bootstrap, "sexton-reproduce", CLIENT_TIMEOUT_MS)
+    try:
+        await client.open()
+        world = LiveWorld(cluster, client, settings)
+        try:
+            yield world
+        finally:
+            await world.close()
+    finally:
+        client.close()
