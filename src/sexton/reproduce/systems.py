@@ -44,15 +44,15 @@ COMMON_SETTINGS: Final = {
 }
 KAFKA_SETTINGS: Final = {
     **COMMON_SETTINGS,
-    "broker.heartbeat.interval.ms": 500,
-    "broker.session.timeout.ms": 3_000,
-    "producer.id.expiration.check.interval.ms": 500,
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "producer.id.expiration.check.interval.ms": "500",
 }
 SEXTON_SETTINGS: Final = {
     **COMMON_SETTINGS,
-    "broker.lease.ms": 3_000,
-    "broker.lease.renew.ms": 500,
-    "log.retention.check.interval.ms": 500,
+    "broker.lease.ms": "3000",
+    "broker.lease.renew.ms": "500",
+    "log.retention.check.interval.ms": "500",
 }
 
 
