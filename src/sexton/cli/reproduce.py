@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 DEFAULT_REPORT: Final = Path("sexton-reproduce.html")
 
+PIPED_WIDTH: Final = 160
+"""Of the table, where nobody can tell how wide the reader's screen is."""
+
 SCENARIOS_HELP: Final = "tombstone, aborted-to-committed, committed-to-aborted or stuck-partition. All by default."
 SYSTEMS_HELP: Final = (
     "kafka-4.3.0, kafka-3.9.2 (or any other), sexton-independent or sexton-coordinated. All by default."
@@ -45,6 +48,9 @@ def reproduce(
     report: Annotated[
         Path, typer.Option(metavar="FILE", help="The page with what happened, and its pictures.")
     ] = DEFAULT_REPORT,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep the brokers' files and logs there, to look into.")
+    ] = None,
 ) -> None:
     """Show on real clusters how compaction corrupts data, and that coordinated compaction does not.
 
@@ -63,10 +69,15 @@ def reproduce(
     chosen = [SCENARIOS[name] for name in dict.fromkeys(scenario or SCENARIOS)]
     names = [systems.check_name(name) for name in dict.fromkeys(system or systems.ALL_SYSTEMS)]
     report.parent.mkdir(parents=True, exist_ok=True)
-    _run(names, chosen, report, Console(highlight=False, soft_wrap=True))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    _run(names, chosen, report, keep, console)
 
 
-def _run(names: Sequence[str], scenarios: Sequence[Scenario], report: Path, console: Console) -> None:
+def _run(
+    names: Sequence[str], scenarios: Sequence[Scenario], report: Path, keep: Path | None, console: Console
+) -> None:
     from sexton.reproduce import systems
     from sexton.reproduce.report import page
 
@@ -76,7 +87,7 @@ def _run(names: Sequence[str], scenarios: Sequence[Scenario], report: Path, cons
             systems.prepare(name)
     outcomes: list[Outcome] = []
     for name in names:
-        outcomes += asyncio.run(_run_on(name, scenarios, console))
+        outcomes += asyncio.run(_run_on(name, scenarios, keep, console))
         report.write_text(page(outcomes), encoding="utf-8")
     for outcome in outcomes:
         for difference in outcome.judgement.wrong:
@@ -89,7 +100,7 @@ def _run(names: Sequence[str], scenarios: Sequence[Scenario], report: Path, cons
         raise ExpectationFailedError(f"{len(surprises)} of {len(outcomes)} came out otherwise than expected: {told}")
 
 
-async def _run_on(name: str, scenarios: Sequence[Scenario], console: Console) -> list[Outcome]:
+async def _run_on(name: str, scenarios: Sequence[Scenario], keep: Path | None, console: Console) -> list[Outcome]:
     from sexton.reproduce import systems
     from sexton.reproduce.run import run
     from sexton.reproduce.verdict import Verdict
@@ -103,8 +114,8 @@ async def _run_on(name: str, scenarios: Sequence[Scenario], console: Console) ->
         console.print(f"{event.at_s:6.1f} s  [dim]{scenario.name:{width}}[/]  {text}")
 
     console.rule(f"[bold]{name}[/]")
-    with console.status(f"{name}: starting three brokers"):
-        opening = systems.running(name)
+    with console.status(f"{name}: starting three brokers, and waiting for a first compaction"):
+        opening = systems.running(name, keep)
         world = await opening.__aenter__()
     try:
         with console.status(f"{name}: the scripts run"):
@@ -122,7 +133,8 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
     table = Table(title="What a read_committed consumer sees through the broker that was away", show_lines=True)
     for header in ("scenario", "system", "it read", "the broker claims", "true", ""):
         table.add_column(header, overflow="fold")
-    for outcome in sorted(outcomes, key=lambda each: each.scenario.name):
+    order = list(dict.fromkeys(each.scenario.name for each in outcomes))
+    for outcome in sorted(outcomes, key=lambda each: order.index(each.scenario.name)):
         judgement = outcome.judgement
         verdict = judgement.verdict.value
         told = f"[{_STYLES[verdict]}]{verdict}[/]" + ("" if outcome.is_as_expected else "\n[bold]not as expected[/]")

@@ -25,6 +25,10 @@ from sexton.reproduce.world import AWAY, BROKERS, FILLER_KEY, FIRST_LEADER, Sigh
 FILLER_INTERVAL_S: Final = 1.0
 POLL_S: Final = 0.2
 LEAD_TIMEOUT_S: Final = 60.0
+WARM_UP_TOPIC: Final = "warm-up"
+WARM_UP_TIMEOUT_S: Final = 300.0
+"""Spark starts in ten seconds on two quiet cores, and in minutes where many want them."""
+
 NAMES_COUNT: Final = 50
 """Transactional ids to try until one is coordinated by a broker that stays: two of three are."""
 
@@ -68,6 +72,20 @@ class LiveWorld:
         await self._admin.create_topic(topic, assignment=[order], settings=self._settings)
         await self._until(self._is_whole, topic)
         self._topics[topic] = _Topic(asyncio.ensure_future(self._fill(topic)))
+
+    async def warm_up(self) -> None:
+        """Until a first compaction was seen: whatever has to start for it (Spark) has started, and runs."""
+        await self.make_topic(WARM_UP_TOPIC)
+        deadline_s = asyncio.get_running_loop().time() + WARM_UP_TIMEOUT_S
+        while not await self._has_lost_its_first(WARM_UP_TOPIC):
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise SextonError(f"nothing was compacted in {WARM_UP_TIMEOUT_S:g} s", "", "Is the machine very busy?")
+            await asyncio.sleep(POLL_S)
+        self._topics.pop(WARM_UP_TOPIC).filler.cancel()
+
+    async def _has_lost_its_first(self, topic: str) -> bool:
+        offsets = [record.offset for batch in await self.log(topic) for record in batch.records]
+        return bool(offsets) and offsets[0] > 0
 
     async def _is_whole(self, topic: str) -> bool:
         return await self.in_sync(topic) == frozenset(BROKERS) and await self.leader(topic) == FIRST_LEADER

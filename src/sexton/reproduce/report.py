@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from typing import Final
 
 from sexton.reproduce import timeline
 from sexton.reproduce.run import Outcome
 from sexton.reproduce.scenarios import Scenario
+from sexton.reproduce.script import Kind
 from sexton.reproduce.systems import COMMON_SETTINGS, TOPIC_SETTINGS
 
-LEGEND = (
-    ("●", "produce", "a record"),
-    ("✝", "delete", "a tombstone"),
-    ("✓", "commit", "COMMIT marker"),
-    ("✗", "abort", "ABORT marker"),
-    ("∅", "compacted", "compacted: all trace is gone"),
-    ("⛊", "kept", "compacted: kept for broker 3"),
-    ("?", "read", "a consumer reads everything, read_committed"),
-)
+LEGEND: Final = {
+    Kind.PRODUCE: "a record",
+    Kind.DELETE: "a tombstone",
+    Kind.COMMIT: "COMMIT marker",
+    Kind.ABORT: "ABORT marker",
+    Kind.KILL: "killed",
+    Kind.COMPACTED: "compacted: nothing of it is left",
+    Kind.KEPT: "compacted again and again: it is kept",
+    Kind.RETURN: "back",
+    Kind.LEAD: "leads",
+    Kind.READ: "a consumer reads everything",
+}
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
@@ -43,11 +48,20 @@ comes back after the others have compacted. Then it is made the leader, and a co
 reads everything. A script keeps its own book of what was committed; that is what is called true here.</p>
 {_matrix(scenarios, systems, by_place)}
 {_unexpected(outcomes)}
+<p class="legend">{_legend()}</p>
 {sections}
 <footer>Made by <code>sexton reproduce</code>. Every line is what that run saw; nothing is filled in. What turns a day
 into seconds: {settings}, and one filler record a second.</footer>
 </main></body></html>
 """
+
+
+def _legend() -> str:
+    return "".join(
+        f'<span><svg width="22" height="22"><circle cx="11" cy="11" r="10" class="mark {kind.value}"/>'
+        f'<text x="11" y="15" class="symbol">{timeline.SYMBOLS[kind]}</text></svg> {text}</span>'
+        for kind, text in LEGEND.items()
+    )
 
 
 def _matrix(scenarios: Sequence[Scenario], systems: Sequence[str], by_place: dict[tuple[str, str], Outcome]) -> str:
@@ -83,11 +97,6 @@ def _unexpected(outcomes: Sequence[Outcome]) -> str:
 
 
 def _section(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
-    legend = "".join(
-        f'<span><svg width="22" height="22"><circle cx="11" cy="11" r="10" class="mark {kind}"/>'
-        f'<text x="11" y="15" class="symbol">{symbol}</text></svg> {text}</span>'
-        for symbol, kind, text in LEGEND
-    )
     rows = "".join(
         f"<tr><th>{escape(each.system)}</th><td>{escape(each.judgement.read)}</td>"
         f"<td>{escape(each.judgement.claims)}</td><td>{escape(each.judgement.true)}</td><td>{_chip(each)}</td></tr>"
@@ -96,7 +105,7 @@ def _section(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     return (
         f'<section id="{scenario.name}"><h2>{escape(scenario.title)}</h2><p>{escape(scenario.story)}</p>'
         "<table><thead><tr><th></th><th>a consumer read</th><th>broker 3 claims</th><th>true</th><th></th></tr></thead>"
-        f'<tbody>{rows}</tbody></table><div class="legend">{legend}</div>'
+        f"<tbody>{rows}</tbody></table>"
         f"{''.join(_figure(each) for each in outcomes)}</section>"
     )
 

@@ -11,7 +11,7 @@ from sexton.errors import SextonError
 from sexton.reproduce import verdict
 from sexton.reproduce.rendezvous import Rendezvous
 from sexton.reproduce.scenarios import Scenario
-from sexton.reproduce.script import Event, Script, told
+from sexton.reproduce.script import Event, Script
 from sexton.reproduce.verdict import Judgement, Verdict
 from sexton.reproduce.world import AWAY, World
 
@@ -50,7 +50,7 @@ async def run(system: str, expected: Verdict, scenarios: Sequence[Scenario], wor
             kill.leave(scenario.name)
             bring_back.leave(scenario.name)
             failure = str(error) or "a step took too long"
-            unknown = Judgement(Verdict.UNKNOWN, "", "", told(script.truth.fold))
+            unknown = Judgement(Verdict.UNKNOWN, "", "", verdict.truth_told(script.truth))
             return Outcome(system, scenario, unknown, expected, tuple(script.events), failure)
         return Outcome(system, scenario, verdict.judge(script.sights, script.truth), expected, tuple(script.events))
 

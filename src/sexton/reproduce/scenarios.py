@@ -29,7 +29,7 @@ async def tombstone(s: Script) -> None:
 async def aborted_to_committed(s: Script) -> None:
     await s.start()
     await s.begin()
-    await s.produce("poison", "rolled-back")
+    await s.produce("poison", "bad")
     await s.kill()
     await s.abort()
     await s.wait_until_compacted()
@@ -50,11 +50,11 @@ async def committed_to_aborted(s: Script) -> None:
     await s.kill()
     await s.commit()
     await s.wait_until_compacted()
-    await s.begin()
-    await s.produce("garbage", "rolled-back")
-    await s.abort()
     await s.read()
     await s.bring_back()
+    await s.begin()
+    await s.produce("garbage", "bad")
+    await s.abort()
     await s.move_leadership()
     await s.read()
 

@@ -18,8 +18,8 @@ from sexton.reproduce.truth import Truth
 from sexton.reproduce.world import AWAY, BROKERS, FILLER_KEY, Sight, World
 
 POLL_S: Final = 0.3
-WAIT_TIMEOUT_S: Final = 120.0
-"""For what comes sooner or later on a healthy machine: a failover, an ISR that grows, a first compaction."""
+WAIT_TIMEOUT_S: Final = 180.0
+"""For what comes sooner or later on a machine that is not too busy: a failover, an ISR that grows, a compaction."""
 
 QUIET_PASSES_COUNT: Final = 5
 QUIET_S: Final = 15.0
@@ -55,7 +55,7 @@ class Event:
     at_s: float
     kind: Kind
     label: str
-    """In a word or two."""
+    """In a word or two, on one or two lines."""
     text: str
 
 
@@ -101,7 +101,7 @@ class Script:
     async def begin(self) -> None:
         """From here on, what is produced and deleted is in a transaction. All have the same producer."""
         self.truth.begin()
-        self._note(Kind.BEGIN, f"begin {self._number}", f"transaction {self._number} begins")
+        self._note(Kind.BEGIN, "begin", f"transaction {self._number} begins")
 
     async def commit(self) -> None:
         await self._end(Kind.COMMIT, is_committed=True)
@@ -133,19 +133,19 @@ class Script:
                 passes_count, horizon_offset = passes_count + 1, _end_of(log)
             if left and passes_count >= QUIET_PASSES_COUNT and self._now_s() - quiet_since_s >= QUIET_S:
                 self._note(
-                    Kind.KEPT, "compacted, kept", f"compacted {passes_count} times since, and kept: {', '.join(left)}"
+                    Kind.KEPT, "compacted,\nkept", f"compacted {passes_count} times since, and kept: {', '.join(left)}"
                 )
                 return
             if left and self._now_s() > deadline_s:
                 raise ScriptFailedError(f"after {WAIT_TIMEOUT_S:g} s compaction still had to remove {', '.join(left)}")
             await asyncio.sleep(POLL_S)
-        self._note(Kind.COMPACTED, "compacted, forgotten", "compacted: nothing of it is left in the leader's log")
+        self._note(Kind.COMPACTED, "compacted,\nforgotten", "compacted: nothing of it is left in the leader's log")
 
     async def bring_back(self) -> None:
         """The third broker starts again, with the disk that it had. Returns when it is in sync."""
         await self._bring_back.arrive(self.topic)
         await self._until(f"broker {AWAY} is in sync", self._all_in_sync)
-        self._note(Kind.RETURN, "back in sync", f"broker {AWAY} is back, and in sync")
+        self._note(Kind.RETURN, "back\nin sync", f"broker {AWAY} is back, and in sync")
 
     async def move_leadership(self) -> None:
         """To the broker that was away."""
@@ -172,15 +172,16 @@ class Script:
         write = self._world.write_in_transaction if is_in_transaction else self._world.write
         offset = await write(self.topic, key, value)
         self.truth.write(key, value, offset)
-        label = f"{key} deleted" if value is None else f"{key}={value}"
+        what = f"{key} deleted" if value is None else f"{key}={value}"
+        label = f"transaction {self._number}\n{what}" if is_in_transaction else what
         where = f"offset {offset}" + (f", in transaction {self._number}" if is_in_transaction else "")
-        self._note(kind, label, f"{label}{' by a tombstone' if value is None else ''} ({where})")
+        self._note(kind, label, f"{what}{' by a tombstone' if value is None else ''} ({where})")
 
     async def _end(self, kind: Kind, *, is_committed: bool) -> None:
         await self._world.end_transaction(self.topic, is_committed=is_committed)
         self.truth.end(is_committed=is_committed)
-        word = f"{'COMMIT' if is_committed else 'ABORT'} {self._number}"
-        self._note(kind, word, f"transaction {self._number} ends: {'COMMIT' if is_committed else 'ABORT'}")
+        word = "COMMIT" if is_committed else "ABORT"
+        self._note(kind, f"transaction {self._number}\n{word}", f"transaction {self._number} ends: {word}")
 
     async def _all_in_sync(self) -> bool:
         return await self._world.in_sync(self.topic) == frozenset(BROKERS)

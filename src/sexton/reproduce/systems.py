@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -81,9 +82,11 @@ def prepare(name: str) -> None:
 
 
 @asynccontextmanager
-async def running(name: str) -> AsyncIterator[LiveWorld]:
-    """Its processes end and its files go with the block."""
-    base_dir = Path(tempfile.mkdtemp(prefix=f"sexton-reproduce-{name}-"))
+async def running(name: str, keep_in: Path | None = None) -> AsyncIterator[LiveWorld]:
+    """Its processes end with the block, and its files go, unless they are to be kept in a folder."""
+    base_dir = Path(tempfile.mkdtemp(prefix=f"sexton-reproduce-{name}-")) if keep_in is None else keep_in / name
+    base_dir.mkdir(parents=True, exist_ok=True)
+    keep = keep_in is not None
     try:
         if name.startswith(KAFKA_PREFIX):
             kafka = KafkaCluster(
@@ -92,17 +95,19 @@ async def running(name: str) -> AsyncIterator[LiveWorld]:
                 base_dir / "cluster",
                 KAFKA_SETTINGS,
                 heap=KAFKA_HEAP,
+                keep=keep,
             )
             async with _started(kafka), _world(kafka, TOPIC_SETTINGS) as world:
                 yield world
         else:
-            sexton = SextonCluster(len(BROKERS), base_dir / "cluster", SEXTON_SETTINGS)
+            sexton = SextonCluster(len(BROKERS), base_dir / "cluster", SEXTON_SETTINGS, keep=keep)
             coordination = name.removeprefix("sexton-")
             settings = {**TOPIC_SETTINGS, "compaction.coordination": coordination}
             async with _started(sexton), _compactor(sexton, base_dir), _world(sexton, settings) as world:
                 yield world
     finally:
-        await asyncio.to_thread(shutil.rmtree, base_dir, True)
+        if not keep:
+            await asyncio.to_thread(shutil.rmtree, base_dir, True)
 
 
 @asynccontextmanager
@@ -128,10 +133,9 @@ async def _compactor(cluster: SextonCluster, base_dir: Path) -> AsyncIterator[No
 
 def _stop(process: ServerProcess) -> None:
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):  # what it was doing is lost, and costs work only
         process.wait(COMPACTOR_STOP_TIMEOUT_S)
-    finally:
-        process.kill()
+    process.kill()
 
 
 @asynccontextmanager
@@ -141,6 +145,7 @@ async def _world(cluster: Cluster, settings: Mapping[str, str]) -> AsyncIterator
         await client.open()
         world = LiveWorld(cluster, client, settings)
         try:
+            await world.warm_up()
             yield world
         finally:
             await world.close()

@@ -14,7 +14,7 @@ from sexton.reproduce.script import Event, Kind
 from sexton.reproduce.world import AWAY, BROKERS, FIRST_LEADER
 
 LEFT: Final = 84
-COLUMN: Final = 84
+COLUMN: Final = 88
 TOP: Final = 48
 LANE: Final = 40
 BOTTOM: Final = 30
@@ -23,12 +23,23 @@ BAR: Final = 14
 WRITES: Final = frozenset({Kind.PRODUCE, Kind.DELETE, Kind.COMMIT, Kind.ABORT})
 """What brokers that are up come to know, and the one that is away does not."""
 
-SYMBOLS: Final = {Kind.PRODUCE: "●", Kind.DELETE: "✝", Kind.COMMIT: "✓", Kind.ABORT: "✗"}
+SYMBOLS: Final = {
+    Kind.PRODUCE: "●",
+    Kind.DELETE: "✝",
+    Kind.COMMIT: "✓",
+    Kind.ABORT: "✗",
+    Kind.KILL: "✖",
+    Kind.COMPACTED: "∅",
+    Kind.KEPT: "◆",
+    Kind.RETURN: "↑",
+    Kind.LEAD: "★",
+    Kind.READ: "?",
+}
 
 
 def svg(events: Sequence[Event], verdict: str, title: str) -> str:
     """`verdict` colours the last reading."""
-    steps = [event for event in events if event.kind is not Kind.START]
+    steps = [event for event in events if event.kind not in (Kind.START, Kind.BEGIN)]
     width = LEFT + COLUMN * max(1, len(steps)) + 12
     height = TOP + LANE * len(BROKERS) + BOTTOM
     parts = [
@@ -80,7 +91,7 @@ def _bar(y: float, start: float, end: float, kind: str) -> str:
 
 def _column(index: int, step: Event, steps: Sequence[Event], verdict: str) -> str:
     x = _x(index)
-    words = step.label.split(" ", 1) if len(step.label) > 11 else [step.label]
+    words = step.label.split("\n")
     top = TOP - 14 - 13 * (len(words) - 1)
     label = "".join(
         f'<text x="{x:g}" y="{top + 13 * line:g}" class="label">{escape(word)}</text>'
@@ -102,16 +113,11 @@ def _marks(index: int, step: Event, steps: Sequence[Event], verdict: str) -> lis
     if step.kind in WRITES:
         return [(broker, step.kind.value, SYMBOLS[step.kind]) for broker in here]
     if step.kind in (Kind.COMPACTED, Kind.KEPT):
-        symbol = "∅" if step.kind is Kind.COMPACTED else "⛊"
-        return [(broker, step.kind.value, symbol) for broker in here]
+        return [(broker, step.kind.value, SYMBOLS[step.kind]) for broker in here]
     if step.kind is Kind.READ:
         is_last = index == max(i for i, each in enumerate(steps) if each.kind is Kind.READ)
-        return [(leader, f"read {verdict}" if is_last else "read", "?")]
-    if step.kind is Kind.KILL:
-        return [(AWAY, "kill", "☠")]
-    if step.kind in (Kind.RETURN, Kind.LEAD):
-        return [(AWAY, step.kind.value, "↑" if step.kind is Kind.RETURN else "★")]
-    return []
+        return [(leader, f"read {verdict}" if is_last else "read", SYMBOLS[step.kind])]
+    return [(AWAY, step.kind.value, SYMBOLS[step.kind])]
 
 
 def _mark(x: float, y: float, kind: str, symbol: str) -> str:

@@ -45,10 +45,17 @@ def judge(sights: list[Sight], truth: Truth) -> Judgement:
         verdict,
         told(last.fold),
         claims_of(last),
-        told(truth.fold),
+        truth_told(truth),
         (*misread, *misclaimed),
         told(sights[-2].fold) if len(sights) > 1 else "",
     )
+
+
+def truth_told(truth: Truth) -> str:
+    """What should be read, and what should not."""
+    gone = "".join(f"; no {key}" for key in truth.gone_keys)
+    values = ", ".join(f"{key}={value}" for key, value in truth.fold.items() if key != PROBE_KEY)
+    return f"{values}{gone}".removeprefix("; ")
 
 
 def differences(read: Mapping[str, str], truth: Truth) -> list[str]:
