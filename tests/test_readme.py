@@ -33,7 +33,7 @@ def test_every_sexton_command_and_option_in_the_readme_exists() -> None:
     assert len(lines) >= 6
     for line in lines:
         words = line.split("#")[0].split()[1:]
-        command = words[:2] if words[0] in ("log", "topic", "group", "cluster", "config") else words[:1]
+        command = words[:2] if words[0] in ("log", "topic", "group", "cluster", "config", "compaction") else words[:1]
         result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
         assert result.exit_code == 0, line
         for option in (word for word in words if word.startswith("--")):
