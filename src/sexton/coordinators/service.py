@@ -25,7 +25,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RELOAD_PAUSE_S = 1.0
-"""Between two tries to read a log that cannot be read."""
+"""Between two tries to read a log that cannot be read, or to write to one that takes nothing: what is due when it is
+loaded (a transaction whose time is over) would fail and be due again at once, and so on without end."""
 
 
 class CoordinatorService(ABC, Generic[S]):
@@ -65,6 +66,7 @@ class CoordinatorService(ABC, Generic[S]):
         return task
 
     async def _load(self, shard: S) -> None:
+        await asyncio.sleep(shard.load_after_s)
         while not shard.is_closed:
             try:
                 await shard.load()
@@ -103,7 +105,9 @@ class CoordinatorService(ABC, Generic[S]):
         self._load_again(shard)
         # A leader whose lease ran out says that it is none. It may be renewed without any change of role, and then
         # nobody else would load what was thrown away here; until then clients had better look elsewhere.
-        self._shards[shard.partition].is_doubtful = error.code in LOST_LEADERSHIP
+        fresh = self._shards[shard.partition]
+        fresh.is_doubtful = error.code in LOST_LEADERSHIP
+        fresh.load_after_s = 0.0 if shard.has_committed else RELOAD_PAUSE_S
 
     # Requests
 

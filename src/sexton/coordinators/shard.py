@@ -135,6 +135,7 @@ class LedPartition(ABC):
         self.is_loaded = False
         self.is_doubtful = False
         """Until it is loaded, another broker may be the coordinator."""
+        self.load_after_s = 0.0
         self.is_closed = False
         self._on_failed = on_failed
         self._buffer: deque[_Entry] = deque()
@@ -177,6 +178,11 @@ class LedPartition(ABC):
     @property
     def is_committed(self) -> bool:
         return self._committed >= self._appended
+
+    @property
+    def has_committed(self) -> bool:
+        """Anything, since it was loaded."""
+        return self._committed > 0
 
     async def committed(self) -> None:
         """Returns once all that was written so far is committed; raises if it never will be."""

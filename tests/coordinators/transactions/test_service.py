@@ -278,6 +278,33 @@ def test_a_transaction_is_aborted_when_its_time_is_up() -> None:
     run(test())
 
 
+def test_a_transaction_whose_time_is_up_does_not_keep_the_coordinator_busy_while_nothing_can_be_written() -> None:
+    """Found by the simulator: it failed, was loaded again, was due at once, and failed, without a pause."""
+
+    async def test() -> None:
+        world = await World().loaded()
+        await world.service.init(InitRequest(ID, 30))
+        await world.service.add(AddRequest(ID, FIRST, [P0]))
+        tries = 0
+
+        async def refuse(records: object, now_ms: int) -> None:
+            nonlocal tries
+            tries += 1
+            raise KafkaError(ErrorCode.not_enough_replicas)
+
+        world.log.append, take = refuse, world.log.append  # type: ignore[method-assign]
+        while not tries:
+            await asyncio.sleep(0.01)
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert tries <= 2, "one more after the first, and then it waits"
+        world.log.append = take  # type: ignore[method-assign]
+        while not world.due:
+            await asyncio.sleep(0.01)
+
+    run(test())
+
+
 def test_requests_before_and_without_a_role_are_refused() -> None:
     async def test() -> None:
         world = World()
