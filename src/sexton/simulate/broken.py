@@ -12,16 +12,23 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from sexton.broker.api import produce
+from sexton.broker.markers import MarkerSender
 from sexton.broker.registration import Registration
+from sexton.compaction import rules
+from sexton.compaction.rules import Fate
+from sexton.log.swapping import ClosedSegments, Swapping
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.replication.leadership import Leadership
 from sexton.replication.replica import Replica
+from sexton.simulate.plan import Profile
 
 
 class Break(NamedTuple):
     owner: Any
     attribute: str
     replacement: Any
+    profile: Profile = Profile.PLAIN
+    """Of runs in which it matters."""
 
 
 def _commits_alone(self: Leadership, own_end: int) -> int:
@@ -45,15 +52,37 @@ async def _gives_up_renewing(self: Registration) -> None:
         await asyncio.Event().wait()
 
 
+def _forgets_tombstones(terms: Any, batch_last: Any, horizon_ms: Any) -> Fate:
+    return Fate.TOMBSTONE_EXPIRED
+
+
+def _takes_anything(self: Swapping, closed: ClosedSegments) -> None:
+    """Does not ask whether the segments are those that were planned on."""
+
+
+def _counts_as_written(self: MarkerSender, item: Any, code: Any, leader: int) -> None:
+    self._service.marker_written(item.due, item.place)
+
+
+def _appends_anyway(replica: Replica, held: Any, version: int) -> None:
+    """Does not heed what the coordinator says."""
+
+
 BREAKS: dict[str, Break] = {
     "1": Break(Leadership, "committed_end", _commits_alone),
     "1-flush": Break(Replica, "durable_end", property(_counts_unflushed)),
     "2": Break(Replica, "cut_to", _keeps_its_tail),
+    "5": Break(rules, "tombstone_fate", _forgets_tombstones, Profile.COMPACTION),
+    "8": Break(MarkerSender, "_answered", _counts_as_written, Profile.TRANSACTIONS),
+    "8-verify": Break(produce, "check_answer", _appends_anyway, Profile.TRANSACTIONS),
+    "10": Break(Swapping, "_check_current", _takes_anything, Profile.COMPACTION),
     "9": Break(produce, "NO_OFFSET", 0),
     "12": Break(Registration, "keep_renewing", _gives_up_renewing),
 }
 """By rule: a leader commits without its followers; a replica counts what is not on its disk; a follower keeps what its
-leader lacks; a failed produce carries an offset; a broker tries only once to renew its lease."""
+leader lacks; a tombstone goes at once; a marker that could not be written counts as written; a record is taken whatever
+its transaction's coordinator says; a compaction is committed though the log has changed; a failed produce carries an
+offset; a broker tries only once to renew its lease."""
 
 
 @contextmanager
@@ -62,7 +91,7 @@ def breaking(name: str | None) -> Iterator[None]:
     if name is None:
         yield
         return
-    owner, attribute, replacement = BREAKS[name]
+    owner, attribute, replacement, _ = BREAKS[name]
     before = owner.__dict__[attribute]
     setattr(owner, attribute, replacement)
     try:
