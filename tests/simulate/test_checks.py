@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import random
+import uuid
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from sexton.ports.metastore import PartitionRow
 from sexton.records import batch as batches
 from sexton.records.batch import Record
 from sexton.simulate import final
-from sexton.simulate.checks import Ledger
+from sexton.simulate.checks import Judge, Ledger
 from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.final import _Log, _lost, _repeated
 from sexton.simulate.history import History, Outcome, Place, Write
 from sexton.simulate.loop import new_loop
+from sexton.simulate.observe import Agreement, Key
+from sexton.simulate.trace import Trace
 
 PLACE: Place = ("t", 0)
 
@@ -175,3 +182,56 @@ def test_a_batch_with_a_wrong_checksum_is_none() -> None:
     copy.refresh()
     assert list(copy.entries_from(0)) == []
     loop.close()
+
+
+# Topics that acknowledge before the flush
+
+
+def judge_of_unflushed(history: History, *isr: int) -> tuple[Judge, Key, PartitionRow]:
+    """With one partition, whose in-sync replicas these are. No broker runs."""
+    loop = new_loop(random.Random(1))
+    trace = Trace(loop)
+    agreement = Agreement(trace)
+    row = PartitionRow(uuid.UUID(int=1), 0, (1, 2, 3), isr, isr[0], 0, 0)
+    key = (row.topic_id, 0)
+    agreement.topics[row.topic_id] = "t"
+    agreement.rows[key] = row
+    volume = VirtualDisk(random.Random(1))
+    nodes = {f"broker-{number}": SimpleNamespace(broker=None, is_wiped=True, volume=volume) for number in (1, 2, 3)}
+    cluster = SimpleNamespace(nodes=nodes, node_of=lambda number: nodes[f"broker-{number}"])
+    return Judge(cast(Any, cluster), agreement, history, trace, unflushed=["t"]), key, row
+
+
+def lose_power(judge: Judge, broker_id: int) -> None:
+    judge.power_lost(cast(Any, SimpleNamespace(broker_id=broker_id)))
+
+
+def test_what_is_not_flushed_may_be_lost_only_if_all_in_sync_replicas_lose_power() -> None:
+    history = History()
+    judge, _, _ = judge_of_unflushed(history, 1, 2)
+    lose_power(judge, 1)
+    lose_power(judge, 3)
+    assert not history.is_gone(PLACE), "one in-sync replica still has it all"
+    lose_power(judge, 2)
+    assert history.is_gone(PLACE)
+
+
+def test_a_replica_that_has_joined_anew_has_copied_what_it_lost() -> None:
+    history = History()
+    judge, key, row = judge_of_unflushed(history, 1, 2)
+    lose_power(judge, 1)
+    judge.row_changed(key, replace(row, isr=(2,)))
+    judge.row_changed(key, row)
+    lose_power(judge, 2)
+    assert not history.is_gone(PLACE)
+    lose_power(judge, 1)
+    assert history.is_gone(PLACE)
+
+
+def test_of_a_partition_that_may_have_lost_something_nothing_is_held_against_anybody() -> None:
+    history = History()
+    written(history, value(1), value(2))
+    history.saw("r", PLACE, 0, value(1))
+    history.lost_places.add(PLACE)
+    history.saw("r", PLACE, 0, value(2))
+    assert final.undelivered(history, {}) == []

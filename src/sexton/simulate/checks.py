@@ -32,6 +32,7 @@ from sexton.simulate.history import History, Place
 from sexton.simulate.observe import Agreement, Key
 from sexton.simulate.trace import Trace
 from sexton.simulate.transaction_checks import TransactionJudge
+from sexton.watermarks.replica import ReplicaWatermarks
 
 
 @dataclass(slots=True)
@@ -90,6 +91,8 @@ class Judge:
         self.compaction = CompactionJudge(self.transactions.committed)
         self._ledgers: dict[Key, Ledger] = {}
         self._watermarks: dict[tuple[str, Key, uuid.UUID | None], int] = {}
+        self._glanced: dict[Replica, tuple[int, ReplicaWatermarks]] = {}
+        """What was looked at lately, so that little is done where nothing changed."""
         self._verified: dict[tuple[str, Key], _Verified] = {}
         self.sweeps_count = 0
 
@@ -97,9 +100,13 @@ class Judge:
 
     def look(self) -> None:
         """High watermarks: traced, and never back (rule 7). After a restart they may be as old as their checkpoint."""
+        glanced = self._glanced
         for node in self._cluster.nodes.values():
             for replica in replicas_of(node.broker):
-                self._look_at(node, replica)
+                state = replica.high_watermark, replica.coordination.kept.value
+                if glanced.get(replica) != state:
+                    glanced[replica] = state
+                    self._look_at(node, replica)
 
     def _look_at(self, node: Node, replica: Replica) -> None:
         assert node.process is not None
@@ -131,6 +138,7 @@ class Judge:
 
     def sweep(self) -> None:
         self.sweeps_count += 1
+        self._glanced.clear()
         for key, row in list(self._agreement.rows.items()):
             self.sweep_partition(key, row)
 
