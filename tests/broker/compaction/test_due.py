@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from sexton.broker.compaction.due import Due, Leftovers, is_due, must_close_active
+from sexton.broker.compaction.due import UNKNOWN, Due, Leftovers, is_due, must_close_active
 from sexton.compaction.config import INT64_MAX, TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.watermarks.replica import NOTHING, Pair, ReplicaWatermarks
@@ -75,6 +75,18 @@ def test_a_horizon_that_an_earlier_pass_started_is_not_forgotten() -> None:
     assert second.horizon_ms == 6000
     third = Leftovers.of_pass(second, {}, Pair(0, 0), 6500, 1000)
     assert third.horizon_ms == INT64_MAX
+
+
+def test_a_horizon_that_others_started_has_passed_at_the_latest_after_the_whole_retention() -> None:
+    """A log that was copied holds tombstones whose horizon runs already."""
+    for before in (None, UNKNOWN, leftovers(newest=1)):
+        found = Leftovers.of_pass(before, {"tombstone_waits_for_horizon": 1}, Pair(0, 0), 5500, 1000)
+        assert found.horizon_ms == 6500
+
+
+def test_a_log_of_which_nobody_remembers_what_waits_is_due_once_anything_may_go() -> None:
+    assert not due(CLEAN, UNKNOWN).is_due
+    assert due(replace(CLEAN, removable=Pair(0, 5)), UNKNOWN).is_due
 
 
 def test_the_active_segment_is_closed_when_a_record_has_waited_too_long_in_it() -> None:

@@ -1,6 +1,7 @@
 """What a broker does about compaction: it says what is due, plans it, and commits what compactors hand back.
 
     due        when a replica is due, and why not (pure)
+    leftovers  what the last pass had to leave, over restarts
     plans      what a compactor is told, and what it answers: as JSON, between our own processes
     service    the broker's loop, its plans under way, and the commit
     offers     what a leader has compacted, for its followers

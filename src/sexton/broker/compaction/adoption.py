@@ -182,7 +182,7 @@ class Adopter:
         started_ms = self._clock.monotonic_ms()
         offer, swapped = await self._swap_in(leader, replica)
         how = f"adopted from broker {leader}"
-        self._service.note(replica, offer.leftovers, offer.made_ms, how)
+        self._service.note(replica, offer.made_ms, how)
         logger.info("%s-%d: %s up to %d", replica.topic, replica.partition, how, offer.bound)
         self._runs.append(
             RunRow(
@@ -230,6 +230,7 @@ class Adopter:
             settled_to = replica.coordination.watermarks.compacted.transactions
             terms = SwapTerms(bound, offer.mxro, settled_to, is_adopted=True)
             swapped = await log.swap(closed, staging, replacements, terms, lambda: self._check(replica, offer))
+            await self._service.keep_leftovers(replica, offer.leftovers)
             await replica.coordination.committed(bound)
         finally:
             self._remove(staging)

@@ -31,6 +31,8 @@ class Leftovers:
     waiting_for_horizon_count: int
     horizon_ms: int
     """When the next of the horizons passes."""
+    is_known: bool = True
+    """Whether a pass has looked."""
 
     @staticmethod
     def of_pass(
@@ -40,19 +42,27 @@ class Leftovers:
         waiting = sum(count for fate, count in fates.items() if fate in WAIT_FOR_HORIZON)
         horizon_ms = now_ms + delete_retention_ms if started else INT64_MAX
         if waiting:
-            # Those were started by an earlier pass; when exactly is in their batches. At the latest:
+            # Those were started by an earlier pass, here or where the log was copied from; when exactly is in their
+            # batches. At the latest:
+            latest_ms = now_ms + delete_retention_ms
             earlier_ms = before.horizon_ms if before is not None else INT64_MAX
-            horizon_ms = min(horizon_ms, earlier_ms if now_ms < earlier_ms else now_ms + delete_retention_ms)
+            horizon_ms = min(horizon_ms, earlier_ms if now_ms < earlier_ms else latest_ms, latest_ms)
         replicas = sum(count for fate, count in fates.items() if fate in WAIT_FOR_REPLICAS)
         return Leftovers(removable, replicas, started + waiting, horizon_ms)
 
     def may_go_on(self, removable: Pair, now_ms: int) -> str:
         """Why another pass would do something; empty if not."""
+        if not self.is_known and removable.highest > 0:
+            return "whether tombstones or markers wait here is not known"
         if self.waiting_for_horizon_count and now_ms >= self.horizon_ms:
             return "the delete horizon of tombstones or markers has passed"
         if self.waiting_for_replicas_count and not self.removable.covers(removable):
             return "all replicas are past tombstones or markers that waited for them"
         return ""
+
+
+UNKNOWN: Final = Leftovers(Pair(0, 0), 0, 0, INT64_MAX, is_known=False)
+"""Of a log that was compacted, and nobody remembers what was left."""
 
 
 @dataclass(frozen=True, slots=True)

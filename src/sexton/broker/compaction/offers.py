@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from sexton.broker.compaction import leftovers
 from sexton.broker.compaction.bulk import Handler, answered, error_of
 from sexton.broker.compaction.due import Leftovers
 from sexton.broker.compaction.plans import decode, encode
@@ -71,7 +72,7 @@ def decode_offer(fields: Mapping[str, Any]) -> Offer:
     known = {**fields}
     known["segments"] = tuple(OfferedSegment(*map(int, one)) for one in fields["segments"])
     left = fields["leftovers"]
-    known["leftovers"] = None if left is None else Leftovers(**{**left, "removable": Pair(*left["removable"])})
+    known["leftovers"] = None if left is None else leftovers.decode(left)
     return Offer(**known)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sexton.broker.compaction.due import Due, Leftovers, is_due, must_close_active
+from sexton.broker.compaction.leftovers import KeptLeftovers
 from sexton.broker.compaction.patience import Patience
 from sexton.broker.compaction.plans import Committed, PassResult, Plan, PlannedProducer
 from sexton.errors import SextonError
@@ -107,8 +108,7 @@ class CompactionService:
         self._identity = identity
         self._rng = rng
         self._underway: dict[str, _Underway] = {}
-        self._leftovers: dict[uuid.UUID, Leftovers] = {}
-        """By incarnation: of another log they say nothing."""
+        self._leftovers = KeptLeftovers(disk)
         self._since_ms: dict[Key, int] = {}
         self._held_back_since_ms: dict[Key, int] = {}
         self._last_runs: dict[Key, LastRun] = {}
@@ -225,7 +225,7 @@ class CompactionService:
         return is_due(
             log.summaries(),
             watermarks,
-            self._leftovers.get(watermarks.incarnation),
+            self.leftovers(replica),
             log_start=log.start_offset,
             log_end=log.end_offset,
             last_stable_offset=log.last_stable_offset(high_watermark),
@@ -236,7 +236,7 @@ class CompactionService:
         )
 
     def leftovers(self, replica: Replica) -> Leftovers | None:
-        return self._leftovers.get(replica.coordination.watermarks.incarnation)
+        return self._leftovers.of(replica)
 
     def pass_of(self, replica: Replica) -> LastPass:
         return self._passes.get(replica.coordination.watermarks.incarnation, LastPass())
@@ -356,12 +356,13 @@ class CompactionService:
                 self._swap_terms(found),
                 lambda: self._check(found),
             )
+            await self.keep_leftovers(found.replica, self._left_by(found.plan, found.replica, result))
             await found.replica.coordination.committed(found.plan.bound)
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, f"what was compacted cannot be kept: {error}") from error
         finally:
             self._remove_staged(found)
-        self._note_result(found, result)
+        self.note(found.replica, found.plan.now_ms, "compacted")
         self._count(found.replica, swapped.bytes_before, swapped.bytes_after)
         logger.info(
             "%s-%d: compacted up to %d: %d bytes became %d",
@@ -399,22 +400,19 @@ class CompactionService:
             return SwapTerms(plan.bound, plan.bound, None)
         return SwapTerms(plan.bound, plan.mxro, found.replica.coordination.watermarks.compacted.transactions)
 
-    def _note_result(self, found: _Underway, result: PassResult) -> None:
-        plan = found.plan
-        left = Leftovers.of_pass(
-            self.leftovers(found.replica),
-            result.fates,
-            Pair(plan.mtro, plan.mxro),
-            plan.now_ms,
-            plan.delete_retention_ms,
-        )
-        self.note(found.replica, left, plan.now_ms, "compacted")
+    def _left_by(self, plan: Plan, replica: Replica, result: PassResult) -> Leftovers:
+        removable = Pair(plan.mtro, plan.mxro)
+        before = self.leftovers(replica)
+        return Leftovers.of_pass(before, result.fates, removable, plan.now_ms, plan.delete_retention_ms)
 
-    def note(self, replica: Replica, leftovers: Leftovers | None, made_ms: int, how: str) -> None:
+    async def keep_leftovers(self, replica: Replica, leftovers: Leftovers | None) -> None:
+        """Of a pass that has just been swapped in, made here or adopted: before MCCO says so."""
+        if leftovers is not None:
+            await self._leftovers.keep(replica, leftovers)
+
+    def note(self, replica: Replica, made_ms: int, how: str) -> None:
         """A pass was committed, made here or adopted."""
         incarnation = replica.coordination.watermarks.incarnation
-        if leftovers is not None:
-            self._leftovers[incarnation] = leftovers
         self._passes_count += 1
         self._passes[incarnation] = LastPass(self._passes_count, made_ms, how)
         self._requested.pop((replica.topic_id, replica.partition), None)
