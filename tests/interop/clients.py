@@ -79,7 +79,7 @@ CLIENTS: Final = (
         "2.0.2",
         CONFLUENT,
         ("confluent-kafka==2.0.2",),
-        {"kip848": "since 2.4", "delete_records": "since 2.5"},
+        {"kip848": "since 2.4", "server_pattern": "since 2.10", "delete_records": "since 2.5"},
     ),
     Client(
         "kafka-python",
@@ -114,8 +114,14 @@ CLIENTS: Final = (
     ),
     Client("kcat", "1.7.1", ("kcat",)),
     Client("Java client", "4.3.0", JAVA, kafka_jars="4.3.0"),
-    Client("Java client", "3.9.2", JAVA, kafka_jars="3.9.2"),
-    Client("Java client", "2.8.2", JAVA, kafka_jars="2.8.2", cannot={"kip848": "since 3.7"}),
+    Client("Java client", "3.9.2", JAVA, kafka_jars="3.9.2", cannot={"server_pattern": "since 4.0"}),
+    Client(
+        "Java client",
+        "2.8.2",
+        JAVA,
+        kafka_jars="2.8.2",
+        cannot={"kip848": "since 3.7", "server_pattern": "since 4.0"},
+    ),
     Client(
         "Java client",
         "1.0.2",
@@ -123,6 +129,7 @@ CLIENTS: Final = (
         kafka_jars="1.0.2",
         cannot={
             "kip848": "since 3.7",
+            "server_pattern": "since 4.0",
             "cooperative": "since 2.4",
             "static": "since 2.3",
             "groups": "since 2.0",

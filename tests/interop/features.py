@@ -28,6 +28,7 @@ FEATURES: Final[dict[str, str]] = {
     "cooperative": "cooperative rebalancing",
     "kip848": "the new group protocol (KIP-848)",
     "pattern": "subscription by pattern",
+    "server_pattern": "subscription by a pattern that brokers match (KIP-848)",
     # Administration.
     "topics": "create, list, describe and delete topics",
     "configs": "describe and alter topic settings",

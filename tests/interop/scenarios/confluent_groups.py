@@ -146,9 +146,18 @@ def static(cluster: Cluster) -> None:
 
 @scenarios("pattern")
 def pattern(cluster: Cluster) -> None:
+    check_pattern(cluster, {"topic.metadata.refresh.interval.ms": 500})
+
+
+@scenarios("server_pattern")
+def server_pattern(cluster: Cluster) -> None:
+    check_pattern(cluster, {"group.protocol": "consumer"})
+
+
+def check_pattern(cluster: Cluster, settings: dict[str, Any]) -> None:
     prefix = cluster.name("pattern")
     topics = [create(cluster, f"{prefix}.{name}") for name in ("a", "b")]
-    consumer = consumer_of(cluster, cluster.name("pattern"), {"topic.metadata.refresh.interval.ms": 500})
+    consumer = consumer_of(cluster, cluster.name("pattern"), settings)
     try:
         consumer.subscribe([f"^{prefix}[.].*"])
         poll_until([consumer], lambda: len(consumer.assignment()) == 2, "both topics")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -166,10 +167,19 @@ def static(cluster: Cluster) -> None:
 
 @scenarios("pattern")
 def pattern(cluster: Cluster) -> None:
+    check_pattern(cluster, {"metadata.max.age.ms": 500}, java().java.util.regex.Pattern.compile)
+
+
+@scenarios("server_pattern")
+def server_pattern(cluster: Cluster) -> None:
+    check_pattern(cluster, {"group.protocol": "consumer"}, kafka().clients.consumer.SubscriptionPattern)
+
+
+def check_pattern(cluster: Cluster, settings: Settings, compiled: Callable[[str], Any]) -> None:
     prefix = cluster.name("pattern")
     topics = [create(cluster, f"{prefix}.{name}") for name in ("a", "b")]
-    consumer = consumer_of(cluster, {"group.id": cluster.name("pattern"), "metadata.max.age.ms": 500})
-    wanted = java().java.util.regex.Pattern.compile(f"^{prefix}[.].*")
+    consumer = consumer_of(cluster, {"group.id": cluster.name("pattern"), **settings})
+    wanted = compiled(f"^{prefix}[.].*")
     try:
         consumer.subscribe(wanted)
     except Py4JError as error:  # before 2.0 it wanted a listener
