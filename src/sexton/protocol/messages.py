@@ -26,6 +26,8 @@ from sexton.protocol.skimmer import read_varint, skimmer
 FIRST_PRIVATE_API_KEY = 30_000
 """Messages between Sexton's own brokers. Never advertised, unknown to kio; their header is the one without tags."""
 
+_CORRECTED = {(65, 0, EntityType.response): "sexton.protocol.corrections:DescribeTransactionsResponse"}
+
 _HEADER = struct.Struct(">hhih")
 _SIZE = struct.Struct(">i")
 _SIZE_AND_ID = struct.Struct(">ii")
@@ -66,7 +68,7 @@ def response_type(api_key: int, version: int) -> Any:
 
 def _load(api_key: int, version: int, kind: Any) -> Any:
     try:
-        path = schema_name_map[api_key_map[api_key]][version][kind]
+        path = _CORRECTED.get((api_key, version, kind)) or schema_name_map[api_key_map[api_key]][version][kind]
     except KeyError:
         raise LookupError(f"api key {api_key} has no version {version}") from None
     module, _, name = path.partition(":")

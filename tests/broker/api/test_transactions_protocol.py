@@ -464,8 +464,11 @@ def test_producers_that_do_not_exist_are_refused(client: TransactionalClient, to
 def test_transactions_are_described_and_listed(client: TransactionalClient, topic: str) -> None:
     assert client.describe().error_code is ErrorCode.transactional_id_not_found
     producer = client.start(timeout_ms=12_345)
+    told = client.describe()
+    assert (told.transaction_state, told.transaction_start_time, told.topics) == ("Empty", None, ())
     client.add(producer, topic, 1, 0)
     told = client.describe()
+    assert told.transaction_start_time is not None
     assert (told.producer_id, told.producer_epoch, told.transaction_state) == (*producer, "Ongoing")
     assert told.transaction_timeout.total_seconds() == 12.345
     assert [(one.topic, one.partitions) for one in told.topics] == [(topic, (0, 1))]

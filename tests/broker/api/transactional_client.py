@@ -181,10 +181,7 @@ class TransactionalClient(Wire):
         return self.call(describe_transactions.API_KEY, 0, body).transaction_states[0]
 
     def state(self) -> str:
-        """By ListTransactions: kio cannot read the answer that describes an id without a transaction (its start time
-        is -1, as in Kafka)."""
-        (told,) = self.listed(transactional_id_pattern=self.transactional_id).transaction_states
-        return str(told.transaction_state)
+        return str(self.describe().transaction_state)
 
     def listed(self, version: int = 2, **filters: Any) -> Any:
         body = {"state_filters": [], "producer_id_filters": [], **filters}
