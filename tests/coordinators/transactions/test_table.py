@@ -77,8 +77,8 @@ NEW_CLIENTS = {
     # state: (abort with the epoch before, abort, commit with the epoch before, commit)
     State.EMPTY: (FENCED, END, FENCED, INVALID),
     State.ONGOING: (FENCED, END, FENCED, END),
-    State.PREPARE_ABORT: (WAIT, FENCED, INVALID, FENCED),
-    State.PREPARE_COMMIT: (INVALID, FENCED, WAIT, FENCED),
+    State.PREPARE_ABORT: (WAIT, WAIT, INVALID, WAIT),
+    State.PREPARE_COMMIT: (INVALID, WAIT, WAIT, WAIT),
     State.COMPLETE_ABORT: (DONE, END, INVALID, INVALID),
     State.COMPLETE_COMMIT: (INVALID, END, DONE, INVALID),
 }

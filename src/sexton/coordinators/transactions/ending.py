@@ -7,13 +7,15 @@ other*. The tables are KIP-890's. With transaction version 2 the epoch says whic
                      epoch - 1    epoch        epoch - 1    epoch
     Empty            fenced       end          fenced       invalid
     Ongoing          fenced       end          fenced       end
-    PrepareAbort     wait         fenced       invalid      fenced
-    PrepareCommit    invalid      fenced       wait         fenced
+    PrepareAbort     wait         wait         invalid      wait
+    PrepareCommit    invalid      wait         wait         wait
     CompleteAbort    done         end          invalid      invalid
     CompleteCommit   invalid      end          done         invalid
 
 Here "epoch" is what the coordinator has now and "epoch - 1" what it had before the last end: the client has not heard
-the answer to its own request and asks again. With older versions the epoch stays the same, so the state alone must do:
+the answer to its own request and asks again. In the prepared states, "epoch" ends the next transaction, which has begun
+before the markers of the last are written. Kafka says "fenced" to that, though nobody fenced the producer, and franz-go,
+which aborts what it has only read, gives it up. With older versions the epoch stays the same, so the state must do:
 
                      abort        commit
     Empty            invalid      invalid
@@ -73,8 +75,10 @@ def _judge_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
         raise too_late(EPOCH_BUMP_VERSION)
     if is_repeated and not is_rotated and state in (State.EMPTY, State.ONGOING):
         raise KafkaError(ErrorCode.producer_fenced)
-    if not is_repeated and (producer.epoch != transaction.epoch or state.is_prepared):
+    if not is_repeated and producer.epoch != transaction.epoch:
         raise KafkaError(ErrorCode.producer_fenced)
+    if not is_repeated and state.is_prepared:
+        raise _wait()
     if is_rotated and state is State.EMPTY and not is_commit:
         return Verdict.DONE  # its transaction had timed out in the last epoch, and it was told its new id
     if is_repeated:
@@ -106,8 +110,12 @@ def _repeated(state: State, is_commit: bool) -> Verdict:
     if was_commit != is_commit:
         raise KafkaError(ErrorCode.invalid_txn_state, f"the transaction was {'committed' if was_commit else 'aborted'}")
     if state.is_prepared:
-        raise KafkaError(ErrorCode.concurrent_transactions, "its markers are being written")
+        raise _wait()
     return Verdict.DONE
+
+
+def _wait() -> KafkaError:
+    return KafkaError(ErrorCode.concurrent_transactions, "the markers of the last transaction are being written")
 
 
 def too_late(client_version: int) -> KafkaError:
