@@ -10,7 +10,6 @@ FRANZ_GO_LEFT_OUT: Final = {
     "TestSCRAM": "needs brokers with SASL",
     "TestShare": "share groups (KIP-932) are not part of Sexton, and not advertised",
     "TestConsumeRegexShare": "share groups",
-    "TestTxn": "transactions have tests of their own",
     "Test848RegexBrokerResolves": "counts what it reads of `__consumer_offsets` among the topics that it waits for, "
     "and stops too early now and then; others subscribe by patterns that brokers match",
 }
@@ -23,8 +22,6 @@ KAFKA_PYTHON_LEFT_OUT: Final = {
     "test_create_partitions": "places a partition on broker 0, which only its own cluster has; fails with Kafka too",
     "test_alter_replica_log_dirs": "a Sexton broker has one folder",
     "test_describe_metadata_quorum": "the metastore is no KRaft quorum",
-    "test_transactional_producer_messages": "transactions have tests of their own",
-    "test_transactional_producer_offsets": "transactions have tests of their own",
 }
 """Files and tests."""
 

@@ -14,8 +14,8 @@ other*. The tables are KIP-890's. With transaction version 2 the epoch says whic
 
 Here "epoch" is what the coordinator has now and "epoch - 1" what it had before the last end: the client has not heard
 the answer to its own request and asks again. In the prepared states, "epoch" ends the next transaction, which has begun
-before the markers of the last are written. Kafka says "fenced" to that, though nobody fenced the producer, and franz-go,
-which aborts what it has only read, gives it up. With older versions the epoch stays the same, so the state must do:
+before the markers of the last are written. Kafka says "fenced" to that, though nobody fenced the producer; franz-go,
+which aborts what it has only read, gives it up then. With older versions the epoch stays, so the state must do:
 
                      abort        commit
     Empty            invalid      invalid
