@@ -16,7 +16,6 @@ from sexton.broker.markers import MarkerSender
 from sexton.broker.registration import Registration
 from sexton.compaction import rules
 from sexton.compaction.rules import Fate
-from sexton.log.swapping import ClosedSegments, Swapping
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.replication.leadership import Leadership
 from sexton.replication.replica import Replica
@@ -56,10 +55,6 @@ def _forgets_tombstones(terms: Any, batch_last: Any, horizon_ms: Any) -> Fate:
     return Fate.TOMBSTONE_EXPIRED
 
 
-def _takes_anything(self: Swapping, closed: ClosedSegments) -> None:
-    """Does not ask whether the segments are those that were planned on."""
-
-
 def _counts_as_written(self: MarkerSender, item: Any, code: Any, leader: int) -> None:
     self._service.marker_written(item.due, item.place)
 
@@ -75,14 +70,12 @@ BREAKS: dict[str, Break] = {
     "5": Break(rules, "tombstone_fate", _forgets_tombstones, Profile.COMPACTION),
     "8": Break(MarkerSender, "_answered", _counts_as_written, Profile.TRANSACTIONS),
     "8-verify": Break(produce, "check_answer", _appends_anyway, Profile.TRANSACTIONS),
-    "10": Break(Swapping, "_check_current", _takes_anything, Profile.COMPACTION),
     "9": Break(produce, "NO_OFFSET", 0),
     "12": Break(Registration, "keep_renewing", _gives_up_renewing),
 }
 """By rule: a leader commits without its followers; a replica counts what is not on its disk; a follower keeps what its
 leader lacks; a tombstone goes at once; a marker that could not be written counts as written; a record is taken whatever
-its transaction's coordinator says; a compaction is committed though the log has changed; a failed produce carries an
-offset; a broker tries only once to renew its lease."""
+its transaction's coordinator says; a failed produce carries an offset; a broker tries only once to renew its lease."""
 
 
 @contextmanager

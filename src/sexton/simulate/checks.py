@@ -122,6 +122,10 @@ class Judge:
         self._trace.note(node.name, f"{replica.topic}-{replica.partition} high watermark {hw} ({replica.role.value})")
         if replica.topic in self._compacted:
             self._learn(node, place[1], replica)
+        elif self._has_transactions and replica.topic_id in self._agreement.topics:
+            # At once: what is deleted on request within a second was committed, too.
+            ledger = self._ledgers.setdefault(place[1], Ledger())
+            self._commit(node, place[1], ledger, hw, replica.log.start_offset)
         if before is not None and hw < before and not self._history.is_gone((replica.topic, replica.partition)):
             raise SimulationFailure(
                 "rule 7",
