@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from sexton.client.connection import Rpc
 from sexton.errors import SextonError
+from sexton.log.batches import head_at
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -285,12 +286,24 @@ async def _take(replica: Replica, news: News) -> None:
         assert isinstance(part, memoryview)
         if log.start_offset == log.end_offset:
             await _make_room(replica, part)
-        elif int.from_bytes(part[:8], "big") < log.end_offset:
-            break  # asked for twice, because there was something to report: an earlier answer has brought it
-        log.append_as_follower(part)
+        fresh = _without_held(part, log.end_offset)
+        if fresh:
+            log.append_as_follower(fresh)
     replica.settle()
     replica.take_high_watermark(news.high_watermark)
     await replica.advance_start(news.log_start_offset)
+
+
+def _without_held(records: memoryview, end_offset: int) -> memoryview:
+    """Without the batches that an earlier answer has brought: whoever has something to report while a request waits
+    asks for the same records twice."""
+    position = 0
+    while position < len(records):
+        head = head_at(records, position, position)
+        if isinstance(head, str) or head.last_offset >= end_offset:
+            break  # what is wrong with it is said by whoever appends it
+        position += head.size_bytes
+    return records[position:]
 
 
 async def _make_room(replica: Replica, records: memoryview) -> None:
