@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from sexton.cli import show
 from sexton.cli.main import app
 from sexton.errors import CorruptLogError
 from sexton.records import checkpoints, names
+from sexton.watermarks.checkpoint import WATERMARKS_FILE
+from sexton.watermarks.checkpoint import encode as encode_watermarks
+from sexton.watermarks.replica import Pair, ReplicaWatermarks
 from tests import logs
 
 LOG = logs.Log(
@@ -176,3 +180,19 @@ def test_the_bar_follows_the_tasks_of_a_spark_job(spark: SparkSession) -> None:
 def test_no_bar_outside_a_terminal() -> None:
     with show.spark_progress(None, Console(file=StringIO())) as announce:  # type: ignore[arg-type]
         announce("step", 1)
+
+
+def test_diff_by_checksum_compares_bytes_as_far_as_both_are_compacted(tmp_path: Path) -> None:
+    """Without Spark."""
+    other = logs.Log([0, 10], [LOG.segments[0], [logs.in_transaction((b"a", b"4"), at=10, pid=8)]])
+    sides = [write(tmp_path / "1" / "orders-0"), write(tmp_path / "2" / "orders-0", other)]
+    for directory, compacted in zip(sides, (20, 10), strict=True):
+        known = ReplicaWatermarks(uuid.UUID(int=1), compacted=Pair(compacted, compacted))
+        (directory / WATERMARKS_FILE).write_bytes(encode_watermarks(known))
+    same = run("log", "diff", "--checksum", *sides)
+    assert same.exit_code == 0, same.output
+    assert "byte for byte, below offset 10" in same.output
+    different = run("log", "diff", "--checksum", *sides, "--below", 11, "--json")
+    assert different.exit_code == 1
+    found = json.loads(different.stdout)
+    assert (found["equal"], found["first_difference"], found["below_offset"]) == (False, 10, 11)

@@ -140,8 +140,11 @@ def status_of(cluster: SextonCluster, topic: str) -> Mapping[int, Mapping[str, A
     return asyncio.run(ask())
 
 
-def wait_until(what: str, is_true: Callable[[], bool], timeout_s: float = 60) -> None:
+def wait_until(
+    what: str, is_true: Callable[[], bool], timeout_s: float = 60, tell: Callable[[], object] = lambda: ""
+) -> None:
+    """`tell` says more if it takes too long."""
     deadline_s = time.monotonic() + timeout_s
     while not is_true():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what} {tell()}"
         time.sleep(0.2)

@@ -111,7 +111,7 @@ def check_progress(index: int, broker: Broker) -> None:
         raise Violation("rule 1", f"broker {index} has committed what it does not hold")
 
 
-CRASHES = frozenset({"crash", "compact_and_crash", "remove", "lose_disk"})
+CRASHES = frozenset({"crash", "compact_and_crash", "adopt_and_crash", "remove", "lose_disk"})
 """After these, what was in memory alone may be gone."""
 
 

@@ -127,18 +127,21 @@ class Compaction(Cluster):
         snapshots = self.snapshots_from(broker, bound)
         world.set(index, log=broker.log._replace(records=outputs), snapshots=snapshots)
         if self.arena.adopts and broker.leads:
-            offer = Offer(
-                broker.marks.generation,
-                bound,
-                broker.log.start,
-                below(outputs, bound),
-                broker.marks.removable,
-                broker.marks.fence,
-                broker.marks.planned,
-                broker.history,
-            )
-            offers = [one for one in world.shared.offers if one != offer]
-            world.share(offers=(*offers, offer)[-self.arena.offers_max :])
+            self._offer(world, world.brokers[index], bound)
+
+    def _offer(self, world: World, broker: Broker, bound: int) -> None:
+        offer = Offer(
+            broker.marks.generation,
+            bound,
+            broker.log.start,
+            below(broker.log.records, bound),
+            broker.marks.removable,
+            broker.marks.fence,
+            broker.marks.planned,
+            broker.history,
+        )
+        offers = [one for one in world.shared.offers if one != offer]
+        world.share(offers=(*offers, offer)[-self.arena.offers_max :])
 
     def _raise(self, world: World, index: int, bound: int, carried: Pair = NOTHING, fence: int = 0) -> None:
         marks = world.brokers[index].marks
@@ -172,6 +175,42 @@ class Compaction(Cluster):
         return True
 
     # Compact once
+
+    def offer(self, world: World, index: int) -> bool:
+        """A leader offers what lies below its MCCO, wherever it has it from: after a restart, or a change of leader, it
+        does not know any more."""
+        broker = world.brokers[index]
+        bound = min(broker.marks.compacted)
+        if not broker.leads or not self.is_coordinated(world) or not broker.log.start < bound <= self.stable(broker):
+            return False
+        before = world.shared.offers
+        self._offer(world, broker, bound)
+        return world.shared.offers != before
+
+    def adopt_and_crash(self, world: World, index: int, number: int, cut: int) -> bool:
+        """The broker dies between two segments: those below `cut` are the leader's by then. MCCO has not moved."""
+        broker = world.brokers[index]
+        if number >= len(world.shared.offers) or not self.is_replica(broker):
+            return False
+        offer = world.shared.offers[number]
+        log = broker.log
+        if not log.start < cut <= offer.bound or not self._may_adopt(broker, offer, offer.bound):
+            return False
+        self._plan(world, index)
+        marks = world.brokers[index].marks
+        if offer.start > log.start:
+            marks = self.started_at(marks, offer.start)
+        self.set_marks(world, index, real.told(marks, offer.generation, offer.removable, offer.fence, offer.planned))
+        start = max(log.start, offer.start)
+        world.set(
+            index,
+            log=Log(start, log.end, from_on(below(offer.records, cut) + from_on(log.records, cut), start)),
+            high_watermark=max(broker.high_watermark, start),
+            snapshots=self.kept_snapshots(broker, offer.bound),
+        )
+        if self.arena.snapshots:
+            self.snapshot(world, index)
+        return self.crash(world, index)
 
     def adopt(self, world: World, index: int, number: int, cut: int) -> bool:
         """A replica swaps in the leader's finished compaction for all that it holds below the bound. `cut` is a lower

@@ -60,6 +60,15 @@ COARSE = {
         every_bound=True,
         coarse=True,
     ),
+    "crashes within an adoption": Arena(
+        script(PUT_A, PUT_B, DELETE_A),
+        epochs_max=1,
+        adopts=True,
+        offers_max=2,
+        swap_crashes=True,
+        every_bound=True,
+        coarse=True,
+    ),
     "crashes within the swap, plans that wait": Arena(
         script(PUT_A, DELETE_A), epochs_max=1, plans=True, swap_crashes=True, every_bound=True, coarse=True
     ),

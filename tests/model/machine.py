@@ -157,8 +157,13 @@ class Machine(Consumers):
             yield ("snapshot", index)
         if not self.rules.strong_mxfo:
             yield ("resolve", index)
+        if arena.adopts:
+            yield ("offer", index)
         for number, offer in enumerate(shared.offers):
             yield ("adopt", index, number, 0)
+            if arena.swap_crashes:
+                for cut in range(1, offer.bound + 1):
+                    yield ("adopt_and_crash", index, number, cut)
             yield ("rebuild", index, number)
             if not self.rules.adopt_whole:
                 for bound in range(1, offer.bound):

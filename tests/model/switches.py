@@ -70,7 +70,7 @@ class Rules(NamedTuple):
     # Compact once
     adopt_same_generation: bool = True
     adopt_above_own: bool = True
-    """Off: an adopted compaction may end below the replica's own MCCO."""
+    """Off: an adopted compaction may end below the replica's own MCCO. (At it is safe: a later pass may end there.)"""
     adopt_stable: bool = True
     """Off: the high watermark, not the LSO, must have reached the bound."""
     adopt_committed: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from sexton.cli import show
+from sexton.logdir import identical
+from sexton.logdir.partition import PartitionLog, find_partitions, open_partition
 from sexton.pipelines import session
 from sexton.pipelines.diff import Diff, Difference, Side
 from sexton.pipelines.diff import diff as compare
 from sexton.records.batch import Record
+from sexton.watermarks.checkpoint import WATERMARKS_FILE
+from sexton.watermarks.checkpoint import decode as decode_watermarks
 
 DIFFERENT = 1
 """The exit code when they differ, as diff's."""
@@ -29,11 +34,18 @@ def diff(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")] = False,
     limit: Annotated[int, typer.Option(min=0, help="Show so many differing keys; all of them are counted.")] = 20,
     master: Annotated[str, typer.Option(help="The Spark cluster: local[*], spark://host:7077, yarn, ...")] = "local[*]",
+    by_checksum: Annotated[
+        bool, typer.Option("--checksum", help="Compare bytes instead, as far as both are compacted.")
+    ] = False,
+    below: Annotated[int | None, typer.Option(min=0, help="With --checksum: bytes below this offset.")] = None,
 ) -> None:
     """Compare what read_committed consumers of two replicas end up with, key by key.
 
     Exit code 0: the same. 1: they differ. Anything else: they could not be compared.
     """
+    if by_checksum:
+        _compare_bytes(directory_a, directory_b, below, as_json)
+        return
     spark = session.start("sexton log diff", master)
     with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:
         result = compare(spark.sparkContext, directory_a, directory_b, limit, progress=progress)
@@ -43,6 +55,34 @@ def diff(
         _print(result)
     if result.differing_count:
         raise typer.Exit(DIFFERENT)
+
+
+def _compare_bytes(directory_a: Path, directory_b: Path, below: int | None, as_json: bool) -> None:
+    logs = [open_partition(find_partitions([directory])[0]) for directory in (directory_a, directory_b)]
+    if below is None:
+        below = min(_compacted_to(log) for log in logs)
+    found = identical.compare(logs[0], logs[1], below)
+    if as_json:
+        show.print_json({"equal": found.is_same, **dataclasses.asdict(found)})
+    else:
+        console = Console(highlight=False)
+        sides = ((found.sha256_a, found.size_a_bytes, directory_a), (found.sha256_b, found.size_b_bytes, directory_b))
+        for checksum, size_bytes, directory in sides:
+            console.print(f"{checksum}  {size_bytes:,} bytes below {below:,}  {escape(str(directory))}")
+        if found.is_same:
+            console.print(f"[green]The same[/green], byte for byte, below offset {below:,}")
+        else:
+            console.print(f"[red]They differ[/red], first in the batch at offset {found.first_difference:,}")
+    if not found.is_same:
+        raise typer.Exit(DIFFERENT)
+
+
+def _compacted_to(log: PartitionLog) -> int:
+    """Its MCCO, as a Sexton broker keeps it beside the log, or what Kafka's cleaner says."""
+    path = log.directory / WATERMARKS_FILE
+    if path.exists():
+        return decode_watermarks(path.read_bytes(), str(path)).compacted.keys
+    return log.cleaner_offset or 0
 
 
 def as_dict(result: Diff) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 
 from sexton.broker.compaction.adoption import NotYetError, grouped
 from sexton.broker.compaction.offers import OfferedSegment
+from sexton.broker.compaction.patience import NOTHING_MS
 from sexton.log.swapping import SwapRefusedError
 from sexton.records.batch import ControlType
 from sexton.watermarks.checkpoint import Kept
@@ -360,11 +361,26 @@ async def test_it_publishes_when_taking_over_keeps_failing_and_no_longer_when_it
 
 
 @scenario
-async def test_a_follower_outside_the_isr_compacts_by_itself(pair: Followed) -> None:
+async def test_a_follower_that_has_compacted_further_than_its_leader_goes_its_own_way(pair: Followed) -> None:
+    """What it waits for would never come: its leader has nothing to do."""
     await pair.write(60)
-    pair.follow(isr=(1,))
+    for _ in range(3):
+        await pair.compact()
+        await pair.adopter.step()
+        await pair.copy()
+        if not pair.leader.service.is_coming(pair.leader.replica):
+            break
+    kept = pair.follower.replica.coordination.kept
+    pair.follower.replica.log.close_active(1000)
+    await kept.keep(lambda known: known.with_compaction(60))
+    pair.follower.service._requested[BOTH.topic_id, 0] = None
     await pair.follower.service.look()
-    assert len(await pair.follower.metastore.read_work()) == 1
+    await pair.adopter.step()
+    assert await pair.follower.metastore.read_work() == []
+    patience = pair.follower.service.patience
+    now_ms = pair.follower.clock.monotonic_ms()
+    assert patience.waits((BOTH.topic_id, 0), now_ms)
+    assert not patience.waits((BOTH.topic_id, 0), now_ms + NOTHING_MS)
 
 
 @scenario

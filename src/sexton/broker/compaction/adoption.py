@@ -148,9 +148,9 @@ class Adopter:
             key = uuid.UUID(news["topic_id"]), int(news["partition"])
             if key not in followed:
                 continue
-            if news["is_coming"]:
-                self._service.patience.coming(key, self._clock.now_ms())
-            if self._is_worth(followed[key], int(news["bound"]), int(news["made_ms"])):
+            is_worth = self._is_worth(followed[key], int(news["bound"]), int(news["made_ms"]))
+            self._service.patience.heard(key, self._clock.monotonic_ms(), is_coming=is_worth or bool(news["is_coming"]))
+            if is_worth:
                 wanted.append(key)
                 self._open[key] = None
             else:

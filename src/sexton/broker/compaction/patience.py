@@ -1,53 +1,71 @@
 """How long a follower that is due waits for its leader's compaction before it compacts by itself. Pure.
 
-Its leader says whether one is coming. As long as it is, the follower waits, though not for ever; when the leader has
-nothing in mind, or what it offers cannot be taken over, the follower goes its own way until its next pass.
+| what it hears from its leader                    | how long it waits from then on                                  |
+|--------------------------------------------------|-----------------------------------------------------------------|
+| a compaction is coming                           | as long as it hears that, though not for ever (`PATIENCE_MS`)   |
+| none is coming, and none is there to be adopted  | `NOTHING_MS`: it may have become due a moment before its leader |
+| nothing: it is away, or we are catching up       | `GRACE_MS`                                                      |
+| what cannot be taken over, `ATTEMPTS_MAX` times  | not at all                                                      |
+
+With its next pass, own or adopted, all of that is forgotten.
 """
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from typing import Final
 
 Key = tuple[uuid.UUID, int]
 
 GRACE_MS: Final = 60_000
-"""Without a word from the leader that a compaction is coming."""
-
+NOTHING_MS: Final = 10_000
 PATIENCE_MS: Final = 30 * 60_000
-"""In all. Whatever keeps the leader's from being done, a replica of its own may have more luck."""
+"""Whatever keeps the leader's from being done, a replica of its own may have more luck."""
 
 ATTEMPTS_MAX: Final = 3
-"""To take over what is offered."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    since_ms: int
+    heard_ms: int
+    nothing_since_ms: int | None = None
+    failures_count: int = 0
 
 
 class Patience:
     def __init__(self) -> None:
-        self._since_ms: dict[Key, int] = {}
-        self._heard_ms: dict[Key, int] = {}
-        self._failures_count: dict[Key, int] = {}
+        self._waits: dict[Key, _Wait] = {}
 
     def waits(self, key: Key, now_ms: int) -> bool:
         """Asked of a follower that is due."""
-        since_ms = self._since_ms.setdefault(key, now_ms)
-        heard_ms = max(since_ms, self._heard_ms.get(key, 0))
-        return (
-            self._failures_count.get(key, 0) < ATTEMPTS_MAX
-            and now_ms - since_ms < PATIENCE_MS
-            and now_ms - heard_ms < GRACE_MS
-        )
+        wait = self._waits.setdefault(key, _Wait(now_ms, now_ms))
+        if wait.failures_count >= ATTEMPTS_MAX or now_ms - wait.since_ms >= PATIENCE_MS:
+            return False
+        if wait.nothing_since_ms is not None and now_ms - wait.nothing_since_ms >= NOTHING_MS:
+            return False
+        return now_ms - wait.heard_ms < GRACE_MS
 
     @property
     def waiting(self) -> list[Key]:
-        return list(self._since_ms)
+        """Those that are due, also when they wait no longer: an offer may come all the same."""
+        return list(self._waits)
 
-    def coming(self, key: Key, now_ms: int) -> None:
-        self._heard_ms[key] = now_ms
+    def heard(self, key: Key, now_ms: int, *, is_coming: bool) -> None:
+        wait = self._waits.get(key)
+        if wait is None:
+            return
+        wait.heard_ms = now_ms
+        if is_coming:
+            wait.nothing_since_ms = None
+        elif wait.nothing_since_ms is None:
+            wait.nothing_since_ms = now_ms
 
     def failed(self, key: Key) -> None:
-        self._failures_count[key] = self._failures_count.get(key, 0) + 1
+        if key in self._waits:
+            self._waits[key].failures_count += 1
 
     def forget(self, key: Key) -> None:
         """It has been compacted, one way or the other, or is not due any more."""
-        for known in (self._since_ms, self._heard_ms, self._failures_count):
-            known.pop(key, None)
+        self._waits.pop(key, None)

@@ -185,7 +185,7 @@ class CompactionService:
         if not due.is_due:
             self._forget(key)
             return None
-        if self.may_adopt(replica) and self.patience.waits(key, self._clock.now_ms()):
+        if self._follows_compactions(replica) and self.patience.waits(key, self._clock.monotonic_ms()):
             return None
         found = due.eligibility
         return WorkRow(
@@ -204,16 +204,18 @@ class CompactionService:
         self._since_ms.pop(key, None)
         self.patience.forget(key)
 
-    def may_adopt(self, replica: Replica) -> bool:
-        """Whether it may wait for its leader's compaction and take that over."""
+    def _follows_compactions(self, replica: Replica) -> bool:
+        """Whether its leader's compactions are for it: at once, or when it is in sync."""
         return (
             self._adopts()
             and replica.role is Role.FOLLOWER
-            and self.broker_id in replica.row.isr
             and replica.config.compacts
             and not replica.coordination.is_independent
             and replica.log.failure is None
         )
+
+    def may_adopt(self, replica: Replica) -> bool:
+        return self._follows_compactions(replica) and self.broker_id in replica.row.isr
 
     def is_coming(self, replica: Replica) -> bool:
         """Whether it will be compacted here soon."""

@@ -1,0 +1,73 @@
+"""Whether two replicas hold the same bytes below an offset. Batch by batch, for they may be cut into segments
+differently.
+
+Replicas that have adopted the same compaction do (DESIGN, compact once); ones that compacted by themselves need not:
+the same records may be left in batches with other delete horizons.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from sexton.errors import CorruptLogError
+from sexton.logdir.partition import PartitionLog, mapped
+from sexton.records.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    below_offset: int
+    sha256_a: str
+    sha256_b: str
+    size_a_bytes: int
+    size_b_bytes: int
+    first_difference: int | None
+    """The base offset of the first batch that is not the same on both."""
+
+    @property
+    def is_same(self) -> bool:
+        return self.first_difference is None
+
+
+def compare(a: PartitionLog, b: PartitionLog, below_offset: int) -> Compared:
+    """From the larger log start on: what lies below is nobody's any more."""
+    start = max(a.log_start_offset, b.log_start_offset)
+    digests = hashlib.sha256(), hashlib.sha256()
+    sizes_bytes = [0, 0]
+    first_difference: int | None = None
+    for pair in zip_longest(_batches(a, start, below_offset), _batches(b, start, below_offset)):
+        for side, batch in enumerate(pair):
+            if batch is not None:
+                digests[side].update(batch)
+                sizes_bytes[side] += len(batch)
+        if first_difference is None and pair[0] != pair[1]:
+            first_difference = min(_base_offset(batch) for batch in pair if batch is not None)
+    return Compared(below_offset, digests[0].hexdigest(), digests[1].hexdigest(), *sizes_bytes, first_difference)
+
+
+def _batches(log: PartitionLog, start: int, below_offset: int) -> Iterator[bytes]:
+    for segment in log.segments:
+        if segment.base_offset >= below_offset:
+            return
+        with mapped(segment.path) as array:
+            data, position = memoryview(array), 0  # type: ignore[arg-type]
+            while position < len(data):
+                size_bytes = LOG_OVERHEAD_BYTES + int.from_bytes(data[position + 8 : position + 12], "big", signed=True)
+                if size_bytes < HEADER_BYTES or position + size_bytes > len(data):
+                    raise CorruptLogError(
+                        "the batch is cut off", f"{segment.path} at {position}", WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+                    )
+                batch = bytes(data[position : position + size_bytes])
+                base_offset = _base_offset(batch)
+                if base_offset >= below_offset:
+                    return
+                if base_offset + int.from_bytes(batch[23:27], "big") >= start:
+                    yield batch
+                position += size_bytes
+
+
+def _base_offset(batch: bytes) -> int:
+    return int.from_bytes(batch[:8], "big")
