@@ -45,7 +45,9 @@ def compare(a: PartitionLog, b: PartitionLog, below_offset: int) -> Compared:
                 sizes_bytes[side] += len(batch)
         if first_difference is None and pair[0] != pair[1]:
             first_difference = min(_base_offset(batch) for batch in pair if batch is not None)
-    return Compared(below_offset, digests[0].hexdigest(), digests[1].hexdigest(), *sizes_bytes, first_difference)
+    return Compared(
+        below_offset, digests[0].hexdigest(), digests[1].hexdigest(), sizes_bytes[0], sizes_bytes[1], first_difference
+    )
 
 
 def _batches(log: PartitionLog, start: int, below_offset: int) -> Iterator[bytes]:
