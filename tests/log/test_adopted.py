@@ -127,8 +127,7 @@ def of_one_segment() -> tuple[Machine, int]:
     """A log with one closed segment: a transaction that was aborted at 2, a value, another above the bound."""
     follower = Machine(1, replace(OTHER, segment_bytes=100_000))
     follower.open()
-    fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    follower.lead(batch(0, b"a", attributes=TRANSACTIONAL, **fields))
+    follower.lead(in_transaction(b"a"))
     follower.lead(batch(0, b"b"))
     follower.lead(encode(make_marker(0, ControlType.ABORT, 7, 0, NOW_MS, leader_epoch=-1)), from_client=False)
     follower.lead(batch(0, b"c"))
@@ -139,8 +138,12 @@ def of_one_segment() -> tuple[Machine, int]:
     return follower, 4
 
 
-def batch(offset: int, key: bytes, *, value: bytes = b"v", **fields: int) -> bytes:
+def batch(offset: int, key: bytes, value: bytes = b"v", **fields: int) -> bytes:
     return encode(make_batch([Record(offset, NOW_MS, key, value)], **{"leader_epoch": 3, **fields}))
+
+
+def in_transaction(key: bytes) -> bytes:
+    return batch(0, key, attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0)
 
 
 def _own(follower: Machine) -> list[bytes]:
@@ -157,7 +160,7 @@ Changed = Callable[[list[bytes]], list[bytes]]
         (lambda own: [own[0], *own[1:]], "is still transactional"),
         (lambda own: [own[1], own[3], own[4]], "rule 6: the marker at 2"),
         (lambda own: [own[1], own[2], own[3]], "above the bound is missing"),
-        (lambda own: [own[1], own[2], own[3], batch(4, b"other", value=b"longer")], "is not this log's"),
+        (lambda own: [own[1], own[2], own[3], batch(4, b"other", b"longer")], "is not this log's"),
         (lambda own: [own[2], own[1], own[3], own[4]], "comes where"),
         (lambda own: [own[1], own[2], own[3], own[4][:-1]], "cut off"),
         (lambda own: [own[1][:-1] + b"!", own[2], own[3], own[4]], "CRC"),
@@ -211,8 +214,7 @@ def test_an_aborted_transaction_that_ends_above_the_bound_stays_in_the_index() -
     follower = Machine(1, replace(OTHER, segment_bytes=100_000))
     follower.open()
     follower.lead(batch(0, b"a"))
-    fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    follower.lead(batch(0, b"b", attributes=TRANSACTIONAL, **fields))
+    follower.lead(in_transaction(b"b"))
     follower.lead(encode(make_marker(0, ControlType.ABORT, 7, 0, NOW_MS, leader_epoch=-1)), from_client=False)
     follower.log.close_active(NOW_MS)
     follower.run(follower.log.flush())
