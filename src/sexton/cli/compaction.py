@@ -76,7 +76,7 @@ def status(
             f"{one['dirty_ratio']:.0%}",
             show.bytes_text(one["size_bytes"]),
             show.bytes_text(one["last_run"]["bytes_saved"]) if one["last_run"] else "",
-            "yes" if one["is_due"] else "",
+            "waits for leader" if one["waits_for_leader"] else "yes" if one["is_due"] else "",
         )
     console = Console()
     console.print(table)

@@ -183,6 +183,8 @@ class Adopter:
         offer, swapped = await self._swap_in(leader, replica)
         how = f"adopted from broker {leader}"
         self._service.note(replica, offer.made_ms, how)
+        self._service.totals.adopted_count += 1
+        self._service.count(replica, swapped.bytes_before, swapped.bytes_after)
         logger.info("%s-%d: %s up to %d", replica.topic, replica.partition, how, offer.bound)
         self._runs.append(
             RunRow(

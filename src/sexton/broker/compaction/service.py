@@ -50,6 +50,7 @@ class Totals:
     """Since this broker started."""
 
     committed_count: int = 0
+    adopted_count: int = 0
     refused_count: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
@@ -365,7 +366,8 @@ class CompactionService:
         finally:
             self._remove_staged(found)
         self.note(found.replica, found.plan.now_ms, "compacted")
-        self._count(found.replica, swapped.bytes_before, swapped.bytes_after)
+        self.totals.committed_count += 1
+        self.count(found.replica, swapped.bytes_before, swapped.bytes_after)
         logger.info(
             "%s-%d: compacted up to %d: %d bytes became %d",
             found.plan.topic,
@@ -376,9 +378,8 @@ class CompactionService:
         )
         return Committed(swapped.bytes_before, swapped.bytes_after, swapped.segments_before, swapped.segments_after)
 
-    def _count(self, replica: Replica, bytes_before: int, bytes_after: int) -> None:
+    def count(self, replica: Replica, bytes_before: int, bytes_after: int) -> None:
         key, totals = (replica.topic_id, replica.partition), self.totals
-        totals.committed_count += 1
         totals.bytes_before += bytes_before
         totals.bytes_after += bytes_after
         before = self._last_runs.get(key)

@@ -169,7 +169,12 @@ def _compaction(out: Exposition, broker: Broker, replicas: list[dict[str, Any]])
     dirty = sum(one["dirty_bytes"] for one in replicas)
     out.gauge("sexton_compaction_dirty_bytes", "What has not been compacted yet.", dirty)
     out.gauge("sexton_compaction_underway", "Plans that compactors work on.", broker.compaction.underway_count)
-    runs = [({"outcome": "committed"}, totals.committed_count), ({"outcome": "refused"}, totals.refused_count)]
+    counts = {
+        "committed": totals.committed_count,
+        "adopted": totals.adopted_count,
+        "refused": totals.refused_count,
+    }
+    runs = [({"outcome": outcome}, count) for outcome, count in counts.items()]
     out.family("sexton_compaction_runs_total", "counter", "Results that compactors handed back.", runs)
     out.counter("sexton_compaction_input_bytes_total", "Sizes of logs before.", totals.bytes_before)
     out.counter("sexton_compaction_output_bytes_total", "Sizes of logs after.", totals.bytes_after)
