@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -117,21 +118,22 @@ def tombstones_of(cluster: SextonCluster, node_id: int, topic: str, key_prefix: 
 
 
 def status_of(cluster: SextonCluster, topic: str) -> Mapping[int, Mapping[str, Any]]:
-    """Of each broker that answers: its replica's watermarks."""
+    """Of each broker that answers: its replica of the topic's only partition."""
+    return {one["broker"]: one for one in statuses(cluster, topic)}
 
-    async def ask() -> dict[int, Mapping[str, Any]]:
+
+def statuses(cluster: SextonCluster, topic: str) -> list[Mapping[str, Any]]:
+    """Of all replicas on brokers that answer."""
+
+    async def ask() -> list[Mapping[str, Any]]:
         metastore = open_metastore(cluster.metastore_url)
         brokers = Brokers(SocketNetwork(), metastore, "test")
-        found = {}
+        found: list[Mapping[str, Any]] = []
         try:
             for node_id in (1, 2, 3):
-                try:
+                with suppress(SextonError):
                     answer = await brokers.ask(node_id, requests.STATUS, {})
-                except SextonError:
-                    continue
-                for one in answer["replicas"]:
-                    if one["topic"] == topic:
-                        found[node_id] = one
+                    found += [{"broker": node_id, **one} for one in answer["replicas"] if one["topic"] == topic]
         finally:
             brokers.close()
             await metastore.close()

@@ -175,7 +175,12 @@ def _compaction(out: Exposition, broker: Broker, replicas: list[dict[str, Any]])
         "refused": totals.refused_count,
     }
     runs = [({"outcome": outcome}, count) for outcome, count in counts.items()]
-    out.family("sexton_compaction_runs_total", "counter", "Results that compactors handed back, and those that were taken over from leaders.", runs)
+    out.family(
+        "sexton_compaction_runs_total",
+        "counter",
+        "Results that compactors handed back, and those that were taken over from leaders.",
+        runs,
+    )
     out.counter("sexton_compaction_input_bytes_total", "Sizes of logs before.", totals.bytes_before)
     out.counter("sexton_compaction_output_bytes_total", "Sizes of logs after.", totals.bytes_after)
     held = sum(bool(one["holding_back"]) for one in replicas)
