@@ -26,6 +26,11 @@ clients: ## Every Kafka client we know of, in several versions, against real bro
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/interop tests/transactions
 
+.PHONY: reproduce
+reproduce: ## Four corruptions by compaction, on real Apache Kafka and on Sexton with and without coordination; a page
+	@scripts/setup test
+	@$(BIN)/sexton reproduce --all --report build/reproduce.html
+
 .PHONY: simulate
 simulate: ## Whole clusters under virtual time: 200 seeds, and rules broken on purpose that must be found
 	@scripts/setup test

@@ -16,8 +16,10 @@ from sexton.client.admin import Admin, ConfigSource, Resource
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, LATEST, Consumed, Consumer, fetch, list_offsets, start_positions
 from sexton.client.errors import ProduceFailedError, RefusedError
+from sexton.client.fetching import READ_COMMITTED
 from sexton.client.groups import GroupConsumer, commit_body, commit_offsets, fetch_offsets
 from sexton.client.producer import Message, Producer
+from sexton.client.transactions import TransactionalProducer
 from sexton.protocol.errors import ErrorCode
 from tests.kafka.cluster import KafkaCluster
 
@@ -212,5 +214,35 @@ def test_an_idempotent_producer_outlives_the_broker(kafka: KafkaCluster) -> None
         consumer.assign({("killed", 0): 0})
         found = await read_until(consumer.poll, 100)
         assert [int(each.record.value or b"") for each in found] == list(range(100))
+
+    run(kafka, scenario)
+
+
+def test_transactions_are_seen_when_committed_and_never_when_aborted(kafka: KafkaCluster) -> None:
+    kafka.create_topic("in-transactions")
+
+    async def scenario(client: Client) -> None:
+        producer = TransactionalProducer(client, "one")
+        await producer.init()
+        for value, is_committed in ((b"1", True), (b"2", False), (b"3", True)):
+            producer.begin()
+            await producer.send("in-transactions", 0, [Message(b"k", value)])
+            await producer.send("in-transactions", 0, [Message(b"k", value + b"+")])
+            assert producer.is_open
+            await (producer.commit() if is_committed else producer.abort())
+            assert not producer.is_open
+        producer.begin()
+        await producer.commit()  # nothing was written: nothing to tell the coordinator
+        consumer = Consumer(client, isolation=READ_COMMITTED)
+        consumer.assign({("in-transactions", 0): 0})
+        found = await read_until(consumer.poll, 4)
+        assert [each.record.value for each in found] == [b"1", b"1+", b"3", b"3+"]
+
+        successor = TransactionalProducer(client, "one")
+        await successor.init()
+        producer.begin()
+        with pytest.raises(RefusedError) as refused:
+            await producer.send("in-transactions", 0, [Message(b"k", b"late")])
+        assert refused.value.code in (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced)
 
     run(kafka, scenario)

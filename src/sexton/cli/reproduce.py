@@ -114,15 +114,11 @@ async def _run_on(name: str, scenarios: Sequence[Scenario], keep: Path | None, c
         console.print(f"{event.at_s:6.1f} s  [dim]{scenario.name:{width}}[/]  {text}")
 
     console.rule(f"[bold]{name}[/]")
-    with console.status(f"{name}: starting three brokers, and waiting for a first compaction"):
-        opening = systems.running(name, keep)
-        world = await opening.__aenter__()
-    try:
-        with console.status(f"{name}: the scripts run"):
+    with console.status(f"{name}: starting three brokers, and waiting for a first compaction") as status:
+        async with systems.running(name, keep) as world:
+            status.update(f"{name}: the scripts run")
             outcomes = await run(name, expected, scenarios, world, tell)
-    finally:
-        with console.status(f"{name}: stopping"):
-            await opening.__aexit__(None, None, None)
+            status.update(f"{name}: stopping")
     for outcome in outcomes:
         if outcome.failure:
             console.print(f"[magenta]{outcome.scenario.name} did not come to its end:[/] {escape(outcome.failure)}")

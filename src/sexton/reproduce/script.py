@@ -21,7 +21,7 @@ POLL_S: Final = 0.3
 WAIT_TIMEOUT_S: Final = 180.0
 """For what comes sooner or later on a machine that is not too busy: a failover, an ISR that grows, a compaction."""
 
-QUIET_PASSES_COUNT: Final = 5
+QUIET_PASSES_COUNT: Final = 4
 QUIET_S: Final = 15.0
 """Compaction that went over the log so often, for so long, and removed nothing more of what could go, will not: far
 longer than `delete.retention.ms` (0) and `producer.id.expiration.ms` (2 s) ask for."""
