@@ -11,7 +11,7 @@ import pytest
 
 from tests.sexton_cluster import ENVIRONMENT
 
-TIMEOUT_S = 400
+TIMEOUT_S = 600
 
 
 @pytest.mark.cluster
