@@ -158,7 +158,11 @@ class Script:
         self.truth.write(PROBE_KEY, probe, await self._world.write(self.topic, PROBE_KEY, probe))
         sight = await self._world.read(self.topic, PROBE_KEY, READ_PATIENCE_S)
         self.sights.append(sight)
-        self._note(Kind.READ, "read", f"through broker {sight.leader} a consumer reads {told(sight.fold)}")
+        self._note(
+            Kind.READ,
+            f"reads\n{told(sight.fold)}",
+            f"through broker {sight.leader} a consumer reads {told(sight.fold)}",
+        )
 
     # ---- Inside.
 

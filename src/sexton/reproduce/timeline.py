@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import accumulate
 from typing import Final
 
 from sexton.reproduce.script import Event, Kind
@@ -15,6 +16,9 @@ from sexton.reproduce.world import AWAY, BROKERS, FIRST_LEADER
 
 LEFT: Final = 84
 COLUMN: Final = 88
+READ_COLUMN: Final = 168
+"""What was read stands above it."""
+
 TOP: Final = 48
 LANE: Final = 40
 BOTTOM: Final = 30
@@ -40,20 +44,27 @@ SYMBOLS: Final = {
 def svg(events: Sequence[Event], verdict: str, title: str) -> str:
     """`verdict` colours the last reading."""
     steps = [event for event in events if event.kind not in (Kind.START, Kind.BEGIN)]
-    width = LEFT + COLUMN * max(1, len(steps)) + 12
+    centres = _centres(steps)
+    width = LEFT + sum(map(_width, steps)) + 12
     height = TOP + LANE * len(BROKERS) + BOTTOM
     parts = [
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" class="timeline">',
         f"<title>{escape(title)}</title>",
-        *(_lane(broker, steps, width) for broker in BROKERS),
-        *(_column(index, step, steps, verdict) for index, step in enumerate(steps)),
+        *(_lane(broker, steps, centres, width) for broker in BROKERS),
+        *(_column(centres[index], index, steps, verdict) for index in range(len(steps))),
         "</svg>",
     ]
     return "".join(parts)
 
 
-def _x(index: float) -> float:
-    return LEFT + COLUMN * (index + 0.5)
+def _width(step: Event) -> int:
+    return READ_COLUMN if step.kind is Kind.READ else COLUMN
+
+
+def _centres(steps: Sequence[Event]) -> list[float]:
+    """Of the columns."""
+    ends = accumulate(map(_width, steps), initial=LEFT)
+    return [start + _width(step) / 2 for start, step in zip(ends, steps, strict=False)]
 
 
 def _y(broker: int) -> float:
@@ -64,24 +75,24 @@ def _index_of(kind: Kind, steps: Sequence[Event]) -> int | None:
     return next((index for index, step in enumerate(steps) if step.kind is kind), None)
 
 
-def _lane(broker: int, steps: Sequence[Event], width: int) -> str:
+def _lane(broker: int, steps: Sequence[Event], centres: Sequence[float], width: int) -> str:
     """The broker's name, and a bar for as long as it is up; darker while it leads."""
     y = _y(broker)
     killed, back, led = (_index_of(kind, steps) for kind in (Kind.KILL, Kind.RETURN, Kind.LEAD))
     end = width - 8.0
     parts = [f'<text x="8" y="{y + 4:g}" class="name">broker {broker}</text>']
     if broker == AWAY and killed is not None:
-        parts.append(_bar(y, LEFT, _x(killed), "up"))
-        gone_until = _x(back) if back is not None else end
-        parts.append(_bar(y, _x(killed), gone_until, "down"))
+        parts.append(_bar(y, LEFT, centres[killed], "up"))
+        gone_until = centres[back] if back is not None else end
+        parts.append(_bar(y, centres[killed], gone_until, "down"))
         if back is not None:
-            parts.append(_bar(y, _x(back), end, "up"))
+            parts.append(_bar(y, centres[back], end, "up"))
     else:
         parts.append(_bar(y, LEFT, end, "up"))
     if broker == FIRST_LEADER:
-        parts.append(_bar(y, LEFT, _x(led) if led is not None else end, "leads"))
+        parts.append(_bar(y, LEFT, centres[led] if led is not None else end, "leads"))
     elif broker == AWAY and led is not None:
-        parts.append(_bar(y, _x(led), end, "leads"))
+        parts.append(_bar(y, centres[led], end, "leads"))
     return "".join(parts)
 
 
@@ -89,8 +100,8 @@ def _bar(y: float, start: float, end: float, kind: str) -> str:
     return f'<rect x="{start:g}" y="{y - BAR / 2:g}" width="{end - start:g}" height="{BAR}" rx="4" class="{kind}"/>'
 
 
-def _column(index: int, step: Event, steps: Sequence[Event], verdict: str) -> str:
-    x = _x(index)
+def _column(x: float, index: int, steps: Sequence[Event], verdict: str) -> str:
+    step = steps[index]
     words = step.label.split("\n")
     top = TOP - 14 - 13 * (len(words) - 1)
     label = "".join(
@@ -116,12 +127,12 @@ def _marks(index: int, step: Event, steps: Sequence[Event], verdict: str) -> lis
         return [(broker, step.kind.value, SYMBOLS[step.kind]) for broker in here]
     if step.kind is Kind.READ:
         is_last = index == max(i for i, each in enumerate(steps) if each.kind is Kind.READ)
-        return [(leader, f"read {verdict}" if is_last else "read", SYMBOLS[step.kind])]
+        return [(leader, f"read {verdict}", "!" if verdict != "clean" else "✓")] if is_last else [(leader, "read", "?")]
     return [(AWAY, step.kind.value, SYMBOLS[step.kind])]
 
 
 def _mark(x: float, y: float, kind: str, symbol: str) -> str:
     return (
         f'<circle cx="{x:g}" cy="{y:g}" r="11" class="mark {kind}"/>'
-        f'<text x="{x:g}" y="{y + 4:g}" class="symbol">{symbol}</text>'
+        f'<text x="{x:g}" y="{y + 4:g}" class="symbol {kind}">{symbol}</text>'
     )
