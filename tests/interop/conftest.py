@@ -109,22 +109,34 @@ class Scenarios:
         self._is_closing = False
         self._pool = ThreadPoolExecutor(CLIENTS_AT_ONCE)
         for client, features in wanted.items():
-            self._pool.submit(self._run_all, client, features)
+            self._pool.submit(self._run_all, client, features, dict(self._results))
 
     def check(self, client: Client, feature: str) -> None:
-        """Waits for the scenario's end; raises what it raised."""
-        self._results[client.label, feature].result()
+        """Waits for the scenario's end; raises what it raised. Asked a second time, runs it again, in a process of its
+        own: others may be using the client's first one."""
+        result = self._results.pop((client.label, feature), None)
+        if result is not None:
+            result.result()
+            return
+        worker = self._worker(client, "again")
+        try:
+            worker.run(feature, self._cluster.fields)
+        finally:
+            worker.close()
 
     def close(self) -> None:
         self._is_closing = True
         self._pool.shutdown(cancel_futures=True)
 
-    def _run_all(self, client: Client, features: list[str]) -> None:
-        log_path = self._directory / f"{client.label.replace(' ', '-')}.log"
+    def _worker(self, client: Client, name: str = "client") -> Worker:
+        log_path = self._directory / f"{client.label.replace(' ', '-')}-{name}.log"
         log_path.touch()
-        worker = Worker(client, log_path)
+        return Worker(client, log_path)
+
+    def _run_all(self, client: Client, features: list[str], results: dict[tuple[str, str], Future[None]]) -> None:
+        worker = self._worker(client)
         for feature in features:
-            result = self._results[client.label, feature]
+            result = results[client.label, feature]
             try:
                 if self._is_closing:
                     raise RuntimeError("the run was ended")

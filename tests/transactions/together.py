@@ -62,11 +62,21 @@ class Together:
                         self._shared[name] = session_fixture(name)
         self._pool = ThreadPoolExecutor(CLIENTS_AT_ONCE)
         for client, wanted in by_client.items():
-            self._pool.submit(self._run_all, client, wanted)
+            self._pool.submit(self._run_all, client, wanted, dict(self._results))
 
     def check(self, item: pytest.Function) -> None:
-        """Waits for the test's end; raises what it raised."""
-        told = self._results[item.nodeid].result()
+        """Waits for the test's end; raises what it raised. Asked a second time, runs it again, in a process of its
+        own: others may be using the client's first one."""
+        result = self._results.pop(item.nodeid, None)
+        if result is not None:
+            told = result.result()
+        else:
+            client = client_of(item)
+            process = ClientProcess(client, self._directory() / "client.log")
+            try:
+                told = self._run(process, item)
+            finally:
+                process.end()
         if told:
             print(told)
 
@@ -74,18 +84,18 @@ class Together:
         self._is_closing = True
         self._pool.shutdown(cancel_futures=True)
 
-    def _run_all(self, client: Client, items: list[pytest.Function]) -> None:
+    def _run_all(self, client: Client, items: list[pytest.Function], results: dict[str, Future[str | None]]) -> None:
         for item in items:
-            result = self._results[item.nodeid]
+            result = results[item.nodeid]
             try:
                 if self._is_closing:
                     raise RuntimeError("the run was ended")
-                result.set_result(self._run(client, item))
+                result.set_result(self._run(self._processes(client), item))
             except BaseException as error:
                 result.set_exception(error)
 
-    def _run(self, client: Client, item: pytest.Function) -> str | None:
-        kit = Kit(self._processes(client), self.cluster.bootstrap)
+    def _run(self, process: ClientProcess, item: pytest.Function) -> str | None:
+        kit = Kit(process, self.cluster.bootstrap)
         offered: dict[str, Any] = {
             **self._shared,
             **item.callspec.params,
