@@ -58,13 +58,14 @@ def test_a_transaction_across_a_thousand_partitions_is_whole(
 ) -> None:
     places = places_of([wide], PARTITIONS)
     before = values(settled(cluster.bootstrap, places))
-    producer = kits(client).ready(cluster.name("writer"))
+    name = cluster.name("writer")
+    producer = kits(client).ready(name)
     for what, end in (("aborted", producer.abort), ("committed", producer.commit)):
-        write_everywhere(producer, places, f"{client.label} {what}")
+        write_everywhere(producer, places, f"{name} {what}")
         seen = partial(read, cluster.bootstrap, places)
         assert values(seen()) == before
-        open_now = [value for value in values(seen(UNCOMMITTED)) if value.startswith(f"{client.label} {what}".encode())]
+        open_now = [value for value in values(seen(UNCOMMITTED)) if value.startswith(f"{name} {what}".encode())]
         assert len(open_now) == PARTITIONS
         end()
     found = values(settled(cluster.bootstrap, places))
-    assert sorted(found) == sorted(before + [f"{client.label} committed {each}".encode() for each in range(PARTITIONS)])
+    assert sorted(found) == sorted(before + [f"{name} committed {each}".encode() for each in range(PARTITIONS)])

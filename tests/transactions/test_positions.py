@@ -56,6 +56,12 @@ def has_passed(consumer: Consumer, topic: str, offset: int) -> bool:
     return committed is not None and committed >= offset
 
 
+def polled_past(consumer: Consumer, topic: str, offset: int) -> bool:
+    """After one poll more."""
+    consumer.poll(0.1)
+    return has_passed(consumer, topic, offset)
+
+
 def test_the_committed_offset_is_that_of_the_next_record(kit: Kit, cluster: UnderTest) -> None:
     topic, group = filled(kit, cluster), cluster.name("group")
     consumer = kit.consumer(group)
@@ -142,9 +148,7 @@ def test_automatic_commits_cover_what_the_application_may_not_have_processed_yet
     else:
         time.sleep(1)
         assert not has_passed(consumer, topic, RECORDS)
-        consumer.poll(0.5)
-        consumer.poll(0.5)
-        wait_until(partial(has_passed, consumer, topic, RECORDS), "the commit of the next poll")
+        wait_until(partial(polled_past, consumer, topic, RECORDS), "the commit of the next poll")
 
 
 def test_automatic_commits_are_no_part_of_the_transaction(client: Client, kit: Kit, cluster: UnderTest) -> None:
@@ -159,11 +163,7 @@ def test_automatic_commits_are_no_part_of_the_transaction(client: Client, kit: K
     producer.flush()
     producer.abort()
 
-    def has_moved() -> bool:
-        consumer.poll(0.1)
-        return has_passed(consumer, topic, RECORDS)
-
-    wait_until(has_moved, "an automatic commit")
+    wait_until(partial(polled_past, consumer, topic, RECORDS), "an automatic commit")
     assert settled(cluster.bootstrap, [(target, 0)]) == []
 
 
