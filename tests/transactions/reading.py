@@ -14,7 +14,7 @@ from tests.transactions.drivers.base import Place, Record
 
 COMMITTED: Final = "read_committed"
 UNCOMMITTED: Final = "read_uncommitted"
-READ_TIMEOUT_S: Final = 60
+READ_TIMEOUT_S: Final = 120
 
 
 def places_of(topics: Sequence[str], partitions: int = 1) -> list[Place]:
