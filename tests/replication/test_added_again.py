@@ -15,6 +15,7 @@ from sexton.replication import messages
 from sexton.replication.messages import FetchRequest, Held
 from sexton.replication.replicas import _means_another_log
 from sexton.replication.session import FollowerSession
+from tests.replication.answers import answered
 
 TOPIC = uuid.UUID(int=1)
 FIRST, SECOND = uuid.UUID(int=2, version=4), uuid.UUID(int=3, version=4)
@@ -26,7 +27,7 @@ def test_a_follower_that_knows_of_its_place_before_the_leader_does_is_told_to_sa
     replica = SimpleNamespace(row=ROW, check_epoch=lambda epoch: None, check_serving_as_leader=lambda: None)
     session = FollowerSession(cast(Any, SimpleNamespace(by_id=lambda topic_id, partition: replica)))
     request = FetchRequest(3, 1, 0, 1000, 1000, [Held(TOPIC, 0, True, 5, 0, -1, 0)])
-    parts = asyncio.run(session.fetch(request))
+    parts = asyncio.run(answered(session, request))
     (news,) = messages.decode_answer(memoryview(b"".join(cast(list[bytes], parts))))
     assert news.error is ErrorCode.unknown_leader_epoch
 

@@ -28,6 +28,7 @@ from sexton.replication.replica import Replica
 from sexton.replication.session import FollowerSession
 from sexton.watermarks.checkpoint import Kept
 from sexton.watermarks.replica import NOTHING, Pair
+from tests.replication.answers import answered
 
 TOPIC = uuid.UUID(int=1)
 IDS = {broker: uuid.UUID(int=10 + broker, version=4) for broker in (1, 2, 3)}
@@ -73,7 +74,7 @@ class Two:
         return _held(_Following(self.follower, self.follower.leader_epoch))
 
     async def ask(self, held: Held, wait_ms: int = 1) -> list[News]:
-        parts = await self.session.fetch(FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, [held]))
+        parts = await answered(self.session, FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, [held]))
         return messages.decode_answer(memoryview(b"".join(map(content, parts))))
 
     async def fetch(self, rounds: int = 3) -> None:
@@ -339,7 +340,7 @@ async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two:
     two.leader, two.follower = two.follower, two.leader
     two.reconnect()
     held = _held(_Following(two.follower, 4))
-    parts = await two.session.fetch(FetchRequest(1, 1, 1, 1 << 20, 1 << 20, [held]))
+    parts = await answered(two.session, FetchRequest(1, 1, 1, 1 << 20, 1 << 20, [held]))
     (news,) = messages.decode_answer(memoryview(b"".join(map(content, parts))))
     assert news.removable == Pair(5, 5)
 

@@ -24,6 +24,7 @@ from sexton.replication.history import epoch_before
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
 from sexton.replication.session import FollowerSession
+from tests.replication.answers import answered
 
 TOPIC = uuid.UUID(int=7, version=4)
 ROW = PartitionRow(TOPIC, 0, replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=3, partition_epoch=1)
@@ -47,7 +48,7 @@ class Leader:
         return Held(TOPIC, 0, True, 3, end_offset, epoch_before(entries, end_offset), digest)
 
     async def fetch(self, *held: Held, wait_ms: int = 0) -> list[News]:
-        parts = await self.session.fetch(FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, held))
+        parts = await answered(self.session, FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, held))
         return messages.decode_answer(memoryview(b"".join(map(content, parts))))
 
 

@@ -30,6 +30,9 @@ FLUSH_THREADS: Final = 16
 PARTS_MAX: Final = 1024
 """Linux takes no more buffers than this in one write (IOV_MAX)."""
 
+SMALL_READ_BYTES: Final = 1 << 16
+"""What is read of a file that has grown since it was opened; nearly always nothing."""
+
 FILE_MODE: Final = 0o644
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -156,11 +159,18 @@ class FileDisk:
         return os.path.lexists(path)
 
     def read_file(self, path: str) -> bytes | None:
+        """By system calls: Python's own file objects take twice as many, and a start reads thousands of small files."""
         try:
-            with open(path, "rb") as file:
-                return file.read()
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        try:
+            data = os.read(fd, os.fstat(fd).st_size + 1)
+            while more := os.read(fd, SMALL_READ_BYTES):
+                data += more
+            return data
+        finally:
+            os.close(fd)
 
     async def replace_file(self, path: str, content: bytes) -> None:
         temporary = f"{path}.{next(self._temporary_count)}{_TEMPORARY_SUFFIX}"

@@ -28,10 +28,11 @@ async def reconcile(broker: Broker, former: BrokerRow | None, stopped_cleanly: b
     for row in broker.view.replicas_on(own_id):
         topic = broker.view.topic_by_id(row.topic_id)
         assert topic is not None
-        state = _log_state(broker, topic.name, row, lost_folder, stopped_cleanly)
-        if state is LogState.LOST:
-            logger.warning("%s-%d: its log is not in this folder", topic.name, row.partition)
         on_disk = broker.replicas.incarnation_on_disk(topic.name, row.partition)
+        is_lost = lost_folder or broker.replicas.was_lost(topic.name, row, on_disk)
+        state = LogState.LOST if is_lost else _log_state(broker, topic.name, stopped_cleanly)
+        if is_lost:
+            logger.warning("%s-%d: its log is not in this folder", topic.name, row.partition)
         new_row = elections.restart(
             row, own_id, broker.view.brokers, log=state, on_disk=on_disk, fresh=new_id(broker.rng)
         )
@@ -43,9 +44,7 @@ async def reconcile(broker: Broker, former: BrokerRow | None, stopped_cleanly: b
         raise StaleError("partitions changed while the broker was starting")
 
 
-def _log_state(broker: Broker, topic: str, row: PartitionRow, lost_folder: bool, stopped_cleanly: bool) -> LogState:
-    if lost_folder or broker.replicas.was_lost(topic, row):
-        return LogState.LOST
+def _log_state(broker: Broker, topic: str, stopped_cleanly: bool) -> LogState:
     if stopped_cleanly or broker.topic_config(topic).flush_before_ack:
         return LogState.COMPLETE
     return LogState.UNCERTAIN

@@ -30,6 +30,9 @@ CONNECT_TIMEOUT_MS = 10_000
 ANSWER_BYTES_MAX = 1 << 30
 """A size above this is no answer of a broker but some other protocol's first bytes."""
 
+ANSWER_HEADER_BYTES = 4
+"""Of an answer to a message of our own: its correlation id."""
+
 CLIENT_ID = "sexton"
 
 _SIZE = struct.Struct(">i")
@@ -111,10 +114,19 @@ class Rpc:
     ) -> memoryview:
         """A message that is none of Kafka's: header v1, then the parts as they are. The answer without its header."""
         await self._wait_for_room()
+        return (await self.start_raw(api_key, parts, version=version, timeout_ms=timeout_ms))[ANSWER_HEADER_BYTES:]
+
+    def start_raw(
+        self, api_key: int, parts: Sequence[Buffer], *, version: int = 0, timeout_ms: int | None = None
+    ) -> asyncio.Future[memoryview]:
+        """The same without a task, whose answer still has its header (ANSWER_HEADER_BYTES). It does not wait until the
+        other side has read what was sent before: for messages that are small and few."""
+        if self._end is not None:
+            raise NotConnectedError("the connection has ended", self.peer) from self._end
         client_id = self._client_id.encode()
         header = _HEADER_V1.pack(api_key, version, self._next_id(), len(client_id)) + client_id
         size = _SIZE.pack(len(header) + sum(len(part) for part in parts))
-        return (await self._exchange([size, header, *parts], timeout_ms))[4:]
+        return self._exchange([size + header, *parts], timeout_ms)
 
     async def tell(self, api_key: int, version: int, body: Mapping[str, Any]) -> None:
         """A request that has no answer: Produce with acks=0."""
@@ -138,16 +150,14 @@ class Rpc:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
 
-    async def _exchange(self, parts: Sequence[Buffer], timeout_ms: int | None) -> memoryview:
+    def _exchange(self, parts: Sequence[Buffer], timeout_ms: int | None) -> asyncio.Future[memoryview]:
         limit_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         answer: asyncio.Future[memoryview] = self._loop.create_future()
         self._waiting.append((self._correlation_id, answer))
         self._connection.send(parts)
         timer = self._loop.call_later(limit_ms / 1000, self._too_late, answer, limit_ms)
-        try:
-            return await answer
-        finally:
-            timer.cancel()
+        answer.add_done_callback(lambda _: timer.cancel())
+        return answer
 
     def _too_late(self, answer: asyncio.Future[memoryview], limit_ms: int) -> None:
         if not answer.done():

@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import logging
 import zlib
+from bisect import insort
 from dataclasses import dataclass, field
 
 from sexton.compaction.config import TopicConfig
@@ -75,16 +76,17 @@ class Recovery:
     stopped_cleanly: bool
     producers: ProducerStates
     start_offset: int = 0
+    snapshots: list[int] = field(default_factory=list)
+    """Offsets of those that are there, rising."""
     segments: list[Segment] = field(default_factory=list)
     walked: list[Segment] = field(default_factory=list)
     new_snapshots: dict[int, bytes] = field(default_factory=dict)
 
     async def run(self) -> Recovered:
-        await self._finish_swap()
-        self._clear_leftovers()
-        stored = read_start_offset(self.disk, self.directory, self.topic, self.partition)
-        self.start_offset = max(self.start_offset, stored)
-        self._find_segments()
+        found = await self._look_around()
+        if LOG_START_OFFSET_CHECKPOINT in found:
+            stored = read_start_offset(self.disk, self.directory, self.topic, self.partition)
+            self.start_offset = max(self.start_offset, stored)
         if not self.segments:
             segment = Segment(self.disk, self.directory, self.start_offset, self.config, self.now_ms)
             segment.create()
@@ -119,6 +121,29 @@ class Recovery:
 
     # What is there
 
+    async def _look_around(self) -> list[str]:
+        """Finds segments and snapshots, and clears what is none of the log's. Returns all names: one look for all, as a
+        broker has a thousand such directories to open before it serves."""
+        listed = self.disk.list(self.directory)
+        if not swap_disk.is_settled(listed):
+            await self._finish_swap()
+            listed = self.disk.list(self.directory)
+        with_log = {name.removesuffix(names.LOG_SUFFIX) for name in listed if name.endswith(names.LOG_SUFFIX)}
+        for name in listed:
+            parsed = names.parse_segment_file(name)
+            if name.endswith(TEMPORARY_SUFFIX):
+                self.disk.remove(f"{self.directory}/{name}")
+            elif parsed is None or parsed.state:
+                continue
+            elif parsed.kind == names.LOG_SUFFIX:
+                segment = Segment(self.disk, self.directory, parsed.base_offset, self.config, self.now_ms)
+                self.segments.append(segment)
+            elif parsed.kind == names.PRODUCER_SNAPSHOT_SUFFIX:
+                self.snapshots.append(parsed.base_offset)
+            elif name.partition(".")[0] not in with_log:
+                self.disk.remove(f"{self.directory}/{name}")
+        return listed
+
     async def _finish_swap(self) -> None:
         """Before anything else: until then, the names do not say what the log is."""
         recovery = await swap_disk.recover(self.disk, self.directory)
@@ -126,33 +151,27 @@ class Recovery:
         if recovery.outcome is not Outcome.NOTHING:
             logger.info("%s: a replacement of segments was interrupted; %s", self.directory, recovery.outcome.value)
 
-    def _clear_leftovers(self) -> None:
-        listed = self.disk.list(self.directory)
-        with_log = {name.removesuffix(names.LOG_SUFFIX) for name in listed if name.endswith(names.LOG_SUFFIX)}
-        for name in listed:
-            parsed = names.parse_segment_file(name)
-            is_index = parsed is not None and parsed.kind not in (names.LOG_SUFFIX, names.PRODUCER_SNAPSHOT_SUFFIX)
-            if name.endswith(TEMPORARY_SUFFIX) or (is_index and name.partition(".")[0] not in with_log):
-                self.disk.remove(f"{self.directory}/{name}")
+    def _remove_snapshot(self, offset: int) -> None:
+        self.snapshots.remove(offset)
+        self.disk.remove(snapshot_path(self.directory, offset))
 
-    def _find_segments(self) -> None:
-        for parsed in map(names.parse_segment_file, self.disk.list(self.directory)):
-            if parsed is not None and parsed.kind == names.LOG_SUFFIX and not parsed.state:
-                segment = Segment(self.disk, self.directory, parsed.base_offset, self.config, self.now_ms)
-                self.segments.append(segment)
+    async def _write_snapshot(self, offset: int, content: bytes) -> None:
+        await self.disk.replace_file(snapshot_path(self.directory, offset), content)
+        if offset not in self.snapshots:
+            insort(self.snapshots, offset)
 
     def _newest_snapshot(self, limit: int) -> tuple[int, tuple[ProducerEntry, ...]]:
         """The newest readable one at or below `limit`; the log's first offset if there is none. What cannot be read
         goes, as in Kafka: an older one and the log say the same. One from before the first segment does not: what came
         after it is gone."""
-        for offset in reversed(snapshot_offsets(self.disk, self.directory)):
+        for offset in reversed(self.snapshots.copy()):
             if self.segments[0].base_offset <= offset <= limit:
                 path = snapshot_path(self.directory, offset)
                 try:
                     return offset, decode_producer_snapshot(self.disk.read_file(path) or b"", path)
                 except (CorruptLogError, UnsupportedFormatError) as error:
                     logger.warning("%s; it is removed and made again", error)
-                    self.disk.remove(path)
+                    self._remove_snapshot(offset)
         return self.segments[0].base_offset, ()
 
     # Believing
@@ -276,18 +295,17 @@ class Recovery:
                 await segment.write_index()
         if self.walked:
             await self.disk.flush_directory(self.directory)
-        known = snapshot_offsets(self.disk, self.directory)
         for offset, content in self.new_snapshots.items():
-            if offset not in known and offset <= active.base_offset:
-                await self.disk.replace_file(snapshot_path(self.directory, offset), content)
+            if offset not in self.snapshots and offset <= active.base_offset:
+                await self._write_snapshot(offset, content)
 
     async def _drop_below_start(self, end_offset: int) -> None:
         """The log's start had moved on and these had not gone yet. What is known of their producers stays."""
         first = max(i for i, segment in enumerate(self.segments) if i == 0 or segment.base_offset <= self.start_offset)
         if first == 0:
             return
-        if max(snapshot_offsets(self.disk, self.directory), default=-1) < self.segments[first].base_offset:
-            await self.disk.replace_file(snapshot_path(self.directory, end_offset), self.producers.encode())
+        if max(self.snapshots, default=-1) < self.segments[first].base_offset:
+            await self._write_snapshot(end_offset, self.producers.encode())
         for segment in self.segments[:first]:
             segment.remove()
         del self.segments[:first]
@@ -295,10 +313,10 @@ class Recovery:
     def _remove_stray_snapshots(self) -> None:
         """Those that no segment begins at. But the newest is the state of the producers at its offset."""
         bases = {segment.base_offset for segment in self.segments}
-        offsets = snapshot_offsets(self.disk, self.directory)
+        offsets = self.snapshots.copy()
         for offset in offsets:
             if offset not in bases and (offset != offsets[-1] or offset < self.segments[0].base_offset):
-                self.disk.remove(snapshot_path(self.directory, offset))
+                self._remove_snapshot(offset)
 
     async def _read_epochs(self, end_offset: int) -> EpochHistory:
         """What is dropped goes for good: left in the file, it would come back once the log has grown past it."""

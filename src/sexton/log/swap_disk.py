@@ -11,13 +11,15 @@ from sexton.logdir import swap_steps
 from sexton.logdir.swap_steps import Action, Contents, Recovery, Step
 from sexton.ports.disk import Disk
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
-from sexton.records.names import OFFSET_INDEX_SUFFIX, SegmentFile
+from sexton.records.names import CLEANED_SUFFIX, DELETED_SUFFIX, OFFSET_INDEX_SUFFIX, SWAP_SUFFIX, SegmentFile
 
 INDEX_ENTRY_BYTES: Final = 8
 
 STAGING_PREFIX: Final = "staged-"
 """Of the directories, inside a partition's own, into which compactors write new segments. A Kafka broker overlooks
 directories there."""
+
+_UNSETTLED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 
 
 def staging_path(directory: str, staging_id: str) -> str:
@@ -54,6 +56,11 @@ async def carry_out(
             case Action.COMMITTED:
                 if committed is not None:
                     await committed()
+
+
+def is_settled(names: Iterable[str]) -> bool:
+    """Whether these names, all of a directory's, show that no replacement of segments was under way."""
+    return not any(name.endswith(_UNSETTLED) or name.startswith(STAGING_PREFIX) for name in names)
 
 
 async def recover(disk: Disk, directory: str) -> Recovery:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sexton.client.connection import Rpc
+from sexton.client.connection import ANSWER_HEADER_BYTES, Rpc
 from sexton.errors import SextonError
 from sexton.log.batches import head_at
 from sexton.ports.clock import Clock
@@ -35,8 +35,6 @@ RETRY_MS = 100
 """After an error of one partition: the leader may not have heard of its election yet, or we of another."""
 
 FAILED_DISK_RETRY_MS = 1000
-
-FLUSH_POLL_MS = 10
 
 IN_FLIGHT_MAX = 2
 """One request that waits for news, and one that tells the leader what changed on our side meanwhile."""
@@ -85,6 +83,7 @@ class Fetcher:
         self._following[key] = _Following(replica, replica.leader_epoch)
         replica.on_reportable = lambda: self._report(key)
         self._forgotten.pop(key, None)
+        replica.settle()
         self._mark(key)
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
@@ -138,20 +137,20 @@ class Fetcher:
         """A new connection starts from nothing: everything followed counts as changed."""
         self._forgotten.clear()
         self._changed = dict.fromkeys(self._following)
-        answers: deque[asyncio.Task[memoryview]] = deque()
+        answers: deque[asyncio.Future[memoryview]] = deque()
         try:
             while True:
                 self._poke.clear()
                 if not answers or (len(answers) < IN_FLIGHT_MAX and self._has_something_to_say()):
-                    answers.append(asyncio.ensure_future(self._ask(rpc)))
-                poked = asyncio.ensure_future(self._poke.wait())
-                await asyncio.wait({answers[0], poked}, return_when=asyncio.FIRST_COMPLETED)
-                poked.cancel()
+                    answers.append(self._ask(rpc))
+                    answers[-1].add_done_callback(lambda _: self._poke.set())
+                if not answers[0].done():
+                    await self._poke.wait()
                 if answers[0].done():
-                    await self._apply(messages.decode_answer(answers.popleft().result()))
+                    await self._apply(messages.decode_answer(answers.popleft().result()[ANSWER_HEADER_BYTES:]))
         finally:
-            for task in answers:
-                task.cancel()
+            for answer in answers:
+                answer.cancel()
             await asyncio.gather(*answers, return_exceptions=True)
 
     def _has_something_to_say(self) -> bool:
@@ -172,25 +171,30 @@ class Fetcher:
             if following.retry_at_ms > now_ms:
                 wait_ms = min(wait_ms, following.retry_at_ms - now_ms)
                 continue
-            if following.replica.durable_end < following.replica.log.end_offset:
-                # A leader that has become a follower may have a tail that is not on disk: what the new leader sends
-                # must follow all that is there, so it is asked only when that is durable.
-                pause_ms = FAILED_DISK_RETRY_MS if following.replica.log.failure is not None else FLUSH_POLL_MS
-                following.replica.settle()
-                self._retry_later(key, following, pause_ms)
-                wait_ms = min(wait_ms, pause_ms)
-                continue
             del self._changed[key]
-            held.append(_held(following))
+            if self._is_durable(key, following):
+                held.append(_held(following))
+            elif key in self._changed:
+                wait_ms = min(wait_ms, FAILED_DISK_RETRY_MS)
         broker_id, broker_epoch = self._identity()
         request = FetchRequest(
             broker_id, broker_epoch, wait_ms, self._limits.max_bytes, self._limits.partition_max_bytes, held
         )
         encoded = messages.encode_request(request)
-        return asyncio.ensure_future(rpc.call_raw(messages.API_KEY, [encoded], version=messages.VERSION))
+        return rpc.start_raw(messages.API_KEY, [encoded], version=messages.VERSION)
+
+    def _is_durable(self, key: Key, following: _Following) -> bool:
+        """What the leader sends must follow all that is there, so it is asked only when that is on disk: what it has
+        just sent, or the tail of a former leader. Until then others of its partitions do not wait for this one."""
+        replica = following.replica
+        if replica.durable_end >= replica.log.end_offset:
+            return True
+        if not replica.is_flushing:  # the last attempt failed
+            self._retry_later(key, following, FAILED_DISK_RETRY_MS)
+            replica.settle()
+        return False
 
     async def _apply(self, answer: Sequence[News]) -> None:
-        touched: list[Key] = []
         for news in answer:
             key = news.topic_id, news.partition
             following = self._following.get(key)
@@ -203,27 +207,11 @@ class Fetcher:
                 async with following.replica.lock:
                     if _still_follows(following, news):
                         await _take(following.replica, news)
-                        touched.append(key)
+                        if self._is_durable(key, following):
+                            self._mark(key)
             except (OSError, KafkaError, SextonError) as error:
                 logger.error("%r cannot take what its leader sent: %s", following.replica, error)
                 self._retry_later(key, following, FAILED_DISK_RETRY_MS)
-        await self._flush(touched)
-
-    async def _flush(self, touched: Sequence[Key]) -> None:
-        following = [(key, self._following[key]) for key in touched if key in self._following]
-        dirty = [(k, f) for k, f in following if f.replica.durable_end < f.replica.log.end_offset]
-        outcomes = await asyncio.gather(*(f.replica.log.flush() for _, f in dirty), return_exceptions=True)
-        failed = {}
-        for (key, one), outcome in zip(dirty, outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                logger.error("%r cannot flush: %s", one.replica, outcome)
-                failed[key] = True
-        for key, one in following:
-            if self._following.get(key) is one:
-                if key in failed:
-                    self._retry_later(key, one, FAILED_DISK_RETRY_MS)
-                else:
-                    self._mark(key)
 
     def _retry_later(self, key: Key, following: _Following, pause_ms: int) -> None:
         following.retry_at_ms = self._clock.monotonic_ms() + pause_ms

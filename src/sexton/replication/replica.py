@@ -107,6 +107,11 @@ class Replica:
     def durable_end(self) -> int:
         return self.log.flushed_offset if self.config.flush_before_ack else self.log.end_offset
 
+    @property
+    def is_flushing(self) -> bool:
+        """A follower whose flush ends, one way or the other, says so (`on_reportable`)."""
+        return self._flushing is not None
+
     def check_serving_as_leader(self) -> None:
         if self.role is not Role.LEADER or not self._may_serve():
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic}-{self.partition} is not led here")
@@ -274,6 +279,8 @@ class Replica:
             self.fail_waiting(KafkaError(ErrorCode.kafka_storage_error, str(error)))
         finally:
             self._flushing = None
+            if self.role is Role.FOLLOWER:
+                self.on_reportable()
 
     # Changes of role (called by Replicas, one at a time)
 

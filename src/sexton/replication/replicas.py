@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sexton.cluster.incarnations import is_missing, known_incarnation
@@ -38,7 +38,7 @@ Key = tuple[uuid.UUID, int]
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
 INCARNATION_FILE = "incarnation"
 OPEN_AT_ONCE = 16
-"""Logs that are read at the same time at start."""
+"""Logs that are opened or closed at the same time."""
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5000
 
@@ -92,7 +92,6 @@ class Replicas:
         self._sessions: dict[Hashable, FollowerSession] = {}
         self._high_watermarks: dict[tuple[str, int], int] = {}
         self._stopped_cleanly = False
-        self._opening = asyncio.Semaphore(OPEN_AT_ONCE)
         self.membership = Membership(self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng)
         self.on_role: Callable[[Replica], Awaitable[None]] | None = None
         """Told after each change of role: coordinators load and unload by it."""
@@ -145,9 +144,8 @@ class Replicas:
             logger.warning("%s/%s: no id", self._directory(topic, partition), INCARNATION_FILE)
             return uuid.UUID(int=0)
 
-    def was_lost(self, topic: str, row: PartitionRow) -> bool:
+    def was_lost(self, topic: str, row: PartitionRow, on_disk: uuid.UUID | None) -> bool:
         """Whether this folder once held the replica that the metastore means, and does not any more."""
-        on_disk = self.incarnation_on_disk(topic, row.partition)
         if on_disk is None:
             return (topic, row.partition) in self._high_watermarks
         return on_disk != row.incarnations.get(self._identity()[0], on_disk)
@@ -204,7 +202,9 @@ class Replicas:
         gone += [(r.topic_id, r.partition) for r in rows if own_id not in r.replicas]
         for key in gone:
             await self._remove(key)
-        await asyncio.gather(*(self._apply_row(row) for row in rows if own_id in row.replicas))
+        here = [row for row in rows if own_id in row.replicas]
+        await _some_at_once(OPEN_AT_ONCE, (self._make_sure_it_is_open(row) for row in here))
+        await asyncio.gather(*(self._take_role(row) for row in here))
 
     async def apply_failed(self) -> None:
         """A full disk, or a lack of descriptors, may be over: what could not be opened or led is tried again."""
@@ -235,7 +235,7 @@ class Replicas:
                 replica.log.reconfigure(config)
                 replica.settle()
 
-    async def _apply_row(self, row: PartitionRow) -> None:
+    async def _make_sure_it_is_open(self, row: PartitionRow) -> None:
         replica = self._by_key.get((row.topic_id, row.partition))
         if replica is not None and _means_another_log(row, replica.row, self._identity()[0]):
             await self._remove((row.topic_id, row.partition))
@@ -251,8 +251,12 @@ class Replicas:
                 return
             self._by_key[row.topic_id, row.partition] = replica
             self._by_name[topic.name, row.partition] = replica
-        async with replica.lock:
-            await self._change_role(replica, row)
+
+    async def _take_role(self, row: PartitionRow) -> None:
+        replica = self._by_key.get((row.topic_id, row.partition))
+        if replica is not None:
+            async with replica.lock:
+                await self._change_role(replica, row)
 
     async def _try_to_open(self, topic: str, row: PartitionRow) -> Replica | None:
         """One log that cannot be opened is one partition that is not served here, not the end of the broker."""
@@ -261,14 +265,13 @@ class Replicas:
         before = self._unopened.get(key)
         if before is not None and before.is_damaged and before.incarnation == incarnation:
             return None
-        async with self._opening:
-            try:
-                replica = await self._open(topic, row)
-            except (OSError, KafkaError, SextonError) as error:
-                self._unopened[key] = _Unopened(topic, incarnation, error)
-                if before is None or str(before.error) != str(error):
-                    logger.error("%s-%d is not served by this broker: %s", topic, row.partition, error)
-                return None
+        try:
+            replica = await self._open(topic, row)
+        except (OSError, KafkaError, SextonError) as error:
+            self._unopened[key] = _Unopened(topic, incarnation, error)
+            if before is None or str(before.error) != str(error):
+                logger.error("%s-%d is not served by this broker: %s", topic, row.partition, error)
+            return None
         if self._unopened.pop(key, None) is not None:
             logger.info("%s-%d could be opened after all", topic, row.partition)
         return replica
@@ -383,11 +386,11 @@ class Replicas:
 
     # What other brokers ask
 
-    async def replica_fetch(self, connection: Hashable, payload: memoryview) -> list[Part]:
+    def replica_fetch(self, connection: Hashable, payload: memoryview) -> list[Part] | Awaitable[list[Part]]:
         session = self._sessions.get(connection)
         if session is None:
             session = self._sessions[connection] = FollowerSession(self)
-        return await session.fetch(messages.decode_request(payload))
+        return session.fetch(messages.decode_request(payload))
 
     def connection_closed(self, connection: Hashable) -> None:
         session = self._sessions.pop(connection, None)
@@ -421,13 +424,18 @@ class Replicas:
             async with replica.lock:
                 replica.stop()
         is_clean = not self._unopened and all(replica.log.failure is None for replica in self.all())
-        for step in (self.write_high_watermarks, *(replica.log.close for replica in self.all())):
+        errors: list[Exception] = []
+
+        async def attempt(step: Callable[[], Awaitable[None]]) -> None:
             try:
                 await step()
             except (OSError, KafkaError) as error:
                 logger.error("stopping: %s. The next start reads what is there", error)
-                is_clean = False
-        return is_clean
+                errors.append(error)
+
+        await attempt(self.write_high_watermarks)
+        await _some_at_once(OPEN_AT_ONCE, (attempt(replica.log.close) for replica in self.all()))
+        return is_clean and not errors
 
 
 def _means_another_log(row: PartitionRow, than: PartitionRow, broker_id: int) -> bool:
@@ -439,3 +447,14 @@ def _means_another_log(row: PartitionRow, than: PartitionRow, broker_id: int) ->
 
 def _is_newer_row_of_the_same_reign(row: PartitionRow, than: PartitionRow) -> bool:
     return row.partition_epoch > than.partition_epoch and row.leader_epoch == than.leader_epoch
+
+
+async def _some_at_once(count: int, steps: Iterable[Awaitable[None]]) -> None:
+    """A semaphore would look through all that wait at each step: with a thousand logs that is most of the work."""
+    rest = iter(steps)
+
+    async def take_steps() -> None:
+        for step in rest:
+            await step
+
+    await asyncio.gather(*(take_steps() for _ in range(count)))

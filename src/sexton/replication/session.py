@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -49,17 +49,21 @@ class FollowerSession:
         self._failed: dict[Key, ErrorCode] = {}
         self._wake: asyncio.Future[None] | None = None
 
-    async def fetch(self, request: FetchRequest) -> list[Part]:
+    def fetch(self, request: FetchRequest) -> list[Part] | Awaitable[list[Part]]:
         """Answers at once if there are records or errors to report, else when there are, the wait is over, or the next
         request of the same follower has come."""
         self._stop_waiting()
         for held in request.held:
             self._take(held, request)
         answer = self._answer(request)
-        if not answer and request.max_wait_ms > 0:
-            await self._wait(request.max_wait_ms / 1000)
-            answer = self._answer(request)
-            answer.extend(self._moved_watermarks({(news.topic_id, news.partition) for news in answer}))
+        if answer or request.max_wait_ms <= 0:
+            return messages.encode_answer(answer)
+        return self._fetch_later(request)
+
+    async def _fetch_later(self, request: FetchRequest) -> list[Part]:
+        await self._wait(request.max_wait_ms / 1000)
+        answer = self._answer(request)
+        answer.extend(self._moved_watermarks({(news.topic_id, news.partition) for news in answer}))
         return messages.encode_answer(answer)
 
     def close(self) -> None:
