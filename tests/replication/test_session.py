@@ -23,7 +23,7 @@ from sexton.replication import messages
 from sexton.replication.history import epoch_before
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
-from sexton.replication.session import FollowerSession
+from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
 from tests.replication.answers import answered
 
 TOPIC = uuid.UUID(int=7, version=4)
@@ -121,6 +121,25 @@ def test_an_append_wakes_a_follower_that_waits(
         leader.replica.append(batch(b"v"), 1, 1000)
         (news,) = await waiting
         assert news.records_bytes > 0
+
+    with_leader(scenario)
+
+
+def test_a_follower_hears_of_a_high_watermark_that_rose_long_before_its_wait_is_over(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        leader.replica.append(batch(b"v"), 1, 1000)
+        await leader.replica.log.flush()
+        (news,) = await leader.fetch(leader.held(0))
+        assert news.high_watermark == 0
+        async with asyncio.timeout(30):
+            (news,) = await leader.fetch(leader.held(1), wait_ms=600_000)
+        assert (news.high_watermark, news.records_bytes) == (1, 0)
+        again = asyncio.ensure_future(leader.fetch(leader.held(1), wait_ms=600_000))
+        await asyncio.sleep(5 * HIGH_WATERMARK_DELAY_S)
+        assert not again.done(), "it has been told"
+        again.cancel()
 
     with_leader(scenario)
 

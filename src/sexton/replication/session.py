@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +25,11 @@ from sexton.watermarks.replica import Pair
 Key = tuple[uuid.UUID, int]
 
 
+HIGH_WATERMARK_DELAY_S = 0.02
+"""How long a follower that has nothing else to hear of waits to hear that the high watermark has risen: consumers of
+that follower wait for it. Longer than it takes, under load, until the next records carry it."""
+
+
 class LocalReplicas(Protocol):
     def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
         """Raises KafkaError if this broker has none."""
@@ -34,7 +39,8 @@ class LocalReplicas(Protocol):
 @dataclass(slots=True)
 class _Followed:
     held: Held
-    forget: Callable[[], None]
+    forget: Sequence[Callable[[], None]]
+    """What ends being told of appends, and of a high watermark that rises."""
     told: tuple[object, ...] = ()
     """High watermark, log start and compaction's watermarks, as they were last sent."""
     is_answered: bool = False
@@ -47,7 +53,10 @@ class FollowerSession:
         self._followed: dict[Key, _Followed] = {}
         self._news: dict[Key, None] = {}
         self._failed: dict[Key, ErrorCode] = {}
+        self._stale: dict[Key, None] = {}
+        """Whose high watermark has risen since it was told, and that nothing else is on its way for."""
         self._wake: asyncio.Future[None] | None = None
+        self._hurry: asyncio.TimerHandle | None = None
 
     def fetch(self, request: FetchRequest) -> list[Part] | Awaitable[list[Part]]:
         """Answers at once if there are records or errors to report, else when there are, the wait is over, or the next
@@ -61,9 +70,9 @@ class FollowerSession:
         return self._fetch_later(request)
 
     async def _fetch_later(self, request: FetchRequest) -> list[Part]:
-        await self._wait(request.max_wait_ms / 1000)
+        is_over = await self._wait(request.max_wait_ms / 1000)
         answer = self._answer(request)
-        answer.extend(self._moved_watermarks({(news.topic_id, news.partition) for news in answer}))
+        answer.extend(self._moved_watermarks(list(self._followed if is_over else self._stale)))
         return messages.encode_answer(answer)
 
     def close(self) -> None:
@@ -94,7 +103,8 @@ class FollowerSession:
             return
         known = self._followed.get(key)
         if known is None:
-            self._followed[key] = _Followed(held, replica.watch_appends(lambda: self._note(key)))
+            watching = replica.watch_appends(lambda: self._note(key)), replica.watch(lambda: self._committed(key))
+            known = self._followed[key] = _Followed(held, watching)
         else:
             known.held = held
             known.is_answered = False
@@ -106,6 +116,8 @@ class FollowerSession:
             replica.follower_fetched(
                 request.broker_id, request.broker_epoch, held.end_offset, held.planned_high_watermark
             )
+        if known.told[:1] != (replica.high_watermark,):
+            self._stale[key] = None
         replica.coordination.take_report(request.broker_id, request.broker_epoch, held)
 
     def _fence(self, key: Key, replica: Replica, follower: int) -> None:
@@ -117,8 +129,10 @@ class FollowerSession:
     def _forget(self, key: Key) -> None:
         followed = self._followed.pop(key, None)
         if followed is not None:
-            followed.forget()
+            for forget in followed.forget:
+                forget()
         self._news.pop(key, None)
+        self._stale.pop(key, None)
 
     def _left(self, key: Key, follower: int) -> None:
         """It cannot, or may not, follow any more: what it held is no reason to count it in later."""
@@ -159,6 +173,7 @@ class FollowerSession:
                 continue
             if news is not None:
                 followed.is_answered = True
+                self._stale.pop(key, None)
                 answer.append(news)
                 room_bytes -= news.records_bytes
         answer.extend(News(*key, code) for key, code in self._failed.items())
@@ -200,11 +215,13 @@ class FollowerSession:
             watermarks.planned_high_watermark,
         )
 
-    def _moved_watermarks(self, answered: set[Key]) -> list[News]:
+    def _moved_watermarks(self, keys: Sequence[Key]) -> list[News]:
         """Of partitions without records: what moved since it was told."""
         moved = []
-        for key, followed in self._followed.items():
-            if key in answered or followed.is_answered:
+        for key in keys:
+            followed = self._followed[key]
+            self._stale.pop(key, None)
+            if followed.is_answered:
                 continue
             try:
                 replica = self._leader(followed.held)
@@ -235,20 +252,38 @@ class FollowerSession:
         self._news[key] = None
         self._stop_waiting()
 
+    def _committed(self, key: Key) -> None:
+        followed = self._followed.get(key)
+        if followed is not None and not followed.is_answered:
+            self._stale[key] = None
+            self._wait_less()
+
+    def _wait_less(self) -> None:
+        if self._wake is not None and self._hurry is None:
+            self._hurry = asyncio.get_running_loop().call_later(HIGH_WATERMARK_DELAY_S, self._stop_waiting)
+
     def _stop_waiting(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def _wait(self, seconds: float) -> None:
+    async def _wait(self, seconds: float) -> bool:
+        """True if the time is over, False if there is something to tell before."""
         loop = asyncio.get_running_loop()
+        until_s = loop.time() + seconds
         wake = self._wake = loop.create_future()
-        timer = loop.call_later(seconds, self._stop_waiting)
+        timer = loop.call_at(until_s, self._stop_waiting)
+        if self._stale:
+            self._wait_less()
         try:
             await wake
         finally:
             timer.cancel()
             if self._wake is wake:
                 self._wake = None
+                if self._hurry is not None:
+                    self._hurry.cancel()
+                    self._hurry = None
+        return loop.time() >= until_s
 
 
 def _told(replica: Replica) -> tuple[int, int, int, Pair, int, int]:
