@@ -169,7 +169,7 @@ async def test_a_report_of_another_log_does_not_count_and_gets_nothing(two: Two)
     await two.start()
     two.write(10)
     await compacted(two.leader, 9)
-    (news,) = await two.ask(replace(two.held(), incarnation=IDS[3], compacted=Pair(9, 9)))
+    (news,) = await two.ask(two.held()._replace(incarnation=IDS[3], compacted=Pair(9, 9)))
     assert news.error is ErrorCode.unknown_leader_epoch
     assert two.leader.coordination.watermarks.removable == NOTHING
     assert two.leader.leadership is not None
@@ -184,7 +184,7 @@ async def test_a_report_beyond_the_leaders_log_is_ignored(two: Two) -> None:
     two.write(10)
     await two.fetch()
     await compacted(two.leader, 9)
-    await two.ask(replace(two.held(), compacted=Pair(1 << 60, 1 << 60)))
+    await two.ask(two.held()._replace(compacted=Pair(1 << 60, 1 << 60)))
     await asyncio.sleep(0.02)
     assert two.leader.coordination.watermarks.removable == NOTHING
 
@@ -237,12 +237,12 @@ async def test_a_log_that_ends_below_mtro_and_was_compacted_that_far_goes_on(two
     await two.start()
     two.write(10)
     await two.leader.log.flush()
-    held = replace(two.held(), end_offset=4, last_epoch=3, is_empty=False, compacted=Pair(9, 9))
+    held = two.held()._replace(end_offset=4, last_epoch=3, is_empty=False, compacted=Pair(9, 9))
     await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(9, 9)))
     (news,) = await two.ask(held)
     assert news.records
     assert not two.fenced
-    await two.ask(replace(held, compacted=Pair(9, 8)))
+    await two.ask(held._replace(compacted=Pair(9, 8)))
     assert two.fenced == [2], "MXFO counts as MCCO does"
 
 
@@ -255,7 +255,7 @@ async def test_without_coordination_nobody_is_turned_away(two: Two) -> None:
     known = two.leader.coordination.watermarks
     assert known.compacted == Pair(9, 0), "nothing was settled"
     assert known.fence_below == 9
-    stale = replace(two.held(), end_offset=4, last_epoch=3, is_empty=False)
+    stale = two.held()._replace(end_offset=4, last_epoch=3, is_empty=False)
     (news,) = await two.ask(stale)
     assert news.records
     two.leader.log.reconfigure(COMPACTED)
@@ -275,8 +275,8 @@ async def test_a_leader_that_lost_its_watermarks_turns_away_whoever_ends_below_i
     await two.leader.become_leader(later)
     two.reconnect()
     entries = two.leader.log.epochs.entries
-    held = replace(two.held(), leader_epoch=4, end_offset=4, last_epoch=3, is_empty=False)
-    held = replace(held, history_digest=messages.history_digest(entries))
+    held = two.held()._replace(leader_epoch=4, end_offset=4, last_epoch=3, is_empty=False)
+    held = held._replace(history_digest=messages.history_digest(entries))
     await two.ask(held)
     assert two.fenced == [2]
     assert two.leader.coordination.watermarks.removable == NOTHING, "and nothing goes by what is not known"
@@ -307,11 +307,11 @@ async def test_a_replica_joins_only_above_the_high_watermark_at_which_what_it_co
     two.write(6)
     await two.leader.log.flush()
     assert two.leader.leadership is not None
-    await two.ask(replace(two.held(), end_offset=6, last_epoch=3, is_empty=False, planned_high_watermark=9))
+    await two.ask(two.held()._replace(end_offset=6, last_epoch=3, is_empty=False, planned_high_watermark=9))
     assert not two.leader.leadership.caught_up(2, two.leader.high_watermark)
     two.write(4)
     await two.leader.log.flush()
-    await two.ask(replace(two.held(), end_offset=10, last_epoch=3, is_empty=False, planned_high_watermark=9))
+    await two.ask(two.held()._replace(end_offset=10, last_epoch=3, is_empty=False, planned_high_watermark=9))
     assert two.leader.leadership.caught_up(2, two.leader.high_watermark)
 
 
@@ -401,7 +401,7 @@ async def test_a_log_of_an_older_generation_is_turned_away_and_an_empty_one_take
     two.write(4)
     await two.leader.log.flush()
     assert two.leader.coordination.kept.value.generation == 1
-    await two.ask(replace(two.held(), end_offset=2, last_epoch=3, is_empty=False))
+    await two.ask(two.held()._replace(end_offset=2, last_epoch=3, is_empty=False))
     assert two.fenced == [2]
     two.reconnect()
     await two.fetch()

@@ -18,6 +18,8 @@ import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -44,8 +46,7 @@ NO_INCARNATION = uuid.UUID(int=0)
 _WANTED, _EMPTY = 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """What a follower holds of a partition: everything below `end_offset`, on disk."""
 
     topic_id: uuid.UUID
@@ -78,8 +79,7 @@ class FetchRequest:
     held: Sequence[Held]
 
 
-@dataclass(frozen=True, slots=True)
-class News:
+class News(NamedTuple):
     """What a leader tells about a partition. `records` may be parts of files on the leader's side."""
 
     topic_id: uuid.UUID
@@ -98,6 +98,12 @@ class News:
     """MTRO and MXRO, durable on the leader."""
     fence_below: int = 0
     planned_high_watermark: int = 0
+
+
+@lru_cache(maxsize=1 << 14)
+def _id(data: bytes) -> uuid.UUID:
+    """The same few come with every message, and making one takes longer than looking it up."""
+    return uuid.UUID(bytes=data)
 
 
 def encode_request(request: FetchRequest) -> bytes:
@@ -157,14 +163,14 @@ def _held(
     if min(generation, mcco, mxfo, planned_high_watermark) < 0 or flags & ~(_WANTED | _EMPTY):
         raise ValueError(f"watermarks {mcco}, {mxfo}, {planned_high_watermark} of generation {generation} cannot be")
     return Held(
-        uuid.UUID(bytes=topic_id),
+        _id(topic_id),
         partition,
         bool(flags & _WANTED),
         leader_epoch,
         end_offset,
         last_epoch,
         history_digest,
-        uuid.UUID(bytes=incarnation),
+        _id(incarnation),
         generation,
         Pair(mcco, mxfo),
         planned_high_watermark,
@@ -219,7 +225,7 @@ def decode_answer(data: memoryview) -> list[News]:
         position += size
         news.append(
             News(
-                uuid.UUID(bytes=topic_id),
+                _id(topic_id),
                 partition,
                 ErrorCode(error),
                 epoch,
