@@ -203,6 +203,8 @@ class Replicas:
         for key in gone:
             await self._remove(key)
         here = [row for row in rows if own_id in row.replicas]
+        if not here:
+            return
         await _some_at_once(OPEN_AT_ONCE, (self._make_sure_it_is_open(row) for row in here))
         await asyncio.gather(*(self._take_role(row) for row in here))
 
