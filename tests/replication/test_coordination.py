@@ -125,6 +125,19 @@ async def test_mtro_is_the_smallest_progress_of_all_and_reaches_everybody(two: T
 
 
 @scenario
+async def test_records_that_come_twice_are_taken_once(two: Two) -> None:
+    """A follower may report something else just before it learns what the leader has already sent."""
+    await two.start()
+    two.write(3)
+    (news,) = await two.ask(two.held())
+    (again,) = await two.ask(two.held())
+    assert again.records_bytes == news.records_bytes
+    await _take(two.follower, news)
+    await _take(two.follower, again)
+    assert two.follower.log.end_offset == 3
+
+
+@scenario
 async def test_a_follower_that_has_something_to_report_says_so_by_itself(two: Two) -> None:
     await two.start()
     two.write(3)

@@ -125,6 +125,24 @@ def test_an_append_wakes_a_follower_that_waits(
     with_leader(scenario)
 
 
+def test_every_request_is_answered_however_close_the_next_one_follows(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    """Both are there before either has begun to wait."""
+
+    async def scenario(leader: Leader) -> None:
+        request = FetchRequest(2, 1, 600_000, 1 << 20, 1 << 20, [leader.held(0)])
+        first, second = leader.session.fetch(request), leader.session.fetch(request)
+        assert isinstance(first, Awaitable)
+        assert isinstance(second, Awaitable)
+        leader.replica.append(batch(b"v"), 1, 1000)
+        async with asyncio.timeout(30):
+            answers = await asyncio.gather(first, second)
+        assert sum(len(messages.decode_answer(memoryview(b"".join(map(content, parts))))) for parts in answers) == 1
+
+    with_leader(scenario)
+
+
 def test_a_follower_hears_of_a_high_watermark_that_rose_long_before_its_wait_is_over(
     with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
 ) -> None:

@@ -55,7 +55,8 @@ class FollowerSession:
         self._failed: dict[Key, ErrorCode] = {}
         self._stale: dict[Key, None] = {}
         """Whose high watermark has risen since it was told, and that nothing else is on its way for."""
-        self._wake: asyncio.Future[None] | None = None
+        self._waiting: asyncio.Future[bool] | None = None
+        """Of the last request: resolves with whether its time is over."""
         self._hurry: asyncio.TimerHandle | None = None
 
     def fetch(self, request: FetchRequest) -> list[Part] | Awaitable[list[Part]]:
@@ -67,10 +68,10 @@ class FollowerSession:
         answer = self._answer(request)
         if answer or request.max_wait_ms <= 0:
             return messages.encode_answer(answer)
-        return self._fetch_later(request)
+        return self._fetch_later(request, self._start_waiting(request.max_wait_ms / 1000))
 
-    async def _fetch_later(self, request: FetchRequest) -> list[Part]:
-        is_over = await self._wait(request.max_wait_ms / 1000)
+    async def _fetch_later(self, request: FetchRequest, waiting: asyncio.Future[bool]) -> list[Part]:
+        is_over = await waiting
         answer = self._answer(request)
         answer.extend(self._moved_watermarks(list(self._followed if is_over else self._stale)))
         return messages.encode_answer(answer)
@@ -231,6 +232,7 @@ class FollowerSession:
             now = _told(replica)
             if followed.told != now:
                 followed.told = now
+                followed.is_answered = True
                 high_watermark, start_offset, generation, removable, fence_below, planned = now
                 moved.append(
                     News(
@@ -258,32 +260,32 @@ class FollowerSession:
             self._stale[key] = None
             self._wait_less()
 
+    def _start_waiting(self, seconds: float) -> asyncio.Future[bool]:
+        """From this very moment: what happens before somebody awaits it must not be missed."""
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting = loop.create_future()
+        timer = loop.call_later(seconds, _resolve, waiting, True)
+        waiting.add_done_callback(lambda _: timer.cancel())
+        if self._stale:
+            self._wait_less()
+        return waiting
+
     def _wait_less(self) -> None:
-        if self._wake is not None and self._hurry is None:
+        if self._waiting is not None and self._hurry is None:
             self._hurry = asyncio.get_running_loop().call_later(HIGH_WATERMARK_DELAY_S, self._stop_waiting)
 
     def _stop_waiting(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        if self._hurry is not None:
+            self._hurry.cancel()
+            self._hurry = None
+        if self._waiting is not None:
+            _resolve(self._waiting, False)
+            self._waiting = None
 
-    async def _wait(self, seconds: float) -> bool:
-        """True if the time is over, False if there is something to tell before."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + seconds
-        wake = self._wake = loop.create_future()
-        timer = loop.call_at(until_s, self._stop_waiting)
-        if self._stale:
-            self._wait_less()
-        try:
-            await wake
-        finally:
-            timer.cancel()
-            if self._wake is wake:
-                self._wake = None
-                if self._hurry is not None:
-                    self._hurry.cancel()
-                    self._hurry = None
-        return loop.time() >= until_s
+
+def _resolve(waiting: asyncio.Future[bool], is_over: bool) -> None:
+    if not waiting.done():
+        waiting.set_result(is_over)
 
 
 def _told(replica: Replica) -> tuple[int, int, int, Pair, int, int]:
