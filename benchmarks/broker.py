@@ -32,9 +32,9 @@ Measured = dict[tuple[str, str], Results]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=2, help="default 2, which take 20 to 25 minutes on two cores")
     parser.add_argument("--lines", action="append", metavar="PART", help="part of a line's name; may be repeated")
-    parser.add_argument("--scale", type=float, default=1.0, help="amount of work (1.0: about 1 GB a line)")
+    parser.add_argument("--scale", type=float, default=1.0, help="amount of work (1.0: a few seconds a line)")
     parser.add_argument("--system", choices=("both", "kafka", "sexton"), default="both", help="one: not for claims")
     parser.add_argument("--directory", type=Path, help="where the brokers keep their data: the disk under test")
     parser.add_argument("--list", action="store_true", help="only name the lines")

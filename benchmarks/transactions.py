@@ -60,7 +60,7 @@ Measured = dict[tuple[Line, str], Results]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15, help="how long each load goes on")
+    parser.add_argument("--seconds", type=float, default=6, help="how long each load goes on")
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 3])
     parser.add_argument("--producers", type=int, nargs="+", default=[1, 50])
     parser.add_argument("--directory", type=Path, help="where the brokers keep their data: the disk under test")
