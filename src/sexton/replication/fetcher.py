@@ -208,14 +208,16 @@ class Fetcher:
                     if _still_follows(following, news):
                         await _take(following.replica, news)
                         if self._is_durable(key, following):
-                            self._mark(key)
+                            self._report(key)
             except (OSError, KafkaError, SextonError) as error:
                 logger.error("%r cannot take what its leader sent: %s", following.replica, error)
                 self._retry_later(key, following, FAILED_DISK_RETRY_MS)
 
     def _retry_later(self, key: Key, following: _Following, pause_ms: int) -> None:
+        """Unless it has been forgotten meanwhile."""
         following.retry_at_ms = self._clock.monotonic_ms() + pause_ms
-        self._changed[key] = None
+        if self._following.get(key) is following:
+            self._changed[key] = None
 
 
 def _held(following: _Following) -> Held:
