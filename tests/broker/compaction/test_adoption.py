@@ -208,6 +208,7 @@ async def test_what_it_carries_and_the_own_high_watermark_are_durable_before_the
     await pair.compact()
     kept = pair.leader.replica.coordination.kept
     await kept.keep(lambda known: replace(known, removable=Pair(7, 8), fence_below=9))
+    await pair.write(5)
     log: Any = pair.follower.replica.log
     swap = log.swap
     seen = []
@@ -223,7 +224,7 @@ async def test_what_it_carries_and_the_own_high_watermark_are_durable_before_the
     (value,) = seen
     assert value.removable == Pair(7, 8)
     assert value.fence_below == 9
-    assert value.planned_high_watermark == pair.follower.replica.high_watermark == 60
+    assert value.planned_high_watermark == pair.follower.replica.high_watermark == 65, "later than it was planned at"
     assert pair.follower.replica.coordination.watermarks.removable == Pair(7, 8)
 
 
