@@ -121,18 +121,16 @@ class Swapping(Changing):
                 return found
         raise KeyError(f"{self._place} has no byte {position} of a closed segment at {base_offset}")
 
-    async def checksums(self, closed: ClosedSegments) -> list[int]:
-        """Of their files. A closed segment does not change, so each is read once."""
-        for segment in closed.segments:
-            if segment.checksum is None:
-                checksum = 0
-                for position in range(0, segment.size_bytes, SCAN_BYTES):
-                    checksum = crc32c(segment.file.read(position, SCAN_BYTES), checksum)
-                    await asyncio.sleep(0)
-                segment.checksum = checksum
-                self._keep_open(segment)
-        self._check_current(closed)
-        return [segment.checksum or 0 for segment in closed.segments]
+    async def checksum(self, segment: Segment) -> int:
+        """Of a closed segment's file. It does not change, so it is read once."""
+        if segment.checksum is None:
+            checksum = 0
+            for position in range(0, segment.size_bytes, SCAN_BYTES):
+                checksum = crc32c(segment.file.read(position, SCAN_BYTES), checksum)
+                await asyncio.sleep(0)
+            segment.checksum = checksum
+            self._keep_open(segment)
+        return segment.checksum
 
     async def swap(
         self,

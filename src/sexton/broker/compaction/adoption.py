@@ -26,6 +26,7 @@ from sexton.broker.compaction.rate import ByteRate
 from sexton.broker.compaction.service import CompactionService
 from sexton.errors import SextonError
 from sexton.log.batches import SCAN_BYTES
+from sexton.log.log import Log
 from sexton.log.replacement import Replacement, SwapTerms
 from sexton.log.swap_disk import staging_path
 from sexton.log.swapping import ClosedSegments, Swapped, SwapRefusedError
@@ -213,14 +214,13 @@ class Adopter:
             log.close_active(self._clock.now_ms())
             replica.settle()
         closed = log.closed_segments(bound)
-        own = dict(zip(closed.base_offsets, await log.checksums(closed), strict=True))
         staging = staging_path(log.directory, f"{self._rng.getrandbits(128):032x}")
         self._disk.make_directory(staging)
         try:
             replacements = [
                 await self._stage(leader, replica, group, closed, offer, staging)
                 for group in grouped(offer.segments, closed.base_offsets)
-                if not _is_same(group, closed, own)
+                if not await _is_same(log, group, closed)
             ]
             await replica.coordination.before_adoption(
                 offer.generation,
@@ -322,9 +322,12 @@ class Adopter:
                 logger.debug("%d adoptions are missing in the history: %s", len(runs), error)
 
 
-def _is_same(group: Group, closed: ClosedSegments, own_checksums: Mapping[int, int]) -> bool:
+async def _is_same(log: Log, group: Group, closed: ClosedSegments) -> bool:
+    """Only where the sizes are the same, too, anything is read."""
     if len(group.offered) != 1 or len(group.own) != 1:
         return False
-    sizes = dict(zip(closed.base_offsets, closed.sizes_bytes, strict=True))
-    base_offset = group.own[0]
-    return group.offered[0] == OfferedSegment(base_offset, sizes[base_offset], own_checksums[base_offset])
+    offered = group.offered[0]
+    segment = closed.segments[closed.base_offsets.index(group.own[0])]
+    if (segment.base_offset, segment.size_bytes) != (offered.base_offset, offered.size_bytes):
+        return False
+    return await log.checksum(segment) == offered.checksum

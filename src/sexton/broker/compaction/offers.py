@@ -144,9 +144,9 @@ class Offers:
         if bound == 0:
             raise NoOfferError("there is no finished compaction here", f"{replica.topic}-{replica.partition}")
         closed = replica.log.closed_segments(bound)
-        checksums = await replica.log.checksums(closed)
+        checksums = [await replica.log.checksum(one) for one in closed.segments]
         watermarks = replica.coordination.watermarks
-        if offered_bound(replica) != bound:
+        if offered_bound(replica) != bound or not replica.log.are_current(closed):
             raise NoOfferError("it was compacted further meanwhile", f"{replica.topic}-{replica.partition}")
         segments = zip(closed.base_offsets, closed.sizes_bytes, checksums, strict=True)
         offer = Offer(
