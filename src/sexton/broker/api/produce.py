@@ -5,6 +5,7 @@ is given after the append; with acks=0 there is none, and a failure closes the c
 client at least notices. Every failed partition carries base offset -1 (rule 9), also one that was appended but not
 committed in time, where Kafka tells the offset. NOT_LEADER_OR_FOLLOWER names the leader from version 10 on (KIP-951).
 The first batch of a transaction in a partition waits for the transaction's coordinator (`produce_in_transaction.py`).
+What a client sent behind a batch that was refused for the moment is refused too (`refused.py`), where Kafka takes it.
 
 Hand-encoded: this is the hot path.
 """
