@@ -72,13 +72,15 @@ class RefusedBatches:
         if producer_id < 0 or sequence < 0:
             return
         place = topic, partition, producer_id
-        known = self._refused.pop(place, None)
+        known = self._refused.get(place)
         if known is not None and known.epoch == epoch and _is_after(sequence, known.sequence):
-            self._refused[place] = known
             return
+        now_ms = self._clock.monotonic_ms()
+        self._forget(now_ms)
+        self._refused.pop(place, None)  # the newest is the last
         if len(self._refused) >= KEPT_MAX:
             del self._refused[next(iter(self._refused))]
-        self._refused[place] = _Refused(epoch, sequence, code, self._clock.monotonic_ms() + KEPT_MS)
+        self._refused[place] = _Refused(epoch, sequence, code, now_ms + KEPT_MS)
 
     def check(self, topic: TopicKey, replica: Replica, records: Buffer) -> None:
         """Raises if the batch should come after one that was refused and has not come again."""
@@ -86,11 +88,11 @@ class RefusedBatches:
             return
         producer_id, epoch, sequence = producer_of(records)
         place = topic, replica.partition, producer_id
+        self._forget(self._clock.monotonic_ms())
         refused = self._refused.get(place)
         if refused is None:
             return
-        is_over = replica.log.producers.get(producer_id) is not None or self._clock.monotonic_ms() >= refused.until_ms
-        if is_over or epoch != refused.epoch:
+        if replica.log.producers.get(producer_id) is not None or epoch != refused.epoch:
             del self._refused[place]
         elif _is_after(sequence, refused.sequence):
             raise KafkaError(
@@ -98,6 +100,14 @@ class RefusedBatches:
                 f"{replica.topic}-{replica.partition}: producer {producer_id}: sequence {sequence} comes after "
                 f"{refused.sequence}, which was refused and has not come again",
             )
+
+    def _forget(self, now_ms: int) -> None:
+        """Those whose time is over: they are in the order of their time."""
+        while self._refused:
+            place, oldest = next(iter(self._refused.items()))
+            if now_ms < oldest.until_ms:
+                return
+            del self._refused[place]
 
 
 def _is_after(one: int, two: int) -> bool:

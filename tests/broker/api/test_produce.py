@@ -309,6 +309,7 @@ async def test_a_new_epoch_or_a_long_time_ends_the_wait_for_a_refused_batch() ->
         assert await send(client, 1) is ErrorCode.not_enough_replicas
         broker.clock.ms += pause_ms // 2
         assert await send(client, 1, epoch) is ErrorCode.none
+        assert not broker.refused
 
 
 @in_loop
