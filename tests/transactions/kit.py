@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 
 from tests.transactions.clients import ClientProcess
-from tests.transactions.drivers.base import Consumer, Producer, Session, Settings
+from tests.transactions.drivers.base import RETRY, Consumer, Failure, Producer, Session, Settings
 from tests.transactions.reading import COMMITTED
+from tests.transactions.under_test import WAIT_S
 
 
 class Kit:
@@ -25,9 +27,17 @@ class Kit:
         return made
 
     def ready(self, transactional_id: str, timeout_ms: int = 60_000, settings: Settings | None = None) -> Producer:
-        made = self.producer(transactional_id, timeout_ms, settings)
-        made.init()
-        return made
+        """Initialised, by another one if the first cannot say what became of it: franz-go before 1.21 gives up when the
+        last instance's transaction is still being aborted, as Kafka tells it."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            made = self.producer(transactional_id, timeout_ms, settings)
+            try:
+                made.init()
+                return made
+            except Failure as failure:
+                if failure.todo != RETRY or time.monotonic() > deadline_s:
+                    raise
 
     def consumer(
         self, group: str | None = None, isolation: str = COMMITTED, settings: Settings | None = None

@@ -10,7 +10,17 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.transactions.drivers.base import ABORT, CALL_TIMEOUT_S, FATAL, FENCED, Failure, Place, Record, Settings
+from tests.transactions.drivers.base import (
+    ABORT,
+    CALL_TIMEOUT_S,
+    FATAL,
+    FENCED,
+    RETRY,
+    Failure,
+    Place,
+    Record,
+    Settings,
+)
 
 OVERHEAD_MS = 10_000
 """franz-go's own default."""
@@ -74,6 +84,8 @@ class Program:
 def failure_of(do: str, code: str, message: str) -> Failure:
     if do in ("send", "flush"):  # whatever befell a record, the end says whether the producer can go on
         todo = ABORT
+    elif do == "init" and not code:
+        todo = RETRY
     elif code in FENCING:
         todo = FENCED
     else:
