@@ -10,7 +10,7 @@ import pytest
 from tests.interop.clients import Client
 from tests.transactions.application import COMMITTED, Application
 from tests.transactions.clients import CLIENTS, FRANZ_GO, ClientProcess
-from tests.transactions.drivers.base import ABORT, FENCED, Failure
+from tests.transactions.drivers.base import ABORT, FATAL, FENCED, Failure
 from tests.transactions.kit import Kit
 from tests.transactions.reading import UNCOMMITTED, numbers, places_of, read, settled, values
 from tests.transactions.steps import failed_commit, take, transact, verdict
@@ -76,6 +76,10 @@ def test_read_committed_waits_at_the_first_open_transaction(kit: Kit, cluster: U
     assert values(take(consumer, 2)) == numbers(0, 2)
 
 
+NOT_TOLD_BY_KAFKA = "franz-go v1.15.4"
+"""With Apache Kafka 4 it says that it cannot go on, and not why."""
+
+
 def test_a_second_instance_fences_the_first(kit: Kit, cluster: UnderTest) -> None:
     topic, name = cluster.topic(), cluster.name("writer")
     first = kit.ready(name)
@@ -85,7 +89,8 @@ def test_a_second_instance_fences_the_first(kit: Kit, cluster: UnderTest) -> Non
     second = kit.ready(name)
     transact(second, topic, numbers(5, 10))
     failure = failed_commit(first, topic, numbers(10, 15))
-    assert verdict(first, failure) == FENCED, failure
+    expected = FATAL if kit.client.label == NOT_TOLD_BY_KAFKA and not cluster.is_sexton else FENCED
+    assert verdict(first, failure) == expected, failure
     transact(second, topic, numbers(15, 20))
     assert values(settled(cluster.bootstrap, [(topic, 0)])) == numbers(5, 10) + numbers(15, 20)
 
