@@ -11,7 +11,7 @@ import pytest
 
 from tests.sexton_cluster import ENVIRONMENT
 
-TIMEOUT_S = 600
+TIMEOUT_S = 800
 
 
 @pytest.mark.cluster

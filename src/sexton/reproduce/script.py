@@ -18,7 +18,7 @@ from sexton.reproduce.truth import Truth
 from sexton.reproduce.world import AWAY, BROKERS, FILLER_KEY, Sight, World
 
 POLL_S: Final = 0.3
-WAIT_TIMEOUT_S: Final = 180.0
+WAIT_TIMEOUT_S: Final = 300.0
 """For what comes sooner or later on a machine that is not too busy: a failover, an ISR that grows, a compaction."""
 
 QUIET_PASSES_COUNT: Final = 4
