@@ -21,7 +21,7 @@ def outcomes_of(
 ) -> dict[str, Outcome]:
     loop = new_loop(random.Random(1))
     try:
-        found = loop.run_until_complete(run("fake", expected, scenarios, world, lambda scenario, event: None))
+        found = loop.run_until_complete(run({"fake": world}, {"fake": expected}, scenarios, lambda *told: None))
     finally:
         loop.close()
     return {each.scenario.name: each for each in found}
@@ -67,7 +67,7 @@ def test_scripts_share_one_outage() -> None:
 
 
 def test_a_script_that_fails_is_no_result_and_does_not_hold_the_others_up() -> None:
-    found = outcomes_of(FakeWorld(forgets=False, fails_at="tombstone"))
+    found = outcomes_of(FakeWorld(forgets=False, fails_at="fake.tombstone"))
     assert found["tombstone"].judgement.verdict is Verdict.UNKNOWN
     assert not found["tombstone"].is_as_expected
     assert found["tombstone"].failure

@@ -86,8 +86,8 @@ def _run(
         with console.status(f"{name}: fetching what is missing"):
             systems.prepare(name)
     outcomes: list[Outcome] = []
-    for name in names:
-        outcomes += asyncio.run(_run_on(name, scenarios, keep, console))
+    for group in systems.together(names):
+        outcomes += asyncio.run(_run_on(group, scenarios, keep, console))
         report.write_text(page(outcomes), encoding="utf-8")
     for outcome in outcomes:
         for difference in outcome.judgement.wrong:
@@ -100,25 +100,30 @@ def _run(
         raise ExpectationFailedError(f"{len(surprises)} of {len(outcomes)} came out otherwise than expected: {told}")
 
 
-async def _run_on(name: str, scenarios: Sequence[Scenario], keep: Path | None, console: Console) -> list[Outcome]:
+async def _run_on(
+    names: Sequence[str], scenarios: Sequence[Scenario], keep: Path | None, console: Console
+) -> list[Outcome]:
+    """Of systems that share their brokers."""
     from sexton.reproduce import systems
     from sexton.reproduce.run import run
     from sexton.reproduce.verdict import Verdict
 
-    expected = Verdict.CLEAN if systems.is_safe(name) else Verdict.CORRUPT
+    expected = {name: Verdict.CLEAN if systems.is_safe(name) else Verdict.CORRUPT for name in names}
     width = max(len(each.name) for each in scenarios)
+    system_width = max(map(len, names))
+    all_names = " and ".join(names)
 
-    def tell(scenario: Scenario, event: Event) -> None:
+    def tell(system: str, scenario: Scenario, event: Event) -> None:
         style = _EVENT_STYLES.get(event.kind.value, "")
         text = f"[{style}]{escape(event.text)}[/]" if style else escape(event.text)
-        console.print(f"{event.at_s:6.1f} s  [dim]{scenario.name:{width}}[/]  {text}")
+        console.print(f"{event.at_s:6.1f} s  [dim]{system:{system_width}}  {scenario.name:{width}}[/]  {text}")
 
-    console.rule(f"[bold]{name}[/]")
-    with console.status(f"{name}: starting three brokers, and waiting for a first compaction") as status:
-        async with systems.running(name, keep) as world:
-            status.update(f"{name}: the scripts run")
-            outcomes = await run(name, expected, scenarios, world, tell)
-            status.update(f"{name}: stopping")
+    console.rule(f"[bold]{all_names}[/]")
+    with console.status(f"{all_names}: starting three brokers, and waiting for a first compaction") as status:
+        async with systems.running(names, keep) as worlds:
+            status.update(f"{all_names}: the scripts run")
+            outcomes = await run(worlds, expected, scenarios, tell)
+            status.update(f"{all_names}: stopping")
     for outcome in outcomes:
         if outcome.failure:
             console.print(f"[magenta]{outcome.scenario.name} did not come to its end:[/] {escape(outcome.failure)}")

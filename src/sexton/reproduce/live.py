@@ -75,6 +75,8 @@ class LiveWorld:
 
     async def warm_up(self) -> None:
         """Until a first compaction was seen: whatever has to start for it (Spark) has started, and runs."""
+        if WARM_UP_TOPIC in (await self._client.refresh(None)).topics:
+            return  # another world of the same brokers has seen it
         await self.make_topic(WARM_UP_TOPIC)
         deadline_s = asyncio.get_running_loop().time() + WARM_UP_TIMEOUT_S
         while not await self._has_lost_its_first(WARM_UP_TOPIC):

@@ -1,9 +1,9 @@
-"""Scenarios on a system: all at once, each with a topic of its own, in one outage that they share."""
+"""Scenarios on systems that share their brokers: all at once, each with a topic of its own, in one outage for all."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,7 +15,8 @@ from sexton.reproduce.script import Event, Script
 from sexton.reproduce.verdict import Judgement, Verdict
 from sexton.reproduce.world import AWAY, World
 
-Tell = Callable[[Scenario, Event], None]
+Tell = Callable[[str, Scenario, Event], None]
+"""Called with the system's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +33,36 @@ class Outcome:
         return self.judgement.verdict is self.expected
 
 
-async def run(system: str, expected: Verdict, scenarios: Sequence[Scenario], world: World, tell: Tell) -> list[Outcome]:
-    """A script that fails is told as such, and does not hold the others up."""
+async def run(
+    worlds: Mapping[str, World], expected: Mapping[str, Verdict], scenarios: Sequence[Scenario], tell: Tell
+) -> list[Outcome]:
+    """Worlds by their systems' names; they have the same brokers. A script that fails is told as such, and does not
+    hold the others up."""
     start_s = asyncio.get_running_loop().time()
-    names = [scenario.name for scenario in scenarios]
-    kill = Rendezvous(names, partial(world.kill, AWAY))
-    bring_back = Rendezvous(names, partial(world.bring_back, AWAY))
+    topics = {_topic(system, scenario): (system, scenario) for system in worlds for scenario in scenarios}
+    any_world = next(iter(worlds.values()))
+    kill = Rendezvous(topics, partial(any_world.kill, AWAY))
+    bring_back = Rendezvous(topics, partial(any_world.bring_back, AWAY))
 
     def now_s() -> float:
         return asyncio.get_running_loop().time() - start_s
 
-    async def one(scenario: Scenario) -> Outcome:
-        script = Script(scenario.name, world, kill, bring_back, now_s, partial(tell, scenario))
+    async def one(topic: str, system: str, scenario: Scenario) -> Outcome:
+        script = Script(topic, worlds[system], kill, bring_back, now_s, partial(tell, system, scenario))
+        outcome = partial(Outcome, system, scenario, expected=expected[system])
         try:
             await scenario.script(script)
         except (SextonError, TimeoutError) as error:
-            kill.leave(scenario.name)
-            bring_back.leave(scenario.name)
-            failure = str(error) or "a step took too long"
             unknown = Judgement(Verdict.UNKNOWN, "", "", verdict.truth_told(script.truth))
-            return Outcome(system, scenario, unknown, expected, tuple(script.events), failure)
-        return Outcome(system, scenario, verdict.judge(script.sights, script.truth), expected, tuple(script.events))
+            failure = str(error) or "a step took too long"
+            return outcome(unknown, events=tuple(script.events), failure=failure)
+        finally:
+            kill.leave(topic)
+            bring_back.leave(topic)
+        return outcome(verdict.judge(script.sights, script.truth), events=tuple(script.events))
 
-    return await asyncio.gather(*(one(each) for each in scenarios))
+    return await asyncio.gather(*(one(topic, *place) for topic, place in topics.items()))
+
+
+def _topic(system: str, scenario: Scenario) -> str:
+    return f"{system}.{scenario.name}"

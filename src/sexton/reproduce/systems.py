@@ -1,4 +1,4 @@
-"""The systems on which scenarios run, by name, each a cluster of three brokers with the same settings."""
+"""The systems on which scenarios run, by name: clusters of three brokers with the same settings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +22,9 @@ from sexton.reproduce.live import Cluster, LiveWorld
 from sexton.reproduce.world import BROKERS
 
 KAFKA_PREFIX: Final = "kafka-"
-INDEPENDENT: Final = "sexton-independent"
-COORDINATED: Final = "sexton-coordinated"
+SEXTON_PREFIX: Final = "sexton-"
+INDEPENDENT: Final = f"{SEXTON_PREFIX}independent"
+COORDINATED: Final = f"{SEXTON_PREFIX}coordinated"
 ALL_SYSTEMS: Final = (*(f"{KAFKA_PREFIX}{version}" for version in jars.VERSIONS), INDEPENDENT, COORDINATED)
 
 CLIENT_TIMEOUT_MS: Final = 30_000
@@ -81,33 +82,42 @@ def prepare(name: str) -> None:
         jars.classpath(name.removeprefix(KAFKA_PREFIX))
 
 
+def together(names: Sequence[str]) -> list[list[str]]:
+    """Systems that run at the same time, on the same brokers: Sexton's differ in one setting of their topics only."""
+    alone = [[name] for name in names if name.startswith(KAFKA_PREFIX)]
+    ours = [name for name in names if not name.startswith(KAFKA_PREFIX)]
+    return [*alone, ours] if ours else alone
+
+
 @asynccontextmanager
-async def running(name: str, keep_in: Path | None = None) -> AsyncIterator[LiveWorld]:
-    """Its processes end with the block, and its files go, unless they are to be kept in a folder."""
-    base_dir = Path(tempfile.mkdtemp(prefix=f"sexton-reproduce-{name}-")) if keep_in is None else keep_in / name
+async def running(names: Sequence[str], keep_in: Path | None = None) -> AsyncIterator[dict[str, LiveWorld]]:
+    """One of the groups of `together`. Its processes end with the block; its files go, unless they are to be kept."""
+    folder = names[0] if names[0].startswith(KAFKA_PREFIX) else "sexton"
+    base_dir = Path(tempfile.mkdtemp(prefix=f"sexton-reproduce-{folder}-")) if keep_in is None else keep_in / folder
     base_dir.mkdir(parents=True, exist_ok=True)
     keep = keep_in is not None
     try:
-        if name.startswith(KAFKA_PREFIX):
-            kafka = KafkaCluster(
-                name.removeprefix(KAFKA_PREFIX),
-                len(BROKERS),
-                base_dir / "cluster",
-                KAFKA_SETTINGS,
-                heap=KAFKA_HEAP,
-                keep=keep,
-            )
-            async with _started(kafka), _world(kafka, TOPIC_SETTINGS) as world:
-                yield world
-        else:
-            sexton = SextonCluster(len(BROKERS), base_dir / "cluster", SEXTON_SETTINGS, keep=keep)
-            coordination = name.removeprefix("sexton-")
-            settings = {**TOPIC_SETTINGS, "compaction.coordination": coordination}
-            async with _started(sexton), _compactor(sexton, base_dir), _world(sexton, settings) as world:
-                yield world
+        async with AsyncExitStack() as stack:
+            if names[0].startswith(KAFKA_PREFIX):
+                version = names[0].removeprefix(KAFKA_PREFIX)
+                cluster: KafkaCluster | SextonCluster = KafkaCluster(
+                    version, len(BROKERS), base_dir / "cluster", KAFKA_SETTINGS, heap=KAFKA_HEAP, keep=keep
+                )
+                await stack.enter_async_context(_started(cluster))
+            else:
+                cluster = SextonCluster(len(BROKERS), base_dir / "cluster", SEXTON_SETTINGS, keep=keep)
+                await stack.enter_async_context(_started(cluster))
+                await stack.enter_async_context(_compactor(cluster, base_dir))
+            yield {name: await stack.enter_async_context(_world(cluster, topic_settings(name))) for name in names}
     finally:
         if not keep:
             await asyncio.to_thread(shutil.rmtree, base_dir, True)
+
+
+def topic_settings(name: str) -> Mapping[str, str]:
+    if name.startswith(KAFKA_PREFIX):
+        return TOPIC_SETTINGS
+    return {**TOPIC_SETTINGS, "compaction.coordination": name.removeprefix(SEXTON_PREFIX)}
 
 
 @asynccontextmanager
