@@ -87,13 +87,14 @@ class Recovery:
         if LOG_START_OFFSET_CHECKPOINT in found:
             stored = read_start_offset(self.disk, self.directory, self.topic, self.partition)
             self.start_offset = max(self.start_offset, stored)
-        if not self.segments:
+        is_new = not self.segments
+        if is_new:
             segment = Segment(self.disk, self.directory, self.start_offset, self.config, self.now_ms)
             segment.create()
             self.segments.append(segment)
-            self.walked.append(segment)
         certified, entries = self._newest_snapshot(names.OFFSET_MAX)
-        if self.stopped_cleanly:
+        is_believed = self.stopped_cleanly or is_new
+        if is_believed:
             self._believe_all()
         else:
             await self._read_back(certified)
@@ -107,9 +108,9 @@ class Recovery:
                 f"{WHAT_TO_DO_WITH_A_CORRUPT_BATCH}. If losing them is acceptable, remove the "
                 f"{names.producer_snapshot_file_name(certified)} file",
             )
-        if self.stopped_cleanly:
+        if is_believed:
             replay(self.producers, self.segments, certified, entries, self.now_ms)
-        await self._make_durable()
+        await self._make_durable(is_new)
         await self._drop_below_start(end_offset)
         self._remove_stray_snapshots()
         epochs = await self._read_epochs(end_offset)
@@ -285,7 +286,7 @@ class Recovery:
 
     # Afterwards
 
-    async def _make_durable(self) -> None:
+    async def _make_durable(self, is_new: bool) -> None:
         """What was walked has survived a crash of the process, perhaps not yet one of the machine."""
         *_, active = self.segments
         for segment in self.walked:
@@ -293,7 +294,7 @@ class Recovery:
             if segment is not active:
                 segment.seal()
                 await segment.write_index()
-        if self.walked:
+        if self.walked or is_new:
             await self.disk.flush_directory(self.directory)
         for offset, content in self.new_snapshots.items():
             if offset not in self.snapshots and offset <= active.base_offset:
