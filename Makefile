@@ -65,6 +65,11 @@ bench-broker: ## Brokers beside Apache Kafka: throughput, latency, CPU, memory (
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks.broker
 
+.PHONY: bench-live
+bench-live: ## Compaction while a cluster is used, beside Apache Kafka: what clients notice, how soon it is done (takes long)
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.live_compaction
+
 .PHONY: soak
 soak: ## kill -9 of `sexton compact` at random moments, 100 times, recovered by Sexton and by Kafka
 	@scripts/setup test
