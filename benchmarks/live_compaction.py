@@ -13,8 +13,9 @@ protocol  Sexton alone. What brokers tell each other by ReplicaFetch while all o
           is, when nothing happens, with partitions that are compacted and with as many that are not. For 10,000
           partitions it is computed: both grow with the number of partitions.
 
-Neither system flushes before it acknowledges. Either looks for work every second. --quick is a trial of the benchmark
-itself: its figures are of too little work to mean much, above all where Spark's fixed costs count.
+Neither system flushes before it acknowledges. Either looks for work every second; idle brokers every 15, the default.
+--quick is a trial of the benchmark itself: its figures are of too little work to mean much, above all where Spark's fixed
+costs count.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tests.kafka.cluster import Settings
 from tests.kafka.jars import PROJECT_DIR
 
 from benchmarks.broker_systems import create_topic
-from benchmarks.live_systems import NEVER, SOON, Live, running, seconds_until_compacted
+from benchmarks.live_systems import DEFAULT_LOOK_MS, LOOK_MS, NEVER, SOON, Live, running, seconds_until_compacted
 
 SYSTEMS: Final = ("kafka", "sexton")
 NODES: Final = 3
@@ -82,10 +83,10 @@ class Bench:
         self.console = console
 
     @contextmanager
-    def cluster(self, name: str, nodes: int, *, compacts: bool) -> Iterator[Live]:
+    def cluster(self, name: str, nodes: int, *, compacts: bool, look_ms: int = LOOK_MS) -> Iterator[Live]:
         scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=self._directory))
         try:
-            with running(name, nodes, scratch / name, compacts=compacts) as live:
+            with running(name, nodes, scratch / name, compacts=compacts, look_ms=look_ms) as live:
                 yield live
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -286,7 +287,7 @@ def protocol(bench: Bench) -> Table:
 
 def _idle_cpu(bench: Bench, policy: str) -> float:
     """Share of a core that a broker takes when nothing happens."""
-    with bench.cluster("sexton", NODES, compacts=False) as live:
+    with bench.cluster("sexton", NODES, compacts=False, look_ms=DEFAULT_LOOK_MS) as live:
         create_topic(live.cluster, "idle", bench.size.partitions, NODES, {"cleanup.policy": policy})
         time.sleep(bench.size.idle_s / 2)
         before_s, started_s = live.brokers_cpu_s(), time.monotonic()

@@ -22,8 +22,10 @@ from tests.sexton_cluster import ENVIRONMENT, SextonCluster
 
 from benchmarks.broker_systems import CLOCK_TICKS, KAFKA_HEAP, Cluster, pids
 
-LOOK_MS: Final = 1000
-"""How often either system looks for partitions that are due. Kafka's default is 15 s."""
+LOOK_MS: Final = 1_000
+"""How often either system looks for partitions that are due."""
+
+DEFAULT_LOOK_MS: Final = 15_000
 
 NEVER, SOON = "1.0", "0.05"
 """Of min.cleanable.dirty.ratio: no ratio is above 1."""
@@ -101,9 +103,9 @@ _REPLICATION: Final = (
 
 
 @contextmanager
-def running(name: str, nodes: int, directory: Path, *, compacts: bool) -> Iterator[Live]:
+def running(name: str, nodes: int, directory: Path, *, compacts: bool, look_ms: int = LOOK_MS) -> Iterator[Live]:
     """A fresh cluster. One that does not compact has Kafka's cleaner off, or no compactor."""
-    settings = {"log.cleaner.backoff.ms": LOOK_MS, "offsets.topic.replication.factor": 1}
+    settings = {"log.cleaner.backoff.ms": look_ms, "offsets.topic.replication.factor": 1}
     if name == "kafka":
         own = {**settings, "log.cleaner.enable": compacts}
         live = Live(name, KafkaCluster(nodes=nodes, base_dir=directory, heap=KAFKA_HEAP, settings=own))

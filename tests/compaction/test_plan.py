@@ -113,6 +113,14 @@ def test_chunks_are_neither_tiny_nor_huge_and_whole_segments_where_there_are_man
     assert plan.chunk_bytes([100 << 20] * 8, 4) == 100 << 20
 
 
+def test_small_pieces_share_tasks_and_large_ones_do_not() -> None:
+    assert plan.task_count([], 2) == 1
+    assert plan.task_count([100], 2) == 1
+    assert plan.task_count([1 << 20] * 1000, 2) == 125
+    assert plan.task_count([1000] * 1000, 2) == 8, "every core is busy, and one that is slow does not hold up all"
+    assert plan.task_count([plan.CHUNK_BYTES_MIN] * 1000, 2) == 1000
+
+
 def test_buckets_follow_the_number_of_dirty_records() -> None:
     assert plan.bucket_count(0) == 1
     assert plan.bucket_count(plan.BUCKET_ENTRIES) == 1

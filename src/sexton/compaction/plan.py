@@ -51,6 +51,10 @@ class Chunk:
     def record_count(self) -> int:
         return sum(part.record_count for part in self.slices)
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.slices)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
@@ -110,6 +114,12 @@ def chunk_bytes(segment_sizes: Sequence[int], parallelism: int) -> int:
     if len(segment_sizes) >= 2 * parallelism:
         share = max(share, *segment_sizes)
     return min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, share))
+
+
+def task_count(sizes: Sequence[int], parallelism: int) -> int:
+    """Tasks for pieces of these sizes. Small ones share a task: to start one costs Spark tens of milliseconds, which is
+    what working through a few megabytes costs."""
+    return max(1, min(len(sizes), max(4 * parallelism, -(-sum(sizes) // CHUNK_BYTES_MIN))))
 
 
 def bucket_count(dirty_record_count: int) -> int:

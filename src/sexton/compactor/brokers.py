@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -31,6 +32,7 @@ class Brokers:
         self._metastore = metastore
         self._client_id = client_id
         self._connections: dict[int, Rpc] = {}
+        self._connecting: dict[int, asyncio.Lock] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
 
     async def plan(self, key: WorkKey) -> Plan:
@@ -61,16 +63,17 @@ class Brokers:
         return answer
 
     async def _connected(self, broker_id: int) -> Rpc:
-        found = self._connections.get(broker_id)
-        if found is None:
-            changes = await self._metastore.read_changes(0)
-            row = next((one for one in changes.brokers if one.broker_id == broker_id and one.is_live), None)
-            if row is None:
-                raise SextonError(f"broker {broker_id} is not running", "", "Its work is done when it is back")
-            found = await Rpc.connect(self._network, row.host, row.port, client_id=self._client_id)
-            self._connections[broker_id] = found
-            self._addresses[broker_id] = row.host, row.port
-        return found
+        async with self._connecting.setdefault(broker_id, asyncio.Lock()):
+            found = self._connections.get(broker_id)
+            if found is None:
+                changes = await self._metastore.read_changes(0)
+                row = next((one for one in changes.brokers if one.broker_id == broker_id and one.is_live), None)
+                if row is None:
+                    raise SextonError(f"broker {broker_id} is not running", "", "Its work is done when it is back")
+                found = await Rpc.connect(self._network, row.host, row.port, client_id=self._client_id)
+                self._connections[broker_id] = found
+                self._addresses[broker_id] = row.host, row.port
+            return found
 
     def close(self) -> None:
         for rpc in self._connections.values():

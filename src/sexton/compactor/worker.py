@@ -38,6 +38,7 @@ FAILED_PAUSE_MS: Final = 30_000
 REST_AFTER_MS: Final = 120_000
 """Without work for so long, the engine gives its memory back."""
 
+PLANS_AT_ONCE: Final = 8
 COMMITS_AT_ONCE: Final = 8
 ATTEMPTS_BEFORE_WORRY: Final = 10
 
@@ -186,10 +187,9 @@ class Compactor:
 
     async def _carry_out(self, job: _Job) -> None:
         started_ms = self._clock.monotonic_ms()
-        for row in job.rows:
-            plan = await self._plan(row)
-            if plan is not None:
-                job.plans.append((row, plan))
+        planning = asyncio.Semaphore(PLANS_AT_ONCE)
+        plans = await asyncio.gather(*(self._plan(row, planning) for row in job.rows))
+        job.plans += [(row, plan) for row, plan in zip(job.rows, plans, strict=True) if plan is not None]
         if not job.plans:
             return
         size_bytes = sum(plan.input_bytes for _, plan in job.plans)
@@ -208,9 +208,10 @@ class Compactor:
             )
         )
 
-    async def _plan(self, row: WorkRow) -> Plan | None:
+    async def _plan(self, row: WorkRow, gate: asyncio.Semaphore) -> Plan | None:
         try:
-            return await self._brokers.plan(row.key)
+            async with gate:
+                return await self._brokers.plan(row.key)
         except BrokerRefusedError as error:
             logger.debug("%s: %s", row.key, error)  # no longer due, or not there any more
         except (SextonError, KafkaError) as error:

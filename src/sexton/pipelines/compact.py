@@ -285,20 +285,29 @@ def _run_passes(
         chunk, work, storage = _share(shared.value, number)
         return index_pass.index_chunk(chunk, work, storage, key, None)
 
-    def rewrite(number: int, rows: Iterable[tuple[int, bytes | index_pass.Note]]) -> Iterator[ChunkResult]:
-        chunk, work, storage = _share(shared.value, number)
-        yield rewrite_pass.rewrite_chunk(chunk, work, storage, (row[1] for row in rows), dry_run)
+    rewriters = plan.task_count([chunk.size_bytes for chunk in chunks], context.defaultParallelism)
+    rewriter_of = [number * rewriters // len(chunks) for number in range(len(chunks))]
 
-    progress("index", len(dirty))
-    indexed = context.parallelize(dirty, max(1, len(dirty))).flatMap(index)
+    def rewrite(task: int, rows: Iterable[tuple[int, bytes | index_pass.Note]]) -> Iterator[ChunkResult]:
+        payloads: dict[int, list[bytes | index_pass.Note]] = {}
+        for number, payload in rows:
+            payloads.setdefault(number, []).append(payload)
+        for number in (each for each, rewriter in enumerate(rewriter_of) if rewriter == task):
+            chunk, work, storage = _share(shared.value, number)
+            yield rewrite_pass.rewrite_chunk(chunk, work, storage, payloads.pop(number, ()), dry_run)
+
+    indexers = _task_count(context, chunks, dirty)
+    progress("index", indexers)
+    indexed = context.parallelize(dirty, indexers).flatMap(index)
     if clean:
         indexed.persist(StorageLevel.MEMORY_AND_DISK)
         filters = _filters(context, indexed, works, reducers)
-        progress("index the clean section", len(clean))
-        indexed = indexed.union(_index_clean(context, shared, key, clean, filters))
-    progress("rewrite", len(chunks))
+        indexers = _task_count(context, chunks, clean)
+        progress("index the clean section", indexers)
+        indexed = indexed.union(_index_clean(context, shared, key, clean, indexers, filters))
+    progress("rewrite", rewriters)
     survivors = indexed.partitionBy(reducers, _spread_buckets).mapPartitions(index_pass.reduce_buckets)
-    placed = survivors.partitionBy(len(chunks), _identity)
+    placed = survivors.partitionBy(rewriters, rewriter_of.__getitem__)
     results = placed.mapPartitionsWithIndex(rewrite).collect()
     shared.destroy()
     return sorted(results, key=lambda result: result.chunk)
@@ -312,7 +321,12 @@ def _filters(
 
 
 def _index_clean(
-    context: SparkContext, shared: Broadcast[Shared], key: HashKey, clean: Sequence[int], filters: list[Filter]
+    context: SparkContext,
+    shared: Broadcast[Shared],
+    key: HashKey,
+    clean: Sequence[int],
+    tasks: int,
+    filters: list[Filter],
 ) -> RDD[BucketRow]:
     sieve = context.broadcast(filters)
 
@@ -320,7 +334,11 @@ def _index_clean(
         chunk, work, storage = _share(shared.value, number)
         return index_pass.index_chunk(chunk, work, storage, key, sieve.value[chunk.partition])
 
-    return context.parallelize(clean, len(clean)).flatMap(index)
+    return context.parallelize(clean, tasks).flatMap(index)
+
+
+def _task_count(context: SparkContext, chunks: Sequence[Chunk], numbers: Sequence[int]) -> int:
+    return plan.task_count([chunks[number].size_bytes for number in numbers], context.defaultParallelism)
 
 
 def _share(shared: Shared, number: int) -> tuple[Chunk, PartitionWork, Storage]:
@@ -333,10 +351,6 @@ def _share(shared: Shared, number: int) -> tuple[Chunk, PartitionWork, Storage]:
 def _spread_buckets(key: tuple[int, int]) -> int:
     """Neighbouring buckets to different reducers; partitions start at different ones."""
     return key[0] * 31 + key[1]
-
-
-def _identity(number: int) -> int:
-    return number
 
 
 def _gather(
@@ -407,9 +421,11 @@ def _assemble(
             return index, error
         return index, None
 
-    progress("assemble", len(tasks))
+    count = plan.task_count([output.size_bytes for _, output, _, _ in tasks], context.defaultParallelism)
+    progress("assemble", count)
     tasks.sort(key=lambda task: -task[1].size_bytes)
-    for index, failure in context.parallelize(tasks, len(tasks)).map(run).collect():
+    dealt = [task for first in range(count) for task in tasks[first::count]]  # large and small ones to each
+    for index, failure in context.parallelize(dealt, count).map(run).collect():
         reports[index].failure = reports[index].failure or failure
 
 
