@@ -14,8 +14,8 @@ protocol  Sexton alone. What brokers tell each other by ReplicaFetch while all o
           partitions it is computed: both grow with the number of partitions.
 
 Neither system flushes before it acknowledges. Either looks for work every second; idle brokers every 15, the default.
---quick is a trial of the benchmark itself: its figures are of too little work to mean much, above all where Spark's fixed
-costs count.
+--quick is a trial of the benchmark itself: its figures are of too little work to mean much, above all where Spark's
+fixed costs count.
 """
 
 from __future__ import annotations
