@@ -13,6 +13,7 @@ from sexton.client.errors import check
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.client.raw import raw_batches
 from sexton.ports.metastore import NO_LEADER
+from sexton.records.batch import Batch
 from sexton.simulate.checks import replicas_of
 from sexton.simulate.cluster import SimulatedCluster
 from sexton.simulate.errors import SimulationFailure
@@ -160,7 +161,11 @@ async def check_offsets(
 
 async def check_fold(client: Client, place: Place, truth: Truth) -> None:
     """Rules 3 and 8, by what a consumer is given that reads a compacted partition from its beginning."""
-    batches = [batch async for batch in raw_batches(client, *place, 0)]
+
+    async def attempt() -> list[Batch]:
+        return [batch async for batch in raw_batches(client, *place, 0)]
+
+    batches = await client.retry(attempt, timeout_ms=30_000)  # its connection may be to a process that is gone
     evidence = difference(truth.fold(truth.end_offset), fold(batches, truth.end_offset))
     if evidence is not None:
         raise SimulationFailure("rule 3", f"who reads {place} from its beginning finds that {evidence}")
