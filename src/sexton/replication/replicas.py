@@ -37,8 +37,8 @@ Key = tuple[uuid.UUID, int]
 
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
 INCARNATION_FILE = "incarnation"
-OPEN_AT_ONCE = 16
-"""Logs that are opened or closed at the same time."""
+OPEN_AT_ONCE = 64
+"""Logs that are opened or closed at the same time: they wait for flushes, not for memory or the processor."""
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5000
 
