@@ -108,11 +108,13 @@ def test_the_command_prints_what_was_covered() -> None:
 
 
 def test_a_failure_prints_the_rule_the_trace_and_how_to_repeat_it() -> None:
-    done = CliRunner().invoke(app, ["simulate", "--seeds", "20", "--minutes", "0.2", "--break", "1"])
+    done = CliRunner().invoke(
+        app, ["simulate", "--seeds", "20", "--minutes", "0.2", "--break", "1", "--profile", "plain"]
+    )
     assert done.exception is not None
     assert "breaks rule 1" in done.output
     assert "repeat it with: sexton simulate --seed" in done.output
-    assert "--break 1" in done.output
+    assert "--break 1 --profile plain" in done.output
 
 
 def test_a_rule_that_cannot_be_broken_is_refused() -> None:
