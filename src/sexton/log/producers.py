@@ -282,6 +282,10 @@ class ProducerStates:
         if len(batches) > BATCHES_MAX:
             del batches[0]
 
+    def recall_end(self, first_offset: int, marker_offset: int) -> None:
+        """Of a transaction that had ended when the snapshot was taken."""
+        self._decided.append((first_offset, marker_offset))
+
     def note_marker(
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: Marker
     ) -> EndedTransaction | None:

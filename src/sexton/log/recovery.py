@@ -399,7 +399,8 @@ def replay(
 
 def _recall(producers: ProducerStates, segments: list[Segment], snapshot_offset: int) -> None:
     """A snapshot has the last batch of each producer, as in Kafka. A client may have more in flight, and repeat them
-    all after a restart: those in the last stretch of the log are learned anew."""
+    all after a restart: those in the last stretch of the log are learned anew. So are the ends of transactions, for
+    their markers may lie above the high watermark: then they are not committed, and what they end is not stable."""
     before = [segment for segment in segments if segment.base_offset < snapshot_offset]
     left_bytes = RECALLED_BYTES
     stretches: list[tuple[Segment, int]] = []
@@ -410,10 +411,19 @@ def _recall(producers: ProducerStates, segments: list[Segment], snapshot_offset:
         left_bytes -= end - start
         if left_bytes <= 0:
             break
+    begun: dict[int, int] = {}
+    # One that began before the stretch counts as if it had begun with the log.
+    before_stretch = None if not stretches or stretches[-1] == (segments[0], 0) else segments[0].base_offset
     for segment, start in reversed(stretches):
         for head in segment.heads(start, SCAN_BYTES):
             if head.base_offset >= snapshot_offset:
                 break
+            if head.attributes & CONTROL:
+                first_offset = begun.pop(head.producer_id, before_stretch)
+                if first_offset is not None:
+                    producers.recall_end(first_offset, head.base_offset)
+            elif head.attributes & TRANSACTIONAL:
+                begun.setdefault(head.producer_id, head.base_offset)
             if head.producer_id >= 0 and not head.attributes & CONTROL:
                 producers.recall(
                     head.producer_id,

@@ -19,6 +19,7 @@ from sexton.simulate.cluster import SimulatedCluster
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Outcome, Place, Write, identity
 from sexton.simulate.observe import Agreement
+from sexton.simulate.readers import Reader
 from sexton.simulate.transaction_checks import TransactionJudge
 from sexton.simulate.truth import Truth, difference, fold
 
@@ -69,6 +70,21 @@ def still_open(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
                     f"{replica.last_stable_offset}, its high watermark is {replica.high_watermark}"
                 )
     return missing
+
+
+def misled(reader: Reader, place: Place, truth: Truth) -> list[str]:
+    """Who has read a compacted partition while it was compacted, from whichever replica led, knows what it means
+    (rules 3 and 5), if no tombstone can have gone before he came by."""
+    if reader.position(place) < truth.end_offset:
+        return [f"a reader of {place} has come to {reader.position(place)}, its end is {truth.end_offset}"]
+    expected = {key: newest.value for key, newest in truth.fold(truth.end_offset).values.items()}
+    found = reader.folds.get(place, {})
+    for key in sorted(expected.keys() | found.keys()):
+        if expected.get(key) != found.get(key):
+            raise SimulationFailure(
+                "rule 5", f"who has read all of {place} takes {key!r} for {found.get(key)!r}, not {expected.get(key)!r}"
+            )
+    return []
 
 
 def behind(cluster: SimulatedCluster, agreement: Agreement, topics: Collection[str]) -> list[str]:

@@ -26,6 +26,10 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 """Compacted like any other, where there are compactors."""
 
 
+LONG_RETENTION_MS = "36000000"
+"""Longer than clocks jump and runs last: a consumer that is not away for that long misses no tombstone."""
+
+
 class Profile(StrEnum):
     """What a run is about. Drawn from the seed unless it is given."""
 
@@ -52,6 +56,10 @@ class TopicPlan:
     @property
     def is_compacted(self) -> bool:
         return self.settings.get("cleanup.policy") == "compact"
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        return self.is_compacted and self.settings["delete.retention.ms"] == LONG_RETENTION_MS
 
     @property
     def flushes(self) -> bool:
@@ -201,7 +209,7 @@ def _compacted(rng: random.Random, coordination: Coordination) -> dict[str, str]
         "segment.ms": str(rng.choice((1_000, 3_000, 600_000))),
         "min.cleanable.dirty.ratio": rng.choice(("0.0", "0.2", "0.5")),
         "max.compaction.lag.ms": str(rng.choice((2_000, 10_000, 600_000))),
-        "delete.retention.ms": rng.choice(("0", "0", "2000", "36000000")),
+        "delete.retention.ms": rng.choice(("0", "0", "2000", LONG_RETENTION_MS)),
     }
 
 

@@ -39,6 +39,8 @@ class Reader:
         self._history = history
         self._is_over = is_over
         self._consumer = Consumer(client, isolation=isolation)
+        self.folds: dict[Place, dict[bytes, bytes]] = {}
+        """What it makes of the keys in each partition: values that were not deleted since."""
 
     async def run(self) -> None:
         self._consumer.assign(dict.fromkeys(self._places, 0))
@@ -70,6 +72,14 @@ class Reader:
             before[place] = record.offset + 1
             is_committed = self._isolation == READ_COMMITTED
             self._history.saw(self._name, place, record.offset, identity(record), is_committed=is_committed)
+            if record.key is not None:
+                fold = self.folds.setdefault(place, {})
+                fold.pop(record.key, None)
+                if record.value is not None:
+                    fold[record.key] = record.value
+
+    def position(self, place: Place) -> int:
+        return self._consumer.positions.get(place, 0)
 
     def _drop_deleted(self) -> None:
         gone = self._history.dropped_topics

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from sexton.client.client import Client
+from sexton.client.fetching import READ_COMMITTED
 from sexton.errors import SextonError
 from sexton.protocol.errors import KafkaError
 from sexton.simulate import final
@@ -93,6 +94,8 @@ class Simulation:
         self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
         self._writers: list[tuple[Writer | Transactor, asyncio.Task[None]]] = []
         self._delivered: dict[Place, set[int]] = {}
+        self._read_places = [place for topic in plan.topics for place in topic.places]
+        self._committed_readers: list[Reader] = []
         self._is_healed = False
         self._writing_is_over = False
         self._reading_is_over = False
@@ -144,6 +147,7 @@ class Simulation:
         await self._recovers("no transaction is open", lambda: final.still_open(self.cluster, self.agreement))
         if plan.compactors:
             await self._recovers("all is compacted", self._uncompacted, COMPACTION_RECOVERY_S)
+            await self._recovers("readers have it all", self._misled)
         self.judge.look()
         self.judge.sweep()
         await self._spawn(admin_process, self._read_everything(admin_client))
@@ -166,6 +170,17 @@ class Simulation:
             if place[0] in compacted:
                 judge.compaction.check_acknowledged(self.history, place, key)
                 await final.check_fold(client, place, judge.compaction.truths.get(key) or Truth())
+
+    def _misled(self) -> list[str]:
+        kept = {topic.name for topic in self.plan.topics if topic.keeps_tombstones}
+        places = {key: (self.agreement.topics[key[0]], key[1]) for key in self.agreement.rows}
+        return [
+            line
+            for key, place in places.items()
+            if place[0] in kept and place in self._read_places
+            for reader in self._committed_readers
+            for line in final.misled(reader, place, self.judge.compaction.truths.get(key) or Truth())
+        ]
 
     def _uncompacted(self) -> list[str]:
         due = self.cluster.metastore.peek("read_work")
@@ -258,10 +273,11 @@ class Simulation:
     def _start_reader(self, plan: ReaderPlan) -> None:
         process, client = self._clients[plan.name]
         if plan.group is None:
-            places = [place for topic in self.plan.topics for place in topic.places]
             reader = Reader(
-                plan.name, places, client, self.history, lambda: self._reading_is_over, isolation=plan.isolation
+                plan.name, self._read_places, client, self.history, lambda: self._reading_is_over, plan.isolation
             )
+            if plan.isolation == READ_COMMITTED:
+                self._committed_readers.append(reader)
             self._spawn(process, reader.run())
             return
         topics = [topic.name for topic in self.plan.topics if not topic.is_compacted]

@@ -24,10 +24,13 @@ class Values:
         self._compacted = compacted
         self._count = 0
 
+    def is_compacted(self, place: Place) -> bool:
+        return place[0] in self._compacted
+
     def records(self, place: Place, count: int, now_ms: int) -> tuple[list[Record], tuple[bytes, ...]]:
         """With offsets from 0 on, and what each of them is known by."""
         rng = self._rng
-        is_compacted = place[0] in self._compacted
+        is_compacted = self.is_compacted(place)
         records, identities = [], []
         for index in range(count):
             self._count += 1

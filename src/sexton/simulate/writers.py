@@ -67,6 +67,8 @@ class _Lane:
     is_known: bool = False
     """A first batch is sent alone. Brokers (Kafka's too) take any sequence of a producer they know nothing of: if the
     first was refused in passing and the second taken, the first could never follow."""
+    newest_known: int = -1
+    """The highest sequence that was acknowledged."""
     last_error: ErrorCode | None = None
     """Of the oldest batch that is pending; None if there was no answer."""
 
@@ -173,11 +175,21 @@ class Writer:
                 if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
                     lane.pending.remove(each)
                     lane.is_known = True
+                    lane.newest_known = max(lane.newest_known, each.sequence)
+                elif self._is_forgotten(lane, each, code):
+                    self._end(each, Outcome.OK, "before one that was acknowledged")
+                    lane.pending.remove(each)
                 elif index == 0:
                     lane.last_error = code
             if lane.pending:
                 self._client.forget()
                 await asyncio.sleep(BACKOFF_S * (0.5 + self._rng.random()))
+
+    def _is_forgotten(self, lane: _Lane, each: _Batch, code: ErrorCode | None) -> bool:
+        """Compaction keeps the last batch of a producer only, as in Kafka: after a restart an older one that is sent
+        again is out of order. That it was taken follows from a later one that was."""
+        is_out_of_order = code is ErrorCode.out_of_order_sequence_number
+        return is_out_of_order and self._values.is_compacted(lane.place) and each.sequence < lane.newest_known
 
     async def _try_once(self, lane: _Lane) -> None:
         """Without idempotence a batch is sent once, so that nothing can be in the log twice."""
