@@ -11,13 +11,16 @@ from sexton.broker.compaction import plans, requests
 from sexton.broker.compaction.plans import Committed, PassResult, Plan
 from sexton.client.connection import Rpc
 from sexton.errors import SextonError
-from sexton.ports.metastore import Metastore
+from sexton.ports.metastore import Metastore, MetastoreUnavailableError
 from sexton.ports.network import Network
 from sexton.ports.work_queue import WorkKey
 
 ASK_TIMEOUT_MS: Final = 30_000
 COMMIT_TIMEOUT_MS: Final = 1_800_000
 """A commit reads everything that was staged once more, to judge it. What took longer is planned anew."""
+
+WATCH_MS: Final = 10_000
+"""How often it is looked at meanwhile whether the broker is still there."""
 
 
 class BrokerRefusedError(SextonError):
@@ -34,6 +37,7 @@ class Brokers:
         self._connections: dict[int, Rpc] = {}
         self._connecting: dict[int, asyncio.Lock] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
+        self._epochs: dict[int, int] = {}
 
     async def plan(self, key: WorkKey) -> Plan:
         answer = await self.ask(key.broker_id, requests.PLAN, {"topic_id": key.topic_id, "partition": key.partition})
@@ -41,8 +45,25 @@ class Brokers:
         return replace(plans.decode_plan(answer["plan"]), host=host, port=port)
 
     async def commit(self, broker_id: int, result: PassResult) -> Committed:
-        answer = await self.ask(broker_id, requests.COMMIT, result, COMMIT_TIMEOUT_MS)
+        watch = asyncio.ensure_future(self._drop_when_gone(broker_id))
+        try:
+            answer = await self.ask(broker_id, requests.COMMIT, result, COMMIT_TIMEOUT_MS)
+        finally:
+            watch.cancel()
         return Committed(**answer["committed"])
+
+    async def _drop_when_gone(self, broker_id: int) -> None:
+        """A machine that loses power does not say so: its answer is awaited only as long as its process is live."""
+        while True:
+            await asyncio.sleep(WATCH_MS / 1000)
+            rpc = self._connections.get(broker_id)
+            try:
+                lease = (await self._metastore.read_leases()).get(broker_id)
+            except MetastoreUnavailableError:
+                continue
+            is_gone = lease is None or lease[0] != self._epochs.get(broker_id)
+            if is_gone and rpc is not None and rpc is self._connections.get(broker_id):
+                rpc.close()
 
     async def abandon(self, plan: Plan) -> None:
         await self.ask(plan.broker_id, requests.ABANDON, {"plan_id": plan.plan_id})
@@ -73,6 +94,7 @@ class Brokers:
                 found = await Rpc.connect(self._network, row.host, row.port, client_id=self._client_id)
                 self._connections[broker_id] = found
                 self._addresses[broker_id] = row.host, row.port
+                self._epochs[broker_id] = row.epoch
             return found
 
     def close(self) -> None:

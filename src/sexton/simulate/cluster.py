@@ -37,10 +37,14 @@ class BrokerTimes:
 
     lease_ms: int
     lag_max_ms: int
+    adopts: bool
+    """Whether followers take over what their leader has compacted."""
 
     @staticmethod
     def draw(rng: random.Random) -> BrokerTimes:
-        return BrokerTimes(rng.choice((2_000, 5_000, 5_000)), rng.choice((3_000, 10_000, 30_000)))
+        return BrokerTimes(
+            rng.choice((2_000, 5_000, 5_000)), rng.choice((3_000, 10_000, 30_000)), rng.choice((True, True, False))
+        )
 
 
 class Node:
@@ -153,6 +157,7 @@ class SimulatedCluster:
                 "transaction.state.log.min.isr": min(2, len(self.nodes)),
                 "transaction.state.log.segment.bytes": 20_000,
                 "log.cleaner.backoff.ms": 500,
+                "compaction.adopt.enable": self._times.adopts,
                 "group.initial.rebalance.delay.ms": 200,
             }
         )

@@ -1,0 +1,55 @@
+"""A compactor's connections to brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from sexton.adapters.metastore import InProcessMetastore
+from sexton.broker.compaction.plans import PassResult
+from sexton.client.connection import Rpc
+from sexton.client.errors import ConnectionLostError
+from sexton.compactor import brokers
+from sexton.compactor.brokers import Brokers
+from sexton.ports.metastore import BrokerStatus
+from tests.adapters.metastore.rows import CLUSTER, register
+
+
+class SilentRpc:
+    """Of a machine that lost power: it never answers."""
+
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+
+    async def call_raw(self, *_: object, **__: object) -> memoryview:
+        return await self._answer
+
+    def close(self) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(ConnectionLostError("closed while the answer was outstanding"))
+
+
+def test_a_commit_is_not_waited_for_once_its_broker_has_lost_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the simulator: the work was held, and nobody did it, for as long as a commit may take."""
+
+    async def connect(*_: object, **__: object) -> SilentRpc:
+        return SilentRpc()
+
+    monkeypatch.setattr(Rpc, "connect", connect)
+    monkeypatch.setattr(brokers, "WATCH_MS", 10)
+
+    async def work() -> None:
+        metastore = InProcessMetastore()
+        await metastore.open_cluster(CLUSTER)
+        row = await register(metastore, 1)
+        await metastore.set_broker_status(1, row.epoch, BrokerStatus.ACTIVE)
+        asking = asyncio.ensure_future(Brokers(cast(Any, None), metastore, "one").commit(1, PassResult("plan")))
+        await asyncio.sleep(0.1)
+        assert not asking.done(), "as long as the broker is live"
+        await metastore.set_broker_status(1, row.epoch, BrokerStatus.FENCED)
+        with pytest.raises(ConnectionLostError):
+            await asyncio.wait_for(asking, 10)
+
+    asyncio.run(work())
