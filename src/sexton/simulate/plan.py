@@ -171,6 +171,8 @@ def make_plan(
     clients = [each.name for each in people]
     brokers = [f"broker-{number}" for number in range(1, brokers_count + 1)]
     schedule = faults.schedule(random.Random(f"{seed}:faults"), brokers, clients, until_ms)
+    if coordination is Coordination.INDEPENDENT:
+        schedule.append(_absence(rng, brokers, until_ms))
     admin = _admin(random.Random(f"{seed}:admin"), topics, until_ms)
     weather = Weather(
         latency_ns=rng.choice((100_000, 500_000, 2 * MS)),
@@ -201,10 +203,23 @@ def _topics(
     return tuple(topics)
 
 
+def _absence(rng: random.Random, brokers: list[str], until_ms: int) -> Fault:
+    """What it takes for replicas that compact by time alone to diverge: one is away while the others forget."""
+    return Fault(until_ms // 4, until_ms // 2, faults.Kind.KILL, (rng.choice(brokers),), 0)
+
+
 def _compacted(rng: random.Random, coordination: Coordination) -> dict[str, str]:
+    if coordination is Coordination.INDEPENDENT:
+        return {
+            "cleanup.policy": "compact",
+            "compaction.coordination": coordination.value,
+            "segment.bytes": "2000",
+            "segment.ms": "1000",
+            "min.cleanable.dirty.ratio": "0.0",
+            "delete.retention.ms": "0",
+        }
     return {
         "cleanup.policy": "compact",
-        "compaction.coordination": coordination.value,
         "segment.bytes": str(rng.choice((2_000, 6_000, 20_000))),
         "segment.ms": str(rng.choice((1_000, 3_000, 600_000))),
         "min.cleanable.dirty.ratio": rng.choice(("0.0", "0.2", "0.5")),

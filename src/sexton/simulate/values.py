@@ -9,8 +9,9 @@ from sexton.records.batch import Header, Record
 from sexton.simulate.history import IDENTITY, Place
 
 KEYS_COUNT = 50
-KEYS_OF_COMPACTED_COUNT = 8
-"""Few, so that most records are superseded soon and keys are deleted and come back."""
+KEYS_OF_COMPACTED_COUNT = 24
+"""Few, so that most records are superseded soon. Some are written often, and some so rarely that a tombstone stays the
+newest record of its key for long."""
 
 TOMBSTONE_PROBABILITY = 0.3
 
@@ -37,7 +38,8 @@ class Values:
             padding = bytes(rng.randrange(self._bytes_max))
             identity = f"{self._name}:{place[1]}:{self._count}:".encode() + padding
             identities.append(identity)
-            key = f"key-{rng.randrange(KEYS_OF_COMPACTED_COUNT if is_compacted else KEYS_COUNT)}".encode()
+            number = int(KEYS_OF_COMPACTED_COUNT * rng.random() ** 3) if is_compacted else rng.randrange(KEYS_COUNT)
+            key = f"key-{number}".encode()
             if is_compacted and rng.random() < TOMBSTONE_PROBABILITY:
                 records.append(Record(index, now_ms, key, None, (Header(IDENTITY, identity),)))
             else:
