@@ -43,7 +43,8 @@ def marks(picture: ElementTree.Element, kind: str) -> list[float]:
 def test_a_picture_shows_what_each_broker_came_to_know() -> None:
     picture = ElementTree.fromstring(timeline.svg(EVENTS, "corrupt", "a & b"))
     assert len(marks(picture, "produce")) == 3
-    assert len(marks(picture, "delete")) == len(marks(picture, "compacted")) == 2, "broker 3 is away"
+    assert len(marks(picture, "delete")) == 2, "broker 3 is away"
+    assert len(marks(picture, "compacted")) == 1, "only the leader's log was looked into"
     assert marks(picture, "kill") == marks(picture, "return") == marks(picture, "lead")
     assert marks(picture, "read corrupt") == marks(picture, "kill"), "it is read through the broker that was away"
     assert marks(picture, "kill")[0] not in marks(picture, "delete")

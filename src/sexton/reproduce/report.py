@@ -45,7 +45,8 @@ def page(outcomes: Sequence[Outcome]) -> str:
 <h1>What compaction does to a replica that was away</h1>
 <p>Four scripts, each run unchanged on every system: three real brokers on one machine, of which broker 3 is killed, and
 comes back after the others have compacted. Then it is made the leader, and a consumer with <code>read_committed</code>
-reads everything. A script keeps its own book of what was committed; that is what is called true here.</p>
+reads everything. A script keeps its own book of what was committed; that is what is called true here.
+Each section begins with what happens without coordination.</p>
 {_matrix(scenarios, systems, by_place)}
 {_unexpected(outcomes)}
 <p class="legend">{_legend()}</p>

@@ -124,7 +124,7 @@ def _marks(index: int, step: Event, steps: Sequence[Event], verdict: str) -> lis
     if step.kind in WRITES:
         return [(broker, step.kind.value, SYMBOLS[step.kind]) for broker in here]
     if step.kind in (Kind.COMPACTED, Kind.KEPT):
-        return [(broker, step.kind.value, SYMBOLS[step.kind]) for broker in here]
+        return [(leader, step.kind.value, SYMBOLS[step.kind])]  # nobody looked into the others' logs
     if step.kind is Kind.READ:
         is_last = index == max(i for i, each in enumerate(steps) if each.kind is Kind.READ)
         return [(leader, f"read {verdict}", "!" if verdict != "clean" else "✓")] if is_last else [(leader, "read", "?")]
