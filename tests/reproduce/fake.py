@@ -126,7 +126,7 @@ class FakeWorld:
     async def producer_id(self, topic: str) -> int:
         return PRODUCER_ID
 
-    async def read(self, topic: str, until_key: str, patience_s: float) -> Sight:
+    async def read(self, topic: str, until_key: str, until_value: str, patience_s: float) -> Sight:
         known = self._topics[topic]
         log = known.logs[known.leader]
         fate = fate_of(log)

@@ -172,7 +172,7 @@ class LiveWorld:
         producer = self._topics[topic].producer
         return -1 if producer is None else producer.producer_id
 
-    async def read(self, topic: str, until_key: str, patience_s: float) -> Sight:
+    async def read(self, topic: str, until_key: str, until_value: str, patience_s: float) -> Sight:
         loop = asyncio.get_running_loop()
         producer_id = await self.producer_id(topic)
         offset = (await list_offsets(self._client, {(topic, 0): EARLIEST}))[(topic, 0)]
@@ -189,7 +189,7 @@ class LiveWorld:
                 fold[key] = None if record.value is None else record.value.decode()
             is_at_end = read.next_offset == offset
             offset = read.next_offset
-            if is_at_end and (until_key in fold or loop.time() > deadline_s):
+            if is_at_end and (fold.get(until_key) == until_value or loop.time() > deadline_s):
                 break
             await asyncio.sleep(0 if not is_at_end else POLL_S)
         return Sight(

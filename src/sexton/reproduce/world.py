@@ -63,5 +63,5 @@ class World(Protocol):
     async def producer_id(self, topic: str) -> int:
         """Of the topic's transactional producer; -1 if it has none."""
 
-    async def read(self, topic: str, until_key: str, patience_s: float) -> Sight:
-        """Reads until that key has come and there is no more, or patience is over."""
+    async def read(self, topic: str, until_key: str, until_value: str, patience_s: float) -> Sight:
+        """Reads until that record has come and there is no more, or patience is over."""
