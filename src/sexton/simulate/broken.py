@@ -59,23 +59,18 @@ def _counts_as_written(self: MarkerSender, item: Any, code: Any, leader: int) ->
     self._service.marker_written(item.due, item.place)
 
 
-def _appends_anyway(replica: Replica, held: Any, version: int) -> None:
-    """Does not heed what the coordinator says."""
-
-
 BREAKS: dict[str, Break] = {
     "1": Break(Leadership, "committed_end", _commits_alone),
     "1-flush": Break(Replica, "durable_end", property(_counts_unflushed)),
     "2": Break(Replica, "cut_to", _keeps_its_tail),
     "5": Break(rules, "tombstone_fate", _forgets_tombstones, Profile.COMPACTION),
     "8": Break(MarkerSender, "_answered", _counts_as_written, Profile.TRANSACTIONS),
-    "8-verify": Break(produce, "check_answer", _appends_anyway, Profile.TRANSACTIONS),
     "9": Break(produce, "NO_OFFSET", 0),
     "12": Break(Registration, "keep_renewing", _gives_up_renewing),
 }
 """By rule: a leader commits without its followers; a replica counts what is not on its disk; a follower keeps what its
-leader lacks; a tombstone goes at once; a marker that could not be written counts as written; a record is taken whatever
-its transaction's coordinator says; a failed produce carries an offset; a broker tries only once to renew its lease."""
+leader lacks; a tombstone goes at once; a marker that could not be written counts as written; a failed produce carries
+an offset; a broker tries only once to renew its lease."""
 
 
 @contextmanager
