@@ -14,10 +14,10 @@ from itertools import pairwise
 from typing import Final
 
 from confluent_kafka import Producer
-from tests.kafka import run_tool
 
 from benchmarks.broker_groups import seconds_to_join
 from benchmarks.broker_systems import Cluster, Results, System, create_topic, measured, pids, resident_bytes
+from sexton.clusters.kafka_tools import run_tool
 
 TOOL_TIMEOUT_S: Final = 900
 BULK_PARTITIONS: Final = 6

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from confluent_kafka.admin import AdminClient
-from tests.kafka import KafkaCluster
-from tests.kafka.cluster import Settings
-from tests.sexton_cluster import SextonCluster
+
+from sexton.clusters.brokers import SextonCluster
+from sexton.clusters.kafka import KafkaCluster
+from sexton.clusters.properties import Settings
 
 Cluster = KafkaCluster | SextonCluster
 

@@ -27,10 +27,10 @@ import psutil
 from pyspark import SparkContext
 from rich.console import Console
 from rich.table import Table
-from tests.kafka.cluster import KafkaCluster
 
 from benchmarks.logs import LogShape, write_partition
 from benchmarks.memory import PeakMemory
+from sexton.clusters.kafka import KafkaCluster
 from sexton.pipelines import session
 from sexton.pipelines.offline import Coordination, Options, compact_directories
 from sexton.records import checkpoints

@@ -38,11 +38,11 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
-from tests.kafka.cluster import Settings
-from tests.kafka.jars import PROJECT_DIR
+from tests.project import PROJECT_DIR
 
 from benchmarks.broker_systems import create_topic
 from benchmarks.live_systems import DEFAULT_LOOK_MS, LOOK_MS, NEVER, SOON, Live, running, seconds_until_compacted
+from sexton.clusters.properties import Settings
 
 SYSTEMS: Final = ("kafka", "sexton")
 NODES: Final = 3

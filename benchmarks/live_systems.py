@@ -16,11 +16,11 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from tests.kafka import KafkaCluster
-from tests.kafka.processes import HOST, Port
-from tests.sexton_cluster import ENVIRONMENT, SextonCluster
 
 from benchmarks.broker_systems import CLOCK_TICKS, KAFKA_HEAP, Cluster, pids
+from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
+from sexton.clusters.kafka import KafkaCluster
+from sexton.clusters.processes import HOST, Port
 
 LOOK_MS: Final = 1_000
 """How often either system looks for partitions that are due."""

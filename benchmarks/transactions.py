@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
-from tests.kafka.jars import PROJECT_DIR
+from tests.project import PROJECT_DIR
 
 from benchmarks.broker_systems import KAFKA, SEXTON, Cluster, Results, System, create_topic, measured
 from benchmarks.transactions_load import RECORDS_PER_TRANSACTION

@@ -20,11 +20,11 @@ import pytest
 
 from sexton.broker import api
 from sexton.broker.request import Request
+from sexton.clusters.brokers import SextonCluster
 from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker
 from tests.broker.fuzzing import hostile_stream
 from tests.logs import data, encode_as_broker
 from tests.protocol.random_entities import every_api_and_version
-from tests.sexton_cluster import SextonCluster
 
 STREAMS_COUNT = 2500
 STREAMS_TO_A_REAL_BROKER_COUNT = 300

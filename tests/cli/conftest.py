@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sexton.cli.main import app
-from tests.sexton_cluster import ENVIRONMENT, SextonCluster
+from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
 
 TIMEOUT_S = 120
 

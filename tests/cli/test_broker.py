@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sexton.cli.broker import READY, UsageError, read_config
+from sexton.clusters.brokers import ENVIRONMENT
+from sexton.clusters.processes import HOST, Port
 from sexton.compaction.config import BadSettingError
-from tests.kafka.processes import HOST, Port
-from tests.sexton_cluster import ENVIRONMENT
 
 TIMEOUT_S = 60
 

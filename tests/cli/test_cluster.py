@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from sexton.clusters.brokers import SextonCluster
 from tests.cli.conftest import Sexton
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
 

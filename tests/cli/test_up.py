@@ -23,10 +23,10 @@ from sexton.adapters.metastore import InProcessMetastore
 from sexton.cli.cluster_folder import ClusterFolder, Wishes
 from sexton.cli.processes import exclusively
 from sexton.cli.supervisor import BACKOFF_S, Child, State, Supervisor, next_delay_s
+from sexton.clusters.brokers import ENVIRONMENT
+from sexton.clusters.processes import HOST, Port
 from sexton.errors import EnvironmentFailure, LogInUseError
 from sexton.ports.metastore import BrokerRow, BrokerStatus
-from tests.kafka.processes import HOST, Port
-from tests.sexton_cluster import ENVIRONMENT
 
 TIMEOUT_S = 120
 

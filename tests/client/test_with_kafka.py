@@ -20,8 +20,8 @@ from sexton.client.fetching import READ_COMMITTED
 from sexton.client.groups import GroupConsumer, commit_body, commit_offsets, fetch_offsets
 from sexton.client.producer import Message, Producer
 from sexton.client.transactions import TransactionalProducer
+from sexton.clusters.kafka import KafkaCluster
 from sexton.protocol.errors import ErrorCode
-from tests.kafka.cluster import KafkaCluster
 
 pytestmark = pytest.mark.kafka
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from sexton.cluster.settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS
+from sexton.clusters.kafka_tools import run_tool
 from sexton.compaction.settings import REQUIRED, Setting, Update
-from tests.kafka.tools import run_tool
 
 pytestmark = pytest.mark.kafka
 

@@ -17,6 +17,7 @@ from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore import open_metastore
 from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.compaction import requests
+from sexton.clusters.brokers import SextonCluster
 from sexton.compaction.reference import fold_by_key
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Engine
@@ -25,7 +26,6 @@ from sexton.compactor.schedule import Limits
 from sexton.compactor.worker import Compactor
 from sexton.errors import SextonError
 from sexton.records.batch import Batch, decode_all
-from tests.sexton_cluster import SextonCluster
 
 SETTINGS = {
     "log.cleaner.backoff.ms": "200",

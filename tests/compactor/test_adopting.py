@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from sexton.adapters.metastore import open_metastore
 from sexton.cli.main import app
+from sexton.clusters.brokers import SextonCluster
 from sexton.logdir import identical
 from sexton.logdir.partition import open_partition
 from tests.compactor.live import (
@@ -26,7 +27,6 @@ from tests.compactor.live import (
     wait_until,
 )
 from tests.compactor.test_live import NODES, Writer, check_folds, mcco
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
 

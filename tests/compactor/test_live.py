@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 
+from sexton.clusters.brokers import SextonCluster
 from sexton.compactor.engine import Engine
 from tests.compactor.live import (
     SETTINGS,
@@ -22,7 +23,6 @@ from tests.compactor.live import (
     tombstones_of,
     wait_until,
 )
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
 NODES = (1, 2, 3)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
 from tests.compactor.live import (
     SETTINGS,
     TOPIC_SETTINGS,
@@ -21,7 +22,6 @@ from tests.compactor.live import (
     status_of,
     wait_until,
 )
-from tests.sexton_cluster import ENVIRONMENT, SextonCluster
 
 pytestmark = pytest.mark.cluster
 NODES = (1, 2, 3)

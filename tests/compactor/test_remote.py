@@ -20,6 +20,7 @@ from sexton.adapters.metastore import open_metastore
 from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.compaction import bulk, requests
 from sexton.broker.compaction.plans import Plan
+from sexton.clusters.brokers import SextonCluster
 from sexton.compactor import spark_pass
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Engine, Outcome
@@ -29,7 +30,6 @@ from sexton.ports.work_queue import WorkKey
 from tests.compactor.live import SETTINGS, TOPIC_SETTINGS, RunningCompactor, status_of, wait_until
 from tests.compactor.test_live import NODES, Writer, check_folds, mcco
 from tests.pipelines.local_context import LocalContext
-from tests.sexton_cluster import SextonCluster
 from tests.standalone_spark import ENVIRONMENT, LAUNCHED, standalone_cluster
 
 pytestmark = pytest.mark.cluster

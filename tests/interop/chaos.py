@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from sexton.clusters.brokers import SextonCluster
 from tests.postgres import Postgres
-from tests.sexton_cluster import SextonCluster
 
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 6

@@ -21,8 +21,10 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Final
 
+from sexton.clusters.errors import HarnessError
+from sexton.clusters.jars import VERSIONS, classpath, fetched_jars
 from tests.interop.scenarios.run import load
-from tests.kafka.jars import PROJECT_DIR, VERSIONS, HarnessError, classpath, fetched_jars
+from tests.project import PROJECT_DIR
 
 SCENARIO_TIMEOUT_S: Final = 180
 """Longer than any wait inside a scenario (`common.WAIT_S`), so that a scenario says itself what it waited for."""

@@ -11,12 +11,12 @@ from typing import Final
 
 import pytest
 
+from sexton.clusters.brokers import SextonCluster
+from sexton.clusters.jars import DEFAULT_VERSION
+from sexton.clusters.kafka import KafkaCluster
+from sexton.clusters.properties import Settings
 from tests.interop import page
 from tests.interop.clients import Client, Worker
-from tests.kafka import KafkaCluster
-from tests.kafka.cluster import Settings
-from tests.kafka.jars import DEFAULT_VERSION
-from tests.sexton_cluster import SextonCluster
 
 BROKERS: Final = 3
 SETTINGS: Final[Settings] = {

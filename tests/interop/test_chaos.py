@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from sexton.clusters.brokers import SextonCluster
 from tests.interop import chaos
 from tests.postgres import Postgres, running_postgres
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
 

@@ -16,12 +16,12 @@ from typing import Final
 
 import pytest
 
+from sexton.clusters.errors import HarnessError
+from sexton.clusters.properties import Settings
 from tests.interop import golang
 from tests.interop.clients import CODEC_LIBRARIES, ENVIRONMENTS_DIR, environment
 from tests.interop.conftest import ClusterUnderTest, start_cluster
 from tests.interop.suites import FRANZ_GO, FRANZ_GO_LEFT_OUT, KAFKA_PYTHON_LEFT_OUT
-from tests.kafka.cluster import Settings
-from tests.kafka.jars import HarnessError
 
 pytestmark = pytest.mark.cluster
 

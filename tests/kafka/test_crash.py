@@ -20,13 +20,12 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from sexton.clusters.kafka import KafkaCluster
 from sexton.logdir import locks, swap
 from sexton.pipelines.offline import Coordination, Options, compact_directories
-from tests.kafka import KafkaCluster
 from tests.kafka.command import ENVIRONMENT
 from tests.kafka.conftest import CRASHES
 from tests.kafka.directories import Fold, Name, fold_dir, partition_dirs
-from tests.kafka.jars import PROJECT_DIR
 from tests.kafka.workload import (
     NO_CLEANING,
     QUICK_START,
@@ -36,6 +35,7 @@ from tests.kafka.workload import (
     fold_rows,
     write_all,
 )
+from tests.project import PROJECT_DIR
 
 MIXES: Final = (0, 1, 4)
 """Records without keys, plain and idempotent producers, transactions of several producers over three partitions."""

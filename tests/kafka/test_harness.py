@@ -19,8 +19,14 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.kafka import DUMP_FAULTS, VERSIONS, HarnessError, KafkaCluster, dump_log, jars, run_tool
-from tests.kafka.cluster import Settings, log_events
+from sexton.clusters import jars
+from sexton.clusters.errors import HarnessError
+from sexton.clusters.jars import VERSIONS
+from sexton.clusters.kafka import KafkaCluster
+from sexton.clusters.kafka_logs import log_events
+from sexton.clusters.kafka_tools import DUMP_FAULTS, dump_log, run_tool
+from sexton.clusters.properties import Settings
+from tests.project import PROJECT_DIR
 
 CLIENT: Settings = {"log_level": 0, "socket.timeout.ms": 4_000}
 """Quiet about nodes that are down on purpose, and quick to ask another one when a paused node does not answer
@@ -219,12 +225,12 @@ def test_three_nodes_replicate_and_a_copy_of_the_last_one_serves_alone(tmp_path:
 def test_no_broker_outlives_the_process_that_started_it(tmp_path: Path) -> None:
     """SIGKILL leaves no time for atexit: this is the watchdog's work."""
     script = (
-        "import sys, time; from pathlib import Path; from tests.kafka import KafkaCluster\n"
+        "import sys, time; from pathlib import Path; from sexton.clusters.kafka import KafkaCluster\n"
         "kafka = KafkaCluster(base_dir=Path(sys.argv[1])); kafka.start()\n"
         "print(kafka.pid(1), flush=True); time.sleep(600)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "kafka")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=jars.PROJECT_DIR) as owner:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT_DIR) as owner:
         assert owner.stdout is not None
         broker = psutil.Process(int(owner.stdout.readline()))
         os.kill(owner.pid, signal.SIGKILL)

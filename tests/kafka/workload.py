@@ -19,8 +19,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from tests.kafka import KafkaCluster, run_tool
-from tests.kafka.cluster import Settings
+from sexton.clusters.kafka import KafkaCluster
+from sexton.clusters.kafka_tools import run_tool
+from sexton.clusters.properties import Settings
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 KINDS: Final = ("plain", "idempotent", "transactional")

@@ -12,15 +12,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from sexton.clusters.errors import HarnessError
+from sexton.clusters.kafka import KafkaCluster
+from sexton.clusters.kafka_tools import run_tool
 from sexton.errors import LogInUseError
 from sexton.logdir import locks, swap
 from sexton.logdir.swap import StagedSegment
 from sexton.logdir.topics import read_topic_configs
 from sexton.records import batch, indexes
 from sexton.records.names import parse_segment_file, segment_file_name
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.jars import HarnessError
-from tests.kafka.tools import run_tool
 from tests.logdir.disks import Crash, StoppingFiles
 
 pytestmark = pytest.mark.kafka

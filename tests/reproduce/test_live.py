@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sexton_cluster import ENVIRONMENT
+from sexton.clusters.brokers import ENVIRONMENT
 
 TIMEOUT_S = 800
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sexton.clusters.brokers import SextonCluster
 from tests.robustness.wire import API_VERSIONS, Wire
-from tests.sexton_cluster import SextonCluster
 
 _topics = itertools.count(1)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from sexton.clusters.brokers import SextonCluster
 from sexton.protocol.errors import ErrorCode
 from tests.robustness.conftest import Watched, wait_until
 from tests.robustness.disks import SmallDisk, small_disk
 from tests.robustness.wire import CREATE_TOPICS, Wire, batch, refused
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
 from tests.robustness.conftest import Watched
-from tests.sexton_cluster import ENVIRONMENT, SextonCluster
 
 pytestmark = pytest.mark.cluster
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from sexton.clusters.brokers import SextonCluster
 from sexton.protocol.errors import ErrorCode
 from tests.postgres import Postgres, running_postgres
 from tests.robustness.conftest import Watched, wait_until
 from tests.robustness.wire import CREATE_TOPICS, Wire, batch, refused
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
 

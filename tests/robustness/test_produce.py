@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from sexton.clusters.brokers import SextonCluster
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import encode_request
 from sexton.records.batch import Record, encode, make_batch
 from tests.robustness.conftest import Watched, wait_until
 from tests.robustness.wire import DELETE_TOPICS, NOW_MS, PRODUCE, batch, produce_body, refused
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
 

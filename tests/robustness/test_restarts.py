@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
+from sexton.clusters.brokers import SextonCluster
 from tests.robustness.conftest import Watched, wait_until
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.sexton_cluster import ENVIRONMENT
+from sexton.clusters.brokers import ENVIRONMENT
 
 HEAVY = ("hypothesis", "numpy", "numba", "pandas", "pyarrow", "pyspark")
 """kio imports the first wherever it is installed; the others are for bulk data, which a broker leaves alone."""

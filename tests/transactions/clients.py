@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from tests.interop.clients import CLIENTS as ALL_CLIENTS
 from tests.interop.clients import Client, client_classpath
 from tests.interop.golang import MODULE_FILES, franz_go_client
-from tests.kafka.jars import PROJECT_DIR
+from tests.project import PROJECT_DIR
 from tests.transactions.drivers.base import (
     CALL_TIMEOUT_S,
     Consumer,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.jars import PROJECT_DIR
+from tests.project import PROJECT_DIR
 
 PAGE = PROJECT_DIR / "docs" / "transactions.md"
 REFERENCE = re.compile(r"`?(tests/[\w/]+\.py)::(test_\w+)`?")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.interop.clients import Client
-from tests.kafka.jars import PROJECT_DIR
+from tests.project import PROJECT_DIR
 from tests.transactions.application import ABORTED, COMMITTED, UNKNOWN
 from tests.transactions.clients import DRIVERS, newest, process_environment
 from tests.transactions.drivers.base import Place

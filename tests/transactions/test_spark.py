@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.interop.clients import client_classpath
-from tests.kafka.jars import PROJECT_DIR
+from tests.project import PROJECT_DIR
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, places_of, settled
 from tests.transactions.steps import write

@@ -12,10 +12,10 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from sexton.clusters.brokers import SextonCluster
+from sexton.clusters.kafka import KafkaCluster
+from sexton.clusters.properties import Settings
 from tests.interop.clients import Client
-from tests.kafka import KafkaCluster
-from tests.kafka.cluster import Settings
-from tests.sexton_cluster import SextonCluster
 
 WAIT_S: Final = 60.0
 """For what takes a moment; only a broken broker lets anyone wait so long."""

@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from sexton.clusters.brokers import SextonCluster
 from sexton.coordinators.hashing import partition_for
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.transactional_client import TransactionalClient
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
 

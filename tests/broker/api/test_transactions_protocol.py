@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from sexton.broker.api import end_txn, produce
+from sexton.clusters.brokers import SextonCluster
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import decode_response, encode_request
 from tests.broker.api.transactional_client import (
@@ -21,7 +22,6 @@ from tests.broker.api.transactional_client import (
     batch,
 )
 from tests.robustness.wire import API_VERSIONS, DELETE_TOPICS, produce_body
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
 

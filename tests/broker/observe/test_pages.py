@@ -17,9 +17,9 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from sexton.cli.main import app
+from sexton.clusters.brokers import SextonCluster
+from sexton.clusters.processes import HOST, Port
 from tests.compactor.live import SETTINGS, TOPIC_SETTINGS, RunningCompactor, status_of, wait_until
-from tests.kafka.processes import HOST, Port
-from tests.sexton_cluster import SextonCluster
 
 pytestmark = pytest.mark.cluster
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"

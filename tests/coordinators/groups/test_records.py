@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from sexton.clusters.jars import VERSIONS
+from sexton.clusters.kafka_tools import dump_log
 from sexton.coordinators.groups import records as r
 from sexton.errors import CorruptLogError
 from sexton.records import batch as batches
 from tests.coordinators.groups.samples import RECORDS, SHOWN
-from tests.kafka.jars import VERSIONS
-from tests.kafka.tools import dump_log
 
 
 def test_every_record_comes_back_as_it_was_written() -> None:
