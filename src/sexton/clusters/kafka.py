@@ -23,20 +23,12 @@ the controllers of the cluster that it was copied from.
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
-from sexton.clusters import asking
+from sexton.clusters.cluster import Cluster
 from sexton.clusters.errors import HarnessError
 from sexton.clusters.jars import DEFAULT_VERSION, classpath, java, logging_config
 from sexton.clusters.kafka_logs import (
@@ -47,19 +39,10 @@ from sexton.clusters.kafka_logs import (
     RECOVERY_MESSAGES,
     log_events,
 )
-from sexton.clusters.kafka_node import Node, forget_voters, new_cluster_id, read_meta
+from sexton.clusters.kafka_node import KafkaNode, forget_voters, new_cluster_id, read_meta
 from sexton.clusters.kafka_tools import format_storage
-from sexton.clusters.processes import Port, ServerProcess
+from sexton.clusters.processes import ServerProcess
 from sexton.clusters.properties import Settings, write_properties
-
-READY_TIMEOUT_S: Final = 90
-"""A node is up in 3 s on two idle cores, three at once in 9 s; a busy CI machine may need ten times that."""
-
-STOP_TIMEOUT_S: Final = 60
-"""A clean stop takes a second or two, more when leadership of many partitions moves first."""
-
-SEES_ALL_TIMEOUT_MS: Final = 10_000
-POLL_INTERVAL_S: Final = 0.05
 
 BROKER_JVM_OPTIONS: Final = (
     "-server",
@@ -71,30 +54,29 @@ BROKER_JVM_OPTIONS: Final = (
 )
 """What kafka-run-class.sh passes: a benchmark must meet the broker that people run."""
 
-OWN_SETTINGS: Final = frozenset(
-    {
-        "node.id",
-        "broker.id",
-        "process.roles",
-        "listeners",
-        "advertised.listeners",
-        "controller.listener.names",
-        "controller.quorum.voters",
-        "controller.quorum.bootstrap.servers",
-        "log.dir",
-        "log.dirs",
-        "metadata.log.dir",
-    }
-)
-"""What the harness decides itself; a test that overrode one would lose its broker or leave loopback."""
-
 CLEAN_SHUTDOWN_NAME: Final = ".kafka_cleanshutdown"
 """Left in the log directory by a clean stop; without it the next start recovers unflushed segments."""
 
 
-class KafkaCluster:
-    """Nodes numbered from 1. Used as a context manager it starts them all, ends them all, and removes their
-    directories if the block succeeded; if it failed it prints where the logs are."""
+class KafkaCluster(Cluster[KafkaNode]):
+    own_settings: ClassVar = frozenset(
+        {
+            "node.id",
+            "broker.id",
+            "process.roles",
+            "listeners",
+            "advertised.listeners",
+            "controller.listener.names",
+            "controller.quorum.voters",
+            "controller.quorum.bootstrap.servers",
+            "log.dir",
+            "log.dirs",
+            "metadata.log.dir",
+        }
+    )
+    ready_timeout_s: ClassVar = 90
+    """A node is up in 3 s on two idle cores, three at once in 9 s; a busy CI machine may need ten times that."""
+    sees_all_timeout_ms: ClassVar = 10_000
 
     def __init__(
         self,
@@ -118,18 +100,13 @@ class KafkaCluster:
         A node that was killed comes back only when its old session has run out: 9 s, as Kafka has it, or
         what `broker.session.timeout.ms` says.
         """
+        super().__init__(f"kafka-{version}-", base_dir, settings, node_settings, keep)
         self.version = version
-        self.settings = dict(settings or {})
-        self.node_settings = {node_id: dict(own) for node_id, own in (node_settings or {}).items()}
         self.heap = heap
         self.jvm_options = tuple(jvm_options)
         self.format_args = tuple(format_args)
-        self.keep = keep
-        self._owns_base_dir = base_dir is None or not base_dir.exists()
-        self.base_dir = base_dir.resolve() if base_dir else Path(tempfile.mkdtemp(prefix=f"kafka-{version}-"))
-        self._nodes: dict[int, Node] = {}
         for node_id in range(1, nodes + 1):
-            self._add_node(node_id, self.base_dir / f"node-{node_id}")
+            self._nodes[node_id] = KafkaNode(node_id, self.base_dir / f"node-{node_id}")
 
     @classmethod
     def adopt(
@@ -156,7 +133,8 @@ class KafkaCluster:
         found = sorted(base_dir.glob("node-*/data/meta.properties"))
         for meta_path in found or sorted(base_dir.glob("data/meta.properties")):
             data_dir = meta_path.resolve().parent
-            cluster._add_node(int(read_meta(data_dir)["node.id"]), data_dir.parent)
+            node_id = int(read_meta(data_dir)["node.id"])
+            cluster._nodes[node_id] = KafkaNode(node_id, data_dir.parent)
         if not cluster._nodes:
             raise HarnessError(
                 f"{base_dir} holds no Kafka data: expected node-<id>/data/meta.properties or "
@@ -166,130 +144,7 @@ class KafkaCluster:
             forget_voters(node.data_dir, cluster.node_ids)
         return cluster
 
-    # ---- Life of the cluster.
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close(failed=True)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(failed=kind is not None)
-
-    def start(self) -> None:
-        """Format what is new, start every node that is not running, and wait until they all serve."""
-        atexit.register(self._kill_all)
-        self._format()
-        for node in self._nodes.values():
-            if not node.is_running:
-                self._spawn(node)
-        self.wait_ready()
-
-    def stop(self) -> None:
-        """Stop every running node cleanly, in order: the last one is in sync, and leads all it has."""
-        for node in self._nodes.values():
-            if node.is_running:
-                self.stop_node(node.node_id)
-
-    def close(self, failed: bool = False) -> None:
-        """End what still runs, at once (call `stop()` before for a clean directory), and tidy up."""
-        self._kill_all()
-        atexit.unregister(self._kill_all)
-        for node in self._nodes.values():
-            node.client_port.release()
-            node.controller_port.release()
-        if failed:
-            for node in self._nodes.values():
-                print(
-                    f"Kafka {self.version} node {node.node_id}: see {node.log_path}, console.log beside it",
-                    file=sys.stderr,
-                )
-        elif not self.keep:
-            self._remove_directories()
-
-    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until every running, unpaused node has started and lists all the others as brokers."""
-        deadline_s = time.monotonic() + timeout_s
-        nodes = [node for node in self._nodes.values() if node.is_serving]
-        for node in nodes:
-            self._wait_until(node, "start", node.has_started, deadline_s)
-        expected = {node.node_id for node in nodes}
-        for node in nodes:
-            sees_all = partial(asking.sees_all, node.address, expected, SEES_ALL_TIMEOUT_MS)
-            self._wait_until(node, "see all brokers", sees_all, deadline_s)
-
-    # ---- Life of a node.
-
-    def start_node(self, node_id: int, wait: bool = True) -> None:
-        """Start a node on the data it has. Without `wait` it may still be starting, as it must when it alone
-        cannot form a quorum."""
-        node = self._node(node_id)
-        if node.is_running:
-            raise HarnessError(f"node {node_id} is running already; stop_node or kill_node it first")
-        self._spawn(node)
-        if wait:
-            self.wait_ready()
-
-    def stop_node(self, node_id: int) -> None:
-        """SIGTERM: leadership moves, everything is flushed, the directory is marked as cleanly shut down."""
-        node = self._node(node_id)
-        jvm = node.running_jvm()
-        with self._quorum(node):
-            jvm.terminate()
-            try:
-                jvm.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired as late:
-                raise HarnessError(
-                    f"node {node_id} has not stopped {STOP_TIMEOUT_S} s after SIGTERM; kill_node would do.\n"
-                    f"{node.describe_end()}"
-                ) from late
-        node.kill()
-        if not (node.data_dir / CLEAN_SHUTDOWN_NAME).exists():
-            raise HarnessError(f"node {node_id} ended, but not cleanly.\n{node.describe_end()}")
-
-    def kill_node(self, node_id: int) -> None:
-        """SIGKILL: the process is gone when this returns; what it wrote to the page cache is not."""
-        node = self._node(node_id)
-        node.running_jvm()
-        node.kill()
-
-    def pause_node(self, node_id: int) -> None:
-        """SIGSTOP: connections stay open and nobody answers, as in a long garbage collection."""
-        self._node(node_id).running_jvm().pause()
-
-    def resume_node(self, node_id: int) -> None:
-        """SIGCONT. A broker that was fenced meanwhile comes back by itself, with its next heartbeat."""
-        self._node(node_id).running_jvm().resume()
-
     # ---- What a test wants to know.
-
-    @property
-    def bootstrap(self) -> str:
-        """All nodes' addresses, running or not, for `bootstrap.servers`. They stay the same over restarts."""
-        return ",".join(node.address for node in self._nodes.values())
-
-    @property
-    def node_ids(self) -> list[int]:
-        return list(self._nodes)
-
-    def pid(self, node_id: int) -> int:
-        """The JVM's process id, for measuring its CPU and memory."""
-        return self._node(node_id).running_jvm().pid
-
-    def node_dir(self, node_id: int) -> Path:
-        """Everything of one node: what to copy for `adopt`."""
-        return self._node(node_id).directory
-
-    def log_dir(self, node_id: int) -> Path:
-        return self._node(node_id).data_dir
-
-    def partition_dir(self, node_id: int, topic: str, partition: int) -> Path:
-        return self.log_dir(node_id) / f"{topic}-{partition}"
 
     def server_log(self, node_id: int) -> str:
         node = self._node(node_id)
@@ -322,31 +177,9 @@ class KafkaCluster:
             if RECOVERY_MESSAGES.search(event.text) and METADATA_PARTITION not in event.text
         ]
 
-    def create_topic(
-        self,
-        topic: str,
-        partitions: int = 1,
-        replication_factor: int = 1,
-        config: Settings | None = None,
-    ) -> None:
-        """Create a topic and return when the controller has; clients wait for its leaders by themselves."""
-        asking.create_topic(self.bootstrap, topic, partitions, replication_factor, config)
-
     # ---- Inside.
 
-    def _node(self, node_id: int) -> Node:
-        if node_id not in self._nodes:
-            raise HarnessError(f"there is no node {node_id}; this cluster has {self.node_ids}")
-        return self._nodes[node_id]
-
-    def _add_node(self, node_id: int, directory: Path) -> Node:
-        node = Node(node_id, directory, Port(), Port())
-        node.data_dir.mkdir(parents=True, exist_ok=True)
-        node.log_start_bytes = node.log_size_bytes()
-        self._nodes[node_id] = node
-        return node
-
-    def _format(self) -> None:
+    def _prepare(self) -> None:
         """Give each new log directory its identity: Kafka refuses to start on one without."""
         if not self._nodes:
             raise HarnessError("a cluster needs at least one node")
@@ -357,10 +190,10 @@ class KafkaCluster:
         configs = [write_properties(node.directory / "server.properties", self._settings_of(node)) for node in new]
         format_storage(configs, cluster_id, *self.format_args, version=self.version)
 
-    def _spawn(self, node: Node) -> None:
+    def _spawn(self, node: KafkaNode) -> None:
         node.spawn(self._command(node, "server", self._settings_of(node)))
 
-    def _command(self, node: Node, name: str, settings: Settings) -> list[str]:
+    def _command(self, node: KafkaNode, name: str, settings: Settings) -> list[str]:
         """What runs Kafka with these settings, written to `<name>.properties`, and logs to `<name>.log`."""
         config, option = logging_config(self.version, node.directory / f"{name}.log", LOG_PATTERN)
         logging_path = node.directory / f"{name}.logging.properties"
@@ -377,22 +210,10 @@ class KafkaCluster:
             str(properties_path),
         ]
 
-    def _settings_of(self, node: Node) -> dict[str, str | int | float | bool]:
-        asked = {**self.settings, **self.node_settings.get(node.node_id, {})}
-        taken = sorted(OWN_SETTINGS & asked.keys())
-        if taken:
-            raise HarnessError(f"{', '.join(taken)}: the harness sets these itself; drop them from the settings")
-        copies = min(3, len(self._nodes))
+    def _settings_of(self, node: KafkaNode) -> dict[str, str | int | float | bool]:
         voters = [f"{each.node_id}@{each.controller_address}" for each in self._nodes.values()]
         return {
-            # Internal topics, small enough for a quick start and safe enough for a node to be down.
-            "offsets.topic.num.partitions": 4,
-            "offsets.topic.replication.factor": copies,
-            "transaction.state.log.num.partitions": 4,
-            "transaction.state.log.replication.factor": copies,
-            "transaction.state.log.min.isr": min(2, copies),
-            "group.initial.rebalance.delay.ms": 0,
-            **asked,
+            **self._asked_of(node),
             "node.id": node.node_id,
             "process.roles": "broker,controller",
             "listeners": f"PLAINTEXT://{node.address},CONTROLLER://{node.controller_address}",
@@ -402,8 +223,15 @@ class KafkaCluster:
             "log.dirs": str(node.data_dir),
         }
 
+    def _has_started(self, node: KafkaNode) -> bool:
+        return node.has_started()
+
+    def _check_stopped(self, node: KafkaNode) -> None:
+        if not (node.data_dir / CLEAN_SHUTDOWN_NAME).exists():
+            raise HarnessError(f"node {node.node_id} ended, but not cleanly.\n{node.describe_end()}")
+
     @contextmanager
-    def _quorum(self, stopping: Node) -> Iterator[None]:
+    def _while_stopping(self, stopping: KafkaNode) -> Iterator[None]:
         """Lend the controllers a majority while a node stops.
 
         A broker asks the controller for leave, and waits for minutes when a majority of the controllers is
@@ -421,28 +249,9 @@ class KafkaCluster:
             for witness in witnesses:
                 witness.kill()
 
-    def _spawn_witness(self, node: Node) -> ServerProcess:
+    def _spawn_witness(self, node: KafkaNode) -> ServerProcess:
         settings = self._settings_of(node)
         del settings["advertised.listeners"]
         settings["process.roles"] = "controller"
         settings["listeners"] = f"CONTROLLER://{node.controller_address}"
         return ServerProcess(self._command(node, "witness", settings), node.console_path)
-
-    def _wait_until(self, node: Node, goal: str, reached: Callable[[], bool], deadline_s: float) -> None:
-        while not reached():
-            if not node.is_running:
-                raise HarnessError(f"node {node.node_id} ended before it could {goal}.\n{node.describe_end()}")
-            if time.monotonic() > deadline_s:
-                raise HarnessError(f"node {node.node_id} did not {goal} in time.\n{node.describe_end()}")
-            time.sleep(POLL_INTERVAL_S)
-
-    def _kill_all(self) -> None:
-        for node in self._nodes.values():
-            node.kill()
-
-    def _remove_directories(self) -> None:
-        for node in self._nodes.values():
-            shutil.rmtree(node.directory, ignore_errors=True)
-        if self._owns_base_dir:
-            with suppress(OSError):  # a test may have put something of its own in it
-                self.base_dir.rmdir()

@@ -6,11 +6,10 @@ import base64
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sexton.clusters.errors import HarnessError
+from sexton.clusters.cluster import Node
 from sexton.clusters.kafka_logs import STARTED_MESSAGE, LogEvent, log_events
 from sexton.clusters.processes import HOST, Port, ServerProcess
 from sexton.clusters.properties import tail_of
@@ -19,23 +18,14 @@ TAIL_LINES: Final = 25
 """How much of a log an error quotes; its path is always named too."""
 
 
-@dataclass
-class Node:
-    """One node's directory, ports and, while it runs, its process."""
-
-    node_id: int
-    directory: Path
-    client_port: Port
-    controller_port: Port
-    log_start_bytes: int = 0
-    """How much of server.log is from before this cluster object (an adopted copy brings its own)."""
-    run_start_bytes: int = 0
-    """How much of server.log is from before the last start."""
-    jvm: ServerProcess | None = None
-
-    @property
-    def data_dir(self) -> Path:
-        return self.directory / "data"
+class KafkaNode(Node):
+    def __init__(self, node_id: int, directory: Path) -> None:
+        super().__init__(node_id, directory)
+        self.controller_port = Port()
+        self.log_start_bytes = self.log_size_bytes()
+        """How much of server.log is from before this cluster object (an adopted copy brings its own)."""
+        self.run_start_bytes = 0
+        """How much of server.log is from before the last start."""
 
     @property
     def log_path(self) -> Path:
@@ -46,20 +36,12 @@ class Node:
         return self.directory / "console.log"
 
     @property
-    def address(self) -> str:
-        return f"{HOST}:{self.client_port.number}"
-
-    @property
     def controller_address(self) -> str:
         return f"{HOST}:{self.controller_port.number}"
 
-    @property
-    def is_running(self) -> bool:
-        return self.jvm is not None and self.jvm.is_running
-
-    @property
-    def is_serving(self) -> bool:
-        return self.jvm is not None and self.jvm.is_running and not self.jvm.is_paused
+    def release_ports(self) -> None:
+        super().release_ports()
+        self.controller_port.release()
 
     def log_size_bytes(self) -> int:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -80,20 +62,9 @@ class Node:
     def spawn(self, command: Sequence[str]) -> None:
         self.kill()  # one that crashed has left its watchdog behind
         self.run_start_bytes = self.log_size_bytes()
-        self.jvm = ServerProcess(command, self.console_path)
-
-    def running_jvm(self) -> ServerProcess:
-        if self.jvm is None or not self.jvm.is_running:
-            raise HarnessError(f"node {self.node_id} is not running; start_node({self.node_id}) starts it")
-        return self.jvm
-
-    def kill(self) -> None:
-        if self.jvm is not None:
-            self.jvm.kill()
-        self.jvm = None
+        self.process = ServerProcess(command, self.console_path)
 
     def describe_end(self) -> str:
-        """Where the logs are and how they end, for errors."""
         return "\n".join(tail_of(path, TAIL_LINES) for path in (self.console_path, self.log_path))
 
 
