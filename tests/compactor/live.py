@@ -62,7 +62,7 @@ class RunningCompactor:
                 brokers=brokers,
                 engine=engine,
                 clock=SystemClock(),
-                rng=random.Random(1),
+                rng=random.Random(),  # one after the other on one cluster must not give the same ids
                 limits=Limits(),
             )
             try:
