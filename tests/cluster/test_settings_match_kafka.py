@@ -19,6 +19,7 @@ pytestmark = pytest.mark.kafka
 SEXTONS_OWN = {
     "flush.before.ack",
     "log.flush.before.ack",
+    "admin.listener",
     "compaction.adopt.enable",
     "compaction.adopt.max.bytes.per.second",
     "compaction.coordination",

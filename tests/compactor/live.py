@@ -41,6 +41,27 @@ TOPIC_SETTINGS = {
 }
 
 
+async def compact(metastore_url: str, make_engine: Callable[[], Engine]) -> None:
+    """Until it is cancelled."""
+    metastore = open_metastore(metastore_url)
+    brokers = Brokers(SocketNetwork(), metastore, "compactor")
+    engine = make_engine()
+    compactor = Compactor(
+        metastore=metastore,
+        brokers=brokers,
+        engine=engine,
+        clock=SystemClock(),
+        rng=random.Random(),  # one after the other on one cluster must not give the same ids
+        limits=Limits(),
+    )
+    try:
+        await compactor.run()
+    finally:
+        brokers.close()
+        await engine.close()
+        await metastore.close()
+
+
 class RunningCompactor:
     """In a thread of this process, with an event loop of its own."""
 
@@ -53,26 +74,7 @@ class RunningCompactor:
         self.failure: BaseException | None = None
 
     def _run(self) -> None:
-        async def work() -> None:
-            metastore = open_metastore(self._cluster.metastore_url)
-            brokers = Brokers(SocketNetwork(), metastore, "compactor")
-            engine = self._make_engine()
-            compactor = Compactor(
-                metastore=metastore,
-                brokers=brokers,
-                engine=engine,
-                clock=SystemClock(),
-                rng=random.Random(),  # one after the other on one cluster must not give the same ids
-                limits=Limits(),
-            )
-            try:
-                await compactor.run()
-            finally:
-                brokers.close()
-                await engine.close()
-                await metastore.close()
-
-        self._task = self._loop.create_task(work())
+        self._task = self._loop.create_task(compact(self._cluster.metastore_url, self._make_engine))
         try:
             self._loop.run_until_complete(self._task)
         except asyncio.CancelledError:

@@ -7,8 +7,9 @@ machine: whoever tried to open a file under them would fail.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,51 +24,28 @@ from sexton.broker.compaction.plans import Plan
 from sexton.clusters.brokers import SextonCluster
 from sexton.compactor import spark_pass
 from sexton.compactor.brokers import Brokers
-from sexton.compactor.engine import Engine, Outcome
-from sexton.compactor.spark_engine import SparkEngine
+from sexton.compactor.engine import Outcome
 from sexton.pipelines import rewrite_pass
 from sexton.ports.work_queue import WorkKey
-from tests.compactor.live import SETTINGS, TOPIC_SETTINGS, RunningCompactor, status_of, wait_until
+from tests.compactor.live import SETTINGS, TOPIC_SETTINGS, status_of, wait_until
 from tests.compactor.test_live import NODES, Writer, check_folds, mcco
 from tests.pipelines.local_context import LocalContext
+from tests.project import PROJECT_DIR
 from tests.standalone_spark import ENVIRONMENT, LAUNCHED, standalone_cluster
 
 pytestmark = pytest.mark.cluster
 
 
-class Elsewhere:
-    """An engine on a machine that has none of the brokers' paths."""
-
-    def __init__(self, engine: Engine, nowhere: Path) -> None:
-        self._engine = engine
-        self._nowhere = nowhere
-
-    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
-        hidden = [
-            replace(plan, directory=self._hide(plan.directory), staging=self._hide(plan.staging)) for plan in plans
-        ]
-        return await self._engine.run(hidden)
-
-    def _hide(self, path: str) -> str:
-        assert not self._nowhere.exists()
-        return f"{self._nowhere}{path}"
-
-    async def rest(self) -> None:
-        await self._engine.rest()
-
-    async def close(self) -> None:
-        await self._engine.close()
-
-
 @contextmanager
-def environment_of_spark() -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(ENVIRONMENT)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+def compactor_elsewhere(cluster: SextonCluster, master: str, nowhere: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "tests.compactor.elsewhere", cluster.metastore_url, master, str(nowhere)]
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{PROJECT_DIR}/src"}
+    with subprocess.Popen(command, cwd=PROJECT_DIR, env=environment) as process:
+        try:
+            yield
+            assert process.poll() is None
+        finally:
+            process.kill()
 
 
 @pytest.mark.spark
@@ -76,14 +54,13 @@ def test_a_spark_cluster_without_the_brokers_disks_compacts_through_their_ports(
     with (
         SextonCluster(nodes=3, settings=SETTINGS) as cluster,
         standalone_cluster(tmp_path) as (master, worker_logs),
-        environment_of_spark(),
     ):
         cluster.create_topic("t", replication_factor=3, config=TOPIC_SETTINGS)
         writer = Writer(cluster)
         writer.write(400)
         check_folds(cluster, writer)
         before = {node: one["size_bytes"] for node, one in status_of(cluster, "t").items()}
-        with RunningCompactor(cluster, lambda: Elsewhere(SparkEngine(master), nowhere)):
+        with compactor_elsewhere(cluster, master, nowhere):
             wait_until("all have compacted", lambda: min(mcco(cluster).values()) > 100, 120)
             check_folds(cluster, writer)
         assert any(LAUNCHED.search(log.read_text()) for log in worker_logs)

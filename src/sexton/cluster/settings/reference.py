@@ -23,6 +23,7 @@ client, or `sexton config`.
 
 _SEXTONS_OWN = frozenset(
     {
+        "admin.listener",
         "flush.before.ack",
         "log.flush.before.ack",
         "compaction.adopt.enable",
