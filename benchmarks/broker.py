@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.broker_lines import Bench, Line, lines
-from benchmarks.broker_systems import KAFKA, SEXTON, Results, System
+from benchmarks.broker_systems import KAFKA, SEXTON, Results, System, pair, ratio
 
 Measured = dict[tuple[str, str], Results]
 """By line and system."""
@@ -94,27 +94,16 @@ def _table(chosen: list[Line], results: Measured, title: str) -> Table:
         table.add_row(
             line.name,
             *(f"{each.median('rates'):,.1f} {line.unit}" if each.rates else "-" for each in (kafka, sexton)),
-            _ratio(kafka, sexton, "rates"),
+            ratio(kafka, sexton, "rates"),
             line.goal,
-            _pair(kafka, sexton, "p50_ms", ".2f"),
-            _pair(kafka, sexton, "p99_ms", ".2f"),
-            _pair(kafka, sexton, "cpu_s", ".2f"),
-            _ratio(kafka, sexton, "cpu_s"),
-            _pair(kafka, sexton, "memory_bytes", ",.0f", 1e6),
+            pair(kafka, sexton, "p50_ms", ".2f"),
+            pair(kafka, sexton, "p99_ms", ".2f"),
+            pair(kafka, sexton, "cpu_s", ".2f"),
+            ratio(kafka, sexton, "cpu_s"),
+            pair(kafka, sexton, "memory_bytes", ",.0f", 1e6),
         )
     table.caption = "pairs are Kafka / Sexton; CPU s per GB, per 10,000 requests, or for the whole line"
     return table
-
-
-def _ratio(kafka: Results, sexton: Results, name: str) -> str:
-    if not kafka.rates or not sexton.rates or not kafka.median(name):
-        return ""
-    return f"{sexton.median(name) / kafka.median(name):.2f}x"
-
-
-def _pair(kafka: Results, sexton: Results, name: str, shape: str, unit: float = 1.0) -> str:
-    values = [each.median(name) / unit if each.rates else 0.0 for each in (kafka, sexton)]
-    return " / ".join(format(value, shape) if value else "-" for value in values) if any(values) else ""
 
 
 def _print_machine(console: Console, directory: Path | None) -> None:

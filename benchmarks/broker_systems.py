@@ -115,3 +115,14 @@ class Results:
     def median(self, name: str) -> float:
         values = getattr(self, name)
         return float(statistics.median(values)) if values else float("nan")
+
+
+def ratio(kafka: Results, sexton: Results, name: str) -> str:
+    if not kafka.rates or not sexton.rates or not kafka.median(name):
+        return ""
+    return f"{sexton.median(name) / kafka.median(name):.2f}x"
+
+
+def pair(kafka: Results, sexton: Results, name: str, shape: str, unit: float = 1.0) -> str:
+    values = [each.median(name) / unit if each.rates else 0.0 for each in (kafka, sexton)]
+    return " / ".join(format(value, shape) if value else "-" for value in values) if any(values) else ""

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.project import PROJECT_DIR
 
-from benchmarks.broker_systems import KAFKA, SEXTON, Cluster, Results, System, create_topic, measured
+from benchmarks.broker_systems import KAFKA, SEXTON, Cluster, Results, System, create_topic, measured, pair, ratio
 from benchmarks.transactions_load import RECORDS_PER_TRANSACTION
 
 PARTITIONS: Final = 6
@@ -149,27 +149,17 @@ def _table(lines: list[Line], results: Measured, title: str) -> Table:
         table.add_row(
             line.name,
             *(f"{each.median('rates'):,.1f}" if each.rates else "-" for each in (kafka, sexton)),
-            _ratio(kafka, sexton, "rates"),
-            _pair(kafka, sexton, "p50_ms", ".1f"),
-            _pair(kafka, sexton, "p99_ms", ".1f"),
-            _ratio(kafka, sexton, "p99_ms"),
+            ratio(kafka, sexton, "rates"),
+            pair(kafka, sexton, "p50_ms", ".1f"),
+            pair(kafka, sexton, "p99_ms", ".1f"),
+            ratio(kafka, sexton, "p99_ms"),
             line.goal,
-            _pair(kafka, sexton, "cpu_s", ".1f"),
-            _ratio(kafka, sexton, "cpu_s"),
-            _pair(kafka, sexton, "memory_bytes", ",.0f", 1e6),
+            pair(kafka, sexton, "cpu_s", ".1f"),
+            ratio(kafka, sexton, "cpu_s"),
+            pair(kafka, sexton, "memory_bytes", ",.0f", 1e6),
         )
     table.caption = "pairs are Kafka / Sexton; latency is read_committed, end to end; CPU s per 10,000 transactions"
     return table
-
-
-def _ratio(kafka: Results, sexton: Results, name: str) -> str:
-    if not kafka.rates or not sexton.rates or not kafka.median(name):
-        return ""
-    return f"{sexton.median(name) / kafka.median(name):.2f}x"
-
-
-def _pair(kafka: Results, sexton: Results, name: str, shape: str, unit: float = 1.0) -> str:
-    return " / ".join(format(each.median(name) / unit, shape) if each.rates else "-" for each in (kafka, sexton))
 
 
 if __name__ == "__main__":

@@ -89,16 +89,6 @@ def test_a_foreign_compaction_waits_for_the_high_watermark_up_to_which_its_maker
     assert known().may_adopt(0, 3, planned_high_watermark=9, last_stable_offset=9, high_watermark=9)
 
 
-def test_a_rebuild_reaches_what_the_replica_claims_to_have_compacted() -> None:
-    replica = known(compacted=Pair(5, 6), generation=1)
-    assert [bound for bound in range(9) if replica.may_rebuild(1, bound, bound)] == [6, 7, 8]
-    assert not replica.may_rebuild(0, 8, 8)
-
-
-def test_a_rebuild_ends_in_a_batch() -> None:
-    assert not known().may_rebuild(0, 8, 7)
-
-
 def test_a_telling_of_another_generation_is_ignored_whether_older_or_newer() -> None:
     replica = known(removable=Pair(3, 3), generation=1)
     assert replica.told(0, Pair(9, 9)) is replica

@@ -108,13 +108,6 @@ class ReplicaWatermarks:
             and high_watermark >= planned_high_watermark
         )
 
-    def may_rebuild(self, generation: int, bound: int, content_end_offset: int) -> bool:
-        """Whether a finished compaction may fill this replica's *empty* log: below the bound is what was compacted, and
-        nothing of what this replica claims to have compacted must come from elsewhere. It ends in a batch, or a log
-        that ends where no batch does could come to lead, and nobody could ever reach its end."""
-        is_whole = content_end_offset == bound
-        return is_whole and generation == self.generation and Pair(bound, bound).covers(self.compacted)
-
     def told(
         self, generation: int, removable: Pair, fence_below: int = 0, planned_high_watermark: int = 0
     ) -> ReplicaWatermarks:
