@@ -256,8 +256,9 @@ def may_adopt(marks: Marks, generation: int, bound: int, planned: int, stable: i
 def may_rebuild(marks: Marks, generation: int, bound: int, content_end: int) -> bool:
     """Whether a finished compaction may fill a replica's *empty* log: below the bound is what was compacted, and
     nothing of what the replica claims to have compacted must come from elsewhere. It ends in a batch, or a log that
-    ends where no batch does could come to lead, and nobody could ever reach its end. Brokers do not rebuild that way: they copy
-    their leader's log, and adopt when they are in sync (decision 12). The rule is the model's alone."""
+    ends where no batch does could come to lead, and nobody could ever reach its end.
+
+    Brokers do not rebuild that way: they copy their leader's log, and adopt when they are in sync (decision 12)."""
     replica = _to_real(marks)
     return content_end == bound and generation == replica.generation and Pair(bound, bound).covers(replica.compacted)
 
