@@ -394,8 +394,11 @@ class CompactionService:
             raise SwapRefusedError(f"{plan.topic}-{plan.partition} is another log by now")
         if not replica.config.compacts or replica.coordination.is_independent != plan.is_independent:
             raise SwapRefusedError(f"{plan.topic}-{plan.partition} has other settings by now")
-        if replica.last_stable_offset < plan.bound:
-            raise SwapRefusedError(f"the last stable offset is {replica.last_stable_offset}, below {plan.bound}")
+        if not watermarks.may_commit(plan.generation, plan.bound, replica.last_stable_offset):
+            raise SwapRefusedError(
+                f"it ends at {plan.bound}, not between what is compacted already ({watermarks.compacted.keys}) and the "
+                f"last stable offset ({replica.last_stable_offset})"
+            )
 
     def _swap_terms(self, found: _Underway) -> SwapTerms:
         plan = found.plan
