@@ -72,8 +72,6 @@ class ClientConnection:
         self.dispatch = dispatch
         self.number = 0
         """In the order in which the broker accepted its connections."""
-        self.attachments: dict[Any, Any] = {}
-        """Whatever an API wants to remember for as long as the connection lives."""
         self.client_software: tuple[str, str] | None = None
         """Name and version, from clients that say (KIP-511)."""
         self.last_active_s = dispatch.loop.time()

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from sexton.broker.connection import ClientConnection
     from sexton.replication.replica import Replica
 
-TRANSACTION_TOPIC = TOPIC
 READY_WAIT_MS = 3_000
 READY_POLL_S = 0.02
 RECONNECT = "older than this broker's role in the transaction. Open it again"

@@ -94,7 +94,6 @@ class Judge:
         self._glanced: dict[Replica, tuple[int, ReplicaWatermarks]] = {}
         """What was looked at lately, so that little is done where nothing changed."""
         self._verified: dict[tuple[str, Key], _Verified] = {}
-        self.sweeps_count = 0
 
     # Every few callbacks: what brokers believe
 
@@ -141,7 +140,6 @@ class Judge:
     # Every now and then, and whenever a row changes: what disks hold
 
     def sweep(self) -> None:
-        self.sweeps_count += 1
         self._glanced.clear()
         for key, row in list(self._agreement.rows.items()):
             self.sweep_partition(key, row)

@@ -75,13 +75,7 @@ class TransactionalProducer:
         self._coordinator: int | None = None
         self._sequences: dict[Place, int] = {}
         self._added: set[Place] = set()
-        self._has_sent = False
         self.last_error: str = ""
-
-    @property
-    def has_sent(self) -> bool:
-        """Since the transaction began."""
-        return self._has_sent
 
     # The life of a producer
 
@@ -107,7 +101,6 @@ class TransactionalProducer:
             self._producer = producer_id, epoch
             self._sequences.clear()
         self._added.clear()
-        self._has_sent = False
 
     # In a transaction
 
@@ -125,7 +118,6 @@ class TransactionalProducer:
             "v3_and_below_producer_epoch": self._producer[1],
             "v3_and_below_topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
         }
-        self._has_sent = True
         await self._ask(ADD_PARTITIONS, body, _first_partition_error)
         self._added.update(fresh)
 
@@ -133,7 +125,6 @@ class TransactionalProducer:
         """One batch, repeated until it is acknowledged. Its first offset; -1 if the broker has forgotten it."""
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + len(records)
-        self._has_sent = True
         made = batches.make_batch(
             records,
             attributes=TRANSACTIONAL,
@@ -158,7 +149,6 @@ class TransactionalProducer:
         return int(part.base_offset)
 
     async def send_offset(self, group: str, place: Place, offset: int) -> None:
-        self._has_sent = True
         if self._version < 2:
             body = {"transactional_id": self._id, **self._named(), "group_id": group}
             await self._ask(ADD_OFFSETS, body)
@@ -205,7 +195,6 @@ class TransactionalProducer:
         if self._version >= 2:
             self._become(int(answer.producer_id), int(answer.producer_epoch))
         self._added.clear()
-        self._has_sent = False
 
     def _named(self) -> dict[str, int]:
         return {"producer_id": self._producer[0], "producer_epoch": self._producer[1]}

@@ -116,9 +116,6 @@ class ConsumerGroup:
     def is_subscribed(self, topic: str) -> bool:
         return topic in self.subscribed_topics()
 
-    def regex_users_count(self, regex: str) -> int:
-        return sum(member.regex == regex for member in self.members.values())
-
     def is_held(self, topic_id: uuid.UUID, number: int) -> bool:
         return (topic_id, number) in self.holders
 

@@ -14,7 +14,6 @@ from sexton.coordinators.wire import Reader, Writer
 from sexton.errors import CorruptLogError
 
 PROTOCOL_TYPE = "consumer"
-SUBSCRIPTION_VERSION_MAX = 3
 ASSIGNMENT_VERSION_MAX = 3
 
 
