@@ -80,6 +80,11 @@ chaos: ## Five minutes of kill -9, SIGSTOP and metastore outages against real br
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/interop/test_chaos.py -s --chaos-seconds 300
 
+.PHONY: soak-live
+soak-live: ## A cluster that compacts itself: 100 kills of brokers and compactors, ten minutes without a broker, five of updates
+	@scripts/setup test
+	@$(BIN)/python -m pytest tests/compactor/test_kills.py tests/compactor/test_long_runs.py -s --soak
+
 .PHONY: storm
 storm: ## Fifty transactional producers for two minutes while coordinators are killed and paused: whole or not at all
 	@scripts/setup test

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 from benchmarks.broker_groups import seconds_to_join
 from benchmarks.broker_systems import Cluster, Results, System, create_topic, measured, pids, resident_bytes
+from sexton.clusters.errors import HarnessError
 from sexton.clusters.kafka_tools import run_tool
 
 TOOL_TIMEOUT_S: Final = 900
@@ -211,7 +212,7 @@ def running_pids(bench: Bench) -> dict[int, int]:
     for node_id in bench.cluster.node_ids:
         try:
             found[node_id] = bench.cluster.pid(node_id)
-        except RuntimeError:
+        except HarnessError:
             continue
     return found
 

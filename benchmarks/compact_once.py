@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import random
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 from confluent_kafka import Producer
@@ -26,7 +26,8 @@ from tests.compactor.live import statuses
 from sexton.client.admin import Admin, Resource
 from sexton.client.client import Client
 from sexton.clusters.asking import ask
-from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
+from sexton.clusters.brokers import SextonCluster
+from sexton.clusters.compactor import CompactorProcess
 
 NEVER_MS = str(10**12)
 TOPIC_SETTINGS = {
@@ -64,8 +65,8 @@ class Cost:
 def measure(case: Case, partitions_count: int, megabytes: int) -> Cost:
     settings = {
         "log.cleaner.backoff.ms": "500",
-        "compaction.adopt.enable": str(case.adopts).lower(),
-        "compaction.adopt.max.bytes.per.second": str(1 << 40),
+        "compaction.share": str(case.adopts).lower(),
+        "compaction.share.max.bytes.per.second": str(1 << 40),
     }
     with SextonCluster(nodes=3, settings=settings) as cluster:
         for topic, lag_ms in (("warm", "0"), ("big", NEVER_MS)):
@@ -76,9 +77,10 @@ def measure(case: Case, partitions_count: int, megabytes: int) -> Cost:
                 config={**TOPIC_SETTINGS, "min.compaction.lag.ms": lag_ms},
             )
         write(cluster, "big", partitions_count, megabytes << 20)
-        command = [sys.executable, "-m", "sexton.cli.main", "compactor", "--metastore", cluster.metastore_url]
-        compactor = subprocess.Popen([*command, "--master", "local[2]"], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
-        try:
+        with (
+            tempfile.TemporaryDirectory() as said,
+            CompactorProcess(cluster.metastore_url, Path(said), "--master", "local[2]") as compactor,
+        ):
             write(cluster, "warm", partitions_count, partitions_count * (5 << 20))
             wait_until_compacted(cluster, "warm", case.replicas_count * partitions_count)
             brokers = [cluster.pid(node) for node in (1, 2, 3)]
@@ -88,9 +90,6 @@ def measure(case: Case, partitions_count: int, megabytes: int) -> Cost:
             wait_until_compacted(cluster, "big", case.replicas_count * partitions_count)
             seconds = time.monotonic() - started_s
             after = cpu_seconds([compactor.pid]), cpu_seconds(brokers)
-        finally:
-            compactor.terminate()
-            compactor.wait(60)
     return Cost(after[0] - before[0], after[1] - before[1], seconds)
 
 

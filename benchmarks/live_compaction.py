@@ -81,6 +81,7 @@ class Bench:
         self.size = size
         self._directory = directory
         self.console = console
+        self.lags: dict[tuple[str, int, int, int], Lag] = {}
 
     @contextmanager
     def cluster(self, name: str, nodes: int, *, compacts: bool, look_ms: int = LOOK_MS) -> Iterator[Live]:
@@ -212,6 +213,14 @@ def _add_lag(table: Table, name: str, one: Lag, goal: str) -> None:
 
 
 def _lag(bench: Bench, name: str, partitions: int, replicas: int, partition_bytes: int) -> Lag:
+    """Measured once, however many tables show it."""
+    case = name, partitions, replicas, partition_bytes
+    if case not in bench.lags:
+        bench.lags[case] = _measure_lag(bench, *case)
+    return bench.lags[case]
+
+
+def _measure_lag(bench: Bench, name: str, partitions: int, replicas: int, partition_bytes: int) -> Lag:
     with bench.cluster(name, replicas, compacts=True) as live:
         _fill(live, "warm", 2, replicas, WARM_UP_BYTES)
         live.set_ratio("warm", SOON)

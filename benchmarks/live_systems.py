@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,7 +15,8 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 
 from benchmarks.broker_systems import CLOCK_TICKS, KAFKA_HEAP, Cluster, pids
-from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
+from sexton.clusters.brokers import SextonCluster
+from sexton.clusters.compactor import CompactorProcess
 from sexton.clusters.kafka import KafkaCluster
 from sexton.clusters.processes import HOST, Port
 
@@ -30,8 +28,6 @@ DEFAULT_LOOK_MS: Final = 15_000
 NEVER, SOON = "1.0", "0.05"
 """Of min.cleanable.dirty.ratio: no ratio is above 1."""
 
-STOP_TIMEOUT_S: Final = 60
-
 
 @dataclass
 class Live:
@@ -40,7 +36,7 @@ class Live:
     name: str
     cluster: Cluster
     admin_ports: Mapping[int, int] = field(default_factory=dict)
-    compactor: subprocess.Popen[bytes] | None = None
+    compactor: CompactorProcess | None = None
 
     def compacted_offset(self, node_id: int, topic: str, partition: int) -> int:
         """As it lies on the node's disk; asking costs the brokers nothing."""
@@ -117,23 +113,12 @@ def running(name: str, nodes: int, directory: Path, *, compacts: bool, look_ms: 
     live.cluster.start()
     try:
         if compacts and isinstance(live.cluster, SextonCluster):
-            live.compactor = _start_compactor(live.cluster, directory)
+            live.compactor = CompactorProcess(live.cluster.metastore_url, directory)
         yield live
     finally:
         if live.compactor is not None:
-            live.compactor.send_signal(signal.SIGTERM)
-            try:
-                live.compactor.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                live.compactor.kill()
+            live.compactor.stop()
         live.cluster.close()
-
-
-def _start_compactor(cluster: SextonCluster, directory: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "sexton.cli.main", "compactor", "--metastore", cluster.metastore_url]
-    command += ["--log-file", str(directory / "compactor.log")]
-    with (directory / "compactor.err").open("wb") as output:
-        return subprocess.Popen(command, env=ENVIRONMENT, stdout=output, stderr=output)
 
 
 def tree_cpu_seconds(pid: int) -> float:

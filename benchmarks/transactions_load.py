@@ -23,6 +23,9 @@ CALL_TIMEOUT_S: Final = 60
 IDLE_S: Final = 20
 """A reader that has not seen everything after so long of nothing says what it has."""
 
+METADATA_REFRESH_MS: Final = 1_000
+"""The topic is new: a reader that asked a broker which did not know it yet would ask again in five minutes."""
+
 _TIME: Final = struct.Struct(">q")
 _FILLING: Final = b"x" * (RECORD_BYTES - _TIME.size)
 
@@ -70,6 +73,7 @@ def read(bootstrap: str, topic: str, partitions: int) -> dict[str, Any]:
             "group.id": topic,
             "isolation.level": "read_committed",
             "fetch.wait.max.ms": 100,
+            "topic.metadata.refresh.interval.ms": METADATA_REFRESH_MS,
             "log_level": 2,
         }
     )

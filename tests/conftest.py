@@ -16,6 +16,15 @@ settings.register_profile("sexton", deadline=None, print_blob=True)
 settings.load_profile("sexton")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="Tests that kill or wait go on for minutes.")
+
+
+@pytest.fixture(scope="session")
+def is_soak(pytestconfig: pytest.Config) -> bool:
+    return bool(pytestconfig.getoption("--soak"))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One small local Spark for the whole run: starting it takes longer than most jobs."""

@@ -6,12 +6,10 @@ import asyncio
 import os
 import re
 import shlex
-import signal
 import socket
 import stat
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +25,7 @@ from sexton.clusters.brokers import ENVIRONMENT
 from sexton.clusters.processes import HOST, Port
 from sexton.errors import EnvironmentFailure, LogInUseError
 from sexton.ports.metastore import BrokerRow, BrokerStatus
-
-TIMEOUT_S = 120
+from tests.cli.up import TIMEOUT_S, Up
 
 
 @pytest.fixture
@@ -195,47 +192,6 @@ def test_children_do_not_outlive_the_supervisor(tmp_path: Path) -> None:
 
 
 # A whole cluster
-
-
-class Up:
-    """`sexton up` as a process, with what it has printed so far."""
-
-    def __init__(self, folder: Path, *options: object) -> None:
-        self._output = folder.with_suffix(".out")
-        command = [sys.executable, "-m", "sexton.cli.main", "up", "--dir", str(folder), *map(str, options)]
-        with self._output.open("w") as output:
-            self.process = subprocess.Popen(
-                command, env={**os.environ, **ENVIRONMENT}, stdout=output, stderr=subprocess.STDOUT
-            )
-
-    @property
-    def said(self) -> str:
-        return self._output.read_text()
-
-    def wait_for(self, pattern: str) -> str:
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while not re.search(pattern, self.said):
-            assert time.monotonic() < deadline_s, self.said
-            assert self.process.poll() is None, self.said
-            time.sleep(0.05)
-        return self.said
-
-    def broker(self, number: int) -> psutil.Process:
-        """Looked for among its own children only: other clusters may run on this machine."""
-        for each in psutil.Process(self.process.pid).children():
-            if any(part.endswith(f"broker-{number}.properties") for part in each.cmdline()):
-                return each
-        raise AssertionError(f"no broker {number}: {self.said}")
-
-    def stop(self) -> str:
-        self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(TIMEOUT_S) == 0, self.said
-        return self.said
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(TIMEOUT_S)
 
 
 def shell(command: str) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,12 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from confluent_kafka import Producer
+
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore import open_metastore
 from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.compaction import requests
-from sexton.clusters.brokers import SextonCluster
+from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
 from sexton.compaction.reference import fold_by_key
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Engine
@@ -27,6 +32,7 @@ from sexton.compactor.worker import Compactor
 from sexton.errors import SextonError
 from sexton.records.batch import Batch, decode_all
 
+NODES = (1, 2, 3)
 SETTINGS = {
     "log.cleaner.backoff.ms": "200",
     "broker.lease.ms": "3000",
@@ -96,9 +102,21 @@ class RunningCompactor:
             raise self.failure
 
 
+def sexton(bootstrap: str, *arguments: str) -> Any:
+    """What `sexton compaction` tells a program."""
+    command = [sys.executable, "-m", "sexton.cli.main", "compaction", *arguments, "--json"]
+    environment = {**ENVIRONMENT, "SEXTON_BOOTSTRAP": bootstrap}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
 def batches_of(cluster: SextonCluster, node_id: int, topic: str, partition: int = 0) -> list[Batch]:
+    return batches_in(cluster.partition_dir(node_id, topic, partition))
+
+
+def batches_in(directory: Path) -> list[Batch]:
     """Of a replica, from its files. They may be swapped while they are read: then once more."""
-    directory = Path(cluster.base_dir) / f"node-{node_id}" / "data" / f"{topic}-{partition}"
     for _ in range(50):
         try:
             return [one for path in sorted(directory.glob("*.log")) for one in decode_all(path.read_bytes())]
@@ -152,3 +170,47 @@ def wait_until(
     while not is_true():
         assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what} {tell()}"
         time.sleep(0.2)
+
+
+class Writer:
+    """Knows what a fold must say."""
+
+    def __init__(self, bootstrap: str, **settings: object) -> None:
+        self._rng = random.Random(1)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "linger.ms": 0,
+                "batch.num.messages": 5,
+                "enable.idempotence": True,
+                **settings,
+            }
+        )
+        self.expected: dict[bytes, bytes | None] = {}
+
+    def write(self, count: int, *, keys_count: int = 20, deletes: float = 0.3) -> None:
+        for _ in range(count):
+            key = b"key %d" % self._rng.randrange(keys_count)
+            self.put(key, None if self._rng.random() < deletes else b"%030d" % self._rng.randrange(10**9))
+        self.flush()
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self._producer.produce("t", value, key, partition=0)
+        self.expected.pop(key, None)
+        if value is not None:
+            self.expected[key] = value
+
+    def flush(self) -> None:
+        assert self._producer.flush(60) == 0
+
+
+def check_folds(cluster: SextonCluster, writer: Writer, nodes: tuple[int, ...] = NODES) -> None:
+    wait_until(
+        "all replicas fold to what was written",
+        lambda: all(fold_of(cluster, node, "t") == writer.expected for node in nodes),
+    )
+
+
+def mcco(cluster: SextonCluster) -> dict[int, int]:
+    return {node: one["mcco"] for node, one in status_of(cluster, "t").items()}

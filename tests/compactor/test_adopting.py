@@ -19,20 +19,23 @@ from sexton.clusters.brokers import SextonCluster
 from sexton.logdir import identical
 from sexton.logdir.partition import open_partition
 from tests.compactor.live import (
+    NODES,
     SETTINGS,
     TOPIC_SETTINGS,
     RunningCompactor,
+    Writer,
+    check_folds,
+    mcco,
     status_of,
     tombstones_of,
     wait_until,
 )
-from tests.compactor.test_live import NODES, Writer, check_folds, mcco
 
 pytestmark = pytest.mark.cluster
 
 
 def started(**settings: str) -> SextonCluster:
-    return SextonCluster(nodes=3, settings={**SETTINGS, "compaction.adopt.enable": "true", **settings})
+    return SextonCluster(nodes=3, settings={**SETTINGS, "compaction.share": "true", **settings})
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ def check_same(cluster: SextonCluster) -> None:
 
 
 def test_one_replica_is_compacted_and_the_others_adopt_it(cluster: SextonCluster) -> None:
-    writer = Writer(cluster)
+    writer = Writer(cluster.bootstrap)
     for value in (b"value", None):
         for key in range(5):
             writer.put(b"doomed %d" % key, value)
@@ -123,7 +126,7 @@ def test_one_replica_is_compacted_and_the_others_adopt_it(cluster: SextonCluster
 
 
 def test_a_broker_that_was_away_holds_tombstones_back_and_adopts_when_it_is_back(cluster: SextonCluster) -> None:
-    writer = Writer(cluster)
+    writer = Writer(cluster.bootstrap)
     for key in range(5):
         writer.put(b"doomed %d" % key, b"value")
     writer.write(200)
@@ -150,9 +153,9 @@ def test_a_broker_that_was_away_holds_tombstones_back_and_adopts_when_it_is_back
 
 def test_a_follower_killed_and_a_leader_changed_in_the_middle_of_adoptions() -> None:
     """So slowly that it is in the middle: a few segments a second."""
-    with started(**{"compaction.adopt.max.bytes.per.second": "3000"}) as cluster:
+    with started(**{"compaction.share.max.bytes.per.second": "3000"}) as cluster:
         cluster.create_topic("t", replication_factor=3, config=TOPIC_SETTINGS)
-        writer = Writer(cluster)
+        writer = Writer(cluster.bootstrap)
         writer.write(600, keys_count=200)
         check_folds(cluster, writer)
         leader = leader_of(cluster)

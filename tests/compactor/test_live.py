@@ -6,26 +6,26 @@ compacted past it, however long one of them is away.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Producer
 
 from sexton.clusters.brokers import SextonCluster
 from sexton.compactor.engine import Engine
 from tests.compactor.live import (
+    NODES,
     SETTINGS,
     TOPIC_SETTINGS,
     RunningCompactor,
-    fold_of,
+    Writer,
+    check_folds,
+    mcco,
     status_of,
     tombstones_of,
     wait_until,
 )
 
 pytestmark = pytest.mark.cluster
-NODES = (1, 2, 3)
 
 
 @pytest.fixture
@@ -33,49 +33,6 @@ def cluster() -> Iterator[SextonCluster]:
     with SextonCluster(nodes=3, settings=SETTINGS) as running:
         running.create_topic("t", replication_factor=3, config=TOPIC_SETTINGS)
         yield running
-
-
-class Writer:
-    """Knows what a fold must say."""
-
-    def __init__(self, cluster: SextonCluster, seed: int = 1) -> None:
-        self._rng = random.Random(seed)
-        self._producer = Producer(
-            {
-                "bootstrap.servers": cluster.bootstrap,
-                "acks": "all",
-                "linger.ms": 0,
-                "batch.num.messages": 5,
-                "enable.idempotence": True,
-            }
-        )
-        self.expected: dict[bytes, bytes | None] = {}
-
-    def write(self, count: int, *, keys_count: int = 20, deletes: float = 0.3) -> None:
-        for _ in range(count):
-            key = b"key %d" % self._rng.randrange(keys_count)
-            self.put(key, None if self._rng.random() < deletes else b"%030d" % self._rng.randrange(10**9))
-        self.flush()
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        self._producer.produce("t", value, key, partition=0)
-        self.expected.pop(key, None)
-        if value is not None:
-            self.expected[key] = value
-
-    def flush(self) -> None:
-        assert self._producer.flush(60) == 0
-
-
-def check_folds(cluster: SextonCluster, writer: Writer, nodes: tuple[int, ...] = NODES) -> None:
-    wait_until(
-        "all replicas fold to what was written",
-        lambda: all(fold_of(cluster, node, "t") == writer.expected for node in nodes),
-    )
-
-
-def mcco(cluster: SextonCluster) -> dict[int, int]:
-    return {node: one["mcco"] for node, one in status_of(cluster, "t").items()}
 
 
 def test_all_replicas_are_compacted_and_tombstones_leave(cluster: SextonCluster) -> None:
@@ -90,7 +47,7 @@ def test_all_replicas_are_compacted_on_spark(cluster: SextonCluster) -> None:
 
 
 def check_compaction(cluster: SextonCluster, engine: Callable[[], Engine] | None) -> None:
-    writer = Writer(cluster)
+    writer = Writer(cluster.bootstrap)
     for key in range(5):
         writer.put(b"doomed %d" % key, b"value")
     for key in range(5):
@@ -113,7 +70,7 @@ def check_compaction(cluster: SextonCluster, engine: Callable[[], Engine] | None
 
 
 def test_a_broker_that_is_down_holds_tombstones_back_and_catches_up(cluster: SextonCluster) -> None:
-    writer = Writer(cluster)
+    writer = Writer(cluster.bootstrap)
     for key in range(5):
         writer.put(b"doomed %d" % key, b"value")
     writer.write(200)

@@ -3,36 +3,23 @@ away that has seen only half of it. And what an operator is told meanwhile."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from typing import Any
-
 import pytest
 from confluent_kafka import Producer
 
-from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
+from sexton.clusters.brokers import SextonCluster
 from tests.compactor.live import (
+    NODES,
     SETTINGS,
     TOPIC_SETTINGS,
     RunningCompactor,
     batches_of,
     fold_of,
+    sexton,
     status_of,
     wait_until,
 )
 
 pytestmark = pytest.mark.cluster
-NODES = (1, 2, 3)
-
-
-def sexton(cluster: SextonCluster, *arguments: str) -> Any:
-    command = [sys.executable, "-m", "sexton.cli.main", "compaction", *arguments, "--json"]
-    environment = {**os.environ, **ENVIRONMENT, "SEXTON_BOOTSTRAP": cluster.bootstrap}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)
 
 
 def transact(producer: Producer, records: dict[bytes, bytes | None], *, is_committed: bool) -> None:
@@ -84,10 +71,10 @@ def test_aborted_records_stay_hidden_and_committed_ones_stay_while_a_broker_is_a
                 assert without_filler(fold_of(cluster, node, "t")) == expected
                 assert markers_of(cluster, node) == 4, "rule 6: broker 3 may hold records of these transactions"
             marker = next(b.base_offset for b in batches_of(cluster, 1, "t") if b.is_control)
-            answer = sexton(cluster, "why", "t:0", "--offset", str(marker))
+            answer = sexton(cluster.bootstrap, "why", "t:0", "--offset", str(marker))
             assert "MXRO is 0" in answer["because"]
             assert any("broker 3" in line for line in answer["waits_for"])
-            assert {one["broker"] for one in sexton(cluster, "status", "t")["replicas"]} == {1, 2}
+            assert {one["broker"] for one in sexton(cluster.bootstrap, "status", "t")["replicas"]} == {1, 2}
             cluster.start_node(3)
             wait_until("all markers are gone", lambda: not any(markers_of(cluster, node) for node in NODES), 120)
             for node in NODES:
@@ -97,6 +84,6 @@ def test_aborted_records_stay_hidden_and_committed_ones_stay_while_a_broker_is_a
                 "the new value is everywhere",
                 lambda: all(fold_of(cluster, node, "t").get(b"kept") == b"3" for node in NODES),
             )
-        runs = sexton(cluster, "history", "--limit", "5")["runs"]
+        runs = sexton(cluster.bootstrap, "history", "--limit", "5")["runs"]
         assert runs
         assert {run["topic"] for run in runs} <= {"t", "__consumer_offsets", "__transaction_state"}

@@ -27,8 +27,16 @@ from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Outcome
 from sexton.pipelines import rewrite_pass
 from sexton.ports.work_queue import WorkKey
-from tests.compactor.live import SETTINGS, TOPIC_SETTINGS, status_of, wait_until
-from tests.compactor.test_live import NODES, Writer, check_folds, mcco
+from tests.compactor.live import (
+    NODES,
+    SETTINGS,
+    TOPIC_SETTINGS,
+    Writer,
+    check_folds,
+    mcco,
+    status_of,
+    wait_until,
+)
 from tests.pipelines.local_context import LocalContext
 from tests.project import PROJECT_DIR
 from tests.standalone_spark import ENVIRONMENT, LAUNCHED, standalone_cluster
@@ -56,7 +64,7 @@ def test_a_spark_cluster_without_the_brokers_disks_compacts_through_their_ports(
         standalone_cluster(tmp_path) as (master, worker_logs),
     ):
         cluster.create_topic("t", replication_factor=3, config=TOPIC_SETTINGS)
-        writer = Writer(cluster)
+        writer = Writer(cluster.bootstrap)
         writer.write(400)
         check_folds(cluster, writer)
         before = {node: one["size_bytes"] for node, one in status_of(cluster, "t").items()}
@@ -72,7 +80,7 @@ def test_a_spark_cluster_without_the_brokers_disks_compacts_through_their_ports(
 def lone_broker() -> Iterator[SextonCluster]:
     with SextonCluster(nodes=1, settings={**SETTINGS, "log.cleaner.backoff.ms": "600000"}) as cluster:
         cluster.create_topic("t", replication_factor=1, config=TOPIC_SETTINGS)
-        Writer(cluster).write(400)
+        Writer(cluster.bootstrap).write(400)
         yield cluster
 
 

@@ -37,7 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             default="sexton",
             help="sexton (default), kafka, kafka:VERSION, or the addresses of a cluster of three that runs already",
         )
-    group.addoption("--soak", action="store_true", help="Kills go on for two minutes.")
 
 
 def against(config: pytest.Config) -> str:
@@ -46,8 +45,8 @@ def against(config: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
-def kill_seconds(pytestconfig: pytest.Config) -> int:
-    return SOAK_SECONDS if pytestconfig.getoption("--soak", False) else SUITE_SECONDS
+def kill_seconds(is_soak: bool) -> int:
+    return SOAK_SECONDS if is_soak else SUITE_SECONDS
 
 
 def new_cluster(

@@ -190,7 +190,7 @@ class Broker:
             self.metastore,
             lambda: self.registration.identity,
             self.rng,
-            lambda: self.config.compaction_adopt_enable and self.config.log_cleaner_enable,
+            lambda: self.config.compaction_share and self.config.log_cleaner_enable,
         )
         self.adopter = Adopter(
             self.compaction, self.replicas, self.disk, self.clock, self.metastore, self._ask_leader, self.rng
@@ -293,7 +293,7 @@ class Broker:
         while True:
             pause_ms = min(ADOPTION_LOOK_MS_MAX, self.config.log_cleaner_backoff_ms)
             await asyncio.sleep(max(COMPACTION_LOOK_MS_MIN, pause_ms) / 1000)
-            self.adopter.rate.bytes_per_second = self.config.compaction_adopt_max_bytes_per_second
+            self.adopter.rate.bytes_per_second = self.config.compaction_share_max_bytes_per_second
             await self.adopter.step()
 
     async def _ask_leader(self, broker_id: int, api_key: int, body: bytes) -> memoryview:

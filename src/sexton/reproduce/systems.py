@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from sexton.clusters import jars
 from sexton.clusters.asking import client_of
-from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
+from sexton.clusters.brokers import SextonCluster
+from sexton.clusters.compactor import CompactorProcess
 from sexton.clusters.errors import HarnessError
 from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.processes import ServerProcess
 from sexton.reproduce.live import Cluster, LiveWorld
 from sexton.reproduce.world import BROKERS
 
@@ -29,8 +27,6 @@ ALL_SYSTEMS: Final = (*(f"{KAFKA_PREFIX}{version}" for version in jars.VERSIONS)
 
 CLIENT_TIMEOUT_MS: Final = 30_000
 KAFKA_HEAP: Final = "384m"
-COMPACTOR_STOP_TIMEOUT_S: Final = 20.0
-
 TOPIC_SETTINGS: Final = {
     "cleanup.policy": "compact",
     "delete.retention.ms": "0",
@@ -132,20 +128,11 @@ async def _started(cluster: KafkaCluster | SextonCluster) -> AsyncIterator[None]
 @asynccontextmanager
 async def _compactor(cluster: SextonCluster, base_dir: Path) -> AsyncIterator[None]:
     """As `sexton up` starts it, with Spark on this machine."""
-    command = [sys.executable, "-m", "sexton.cli.main", "compactor", "--metastore", cluster.metastore_url]
-    log_path = base_dir / "compactor.log"
-    process = ServerProcess([*command, "--log-file", str(log_path)], base_dir / "compactor.out", ENVIRONMENT)
+    process = CompactorProcess(cluster.metastore_url, base_dir)
     try:
         yield
     finally:
-        await asyncio.to_thread(_stop, process)
-
-
-def _stop(process: ServerProcess) -> None:
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):  # what it was doing is lost, and costs work only
-        process.wait(COMPACTOR_STOP_TIMEOUT_S)
-    process.kill()
+        await asyncio.to_thread(process.stop)
 
 
 @asynccontextmanager

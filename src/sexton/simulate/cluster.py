@@ -157,7 +157,7 @@ class SimulatedCluster:
                 "transaction.state.log.min.isr": min(2, len(self.nodes)),
                 "transaction.state.log.segment.bytes": 20_000,
                 "log.cleaner.backoff.ms": 500,
-                "compaction.adopt.enable": self._times.adopts,
+                "compaction.share": self._times.adopts,
                 "group.initial.rebalance.delay.ms": 200,
             }
         )

@@ -185,12 +185,12 @@ class BrokerSettings:
     log_cleaner_backoff_ms: int = _long(
         15_000, "How often a broker looks for partitions that are due.", low=0, update=Update.CLUSTER_WIDE
     )
-    compaction_adopt_enable: bool = _boolean(
-        False,
+    compaction_share: bool = _boolean(
+        True,
         "Whether in-sync followers take over what their leader has compacted instead of compacting it again.",
         update=Update.CLUSTER_WIDE,
     )
-    compaction_adopt_max_bytes_per_second: int = _long(
+    compaction_share_max_bytes_per_second: int = _long(
         64 << 20,
         "How fast a broker copies finished segments from leaders, on average.",
         low=1,
@@ -286,7 +286,6 @@ KAFKA_ONLY: Mapping[str, str] = {
     "socket.receive.buffer.bytes": "the system sizes its own buffers",
     "broker.session.timeout.ms": "use broker.lease.ms",
     "broker.heartbeat.interval.ms": "use broker.lease.renew.ms",
-    "log.cleaner.enable": "compaction is not done by brokers",
     "log.cleaner.threads": "compaction is not done by brokers",
     "log.message.downconversion.enable": "Kafka 4 has no old message formats either",
     "authorizer.class.name": "there are no access rules",
