@@ -58,7 +58,7 @@ class Transactions(threading.Thread):
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(daemon=True)
-        self._bootstrap = bootstrap
+        self._brokers = bootstrap
         self.is_over = threading.Event()
         self.outcomes: list[str] = []
         """By number."""
@@ -70,7 +70,7 @@ class Transactions(threading.Thread):
             is_committed = number % 4 != 0
             try:
                 if producer is None:
-                    producer = self._started()
+                    producer = self.new_producer()
                 producer.begin_transaction()
                 self.outcomes.append("unknown")
                 for key in range(6):
@@ -85,8 +85,8 @@ class Transactions(threading.Thread):
                 producer = None  # the next one ends what this one left
             time.sleep(0.05)
 
-    def _started(self) -> Producer:
-        producer = Producer({"bootstrap.servers": self._bootstrap, "transactional.id": "x", "log_level": 0})
+    def new_producer(self) -> Producer:
+        producer = Producer({"bootstrap.servers": self._brokers, "transactional.id": "x", "log_level": 0})
         producer.init_transactions(CALL_TIMEOUT_S)
         return producer
 

@@ -65,8 +65,8 @@ def test_a_cluster_as_people_start_it_converges_under_updates_and_deletions(
     up = Up(tmp_path / "cluster", "--port", port)
     bootstrap = f"127.0.0.1:{port}"
     try:
-        up.wait_for("sexton consume")
-        config = {"cleanup.policy": "compact", "segment.bytes": "100000", "min.cleanable.dirty.ratio": "0.2"}
+        up.wait_for("Ctrl-C stops")
+        config = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.2"}
         create_topic(bootstrap, "t", 1, 3, {**config, "delete.retention.ms": "1000"})
         writer = Writer(bootstrap)
         write_for(writer, CONVERGE_S if is_soak else SHORT_S, lambda: tell(bootstrap))

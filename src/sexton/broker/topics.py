@@ -9,6 +9,7 @@ import logging
 import random
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from sexton.broker.admin import INTERNAL_TOPICS, METADATA_TOPIC, before_deadline
 from sexton.cluster.incarnations import new_id
 from sexton.cluster.settings import BadSettingError, check_topic
 from sexton.cluster.topics import check_topic_name, new_topic_rows
-from sexton.ports.metastore import AlreadyExistsError, PartitionRow, TopicRow
+from sexton.ports.metastore import AlreadyExistsError, MetastoreUnavailableError, PartitionRow, TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ async def create_topic(
     """Makes the topic, and returns when this broker sees it. With `validate_only`, what would have been made."""
 
     async def attempt() -> tuple[TopicRow, Sequence[PartitionRow]]:
-        topic, rows = plan_topic(broker, wanted)
+        topic, rows = await _planned(broker, wanted)
         if not validate_only:
             try:
                 await broker.metastore.create_topic(topic, rows, wanted.settings)
@@ -65,6 +66,18 @@ async def create_topic(
             wanted.name,
         )
     return await make_change(broker, attempt, ErrorCode.not_controller)
+
+
+async def _planned(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, Sequence[PartitionRow]]:
+    """If there are too few brokers: one that has just started may be in the metastore, and not seen here yet."""
+    try:
+        return plan_topic(broker, wanted)
+    except KafkaError as error:
+        if error.code is not ErrorCode.invalid_replication_factor:
+            raise
+        with suppress(MetastoreUnavailableError):
+            await broker.catch_up()
+        return plan_topic(broker, wanted)
 
 
 async def ensure_topic(broker: Broker, name: str) -> None:

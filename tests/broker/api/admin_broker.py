@@ -90,12 +90,13 @@ class FakeBroker:
     async def catch_up(self) -> None:
         self.view.apply(await self.metastore.read_changes(self.view.revision))
 
-    async def add_broker(self, broker_id: int, rack: str | None = None) -> BrokerRow:
+    async def add_broker(self, broker_id: int, rack: str | None = None, *, is_seen: bool = True) -> BrokerRow:
         data_id = uuid.UUID(int=broker_id)
         proposed = BrokerRow(broker_id, 0, f"host{broker_id}", 9092, rack, data_id, 5000, 0, BrokerStatus.STARTING)
         row = await self.store.register_broker(proposed, self.view.broker(broker_id))
         row = await self.store.set_broker_status(broker_id, row.epoch, BrokerStatus.ACTIVE)
-        await self.catch_up()
+        if is_seen:
+            await self.catch_up()
         return row
 
     async def fence(self, broker_id: int) -> None:

@@ -136,6 +136,17 @@ def test_a_topic_that_cannot_be_is_refused_with_kafka_s_code(wanted: Any, code: 
     run(scenario())
 
 
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_broker_that_has_just_started_counts_though_it_was_not_seen_yet(validate_only: bool) -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_broker(4, is_seen=False)
+        made = await create(broker, topic("t", 1, 4), validate_only=validate_only)
+        assert (made.error_code, made.replication_factor) == (ErrorCode.none, 4)
+
+    run(scenario())
+
+
 def test_validation_alone_creates_nothing() -> None:
     async def scenario() -> None:
         broker = await broker_in_a_cluster()
