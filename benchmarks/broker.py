@@ -4,7 +4,8 @@
 
 A rate is what the client saw. CPU is what the broker processes used (from /proc), per gigabyte of records or per 10,000
 requests: the client shares the machine, so this is the fairer figure. Memory is what the brokers had resident at the
-end. Kafka runs with its defaults and a heap of 1 GB. Every figure is the median of the runs.
+end. Kafka runs with its defaults and a heap of 1 GB. Every figure is the median of the runs. Each cluster works for half
+a minute before anything counts, and each line for a quarter of its work.
 
 Kafka does not flush before it acknowledges, so Sexton does not either, unless a line says "flushed": there it does
 (its default), and Kafka's topics have flush.messages=1. Lines with three replicas have acks=all on both.
@@ -19,12 +20,15 @@ import shutil
 import tempfile
 from itertools import groupby
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.broker_lines import Bench, Line, lines
+from benchmarks.broker_lines import Bench, Line, lines, warm_up
 from benchmarks.broker_systems import KAFKA, SEXTON, Results, System, pair, ratio
+
+WARM_UP_S: Final = 30
 
 Measured = dict[tuple[str, str], Results]
 """By line and system."""
@@ -71,6 +75,7 @@ def _measure(
     cluster = system.start(nodes, flushes, scratch / system.name)
     bench = Bench(system, cluster, replicas=nodes, flushes=flushes, scale=scale)
     try:
+        warm_up(bench, WARM_UP_S)
         for line in chosen:
             found = results[line.name, system.name]
             try:

@@ -27,6 +27,11 @@ BULK_BYTES: Final = {100: 150_000_000, 1_000: 400_000_000, 10_000: 800_000_000}
 """By the size of records: a few seconds each. Lines on which a system is slower get a share of it."""
 
 WARM_UP_SHARE: Final = 0.25
+"""Of a line's own work, done first and not counted."""
+
+WARM_UP_RECORDS, WARM_UP_RECORD_BYTES, WARM_UP_REQUESTS = 20_000, 1_000, 2_000
+"""Of one round of `warm_up`: a few seconds on a cluster that flushes."""
+
 FAILOVER_TIMEOUT_S: Final = 60
 SENT = re.compile(r"(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\).*?(\d+) ms 50th.*?(\d+) ms 99th")
 
@@ -52,6 +57,16 @@ class Bench:
 
 
 Measure = Callable[[Bench, Results], None]
+
+
+def warm_up(bench: Bench, seconds: float) -> None:
+    """Work of all kinds that is not counted, on a cluster that has just started. A JVM compiles what it runs often:
+    Kafka's brokers, three of them on two cores above all, are several times slower in their first half minute."""
+    topic = bench.topic("warm-up", BULK_PARTITIONS)
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        produce(bench, topic, WARM_UP_RECORDS, WARM_UP_RECORD_BYTES, 16_384)
+        load(bench, "--topic", topic, "--connections", "8", "--requests", str(WARM_UP_REQUESTS))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,9 @@ from benchmarks.broker_systems import KAFKA, SEXTON, Cluster, Results, System, c
 from benchmarks.transactions_load import RECORDS_PER_TRANSACTION
 
 PARTITIONS: Final = 6
-WARM_UP_SHARE: Final = 0.3
+WARM_UP_S: Final = 30
+"""A JVM compiles what it runs often: Kafka is several times slower before."""
+
 LOAD_TIMEOUT_S: Final = 600
 CPU_PER_TRANSACTIONS: Final = 10_000
 
@@ -59,8 +61,8 @@ Measured = dict[tuple[Line, str], Results]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6, help="how long each load goes on")
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=15, help="how long each load goes on")
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 3])
     parser.add_argument("--producers", type=int, nargs="+", default=[1, 50])
     parser.add_argument("--directory", type=Path, help="where the brokers keep their data: the disk under test")
@@ -90,7 +92,7 @@ def _measure(
     try:
         for line in lines:
             try:
-                _load(cluster, line, f"warm-{line.producers}", seconds * WARM_UP_SHARE)
+                _load(cluster, line, f"warm-{line.producers}", WARM_UP_S)
                 with measured(cluster) as cost:
                     produced, read = _load(cluster, line, f"timed-{line.producers}", seconds)
             except Exception as error:
