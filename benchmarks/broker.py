@@ -4,8 +4,8 @@
 
 A rate is what the client saw. CPU is what the broker processes used (from /proc), per gigabyte of records or per 10,000
 requests: the client shares the machine, so this is the fairer figure. Memory is what the brokers had resident at the
-end. Kafka runs with its defaults and a heap of 1 GB. Every figure is the median of the runs. Each cluster works for half
-a minute before anything counts, and each line for a quarter of its work.
+end. Kafka runs with its defaults and a heap of 1 GB. Every figure is the median of the runs. Each cluster works for
+half a minute before anything counts, and each line for a quarter of its work.
 
 Kafka does not flush before it acknowledges, so Sexton does not either, unless a line says "flushed": there it does
 (its default), and Kafka's topics have flush.messages=1. Lines with three replicas have acks=all on both.
