@@ -1,10 +1,10 @@
 """The client of the live-compaction benchmark, in a process of its own: a producer that updates keys, a consumer behind
 it. Both are librdkafka.
 
-    python -m benchmarks.live_load BOOTSTRAP TOPIC PARTITIONS SECONDS WARM_UP_SECONDS
+    python -m benchmarks.live_load BOOTSTRAP TOPIC PARTITIONS SECONDS WARM_UP_SECONDS RATE
 
-Records of 1 KB over 2,000 keys a partition, acks=all, as fast as they are taken. Prints one JSON object: what was
-acknowledged a second, how long an acknowledgement took, and what was read, after the warm-up.
+Records of 1 KB over 2,000 keys a partition, acks=all, RATE a second; 0: as fast as they are taken. Prints one JSON
+object: what was acknowledged a second, how long an acknowledgement took, and what was read, after the warm-up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUEUED_MAX: Final = 2_000
 """Records that wait for their acknowledgement: enough to keep brokers busy, few enough for latency to mean much."""
 
 
-def produce(bootstrap: str, topic: str, partitions: int, seconds: float, warm_up_s: float) -> dict[str, Any]:
+def produce(bootstrap: str, topic: str, partitions: int, seconds: float, warm_up_s: float, rate: int) -> dict[str, Any]:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -38,7 +38,9 @@ def produce(bootstrap: str, topic: str, partitions: int, seconds: float, warm_up
     rng, value = random.Random(1), random.Random(2).randbytes(RECORD_BYTES)
     latencies_ms: list[float] = []
     failed: list[str] = []
-    counts_from_s = time.monotonic() + warm_up_s
+    started_s = time.monotonic()
+    sent_count = 0
+    counts_from_s = started_s + warm_up_s
     end_s = counts_from_s + seconds
 
     def handed_over(sent_s: float) -> Any:
@@ -51,12 +53,16 @@ def produce(bootstrap: str, topic: str, partitions: int, seconds: float, warm_up
         return acknowledged
 
     while (now_s := time.monotonic()) < end_s:
+        if rate and sent_count > (now_s - started_s) * rate:
+            producer.poll(0.001)
+            continue
         key = rng.randrange(KEYS * partitions)
         try:
             producer.produce(topic, value, b"%d" % key, key % partitions, on_delivery=handed_over(now_s))
         except BufferError:
             producer.poll(0.01)
             continue
+        sent_count += 1
         producer.poll(0)
     producer.flush(60)
     if failed:
@@ -80,12 +86,12 @@ def consume(bootstrap: str, topic: str, partitions: int, is_over: threading.Even
 
 def main() -> None:
     bootstrap, topic, *numbers = sys.argv[1:]
-    partitions, seconds, warm_up_s = int(numbers[0]), float(numbers[1]), float(numbers[2])
+    partitions, seconds, warm_up_s, rate = int(numbers[0]), float(numbers[1]), float(numbers[2]), int(numbers[3])
     is_over, counts = threading.Event(), [0]
     reading = threading.Thread(target=consume, args=(bootstrap, topic, partitions, is_over, counts))
     reading.start()
     try:
-        told = produce(bootstrap, topic, partitions, seconds, warm_up_s)
+        told = produce(bootstrap, topic, partitions, seconds, warm_up_s, rate)
     finally:
         is_over.set()
         reading.join()

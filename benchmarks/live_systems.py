@@ -59,9 +59,9 @@ class Live:
         rows = [line.rsplit(" ", 2) for line in lines]
         return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
 
-    def set_ratio(self, topic: str, ratio: str) -> None:
+    def set_topic(self, topic: str, name: str, value: str) -> None:
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
-        entry = ConfigEntry("min.cleanable.dirty.ratio", ratio, incremental_operation=AlterConfigOpType.SET)
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         for future in admin.incremental_alter_configs([resource]).values():
             future.result(30)

@@ -26,6 +26,9 @@ def compactor(
     remote: Annotated[
         bool, typer.Option("--remote", help="Read and write through the brokers' ports even where their files are.")
     ] = False,
+    nice: Annotated[
+        int, typer.Option(min=0, max=19, help="How far its processes step back for others, as with nice(1).")
+    ] = 10,
     job_partitions: Annotated[int, typer.Option(min=1, help="Partitions of one Spark job.")] = 500,
     name: Annotated[str, typer.Option(help="How others see it. This machine's name and the process, by default.")] = "",
     log_file: Annotated[Path | None, typer.Option(help="Where it logs to; standard error by default.")] = None,
@@ -35,11 +38,12 @@ def compactor(
 
     Any number of compactors may run, anywhere. Executors that see a broker's folder under its own path work on the
     files; the others go through the broker's port. Spark is started when there is work, and stopped after two minutes
-    without.
+    without. On a machine that brokers use to the full they go first: `--nice 0` makes the compactor their equal.
     """
     if parent is not None:
         die_with(parent)
     log_to(log_file)
+    os.nice(nice)
     asyncio.run(_run(metastore, master, remote, bytes_per_second, job_partitions, name))
 
 
