@@ -80,7 +80,6 @@ async def test_answers_leave_in_the_order_of_requests_while_later_ones_start() -
     SCRIPT.futures[0].set_result({"throttle_time": 0})
     await asyncio.sleep(0)
     assert numbers(client) == [0, 1, 2, 3]
-    assert client.receiver.in_flight_count == 0
 
 
 @in_loop
@@ -247,15 +246,14 @@ async def test_closed_connection_forgets_its_waiting_futures_but_lets_tasks_fini
         done.append("task")
         return {}
 
-    client.receiver.on_close(lambda: done.append("told"))
     client.ask(HEARTBEAT, 4, beat(1))
     SCRIPT.now = lambda request: work()
     client.ask(HEARTBEAT, 4, beat(2))
     client.receiver.closed(None)
     assert SCRIPT.futures[0].cancelled()
-    assert done == ["told"]
+    assert not done
     await asyncio.sleep(0.05)
-    assert done == ["told", "task"]
+    assert done == ["task"]
     assert broker.dispatch.budget.held_bytes == 0
     assert not client.connection.sent
 

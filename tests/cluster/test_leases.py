@@ -30,7 +30,6 @@ def test_a_lease_counts_from_before_the_renewal_was_sent() -> None:
     assert lease.is_valid(100)
     assert lease.is_valid(1099)
     assert not lease.is_valid(1100)
-    assert [lease.remaining_ms(now) for now in (100, 1099, 1100, 5000)] == [1000, 1, 0, 0]
 
 
 def test_an_answer_that_was_overtaken_does_not_shorten_the_lease() -> None:
@@ -45,7 +44,6 @@ def test_a_lease_that_was_lost_is_not_valid_until_the_next_one() -> None:
     lease.renewed(0)
     lease.lost()
     assert not lease.is_valid(1)
-    assert lease.remaining_ms(1) == 0
     lease.renewed(5)
     assert lease.is_valid(6)
 

@@ -37,7 +37,6 @@ ATTEMPTS_MAX = 8
 ROWS_MAX = 500
 """In one transaction: a larger one would keep others waiting."""
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 METADATA_TOPIC = "__cluster_metadata"
 
 NO_AUTHORIZED_OPERATIONS = -(2**31)

@@ -31,15 +31,16 @@ from sexton.broker.observe.pages import AdminPages
 from sexton.broker.peers import Peers
 from sexton.broker.refused import RefusedBatches
 from sexton.broker.registration import Registration, proposed_row
-from sexton.broker.topics import OFFSETS_TOPIC, ensure_topic
+from sexton.broker.topics import ensure_topic
 from sexton.broker.transactions import Transactions
 from sexton.client.errors import NotConnectedError
 from sexton.cluster.settings import group_config, topic_config
+from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
-from sexton.coordinators.groups.view_topics import ViewTopics
+from sexton.coordinators.groups.view_topics import ViewTopics, offsets_partitions_count
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import (
@@ -106,7 +107,7 @@ class Broker:
             rng,
             GroupSettings.of(config),
             ViewTopics(self.view),
-            self._offsets_partitions_count,
+            lambda: offsets_partitions_count(self.view),
             self._group_timing,
             self.lease_is_valid,
         )
@@ -339,10 +340,6 @@ class Broker:
                 self.groups.load(replica.partition, CoordinatorLog(replica))
             else:
                 self.groups.unload(replica.partition)
-
-    def _offsets_partitions_count(self) -> int:
-        topic = self.view.topic(OFFSETS_TOPIC)
-        return 0 if topic is None else len(self.view.partitions_of(topic.topic_id))
 
     def _group_timing(self, group: str) -> ConsumerTiming:
         config = group_config(self.view, self.config.static, self.config.node_id, group)

@@ -88,7 +88,6 @@ class ClientConnection:
         self._is_due = False
         """Its turn is over, the next one is scheduled."""
         self._seen_backlog_bytes = 0
-        self._on_close: list[Callable[[], None]] = []
         self._answered: list[ApiTraffic] = []
         """Of the requests of this turn whose answers leave at its end."""
 
@@ -99,13 +98,6 @@ class ClientConnection:
     @property
     def local(self) -> str:
         return self._connection.local
-
-    @property
-    def in_flight_count(self) -> int:
-        return len(self._slots)
-
-    def on_close(self, callback: Callable[[], None]) -> None:
-        self._on_close.append(callback)
 
     def close(self) -> None:
         """What was not sent yet is dropped. What its requests have started goes on."""
@@ -137,9 +129,6 @@ class ClientConnection:
                 slot.future.cancel()
         self._slots.clear()
         self.dispatch.closed(self)
-        for callback in self._on_close:
-            callback()
-        self._on_close.clear()
 
     # Reading
 

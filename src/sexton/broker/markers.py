@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
 from sexton.broker.marker_batches import append_marker
-from sexton.broker.topics import OFFSETS_TOPIC
+from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.shard import EndMarker, Owner
 from sexton.coordinators.transactions.service import DueMarkers, TransactionService
 from sexton.coordinators.transactions.transaction import TopicPartition

@@ -13,10 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import INTERNAL_TOPICS, METADATA_TOPIC, before_deadline, is_serving, make_change
+from sexton.broker.admin import METADATA_TOPIC, before_deadline, is_serving, make_change
 from sexton.cluster.incarnations import new_id
 from sexton.cluster.settings import BadSettingError, check_topic
-from sexton.cluster.topics import check_topic_name, new_topic_rows
+from sexton.cluster.topics import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    check_topic_name,
+    new_topic_rows,
+)
 from sexton.ports.metastore import AlreadyExistsError, MetastoreUnavailableError, PartitionRow, TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -26,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTIONS_TOPIC = "__transaction_state"
 USE_DEFAULT = -1
 
 

@@ -13,8 +13,8 @@ from sexton.broker.markers import MarkerSender
 from sexton.broker.peers import Peers
 from sexton.broker.request import DropConnectionError
 from sexton.broker.verifier import Verifier
+from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.transactions.connections import ANY_CONNECTION, Admission, Bindings
-from sexton.coordinators.transactions.records import TOPIC
 from sexton.coordinators.transactions.service import TransactionService
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.ports.metastore import MetastoreUnavailableError
@@ -52,7 +52,7 @@ class Transactions:
         self._led_since: dict[tuple[str, int], int] = {}
 
     def partitions_count(self) -> int:
-        topic = self._broker.view.topic(TOPIC)
+        topic = self._broker.view.topic(TRANSACTIONS_TOPIC)
         return 0 if topic is None else len(self._broker.view.partitions_of(topic.topic_id))
 
     def reconfigure(self) -> None:
@@ -71,7 +71,7 @@ class Transactions:
             self._led_since[key] = newest
         else:
             self._led_since.pop(key, None)
-        if replica.topic != TOPIC:
+        if replica.topic != TRANSACTIONS_TOPIC:
             return
         if replica.is_leader:
             self._coordinated[replica.partition] = Bindings(older_are_unproven_than=newest)
@@ -96,7 +96,7 @@ class Transactions:
     def _is_leader_for(self, transactional_id: str) -> bool:
         if self.partitions_count() == 0:
             return False
-        row = self._broker.view.partition(TOPIC, self.service.partition_of(transactional_id))
+        row = self._broker.view.partition(TRANSACTIONS_TOPIC, self.service.partition_of(transactional_id))
         return row is not None and row.leader == self._broker.config.node_id
 
     # Clients before transaction version 2 (coordinators/transactions/connections.py says why)

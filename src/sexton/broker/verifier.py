@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
+from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.messages import AddRequest
-from sexton.coordinators.transactions.records import TOPIC
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.errors import SextonError
 from sexton.ports.metastore import MetastoreUnavailableError
@@ -103,7 +103,7 @@ class Verifier:
     def _coordinator_of(self, transactional_id: str) -> int | None:
         broker = self._broker
         try:
-            row = broker.view.partition(TOPIC, broker.transactions.service.partition_of(transactional_id))
+            row = broker.view.partition(TRANSACTIONS_TOPIC, broker.transactions.service.partition_of(transactional_id))
         except KafkaError:
             return None
         if row is None or not is_serving(broker.view.broker(row.leader)):

@@ -41,9 +41,6 @@ class OwnLease:
     def is_valid(self, now_ms: int) -> bool:
         return self._sent_ms is not None and now_ms - self._sent_ms < self.lease_ms
 
-    def remaining_ms(self, now_ms: int) -> int:
-        return 0 if self._sent_ms is None else max(0, self._sent_ms + self.lease_ms - now_ms)
-
 
 @dataclass(frozen=True, slots=True)
 class ExpiredLease:

@@ -13,6 +13,10 @@ from sexton.ports.metastore import PartitionRow, TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.names import TOPIC_LENGTH_MAX
 
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
+
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """Kafka's limit for one request: more would be one transaction too large for everybody who follows."""
 

@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
-from sexton.coordinators.groups.view_topics import OFFSETS_TOPIC, ViewTopics, offsets_partitions_count
+from sexton.coordinators.groups.view_topics import ViewTopics, offsets_partitions_count
 from sexton.coordinators.shard import EndMarker, Owner
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
 from tests.broker.api.admin_broker import OWN_ID, FakeBroker, broker_in_a_cluster, encode

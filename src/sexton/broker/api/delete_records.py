@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import INTERNAL_TOPICS, Answer
+from sexton.broker.admin import Answer
 from sexton.broker.request import milliseconds
+from sexton.cluster.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.admin import is_serving
 from sexton.broker.api.group_common import Answer
-from sexton.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from sexton.cluster.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.coordinators.hashing import partition_for
 from sexton.ports.metastore import BrokerRow
 from sexton.protocol.errors import ErrorCode, KafkaError

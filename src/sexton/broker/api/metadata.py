@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import (
     CLUSTER_OPERATIONS,
-    INTERNAL_TOPICS,
     NO_AUTHORIZED_OPERATIONS,
     TOPIC_OPERATIONS,
     Answer,
@@ -32,6 +31,7 @@ from sexton.broker.admin import (
     serving_ids,
 )
 from sexton.broker.topics import ensure_topic
+from sexton.cluster.topics import INTERNAL_TOPICS
 from sexton.ports.metastore import NO_LEADER, PartitionRow, TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
-from sexton.broker.topics import OFFSETS_TOPIC
 from sexton.broker.verifier import RETRIABLE, Question
+from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups.messages import NO_GENERATION, CommittedOffset, OffsetCommitRequest
 from sexton.coordinators.shard import Owner
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition

@@ -49,7 +49,6 @@ class ClassicMember:
 class ClassicGroup:
     group: str
     state: ClassicState = ClassicState.EMPTY
-    previous_state: ClassicState = ClassicState.EMPTY
     state_timestamp_ms: int = NO_TIMESTAMP
     generation: int = 0
     protocol_type: str | None = None
@@ -101,7 +100,7 @@ class ClassicGroup:
 
     def transition(self, state: ClassicState, now_ms: int) -> None:
         check_classic(self.group, self.state, state)
-        self.previous_state, self.state = self.state, state
+        self.state = state
         self.state_timestamp_ms = now_ms
 
     def supports(self, protocol_type: str, protocols: Sequence[tuple[str, bytes]]) -> bool:

@@ -245,9 +245,7 @@ class Migration:
     def downgrade(self, group: ConsumerGroup, must_rebalance: bool) -> None:
         """All that are left speak the classic protocol. `must_rebalance`: a member went, and what it had is free."""
         core = self._core
-        classic = ClassicGroup(
-            group.group, ClassicState.STABLE, ClassicState.STABLE, core.now.wall_ms, generation=group.epoch
-        )
+        classic = ClassicGroup(group.group, ClassicState.STABLE, core.now.wall_ms, group.epoch)
         for member in group.members.values():
             assert member.classic is not None, "only classic members are left"
             classic.add(

@@ -22,6 +22,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.core import Effects
 from sexton.coordinators.groups.messages import (
@@ -58,7 +59,7 @@ NOTHING = Effects()
 
 
 class GroupService(CoordinatorService[Shard]):
-    topic = "__consumer_offsets"
+    topic = OFFSETS_TOPIC
 
     def __init__(
         self,

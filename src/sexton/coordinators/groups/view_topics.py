@@ -5,9 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
+from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.cluster.view import ClusterView
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class ViewTopics:

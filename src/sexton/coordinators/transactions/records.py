@@ -13,12 +13,11 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TopicPartition, Transaction
 from sexton.coordinators.wire import Reader, Writer
 from sexton.errors import CorruptLogError
-
-TOPIC: Final = "__transaction_state"
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1
@@ -44,7 +43,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 def decode_key(data: bytes) -> str | None:
     """None for a kind of record that this version does not know."""
-    reader = Reader(data, place=TOPIC)
+    reader = Reader(data, place=TRANSACTIONS_TOPIC)
     return reader.string() if reader.i16() == KEY_VERSION else None
 
 
@@ -94,7 +93,7 @@ def _tags(transaction: Transaction) -> dict[int, bytes]:
 
 
 def decode_value(transactional_id: str, data: bytes) -> Transaction:
-    reader = Reader(data, place=TOPIC)
+    reader = Reader(data, place=TRANSACTIONS_TOPIC)
     version = reader.i16()
     if not 0 <= version <= VALUE_VERSION:
         raise _corrupt(f"version {version} of a transaction's record is not known")
@@ -140,4 +139,6 @@ def _i16(tags: Mapping[int, bytes], tag: int, default: int) -> int:
 
 
 def _corrupt(why: str) -> CorruptLogError:
-    return CorruptLogError(why, TOPIC, "Restore the partition from another replica, or use the software that wrote it")
+    return CorruptLogError(
+        why, TRANSACTIONS_TOPIC, "Restore the partition from another replica, or use the software that wrote it"
+    )

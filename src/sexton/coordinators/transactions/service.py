@@ -24,6 +24,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
+from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.service import CoordinatorService
 from sexton.coordinators.shard import CoordinatorLog
@@ -37,7 +38,6 @@ from sexton.coordinators.transactions.messages import (
     Markers,
     Verified,
 )
-from sexton.coordinators.transactions.records import TOPIC
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.shard import Shard
 from sexton.coordinators.transactions.transaction import (
@@ -65,7 +65,7 @@ class DueMarkers(NamedTuple):
 
 
 class TransactionService(CoordinatorService[Shard]):
-    topic = TOPIC
+    topic = TRANSACTIONS_TOPIC
     refusals = (KafkaError, ProducerIdNeeded)
 
     def __init__(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.shard import REPLAY_PAUSE_RECORDS, CoordinatorLog, LedPartition, fail
 from sexton.coordinators.timers import Now
 from sexton.coordinators.transactions.coordinator import TransactionCoordinator
 from sexton.coordinators.transactions.messages import Effects, Markers
-from sexton.coordinators.transactions.records import TOPIC, encode_key, encode_value
+from sexton.coordinators.transactions.records import encode_key, encode_value
 from sexton.protocol.errors import KafkaError
 from sexton.records import batch as batches
 
@@ -37,7 +38,7 @@ class Shard(LedPartition):
         """Replays the log. Raises whatever reading it raises."""
         count = 0
         async for data in self.log.read():
-            for batch in batches.decode_all(data, f"{TOPIC}-{self.partition}"):
+            for batch in batches.decode_all(data, f"{TRANSACTIONS_TOPIC}-{self.partition}"):
                 if batch.is_control:
                     continue
                 for record in batch.records:
