@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## A cluster of three brokers on this machine, in ./sexton-data, until Ctrl-C
@@ -64,6 +64,11 @@ bench: ## Compaction speed beside Kafka's own cleaner, on copies of the same seg
 bench-broker: ## Brokers beside Apache Kafka: throughput, latency, CPU, memory (takes long)
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks.broker
+
+.PHONY: bench-transactions
+bench-transactions: ## Transactions beside Apache Kafka, with one broker and with three (takes long)
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.transactions
 
 .PHONY: bench-live
 bench-live: ## Compaction while a cluster is used, beside Apache Kafka: what clients notice, how soon it is done (takes long)
