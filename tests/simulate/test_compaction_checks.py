@@ -10,7 +10,7 @@ import pytest
 from sexton.records.batch import TRANSACTIONAL, Batch, ControlType, Record, make_batch, make_marker
 from sexton.simulate import compaction_checks as checks
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.truth import Newest, Truth, difference, fold
+from sexton.simulate.truth import Newest, Retention, Truth, difference, fold
 from sexton.watermarks.replica import Pair, ReplicaWatermarks
 
 COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
@@ -105,3 +105,55 @@ def test_a_marker_is_missed_from_mxro_on() -> None:
     checks._check_markers("here", truth, 2, [marker(1, COMMIT, 5)], watermarks(2, 1))
     with pytest.raises(SimulationFailure, match="rule 6"):
         checks._check_markers("here", truth, 2, [], watermarks(2, 1))
+
+
+# Logs whose start has moved
+
+
+def test_what_lies_below_the_log_start_is_gone_whether_or_not_it_is_on_the_disk() -> None:
+    log = [put(0, b"a", b"1"), put(1, b"b", b"2"), put(2, b"a", b"3")]
+    truth = truth_of(*log)
+    assert truth.fold(3, 1).values == {b"a": Newest(2, b"3"), b"b": Newest(1, b"2")}
+    assert truth.fold(3, 2).values == {b"a": Newest(2, b"3")}
+    assert difference(truth.fold(3, 2), fold(log, 3, 2)) is None
+    assert difference(truth.fold(3, 2), fold(log[2:], 3, 2)) is None
+    assert difference(truth.fold(3, 1), fold(log[2:], 3, 1)) is not None
+
+
+def test_a_transaction_that_began_below_the_log_start_still_hides_what_follows() -> None:
+    log = [put(0, b"a", b"1", 5), put(1, b"b", b"2")]
+    expected = truth_of(*log).fold(2, 1)
+    assert expected.values == {}
+    assert difference(expected, fold(log[1:], 2, 1, expected.stable_offset)) is None
+
+
+def test_below_the_log_start_neither_a_second_record_of_a_key_nor_a_lost_marker_counts() -> None:
+    log = [put(0, b"a", b"1", 5), marker(1, COMMIT, 5), put(2, b"a", b"2"), put(3, b"a", b"3")]
+    checks._check_compacted("here", log, watermarks(3, 0), 2)
+    with pytest.raises(SimulationFailure, match="rule 3"):
+        checks._check_compacted("here", log, watermarks(4, 0), 2)
+    checks._check_markers("here", truth_of(*log), 4, [], watermarks(3, 0), 2)
+
+
+def test_mcco_below_the_log_start_breaks_rule_7() -> None:
+    with pytest.raises(SimulationFailure, match="rule 7"):
+        checks._check_compacted("here", [], watermarks(1, 0), 2)
+
+
+def test_a_log_start_that_neither_time_nor_size_explains_breaks_rule_1() -> None:
+    judge = checks.CompactionJudge(lambda place, batch: None)
+    key = (uuid.UUID(int=1), 0)
+    truth = judge.truths[key] = truth_of(put(0, b"a", b"1"), put(1, b"b", b"2"), put(2, b"a", b"3"))
+    enough = truth.size_bytes_from(1)
+
+    def check(now: int, retention: Retention, now_ms: int = 1000) -> None:
+        judge.check_start("here", key, (0, now), retention, now_ms, 0)
+
+    check(1, Retention(-1, -1))  # what was at 0 is superseded
+    check(2, Retention(999, -1))
+    check(2, Retention(-1, enough))
+    for too_early in (Retention(-1, -1), Retention(1000, -1), Retention(-1, enough + 1)):
+        with pytest.raises(SimulationFailure, match="rule 1"):
+            check(2, too_early)
+    with pytest.raises(SimulationFailure, match="committed is 3"):
+        check(4, Retention(0, 0))

@@ -18,20 +18,22 @@ since it joined. Once that has happened to a partition, nothing is held against 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sexton.broker.broker import Broker
 from sexton.ports.metastore import PartitionRow
 from sexton.replication.replica import Replica
+from sexton.simulate.clock import SimulatedClock
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
-from sexton.simulate.compaction_checks import CompactionJudge
+from sexton.simulate.compaction_checks import CompactionJudge, Known
 from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Place
 from sexton.simulate.observe import Agreement, Key
 from sexton.simulate.trace import Trace
 from sexton.simulate.transaction_checks import TransactionJudge
+from sexton.simulate.truth import Retention
 from sexton.watermarks.replica import ReplicaWatermarks
 
 
@@ -74,16 +76,21 @@ class Judge:
         trace: Trace,
         compacted: Collection[str] = (),
         unflushed: Collection[str] = (),
+        retentions: Mapping[str, Retention] | None = None,
         *,
         has_transactions: bool = False,
     ) -> None:
-        """`compacted` and `unflushed` name topics: those that are compacted, and those that acknowledge too early."""
+        """`compacted` and `unflushed` name topics: those that are compacted, and those that acknowledge too early.
+        `retentions` are those of compacted topics whose log starts move."""
         self._cluster = cluster
         self._agreement = agreement
         self._history = history
         self._trace = trace
         self._compacted = frozenset(compacted)
         self._unflushed = frozenset(unflushed)
+        self._retentions = retentions or {}
+        self._latest_ms = 0
+        """What the fastest clock of the brokers showed at the last sweep: one may have jumped back since."""
         self._has_transactions = has_transactions
         self._suspects: dict[Key, set[int]] = {}
         """Of topics that acknowledge before the flush: who lost power while in sync, and has not joined anew since."""
@@ -91,7 +98,7 @@ class Judge:
         self.compaction = CompactionJudge(self.transactions.committed)
         self._ledgers: dict[Key, Ledger] = {}
         self._watermarks: dict[tuple[str, Key, uuid.UUID | None], int] = {}
-        self._glanced: dict[Replica, tuple[int, ReplicaWatermarks]] = {}
+        self._glanced: dict[Replica, tuple[int, int, ReplicaWatermarks]] = {}
         """What was looked at lately, so that little is done where nothing changed."""
         self._verified: dict[tuple[str, Key], _Verified] = {}
 
@@ -102,7 +109,7 @@ class Judge:
         glanced = self._glanced
         for node in self._cluster.nodes.values():
             for replica in replicas_of(node.broker):
-                state = replica.high_watermark, replica.coordination.kept.value
+                state = replica.high_watermark, replica.log.start_offset, replica.coordination.kept.value
                 if glanced.get(replica) != state:
                     glanced[replica] = state
                     self._look_at(node, replica)
@@ -115,6 +122,7 @@ class Judge:
         before = self._watermarks.get(place)
         if replica.topic in self._compacted:
             self.compaction.look(node.name, place[1], (replica.topic, replica.partition), replica)
+            self._check_start(node, place[1], replica)
         if before == hw:
             return
         self._watermarks[place] = hw
@@ -141,6 +149,7 @@ class Judge:
 
     def sweep(self) -> None:
         self._glanced.clear()
+        self._latest_ms = self._fastest_clock_ms()
         for key, row in list(self._agreement.rows.items()):
             self.sweep_partition(key, row)
 
@@ -167,17 +176,47 @@ class Judge:
 
     def _learn(self, node: Node, key: Key, replica: Replica) -> None:
         copy = self._seen(node, key).copy
-        self.compaction.learn(self._place(key), key, copy, replica.high_watermark)
+        self.compaction.learn(self._place(key), key, copy, replica.high_watermark, self._others(key, replica))
 
-    def _sweep_compacted(self, key: Key, row: PartitionRow) -> None:
-        found = [
+    def _others(self, key: Key, than: Replica) -> Iterator[Known]:
+        for node, replica in self._running(key):
+            if replica is not than:
+                yield self._seen(node, key).copy, replica.high_watermark
+
+    def _running(self, key: Key) -> list[tuple[Node, Replica]]:
+        return [
             (node, replica)
             for node in self._cluster.nodes.values()
             for replica in replicas_of(node.broker)
             if (replica.topic_id, replica.partition) == key
         ]
+
+    def _check_start(self, node: Node, key: Key, replica: Replica) -> None:
+        """Where nobody asked for it, only retention moves a log start. From here on, what is below may be gone."""
+        place, start = (replica.topic, replica.partition), replica.log.start_offset
+        allowed = self._history.start_bounds.get(place, 0)
+        if start <= allowed or self._history.is_gone(place):
+            return
+        self._learn(node, key, replica)
+        retention = self._retentions.get(replica.topic, Retention(-1, -1))
+        tail = self._seen(node, key).copy.batches_from(self.compaction.truths[key].end_offset)
+        tail_bytes = sum(batch.size_bytes for batch in tail)
+        now_ms = max(self._latest_ms, self._fastest_clock_ms())
+        where = f"{node.name}: {replica.topic}-{replica.partition}"
+        self.compaction.check_start(where, key, (allowed, start), retention, now_ms, tail_bytes)
+        self._trace.note(node.name, f"{replica.topic}-{replica.partition} now starts at {start}")
+        self._history.deleting_records(place, start)
+
+    def _fastest_clock_ms(self) -> int:
+        loop = self._cluster.loop
+        running = [(node.wall, node.process) for node in self._cluster.nodes.values() if node.process is not None]
+        return max((SimulatedClock(wall, process, loop).now_ms() for wall, process in running), default=0)
+
+    def _sweep_compacted(self, key: Key, row: PartitionRow) -> None:
+        found = self._running(key)
         for node, replica in found:
             self._learn(node, key, replica)
+            self._check_start(node, key, replica)
         for node, replica in found:
             copy = self._seen(node, key).copy
             in_sync = node.broker_id in row.isr

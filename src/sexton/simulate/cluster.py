@@ -148,7 +148,7 @@ class SimulatedCluster:
                 "broker.lease.renew.ms": self._times.lease_ms // 5,
                 "replica.lag.time.max.ms": self._times.lag_max_ms,
                 "leader.imbalance.check.interval.seconds": 15,
-                "log.retention.check.interval.ms": 20_000,
+                "log.retention.check.interval.ms": 3_000,
                 "offsets.topic.num.partitions": 2,
                 "offsets.topic.replication.factor": min(3, len(self.nodes)),
                 "offsets.topic.segment.bytes": 20_000,

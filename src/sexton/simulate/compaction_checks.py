@@ -9,12 +9,15 @@ running replica's disk below its high watermark:
 - a key's newest record that is a tombstone is there unless it lies below MTRO, a marker unless below MXRO (5, 6);
 - below MCCO a key has one record, below MXFO nothing is transactional (DESIGN, section 2);
 - MCCO, MXFO, MTRO and MXRO of an incarnation never go back, over restarts too (7).
+
+All of it from the replica's log start on: what lies below is gone, whether or not it is still on the disk. A log start
+may lie where somebody asked for it, or where retention puts it, and nowhere else (1).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from sexton.records.batch import Batch
@@ -23,10 +26,12 @@ from sexton.simulate.copies import Copy
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Place, identity
 from sexton.simulate.observe import Key
-from sexton.simulate.truth import Fold, Truth, difference, fold
+from sexton.simulate.truth import Fold, Retention, Truth, difference, fold
 from sexton.watermarks.replica import ReplicaWatermarks
 
 Learned = Callable[[Place, Batch], None]
+Known = tuple[Copy, int]
+"""One, and the high watermark of its replica."""
 
 
 @dataclass(slots=True)
@@ -34,24 +39,56 @@ class CompactionJudge:
     on_learned: Learned
     """Told of every batch as it is committed."""
     truths: dict[Key, Truth] = field(default_factory=dict)
-    _checked: dict[tuple[str, Key], tuple[int, int, ReplicaWatermarks]] = field(default_factory=dict)
+    _checked: dict[tuple[str, Key], tuple[int, int, int, ReplicaWatermarks]] = field(default_factory=dict)
     _watermarks: dict[tuple[str, Key, uuid.UUID], ReplicaWatermarks] = field(default_factory=dict)
     folds_count: int = 0
 
-    def learn(self, place: Place, key: Key, copy: Copy, high_watermark: int) -> None:
-        """What lies below a high watermark is committed. Called as soon as one rises: before it can be compacted."""
+    def learn(self, place: Place, key: Key, copy: Copy, high_watermark: int, others: Iterable[Known]) -> None:
+        """What lies below a high watermark is committed. Called as soon as one rises: before it can be compacted. What
+        the log start has passed in one copy even so is found in others, as far as their own high watermarks go."""
         truth = self.truths.setdefault(key, Truth())
-        if high_watermark <= truth.end_offset:
+        gap_end = self._learn_from(place, truth, copy, high_watermark)
+        if gap_end is None:
             return
-        for batch in copy.batches_from(truth.end_offset):
-            if batch.base_offset >= high_watermark:
-                break
-            if batch.base_offset != truth.end_offset:
+        for other, its_high_watermark in others:
+            self._learn_from(place, truth, other, min(gap_end, its_high_watermark))
+        if truth.end_offset < gap_end:
+            lacking = f"{truth.end_offset} to {gap_end - 1}"
+            raise SimulationFailure("rule 1", f"{_name(place)}: {lacking} were committed by nobody")
+        self._learn_from(place, truth, copy, high_watermark)
+
+    def _learn_from(self, place: Place, truth: Truth, copy: Copy, high_watermark: int) -> int | None:
+        """Where what is known ends, and the copy goes on only later: where that is."""
+        if high_watermark > truth.end_offset:
+            for batch in copy.batches_from(truth.end_offset):
+                if batch.base_offset >= high_watermark:
+                    break
+                if batch.base_offset != truth.end_offset:
+                    return batch.base_offset
+                truth.add(batch)
+                self.on_learned(place, batch)
+        return None
+
+    def check_start(
+        self, where: str, key: Key, starts: tuple[int, int], retention: Retention, now_ms: int, tail_bytes: int
+    ) -> None:
+        """Rule 1: a log start moved, from one offset to another, though nobody asked for that. Every value that has
+        gone with it is older than retention.ms, or has retention.bytes behind it. `tail_bytes` are not committed yet.
+        """
+        truth = self.truths.setdefault(key, Truth())
+        before, now = starts
+        if now > truth.end_offset:
+            raise SimulationFailure("rule 1", f"{where} starts at {now}, committed is {truth.end_offset}")
+        for name, newest in truth.fold(truth.end_offset, before).values.items():
+            if newest.offset >= now:
+                continue
+            age_ms = now_ms - truth.records[newest.offset].timestamp_ms
+            too_old = 0 <= retention.ms < age_ms
+            too_much = 0 <= retention.bytes <= truth.size_bytes_from(newest.offset) + tail_bytes
+            if not (too_old or too_much):
                 raise SimulationFailure(
-                    "rule 1", f"{_name(place)}: {truth.end_offset} to {batch.base_offset - 1} were committed by nobody"
+                    "rule 1", f"{where} now starts at {now}: {name!r}@{newest.offset}, {age_ms} ms old, went too early"
                 )
-            truth.add(batch)
-            self.on_learned(place, batch)
 
     def look(self, node: str, key: Key, place: Place, replica: Replica) -> None:
         """Rule 7."""
@@ -71,7 +108,8 @@ class CompactionJudge:
 
     def check(self, node: str, key: Key, place: Place, replica: Replica, copy: Copy, *, in_sync: bool) -> None:
         high_watermark, watermarks = replica.high_watermark, replica.coordination.watermarks
-        state = (copy.version, high_watermark, watermarks)
+        log_start = replica.log.start_offset
+        state = (copy.version, high_watermark, log_start, watermarks)
         if self._checked.get((node, key)) == state:
             return
         truth = self.truths.setdefault(key, Truth())
@@ -79,16 +117,18 @@ class CompactionJudge:
         where = f"{node}: {_name(place)}"
         _check_records(where, truth, batches)
         if not replica.coordination.is_independent:
-            _check_compacted(where, batches, watermarks)
+            _check_compacted(where, batches, watermarks, log_start)
         if in_sync:
             self.folds_count += 1
-            expected, found = truth.fold(high_watermark), fold(batches, high_watermark)
+            expected = truth.fold(high_watermark, log_start)
+            found = fold(batches, high_watermark, log_start, expected.stable_offset if log_start else None)
             evidence = difference(expected, found)
             if evidence is not None:
-                raise SimulationFailure("rule 4", f"{where}, in sync, at high watermark {high_watermark}: {evidence}")
+                bounds = f"high watermark {high_watermark} and log start {log_start}"
+                raise SimulationFailure("rule 4", f"{where}, in sync, at {bounds}: {evidence}")
             if not replica.coordination.is_independent:
                 _check_tombstones(where, expected, found, watermarks)
-                _check_markers(where, truth, expected.stable_offset, batches, watermarks)
+                _check_markers(where, truth, expected.stable_offset, batches, watermarks, log_start)
             self._checked[node, key] = state  # as long as it is not in sync, it is looked at again
 
     def check_acknowledged(self, history: History, place: Place, key: Key) -> None:
@@ -120,10 +160,14 @@ def _check_records(where: str, truth: Truth, batches: list[Batch]) -> None:
                 raise SimulationFailure("rule 2", f"{where}@{record.offset}: {record.value!r}, not {committed!r}")
 
 
-def _check_compacted(where: str, batches: list[Batch], watermarks: ReplicaWatermarks) -> None:
+def _check_compacted(where: str, batches: list[Batch], watermarks: ReplicaWatermarks, log_start: int = 0) -> None:
     mcco, mxfo = watermarks.compacted
+    if min(mcco, mxfo) < log_start:
+        raise SimulationFailure("rule 7", f"{where} starts at {log_start}, and says MCCO, MXFO are {mcco}, {mxfo}")
     seen: dict[bytes, int] = {}
     for batch in batches:
+        if batch.last_offset < log_start:
+            continue
         if batch.is_transactional and not batch.is_control and batch.last_offset < mxfo:
             raise SimulationFailure(
                 "rule 6", f"{where} has a transactional batch at {batch.base_offset}, and says MXFO is {mxfo}"
@@ -131,7 +175,7 @@ def _check_compacted(where: str, batches: list[Batch], watermarks: ReplicaWaterm
         if batch.is_control:
             continue
         for record in batch.records:
-            if record.key is not None and record.offset < mcco:
+            if record.key is not None and log_start <= record.offset < mcco:
                 if record.key in seen:
                     offsets = f"{seen[record.key]} and {record.offset}"
                     raise SimulationFailure("rule 3", f"{where} has {record.key!r} at {offsets}, and MCCO is {mcco}")
@@ -146,9 +190,14 @@ def _check_tombstones(where: str, expected: Fold, found: Fold, watermarks: Repli
 
 
 def _check_markers(
-    where: str, truth: Truth, stable_offset: int, batches: list[Batch], watermarks: ReplicaWatermarks
+    where: str,
+    truth: Truth,
+    stable_offset: int,
+    batches: list[Batch],
+    watermarks: ReplicaWatermarks,
+    log_start: int = 0,
 ) -> None:
-    mxro = max(watermarks.removable.transactions, watermarks.fence_below)
+    mxro = max(watermarks.removable.transactions, watermarks.fence_below, log_start)
     held = {batch.base_offset for batch in batches if batch.is_control and batch.records}
     for offset in truth.markers:
         if mxro <= offset < stable_offset and offset not in held:

@@ -9,10 +9,11 @@ from sexton.client import apis
 from sexton.client import consumer as consuming
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, LATEST
-from sexton.client.errors import check
+from sexton.client.errors import RefusedError, check
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.client.raw import raw_batches
 from sexton.ports.metastore import NO_LEADER
+from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Batch
 from sexton.simulate.checks import replicas_of
 from sexton.simulate.cluster import SimulatedCluster
@@ -46,6 +47,7 @@ def unequal(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
     for key, row in agreement.rows.items():
         name = agreement.name(key)
         ends: dict[str, tuple[int, int]] = {}
+        starts: dict[str, int] = {}
         for broker_id in row.replicas:
             node = cluster.node_of(broker_id)
             found = [each for each in replicas_of(node.broker) if (each.topic_id, each.partition) == key]
@@ -53,8 +55,12 @@ def unequal(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
                 missing.append(f"{node.name} does not have {name} open")
             else:
                 ends[node.name] = (found[0].log.end_offset, found[0].high_watermark)
+                starts[node.name] = found[0].log.start_offset
         if len({end for pair in ends.values() for end in pair}) > 1:
             told = ", ".join(f"{node} end {end} hw {hw}" for node, (end, hw) in ends.items())
+            missing.append(f"the replicas of {name} differ: {told}")
+        if len(set(starts.values())) > 1:
+            told = ", ".join(f"{node} starts at {start}" for node, start in starts.items())
             missing.append(f"the replicas of {name} differ: {told}")
     return missing
 
@@ -72,14 +78,18 @@ def still_open(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
     return missing
 
 
-def misled(reader: Reader, place: Place, truth: Truth) -> list[str]:
+def misled(reader: Reader, place: Place, truth: Truth, log_start: int = 0) -> list[str]:
     """Who has read a compacted partition while it was compacted, from whichever replica led, knows what it means
-    (rules 3 and 5), if no tombstone can have gone before he came by."""
+    (rules 3 and 5), if no tombstone can have gone before he came by. Of a key whose newest record lies below the log
+    start he may never have heard that."""
     if reader.position(place) < truth.end_offset:
         return [f"a reader of {place} has come to {reader.position(place)}, its end is {truth.end_offset}"]
-    expected = {key: newest.value for key, newest in truth.fold(truth.end_offset).values.items()}
+    kept = truth.fold(truth.end_offset, log_start)
+    expected = {key: newest.value for key, newest in kept.values.items()}
     found = reader.folds.get(place, {})
-    for key in sorted(expected.keys() | found.keys()):
+    gone = truth.fold(truth.end_offset)
+    unheard = (gone.values.keys() | gone.tombstones.keys()) - kept.values.keys() - kept.tombstones.keys()
+    for key in sorted((expected.keys() | found.keys()) - unheard):
         if expected.get(key) != found.get(key):
             raise SimulationFailure(
                 "rule 5", f"who has read all of {place} takes {key!r} for {found.get(key)!r}, not {expected.get(key)!r}"
@@ -175,14 +185,22 @@ async def check_offsets(
         raise SimulationFailure("rule 8", f"{group} stands at {found}, which should be one of {sorted(possible)}")
 
 
-async def check_fold(client: Client, place: Place, truth: Truth) -> None:
+async def check_fold(client: Client, place: Place, truth: Truth, history: History) -> None:
     """Rules 3 and 8, by what a consumer is given that reads a compacted partition from its beginning."""
 
-    async def attempt() -> list[Batch]:
-        return [batch async for batch in raw_batches(client, *place, 0)]
+    async def attempt() -> tuple[int, list[Batch]]:
+        while True:
+            start = (await consuming.list_offsets(client, {place: EARLIEST}))[place]
+            try:
+                return start, [batch async for batch in raw_batches(client, *place, start)]
+            except RefusedError as error:
+                if error.code != ErrorCode.offset_out_of_range:  # retention has moved the start meanwhile
+                    raise
 
-    batches = await client.retry(attempt, timeout_ms=30_000)  # its connection may be to a process that is gone
-    evidence = difference(truth.fold(truth.end_offset), fold(batches, truth.end_offset))
+    # Its connection may be to a process that is gone.
+    start, batches = await client.retry(attempt, timeout_ms=30_000)
+    _check_start(place, start, history)
+    evidence = difference(truth.fold(truth.end_offset, start), fold(batches, truth.end_offset, start))
     if evidence is not None:
         raise SimulationFailure("rule 3", f"who reads {place} from its beginning finds that {evidence}")
 
@@ -191,8 +209,7 @@ async def _read(client: Client, place: Place, history: History, isolation: int =
     ends = await consuming.list_offsets(client, {place: LATEST})
     starts = await consuming.list_offsets(client, {place: EARLIEST})
     log = _Log(starts[place])
-    if log.start_offset > history.start_bounds.get(place, 0):
-        raise SimulationFailure("rule 1", f"{place} starts at {log.start_offset}, which nobody asked for")
+    _check_start(place, log.start_offset, history)
     offset = log.start_offset
     while offset < ends[place]:
         fetched = await consuming.fetch(client, *place, offset, isolation=isolation)
@@ -204,6 +221,11 @@ async def _read(client: Client, place: Place, history: History, isolation: int =
             raise SimulationFailure("liveness", f"{place}: nothing can be read at {offset}, the end is {ends[place]}")
         offset = fetched.next_offset
     return log
+
+
+def _check_start(place: Place, start_offset: int, history: History) -> None:
+    if start_offset > history.start_bounds.get(place, 0):
+        raise SimulationFailure("rule 1", f"{place} starts at {start_offset}, which nobody asked for")
 
 
 def _changed_reads(place: Place, log: _Log, history: History) -> SimulationFailure | None:

@@ -83,7 +83,8 @@ class History:
     reads: dict[Place, dict[int, bytes]] = field(default_factory=dict)
     """Every record that any consumer was ever given."""
     start_bounds: dict[Place, int] = field(default_factory=dict)
-    """Up to where somebody has asked for records to be deleted: what is below may be gone."""
+    """Up to where somebody has asked for records to be deleted, or retention may have done so: what is below may be
+    gone."""
     dropped_topics: set[str] = field(default_factory=set)
     """Somebody has asked for them to be deleted."""
     lost_places: set[Place] = field(default_factory=set)

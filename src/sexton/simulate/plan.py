@@ -20,6 +20,7 @@ from sexton.simulate.history import Place
 from sexton.simulate.loop import MS
 from sexton.simulate.network import Weather
 from sexton.simulate.transactors import TransactorPlan
+from sexton.simulate.truth import Retention
 from sexton.simulate.writers import ACKS_ALL, WriterPlan
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
@@ -28,6 +29,11 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 LONG_RETENTION_MS = "36000000"
 """Longer than clocks jump and runs last: a consumer that is not away for that long misses no tombstone."""
+
+
+DELETING_PROBABILITY = 0.35
+"""How many compacted topics have cleanup.policy=compact,delete. Not most: a log of which little is left shows little
+of what was compacted."""
 
 
 class Profile(StrEnum):
@@ -55,7 +61,20 @@ class TopicPlan:
 
     @property
     def is_compacted(self) -> bool:
-        return self.settings.get("cleanup.policy") == "compact"
+        return "compact" in self._policies
+
+    @property
+    def deletes(self) -> bool:
+        """Log starts move: by retention, if it has any, and when somebody asks."""
+        return "delete" in self._policies
+
+    @property
+    def _policies(self) -> list[str]:
+        return self.settings.get("cleanup.policy", "delete").split(",")
+
+    @property
+    def retention(self) -> Retention:
+        return Retention(int(self.settings.get("retention.ms", -1)), int(self.settings.get("retention.bytes", -1)))
 
     @property
     def keeps_tombstones(self) -> bool:
@@ -146,6 +165,11 @@ class Plan:
         return [topic.name for topic in self.topics if topic.is_compacted]
 
     @property
+    def retentions(self) -> dict[str, Retention]:
+        """Of compacted topics whose logs are cut at their start as well."""
+        return {topic.name: topic.retention for topic in self.topics if topic.is_compacted and topic.deletes}
+
+    @property
     def unflushed_topics(self) -> list[str]:
         return [topic.name for topic in self.topics if not topic.flushes]
 
@@ -174,6 +198,8 @@ def make_plan(
     if coordination is Coordination.INDEPENDENT:
         schedule.append(_absence(rng, brokers, until_ms))
     admin = _admin(random.Random(f"{seed}:admin"), topics, until_ms)
+    admin += _deletions(random.Random(f"{seed}:deletions"), topics, until_ms)
+    admin.sort(key=lambda each: each.at_ms)
     weather = Weather(
         latency_ns=rng.choice((100_000, 500_000, 2 * MS)),
         jitter_ns=rng.choice((100_000, 1 * MS, 5 * MS)),
@@ -199,6 +225,8 @@ def _topics(
             settings["flush.before.ack"] = "false"
         if profile is Profile.COMPACTION and (number == 0 or draw < 0.7):
             settings |= _compacted(rng, coordination)
+            if coordination is Coordination.COORDINATED and rng.random() < DELETING_PROBABILITY:
+                settings |= _deleting(rng)
         topics.append(TopicPlan(f"topic-{number}", rng.randint(1, 3), replicas_count, settings))
     return tuple(topics)
 
@@ -226,6 +254,13 @@ def _compacted(rng: random.Random, coordination: Coordination) -> dict[str, str]
         "max.compaction.lag.ms": str(rng.choice((2_000, 10_000, 600_000))),
         "delete.retention.ms": rng.choice(("0", "0", "2000", LONG_RETENTION_MS)),
     }
+
+
+def _deleting(rng: random.Random) -> dict[str, str]:
+    """Compacted, and cut at its start as well: by retention, or only when somebody asks."""
+    by_time = {"retention.ms": str(rng.choice((5_000, 15_000, 40_000)))}
+    by_size = {"retention.bytes": str(rng.choice((3_000, 10_000, 30_000)))}
+    return {"cleanup.policy": "compact,delete"} | rng.choice(({}, by_time, by_size, by_time | by_size))
 
 
 def _writers(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile) -> list[WriterPlan]:
@@ -309,9 +344,19 @@ def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> 
         at_ms += rng.randrange(2 * pause_ms)
         chosen = rng.choice(topics)
         topic = chosen.name
-        if action is Action.DELETE_RECORDS and chosen.is_compacted:
+        if action is Action.DELETE_RECORDS and not chosen.deletes:
             continue  # it would be refused
         if action in (Action.CREATE_TOPIC, Action.DELETE_TOPIC):
             topic = f"scratch-{rng.randrange(3)}"
         admin.append(AdminPlan(at_ms, action, topic, rng.getrandbits(32)))
     return admin
+
+
+def _deletions(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> list[AdminPlan]:
+    """Of records in compacted topics: rarely enough that most of a log is compacted before it goes."""
+    return [
+        AdminPlan(rng.randrange(2_000, max(2_001, until_ms)), Action.DELETE_RECORDS, topic.name, rng.getrandbits(32))
+        for topic in topics
+        if topic.is_compacted and topic.deletes
+        for _ in range(rng.choice((0, 2, 5)))
+    ]

@@ -81,6 +81,7 @@ class Simulation:
             self.trace,
             [*plan.compacted_topics, *(INTERNAL_TOPICS if plan.compactors else ())],
             plan.unflushed_topics,
+            plan.retentions,
             has_transactions=bool(plan.transactors),
         )
         self.agreement.on_change = self.judge.row_changed
@@ -169,7 +170,7 @@ class Simulation:
             place = (self.agreement.topics[key[0]], row.partition)
             if place[0] in compacted:
                 judge.compaction.check_acknowledged(self.history, place, key)
-                await final.check_fold(client, place, judge.compaction.truths.get(key) or Truth())
+                await final.check_fold(client, place, judge.compaction.truths.get(key) or Truth(), self.history)
 
     def _misled(self) -> list[str]:
         kept = {topic.name for topic in self.plan.topics if topic.keeps_tombstones}
@@ -179,7 +180,12 @@ class Simulation:
             for key, place in places.items()
             if place[0] in kept and place in self._read_places
             for reader in self._committed_readers
-            for line in final.misled(reader, place, self.judge.compaction.truths.get(key) or Truth())
+            for line in final.misled(
+                reader,
+                place,
+                self.judge.compaction.truths.get(key) or Truth(),
+                self.history.start_bounds.get(place, 0),
+            )
         ]
 
     def _uncompacted(self) -> list[str]:

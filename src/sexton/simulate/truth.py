@@ -19,6 +19,13 @@ class Newest(NamedTuple):
     value: bytes | None
 
 
+class Retention(NamedTuple):
+    """Of a topic whose log start moves by itself. -1: not for this reason."""
+
+    ms: int
+    bytes: int
+
+
 @dataclass(slots=True)
 class Fold:
     """What a read_committed consumer ends up with, up to an offset."""
@@ -30,8 +37,9 @@ class Fold:
     """Where the first transaction begins that is open; the given offset if there is none."""
 
 
-def fold(batches: Iterable[Batch], below: int) -> Fold:
-    """Of the batches that begin below an offset."""
+def fold(batches: Iterable[Batch], below: int, log_start: int = 0, stable_below: int | None = None) -> Fold:
+    """Of the batches that begin below an offset, and of their records from the log's start on. `stable_below` says what
+    such a log no longer shows by itself: a transaction that is open, and began before the start."""
     waiting: dict[int, list[Batch]] = {}
     decided: list[Batch] = []
     for batch in batches:
@@ -45,12 +53,14 @@ def fold(batches: Iterable[Batch], below: int) -> Fold:
             waiting.setdefault(batch.producer_id, []).append(batch)
         else:
             decided.append(batch)
-    stable_offset = min((of_it[0].base_offset for of_it in waiting.values()), default=below)
+    known = below if stable_below is None else min(below, stable_below)
+    stable_offset = min((of_it[0].base_offset for of_it in waiting.values()), default=known)
+    stable_offset = min(stable_offset, known)
     result = Fold(stable_offset=stable_offset)
     newest: dict[bytes, Record] = {}
     for batch in decided:
         for record in batch.records:
-            if record.key is not None and record.offset < stable_offset:
+            if record.key is not None and log_start <= record.offset < stable_offset:
                 before = newest.get(record.key)
                 if before is None or before.offset < record.offset:
                     newest[record.key] = record
@@ -68,7 +78,7 @@ class Truth:
         self.records: dict[int, Record] = {}
         self.markers: dict[int, Batch] = {}
         self.end_offset = 0
-        self._folds: dict[int, Fold] = {}
+        self._folds: dict[tuple[int, int], Fold] = {}
 
     def add(self, batch: Batch) -> None:
         assert batch.base_offset == self.end_offset, f"{batch.base_offset} does not follow {self.end_offset}"
@@ -79,13 +89,16 @@ class Truth:
         else:
             self.records.update((record.offset, record) for record in batch.records)
 
-    def fold(self, below: int) -> Fold:
-        found = self._folds.get(below)
+    def fold(self, below: int, log_start: int = 0) -> Fold:
+        found = self._folds.get((below, log_start))
         if found is None:
             if len(self._folds) > 8:
                 self._folds.clear()
-            found = self._folds[below] = fold(self.batches, below)
+            found = self._folds[below, log_start] = fold(self.batches, below, log_start)
         return found
+
+    def size_bytes_from(self, offset: int) -> int:
+        return sum(batch.size_bytes for batch in self.batches if batch.last_offset >= offset)
 
 
 def difference(truth: Fold, other: Fold) -> str | None:
