@@ -392,3 +392,21 @@ def test_a_full_disk_refuses_an_append_whole() -> None:
         file.append([bytes(11)])
 
     simulate(1, main)
+
+
+def test_an_image_is_what_the_disk_held_and_both_go_on_by_themselves() -> None:
+    rng = random.Random(1)
+    loop = new_loop(rng)
+    volume = VirtualDisk(rng)
+    disk = volume.of(loop.world, loop)
+    disk.make_directory("/data/deep")
+    disk.open("/data/deep/a", create=True).append([b"then"])
+    image = volume.image().of(loop.world, loop)
+    disk.open("/data/deep/a").append([b" and now"])
+    disk.remove("/data/deep/nothing")
+    disk.open("/data/b", create=True)
+    assert image.read_file("/data/deep/a") == b"then"
+    assert image.list("/data") == ["deep"]
+    image.remove_tree("/data")
+    assert disk.read_file("/data/deep/a") == b"then and now"
+    loop.close()

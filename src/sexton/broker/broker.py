@@ -25,6 +25,7 @@ from sexton.broker.config import BrokerConfig
 from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
+from sexton.broker.folder import Folder
 from sexton.broker.handover import hand_over, reconcile, retreat
 from sexton.broker.news import News
 from sexton.broker.observe.pages import AdminPages
@@ -200,7 +201,7 @@ class Broker:
             self.compaction, self.replicas, self.disk, self.config.node_id, self.metastore
         )
         self.dispatch.private.update(self.compaction_requests.handlers())
-        await self._join(folder.stopped_cleanly)
+        await self._join(folder)
         self.dispatch.release()
         if self.config.admin_endpoint is not None:
             await self.admin.start(*self.config.admin_endpoint)
@@ -248,25 +249,34 @@ class Broker:
         except OSError as error:
             logger.error("the folder cannot be marked as cleanly stopped: %s. The next start takes longer", error)
 
-    async def _join(self, stopped_cleanly: bool) -> None:
+    async def _join(self, folder: Folder) -> None:
         """Register, make the metastore's rows true, take the roles, become ACTIVE. Again after a lost lease."""
         former = await self._patiently(self.registration.register)
         renewing = asyncio.ensure_future(self.registration.keep_renewing())  # reading logs may take long
         try:
-            await self._patiently(lambda: self._take_place(former, stopped_cleanly))
+            await self._patiently(lambda: self._take_place(former, folder))
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
         logger.info("broker %d is active", self.config.node_id)
 
-    async def _take_place(self, former: BrokerRow | None, stopped_cleanly: bool) -> None:
+    async def _take_place(self, former: BrokerRow | None, folder: Folder) -> None:
         async with self._catching_up:
             self.view.apply(await self.metastore.read_changes(0))
-            await reconcile(self, former, stopped_cleanly)
+            await reconcile(self, former, folder)
+            await self._mark_epoch(folder)
             await self.replicas.apply(self.view.replicas_on(self.config.node_id))
             self.replicas.opened_all()
             self.replicas.set_strays_aside()
         await self.registration.set_status(BrokerStatus.ACTIVE)
+
+    async def _mark_epoch(self, folder: Folder) -> None:
+        try:
+            await folders.mark_epoch(self.disk, folder.path, self.registration.row.epoch)
+        except OSError as error:
+            if folder.broker_epoch == folders.NOBODY:
+                raise  # what it would hold could not be told from nothing
+            logger.error("%s cannot be marked: %s. The next start will take it for an old image", folder.path, error)
 
     async def _keep_lease(self) -> None:
         while True:
@@ -320,9 +330,10 @@ class Broker:
 
     async def _rejoin(self) -> None:
         self.registration.lose()
+        living = Folder(self.config.log_dir, self.registration.row.data_id, stopped_cleanly=True, is_in_use=True)
         while True:
             try:
-                await self._join(stopped_cleanly=True)  # the process lived on: it has lost nothing
+                await self._join(living)
                 return
             except LeaseLostError:
                 continue  # so slow that it was fenced once more

@@ -6,11 +6,16 @@ import os.path
 import random
 import uuid
 from dataclasses import dataclass
+from enum import Enum
 
 from sexton.errors import SextonError
 from sexton.ports.disk import Disk
+from sexton.ports.metastore import BrokerRow
 from sexton.records import checkpoints
 from sexton.records.names import CLEAN_SHUTDOWN_FILE
+
+BROKER_EPOCH_FILE = "broker-epoch"
+NOBODY = -1
 
 
 class ForeignFolderError(SextonError):
@@ -19,11 +24,35 @@ class ForeignFolderError(SextonError):
     exit_code = 78
 
 
+class Past(Enum):
+    """What a folder lacks of what its broker has acknowledged."""
+
+    WHOLE = "whole"
+    OLD = "old"
+    """An image of another day: a later process has used this very folder. (One that died just before it could say so
+    looks the same; that costs a copy, and loses nothing.)"""
+    LOST = "lost"
+    """Another folder than the broker had, or a new one with which no process has yet told the cluster so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     path: str
     data_id: uuid.UUID
     stopped_cleanly: bool
+    broker_epoch: int | None = None
+    """Of the last process that took its place in the cluster with this folder, or NOBODY; None if that is unknown."""
+
+    is_in_use: bool = False
+    """By this very process, which registers anew: it has lost nothing."""
+
+    def past(self, former: BrokerRow | None) -> Past:
+        """Compared with the last registration before this process's own."""
+        if former is None or self.is_in_use:
+            return Past.WHOLE
+        if former.data_id != self.data_id or self.broker_epoch == NOBODY:
+            return Past.LOST
+        return Past.OLD if self.broker_epoch is not None and self.broker_epoch < former.epoch else Past.WHOLE
 
 
 async def make_folder(disk: Disk, path: str) -> None:
@@ -46,8 +75,9 @@ async def open_folder(disk: Disk, path: str, broker_id: int, cluster_id: uuid.UU
     if content is None:
         data_id = uuid.UUID(int=rng.getrandbits(128), version=4)
         meta = checkpoints.MetaProperties(checkpoints.format_uuid(cluster_id), broker_id, data_id)
+        await mark_epoch(disk, path, NOBODY)
         await disk.replace_file(meta_path, checkpoints.encode_meta_properties(meta))
-        return Folder(path, data_id, stopped_cleanly=False)
+        return Folder(path, data_id, stopped_cleanly=False, broker_epoch=NOBODY)
     meta = checkpoints.decode_meta_properties(content, meta_path)
     if meta.cluster_id != checkpoints.format_uuid(cluster_id):
         raise ForeignFolderError(
@@ -70,7 +100,21 @@ async def open_folder(disk: Disk, path: str, broker_id: int, cluster_id: uuid.UU
     if stopped_cleanly:
         disk.remove(mark_path)
         await disk.flush_directory(path)
-    return Folder(path, meta.directory_id, stopped_cleanly)
+    return Folder(path, meta.directory_id, stopped_cleanly, _broker_epoch(disk, path))
+
+
+def _broker_epoch(disk: Disk, path: str) -> int | None:
+    content = disk.read_file(f"{path}/{BROKER_EPOCH_FILE}")
+    try:
+        return None if content is None else int(content)
+    except ValueError:
+        return None
+
+
+async def mark_epoch(disk: Disk, path: str, broker_epoch: int) -> None:
+    """Before the broker becomes active, and after its rows tell what its logs lack: whoever reads an older epoch here
+    than the metastore has knows that the disk went back in time."""
+    await disk.replace_file(f"{path}/{BROKER_EPOCH_FILE}", f"{broker_epoch}\n".encode())
 
 
 async def mark_clean(disk: Disk, path: str, broker_epoch: int) -> None:

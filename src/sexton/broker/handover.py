@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sexton.broker.folder import Folder, Past
 from sexton.cluster import elections
 from sexton.cluster.elections import LogState
 from sexton.cluster.incarnations import new_id
@@ -20,17 +21,21 @@ ROWS_AT_ONCE = 1000
 HAND_OVER_ATTEMPTS = 5
 
 
-async def reconcile(broker: Broker, former: BrokerRow | None, stopped_cleanly: bool) -> None:
+async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) -> None:
     """Makes the rows of this broker's replicas true (docs/decisions, 8), or raises StaleError: read and try again."""
     own_id = broker.config.node_id
-    lost_folder = former is not None and former.data_id != broker.registration.row.data_id
+    past = folder.past(former)
+    if past is Past.OLD:
+        logger.error("%s is an old image of this broker's folder: what it lacks is copied from others", folder.path)
     changed = []
     for row in broker.view.replicas_on(own_id):
         topic = broker.view.topic_by_id(row.topic_id)
         assert topic is not None
         on_disk = broker.replicas.incarnation_on_disk(topic.name, row.partition)
-        is_lost = lost_folder or broker.replicas.was_lost(topic.name, row, on_disk)
-        state = LogState.LOST if is_lost else _log_state(broker, topic.name, stopped_cleanly)
+        is_lost = past is Past.LOST or broker.replicas.was_lost(topic.name, row, on_disk)
+        if past is Past.OLD and on_disk is None and any(member != own_id for member in row.isr):
+            is_lost = True  # it was made after the image
+        state = LogState.LOST if is_lost else _log_state(broker, topic.name, folder, past)
         if is_lost:
             logger.warning("%s-%d: its log is not in this folder", topic.name, row.partition)
         new_row = elections.restart(
@@ -44,8 +49,10 @@ async def reconcile(broker: Broker, former: BrokerRow | None, stopped_cleanly: b
         raise StaleError("partitions changed while the broker was starting")
 
 
-def _log_state(broker: Broker, topic: str, stopped_cleanly: bool) -> LogState:
-    if stopped_cleanly or broker.topic_config(topic).flush_before_ack:
+def _log_state(broker: Broker, topic: str, folder: Folder, past: Past) -> LogState:
+    if past is Past.OLD:
+        return LogState.UNCERTAIN
+    if folder.stopped_cleanly or broker.topic_config(topic).flush_before_ack:
         return LogState.COMPLETE
     return LogState.UNCERTAIN
 

@@ -43,6 +43,9 @@ class Registration:
         self._clock = clock
         self._renew_ms = renew_ms
         self._lease = OwnLease(proposed.lease_ms)
+        self._found: list[BrokerRow | None] = []
+        """The row from before this process, once it has been read: an answer that is lost makes it try again, and what
+        it then replaces is its own."""
 
     @property
     def row(self) -> BrokerRow:
@@ -57,10 +60,12 @@ class Registration:
         return self._lease.is_valid(self._clock.monotonic_ms())
 
     async def register(self) -> BrokerRow | None:
-        """Takes the broker id, as STARTING. Returns the row that it replaced."""
+        """Takes the broker id, as STARTING. Returns the row that another process has left."""
         self._lease.lost()
         while True:
             former = await self._former()
+            if not self._found:
+                self._found.append(former)
             if former is not None and former.is_live and former.data_id != self._row.data_id:
                 await self._watch_until_expired(former)
             sent_ms = self._clock.monotonic_ms()
@@ -70,7 +75,7 @@ class Registration:
                 continue
             self._lease.renewed(sent_ms)
             logger.info("registered as broker %d, epoch %d", *self.identity)
-            return former
+            return self._found[0]
 
     async def set_status(self, status: BrokerStatus) -> None:
         self._row = await self._metastore.set_broker_status(*self.identity, status)

@@ -171,6 +171,9 @@ class Judge:
                     self._trace.note("judge", f"all in-sync replicas of {name}-{key[1]} have lost power")
                     self._history.lost_places.add((name, key[1]))
 
+    def disk_replaced(self, node: Node) -> None:
+        self.compaction.disk_replaced(node.name)
+
     def _place(self, key: Key) -> Place:
         return self._agreement.topics[key[0]], key[1]
 
@@ -221,6 +224,18 @@ class Judge:
             copy = self._seen(node, key).copy
             in_sync = node.broker_id in row.isr
             self.compaction.check(node.name, key, self._place(key), replica, copy, in_sync=in_sync)
+        self._require_ends(key, row)
+
+    def _require_ends(self, key: Key, row: PartitionRow) -> None:
+        """Rule 1, of those that do not run, too: compaction leaves the last batch of a log where it is."""
+        truth = self.compaction.truths.get(key)
+        if truth is None or self._history.start_bounds.get(self._place(key), 0) >= truth.end_offset:
+            return
+        for broker_id in row.isr:
+            node = self._cluster.node_of(broker_id)
+            end_offset = self._seen(node, key).copy.end_offset
+            if end_offset < truth.end_offset and not node.is_wiped:
+                self._missing(node, key, end_offset, truth.end_offset)
 
     def sweep_partition(self, key: Key, row: PartitionRow) -> None:
         place = self._place(key)
@@ -303,6 +318,9 @@ class Judge:
             node.broker_id in row.isr and not (holders - self._suspects.get(key, set())) & set(row.isr)
             for key, row in self._agreement.rows.items()
         )
+
+    def is_in_sync(self, node: Node) -> bool:
+        return any(node.broker_id in row.isr for row in self._agreement.rows.values())
 
     def ledger_end(self, key: Key) -> int:
         known = self._ledgers.get(key) or self.compaction.truths.get(key)

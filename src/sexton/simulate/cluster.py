@@ -69,7 +69,10 @@ class Node:
         self.needs_operator = False
         """Flushes have failed: a log that cannot trust its disk stays away until somebody restarts the broker."""
         self.is_wiped = False
-        """Its disk was replaced, and it has not started since: the cluster may still count on what it held."""
+        """Its disk was replaced, by an empty or an old one, and it has not started since: the cluster may still count
+        on what it held."""
+        self.last_started = 0
+        """The number of the last process whose start came to its end."""
 
     @property
     def is_up(self) -> bool:
@@ -93,6 +96,7 @@ class SimulatedCluster:
         self.on_end: Callable[[Node], None] | None = None
         self.on_power_lost: Callable[[Node], None] | None = None
         """Also when a disk had failed: what was not flushed may be gone."""
+        self.on_disk_replaced: Callable[[Node], None] | None = None
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -131,6 +135,7 @@ class SimulatedCluster:
             await broker.start()
             node.is_started = True
             node.is_wiped = False
+            node.last_started = node.starts_count
             self.trace.note(node.name, "has started")
             await broker.failed
         except Exception as error:
@@ -220,10 +225,13 @@ class SimulatedCluster:
 
     # Disks
 
-    def replace_disk(self, node: Node) -> None:
+    def replace_disk(self, node: Node, by: VirtualDisk | None = None) -> None:
+        """By an empty one, unless there is an image."""
         assert not node.is_up
-        node.volume = VirtualDisk(node.rng)
+        node.volume = by or VirtualDisk(node.rng)
         node.is_wiped = True
+        if self.on_disk_replaced is not None:
+            self.on_disk_replaced(node)
 
     def describe(self) -> str:
         states = []

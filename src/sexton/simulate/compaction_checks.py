@@ -106,6 +106,11 @@ class CompactionJudge:
                 f"{known.removable} -> {now.removable}",
             )
 
+    def disk_replaced(self, node: str) -> None:
+        """Rule 7 is about what a disk holds: one that is empty, or old, knows nothing of what was known since."""
+        self._watermarks = {known: value for known, value in self._watermarks.items() if known[0] != node}
+        self._checked = {known: value for known, value in self._checked.items() if known[0] != node}
+
     def check(self, node: str, key: Key, place: Place, replica: Replica, copy: Copy, *, in_sync: bool) -> None:
         high_watermark, watermarks = replica.high_watermark, replica.coordination.watermarks
         log_start = replica.log.start_offset

@@ -118,6 +118,13 @@ class _Directory:
 _Child = Inode | _Directory | None
 
 
+def _copied(directory: _Directory) -> _Directory:
+    copied = _Directory()
+    for name, child in directory.children.items():
+        copied.children[name] = _copied(child) if isinstance(child, _Directory) else Inode(bytes(child.content))
+    return copied
+
+
 @dataclass(slots=True)
 class _NameChange:
     """Names that changed together: (directory, name, what it was before)."""
@@ -138,6 +145,13 @@ class VirtualDisk:
         self._journal: list[_NameChange] = []
         self._number = 0
         self._holders: dict[str, Process] = {}
+
+    def image(self) -> VirtualDisk:
+        """What a machine that is off has on its disk, for another day."""
+        taken = VirtualDisk(self.rng, self.weather)
+        taken._root = _copied(self._root)
+        taken.used_bytes = self.used_bytes
+        return taken
 
     def of(self, process: Process, loop: SimulatedLoop) -> SimulatedDisk:
         return SimulatedDisk(self, process, loop)

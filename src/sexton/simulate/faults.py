@@ -26,6 +26,16 @@ class Kind(StrEnum):
     """SIGSTOP and SIGCONT."""
     WIPE = "wipe"
     """The disk is replaced by an empty one. Only while others hold everything that was acknowledged."""
+    OLD_IMAGE = "old image"
+    """The machine is stopped for a moment, in good order or not, and an image is taken of its disk; later it loses
+    power and comes back with the image. It still has the ids of its folder and its replicas, and lacks what it
+    acknowledged since.
+
+    What is promised then: nothing is lost as long as every partition has another member in the ISR, so it happens only
+    if that is so and no other fault is at work, and until the broker has started none begins; or else when the broker
+    has left the ISR of all its partitions, whatever happens to the others. The broker has started at least once since
+    the image was taken: an image of the very process that ran last cannot be told from what that process left
+    (docs/decisions, 8)."""
     CUT = "cut"
     """Two hosts cannot reach each other."""
     CUT_ONE_WAY = "one-way cut"
@@ -65,6 +75,7 @@ SHAPES: dict[Kind, Shape] = {
     Kind.RESTART: Shape((100, 10_000), (15_000, 60_000), weight=0.3),
     Kind.PAUSE: Shape((100, 20_000), (6_000, 40_000)),
     Kind.WIPE: Shape((500, 15_000), (30_000, 90_000), weight=0.15),
+    Kind.OLD_IMAGE: Shape((5_000, 40_000), (20_000, 60_000), (0, 1), weight=0.2),
     Kind.CUT: Shape((200, 25_000), (6_000, 40_000)),
     Kind.CUT_ONE_WAY: Shape((200, 25_000), (6_000, 40_000)),
     Kind.ISOLATION: Shape((500, 25_000), (8_000, 40_000), weight=0.3),

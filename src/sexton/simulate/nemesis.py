@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sexton.simulate.cluster import Node, SimulatedCluster
-from sexton.simulate.disk import VOLUME_BYTES
+from sexton.simulate.disk import VOLUME_BYTES, VirtualDisk
 from sexton.simulate.faults import Fault, Kind
-from sexton.simulate.loop import MS
+from sexton.simulate.loop import MS, NS
 from sexton.simulate.metastore import HOST as METASTORE
 
 Undo = Callable[[], None]
 
+ATTEMPTS_TO_LEAVE_ISR = 20
+"""Seconds: longer than a lease. Whoever is in sync then is alone so."""
+
 
 class Nemesis:
-    def __init__(self, cluster: SimulatedCluster, clients: Sequence[str], may_lose: Callable[[Node], bool]) -> None:
-        """`may_lose` says whether everything acknowledged is also on other machines than this one."""
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        clients: Sequence[str],
+        may_lose: Callable[[Node], bool],
+        is_in_sync: Callable[[Node], bool],
+    ) -> None:
+        """`may_lose` says whether everything acknowledged is also on other machines than this one, `is_in_sync` whether
+        it is in the ISR of anything."""
         self._cluster = cluster
         self._clients = clients
         self._may_lose = may_lose
+        self._is_in_sync = is_in_sync
+        self._is_quiet = False
+        """An old disk has come back: until its broker has started, nothing else goes wrong."""
+        self._is_over = False
         self._active: dict[int, Undo] = {}
         self._number = 0
         self.done_count = 0
+        self.old_images_count = 0
         self._starters: dict[Kind, Callable[[Fault], Undo | None]] = {
             Kind.KILL: lambda fault: self._down(fault, power_lost=False),
             Kind.POWER: lambda fault: self._down(fault, power_lost=True),
@@ -29,6 +44,7 @@ class Nemesis:
             Kind.RESTART: self._restart,
             Kind.PAUSE: self._pause,
             Kind.WIPE: self._wipe,
+            Kind.OLD_IMAGE: self._image,
             Kind.CUT: lambda fault: self._cut(_both_ways([fault.targets])),
             Kind.CUT_ONE_WAY: lambda fault: self._cut([fault.targets]),
             Kind.ISOLATION: self._isolate,
@@ -51,6 +67,10 @@ class Nemesis:
 
     def _begin(self, fault: Fault) -> None:
         loop = self._cluster.loop
+        if self._is_quiet and any(node.is_wiped for node in self._cluster.nodes.values()):
+            self._cluster.trace.note("nemesis", f"spares the cluster {fault}: a machine has an old disk")
+            return
+        self._is_quiet = False
         self._cluster.trace.note("nemesis", str(fault))
         undo = self._starters[fault.kind](fault)
         self.done_count += 1
@@ -68,6 +88,7 @@ class Nemesis:
     def heal(self) -> None:
         """Takes back whatever is still in force."""
         self._cluster.trace.note("nemesis", "heals everything")
+        self._is_over = True
         active, self._active = list(self._active.values()), {}
         for undo in active:
             undo()
@@ -110,6 +131,54 @@ class Nemesis:
         undo = self._down(fault, power_lost=True)
         self._cluster.replace_disk(node)
         return undo
+
+    def _image(self, fault: Fault) -> None:
+        """Of a machine that is off."""
+        node, loop = self._node(fault), self._cluster.loop
+
+        def take() -> None:
+            image, number = node.volume.image(), node.starts_count
+            self._cluster.start(node)
+            loop.call_for(loop.world, fault.lasts_ms * MS, self._lose_to_image, node, image, number)
+
+        if fault.amount and not any(other.is_wiped for other in self._cluster.nodes.values()):
+            self._cluster.stop_orderly(node, take)
+        else:
+            self._cluster.kill(node, power_lost=True)
+            take()
+
+    def _lose_to_image(self, node: Node, image: VirtualDisk, number: int) -> None:
+        if self._is_over or node.is_wiped or node.last_started <= number:
+            return
+        self._cluster.trace.note("nemesis", f"{node.name} loses power; an old image of its disk is at hand")
+        is_at_rest = not self._active and all(each.is_started and not each.is_wiped for each in self._nodes())
+        self._cluster.kill(node, power_lost=True)
+        if is_at_rest and self._may_lose(node):
+            self._is_quiet = True
+            self._come_back(node, image)
+        else:
+            node.is_held_down += 1
+            self._wait_to_come_back(node, image, ATTEMPTS_TO_LEAVE_ISR)
+
+    def _wait_to_come_back(self, node: Node, image: VirtualDisk, attempts: int) -> None:
+        if self._is_over or not attempts or not self._is_in_sync(node):
+            node.is_held_down -= 1
+            if self._is_over or not attempts:
+                self._cluster.start(node)
+            else:
+                self._come_back(node, image)
+            return
+        loop = self._cluster.loop
+        loop.call_for(loop.world, NS, self._wait_to_come_back, node, image, attempts - 1)
+
+    def _come_back(self, node: Node, image: VirtualDisk) -> None:
+        self._cluster.trace.note("nemesis", f"{node.name} comes back with an old image of its disk")
+        self.old_images_count += 1
+        self._cluster.replace_disk(node, image)
+        self._cluster.start(node)
+
+    def _nodes(self) -> Iterable[Node]:
+        return self._cluster.nodes.values()
 
     def _pause(self, fault: Fault) -> Undo | None:
         process = self._node(fault).process

@@ -86,10 +86,14 @@ class Simulation:
         )
         self.agreement.on_change = self.judge.row_changed
         self.cluster.on_power_lost = self.judge.power_lost
+        self.cluster.on_disk_replaced = self.judge.disk_replaced
         for name in (ADMIN, *plan.clients):
             self.fabric.add_host(name)
         self.nemesis = Nemesis(
-            self.cluster, [ADMIN, *plan.clients], lambda node: not self.judge.holds_something_alone(node)
+            self.cluster,
+            [ADMIN, *plan.clients],
+            lambda node: not self.judge.holds_something_alone(node),
+            self.judge.is_in_sync,
         )
         names = [ADMIN, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
         self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
