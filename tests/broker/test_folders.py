@@ -171,3 +171,26 @@ def test_what_a_broker_knows_of_its_disk_survives_a_registration_whose_answer_is
             await world.until(lambda: world.row.leader == 1)
 
     world.run(story())
+
+
+@pytest.mark.parametrize("is_wiped", [True, False])
+def test_a_broker_that_is_fenced_while_it_takes_its_place_registers_anew(world: World, is_wiped: bool) -> None:
+    """One with a new disk has something to write about its replicas, which is refused before it hears of its lease."""
+
+    def cut() -> None:
+        world.fabric.cut(world.first.name, METASTORE)
+
+    async def story() -> None:
+        await world.begin()
+        world.cluster.kill(world.first, power_lost=True)
+        if is_wiped:
+            world.cluster.replace_disk(world.first)
+        world.on_registered = cut
+        world.cluster.start(world.first)
+        await asyncio.sleep(30)
+        assert not world.first.is_started
+        world.fabric.heal(world.first.name, METASTORE)
+        await world.until(lambda: world.first.is_started)
+        await world.all_in_sync()
+
+    world.run(story())

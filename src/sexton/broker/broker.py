@@ -14,6 +14,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from sexton.broker import folder as folders
@@ -251,16 +252,23 @@ class Broker:
 
     async def _join(self, folder: Folder) -> None:
         """Register, make the metastore's rows true, take the roles, become ACTIVE. Again after a lost lease."""
-        former = await self._patiently(self.registration.register)
-        renewing = asyncio.ensure_future(self.registration.keep_renewing())  # reading logs may take long
-        try:
-            await self._patiently(lambda: self._take_place(former, folder))
-        finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+        while True:
+            former = await self._patiently(self.registration.register)
+            renewing = asyncio.ensure_future(self.registration.keep_renewing())  # reading logs may take long
+            try:
+                await self._patiently(partial(self._take_place, former, folder, renewing))
+                break
+            except LeaseLostError:
+                logger.warning("broker %d was fenced while it took its place", self.config.node_id)
+            finally:
+                renewing.cancel()
+                await asyncio.gather(renewing, return_exceptions=True)
         logger.info("broker %d is active", self.config.node_id)
 
-    async def _take_place(self, former: BrokerRow | None, folder: Folder) -> None:
+    async def _take_place(self, former: BrokerRow | None, folder: Folder, renewing: asyncio.Task[None]) -> None:
+        """To one that is fenced, whatever it writes would seem stale for ever."""
+        if renewing.done():
+            renewing.result()
         async with self._catching_up:
             self.view.apply(await self.metastore.read_changes(0))
             await reconcile(self, former, folder)
@@ -330,13 +338,8 @@ class Broker:
 
     async def _rejoin(self) -> None:
         self.registration.lose()
-        living = Folder(self.config.log_dir, self.registration.row.data_id, stopped_cleanly=True, is_in_use=True)
-        while True:
-            try:
-                await self._join(living)
-                return
-            except LeaseLostError:
-                continue  # so slow that it was fenced once more
+        data_id = self.registration.row.data_id
+        await self._join(Folder(self.config.log_dir, data_id, stopped_cleanly=True, is_in_use=True))
 
     async def _drain(self) -> None:
         await self.registration.set_status(BrokerStatus.DRAINING)
