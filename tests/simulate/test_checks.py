@@ -235,3 +235,12 @@ def test_of_a_partition_that_may_have_lost_something_nothing_is_held_against_any
     history.lost_places.add(PLACE)
     history.saw("r", PLACE, 0, value(2))
     assert final.undelivered(history, {}) == []
+
+
+def test_of_a_partition_on_which_a_leader_was_forced_nothing_is_promised_but_it_is_written_to() -> None:
+    history = History()
+    history.forced(PLACE, 1)
+    assert history.is_gone(PLACE)
+    assert not history.is_over(PLACE)
+    history.dropped_topics.add(PLACE[0])
+    assert history.is_over(PLACE)

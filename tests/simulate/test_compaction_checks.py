@@ -157,3 +157,25 @@ def test_a_log_start_that_neither_time_nor_size_explains_breaks_rule_1() -> None
             check(2, too_early)
     with pytest.raises(SimulationFailure, match="committed is 3"):
         check(4, Retention(0, 0))
+
+
+# Leaders that were forced
+
+
+def test_the_log_of_a_forced_leader_is_the_truth_with_its_gaps_and_what_follows_has_none() -> None:
+    truth = Truth(1, gaps_below=5)
+    truth.add(put(2, b"a", b"1"))
+    assert truth.may_add(put(5, b"b", b"2")), "the first batch after the election"
+    assert not truth.may_add(put(6, b"b", b"2"))
+    truth.add(put(4, b"b", b"2"))
+    truth.add(put(5, b"b", b"3"))
+    assert not truth.may_add(put(7, b"b", b"4"))
+    assert truth.fold(6).values == {b"a": Newest(2, b"1"), b"b": Newest(5, b"3")}
+
+
+def test_a_new_generation_forgets_what_was_committed_before() -> None:
+    judge = checks.CompactionJudge(lambda place, batch: None)
+    key = (uuid.UUID(int=1), 0)
+    judge.truths[key] = truth_of(put(0, b"a", b"1"))
+    judge.begin_generation(key, 1, 0)
+    assert (judge.truths[key].generation, judge.truths[key].end_offset) == (1, 0)

@@ -158,6 +158,9 @@ class Judge:
         suspects = self._suspects.get(key)
         if suspects is not None:
             suspects &= set(row.isr)
+        if row.generation > self._history.generations.get(self._place(key), 0):
+            self._trace.note("judge", f"a leader was forced on {self._agreement.name(key)}")
+            self._history.forced(self._place(key), row.generation)
         self.sweep_partition(key, row)
 
     def power_lost(self, node: Node) -> None:
@@ -178,12 +181,19 @@ class Judge:
         return self._agreement.topics[key[0]], key[1]
 
     def _learn(self, node: Node, key: Key, replica: Replica) -> None:
+        generation = _generation(replica)
+        known = self.compaction.truths.get(key)
+        if generation > (known.generation if known is not None else 0) and replica.is_leader:
+            known = None
+            self.compaction.begin_generation(key, generation, replica.log.end_offset)
+        if known is not None and generation != known.generation:
+            return
         copy = self._seen(node, key).copy
         self.compaction.learn(self._place(key), key, copy, replica.high_watermark, self._others(key, replica))
 
     def _others(self, key: Key, than: Replica) -> Iterator[Known]:
         for node, replica in self._running(key):
-            if replica is not than:
+            if replica is not than and _generation(replica) == _generation(than):
                 yield self._seen(node, key).copy, replica.high_watermark
 
     def _running(self, key: Key) -> list[tuple[Node, Replica]]:
@@ -229,7 +239,10 @@ class Judge:
     def _require_ends(self, key: Key, row: PartitionRow) -> None:
         """Rule 1, of those that do not run, too: compaction leaves the last batch of a log where it is."""
         truth = self.compaction.truths.get(key)
-        if truth is None or self._history.start_bounds.get(self._place(key), 0) >= truth.end_offset:
+        place = self._place(key)
+        if truth is None or self._history.is_gone(place):
+            return
+        if self._history.start_bounds.get(place, 0) >= truth.end_offset:
             return
         for broker_id in row.isr:
             node = self._cluster.node_of(broker_id)
@@ -239,10 +252,10 @@ class Judge:
 
     def sweep_partition(self, key: Key, row: PartitionRow) -> None:
         place = self._place(key)
-        if place in self._history.lost_places:
-            return
         if place[0] in self._compacted:
             self._sweep_compacted(key, row)
+            return
+        if place in self._history.lost_places:
             return
         ledger = self._ledgers.setdefault(key, Ledger())
         for node in self._cluster.nodes.values():
@@ -325,6 +338,10 @@ class Judge:
     def ledger_end(self, key: Key) -> int:
         known = self._ledgers.get(key) or self.compaction.truths.get(key)
         return known.end_offset if known is not None else 0
+
+
+def _generation(replica: Replica) -> int:
+    return replica.coordination.kept.value.generation
 
 
 def replicas_of(broker: Broker | None) -> list[Replica]:

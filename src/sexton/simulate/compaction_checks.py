@@ -63,11 +63,16 @@ class CompactionJudge:
             for batch in copy.batches_from(truth.end_offset):
                 if batch.base_offset >= high_watermark:
                     break
-                if batch.base_offset != truth.end_offset:
+                if not truth.may_add(batch):
                     return batch.base_offset
                 truth.add(batch)
                 self.on_learned(place, batch)
         return None
+
+    def begin_generation(self, key: Key, generation: int, log_end_offset: int) -> None:
+        """A leader was forced: from here on its log is the truth."""
+        self.truths[key] = Truth(generation, log_end_offset)
+        self._checked = {known: value for known, value in self._checked.items() if known[1] != key}
 
     def check_start(
         self, where: str, key: Key, starts: tuple[int, int], retention: Retention, now_ms: int, tail_bytes: int
@@ -118,6 +123,8 @@ class CompactionJudge:
         if self._checked.get((node, key)) == state:
             return
         truth = self.truths.setdefault(key, Truth())
+        if watermarks.generation != truth.generation:
+            return  # it is to be wiped, or is about to lead
         batches = [batch for batch in copy.batches_from(0) if batch.base_offset < high_watermark]
         where = f"{node}: {_name(place)}"
         _check_records(where, truth, batches)

@@ -36,6 +36,10 @@ class Kind(StrEnum):
     has left the ISR of all its partitions, whatever happens to the others. The broker has started at least once since
     the image was taken: an image of the very process that ran last cannot be told from what that process left
     (docs/decisions, 8)."""
+    FORCING = "forced election"
+    """One broker is away, then all others lose power and it comes back alone; an operator forces it to lead the
+    compacted topics, and the others return. What it lacks is lost; its replicas begin a new generation. Only in runs
+    without transactions: one whose marker is lost stays open for good, until somebody ends it by hand."""
     CUT = "cut"
     """Two hosts cannot reach each other."""
     CUT_ONE_WAY = "one-way cut"
@@ -91,6 +95,9 @@ SHAPES: dict[Kind, Shape] = {
     Kind.BREAKING_NETWORK: Shape((1_000, 30_000), (10_000, 60_000), (1, 60), weight=0.3),
 }
 
+FORCING_S = 15
+"""How long an operator has: leases run out, and a broker starts."""
+
 FIRST_FAULT_MS = 3_000
 """The cluster has come up by then, more or less: starting is worth disturbing, too."""
 
@@ -126,6 +133,13 @@ def schedule(rng: random.Random, brokers: Sequence[str], clients: Sequence[str],
             at_ms += lasts_ms // 2 + pause_ms // 2 + rng.randrange(pause_ms + 1)
     faults.sort(key=lambda fault: fault.at_ms)
     return faults
+
+
+def forcing(rng: random.Random, brokers: Sequence[str], until_ms: int) -> Fault:
+    """Early enough that the operator comes before everything is healed."""
+    lasts_ms = rng.randrange(5_000, 12_000)
+    latest_ms = max(FIRST_FAULT_MS + 1, until_ms - lasts_ms - 1000 * FORCING_S)
+    return Fault(rng.randrange(FIRST_FAULT_MS, latest_ms), lasts_ms, Kind.FORCING, (rng.choice(brokers),), 0)
 
 
 def _skewed(rng: random.Random, low: int, high: int) -> int:

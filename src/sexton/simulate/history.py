@@ -88,8 +88,10 @@ class History:
     dropped_topics: set[str] = field(default_factory=set)
     """Somebody has asked for them to be deleted."""
     lost_places: set[Place] = field(default_factory=set)
-    """Partitions that acknowledge before the flush, all of whose in-sync replicas have lost power: nothing is promised
-    of them any more but that their replicas agree again."""
+    """Partitions that acknowledge before the flush, all of whose in-sync replicas have lost power, and those on which a
+    leader was forced: nothing is promised of them any more but that their replicas agree again."""
+    generations: dict[Place, int] = field(default_factory=dict)
+    """How often a leader was forced on a partition. Clients that had something to lose begin anew."""
     written: dict[bytes, Write] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
     committed_reads: dict[Place, dict[int, None]] = field(default_factory=dict)
@@ -134,6 +136,14 @@ class History:
 
     def deleting_records(self, place: Place, before_offset: int) -> None:
         self.start_bounds[place] = max(self.start_bounds.get(place, 0), before_offset)
+
+    def forced(self, place: Place, generation: int) -> None:
+        self.generations[place] = generation
+        self.lost_places.add(place)
+
+    def is_over(self, place: Place) -> bool:
+        """Whether nobody writes to it any more."""
+        return self.is_gone(place) and (place[0] in self.dropped_topics or place not in self.generations)
 
     def is_gone(self, place: Place) -> bool:
         """Nothing is promised of it any more."""

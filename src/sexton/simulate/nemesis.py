@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sexton.simulate.cluster import Node, SimulatedCluster
 from sexton.simulate.disk import VOLUME_BYTES, VirtualDisk
-from sexton.simulate.faults import Fault, Kind
+from sexton.simulate.faults import FORCING_S, Fault, Kind
 from sexton.simulate.loop import MS, NS
 from sexton.simulate.metastore import HOST as METASTORE
 
@@ -23,17 +23,19 @@ class Nemesis:
         clients: Sequence[str],
         may_lose: Callable[[Node], bool],
         is_in_sync: Callable[[Node], bool],
+        force_leaders: Callable[[], object] = lambda: None,
     ) -> None:
         """`may_lose` says whether everything acknowledged is also on other machines than this one, `is_in_sync` whether
-        it is in the ISR of anything."""
+        it is in the ISR of anything. `force_leaders` sends an operator."""
         self._cluster = cluster
         self._clients = clients
         self._may_lose = may_lose
         self._is_in_sync = is_in_sync
+        self._force_leaders = force_leaders
         self._is_quiet = False
         """An old disk has come back: until its broker has started, nothing else goes wrong."""
         self._is_over = False
-        self._active: dict[int, Undo] = {}
+        self._active: dict[int, Callable[[], object]] = {}
         self._number = 0
         self.done_count = 0
         self.old_images_count = 0
@@ -45,6 +47,7 @@ class Nemesis:
             Kind.PAUSE: self._pause,
             Kind.WIPE: self._wipe,
             Kind.OLD_IMAGE: self._image,
+            Kind.FORCING: self._force,
             Kind.CUT: lambda fault: self._cut(_both_ways([fault.targets])),
             Kind.CUT_ONE_WAY: lambda fault: self._cut([fault.targets]),
             Kind.ISOLATION: self._isolate,
@@ -66,7 +69,6 @@ class Nemesis:
             loop.call_for(loop.world, max(0, fault.at_ms * MS - loop.now_ns), self._begin, fault)
 
     def _begin(self, fault: Fault) -> None:
-        loop = self._cluster.loop
         if self._is_quiet and any(node.is_wiped for node in self._cluster.nodes.values()):
             self._cluster.trace.note("nemesis", f"spares the cluster {fault}: a machine has an old disk")
             return
@@ -75,14 +77,20 @@ class Nemesis:
         undo = self._starters[fault.kind](fault)
         self.done_count += 1
         if undo is not None:
-            self._number += 1
-            self._active[self._number] = undo
-            loop.call_for(loop.world, fault.lasts_ms * MS, self._end, self._number, fault)
+            self._keep(fault.lasts_ms * MS, undo, f"end of {fault}")
 
-    def _end(self, number: int, fault: Fault) -> None:
+    def _keep(self, lasts_ns: int, undo: Callable[[], object], note: str = "") -> None:
+        """Until its time is over, or everything is healed."""
+        loop = self._cluster.loop
+        self._number += 1
+        self._active[self._number] = undo
+        loop.call_for(loop.world, lasts_ns, self._end, self._number, note)
+
+    def _end(self, number: int, note: str) -> None:
         undo = self._active.pop(number, None)
         if undo is not None:
-            self._cluster.trace.note("nemesis", f"end of {fault}")
+            if note:
+                self._cluster.trace.note("nemesis", note)
             undo()
 
     def heal(self) -> None:
@@ -104,7 +112,9 @@ class Nemesis:
         return self._cluster.nodes[fault.targets[0]]
 
     def _down(self, fault: Fault, *, power_lost: bool) -> Undo:
-        node = self._node(fault)
+        return self._down_node(self._node(fault), power_lost=power_lost)
+
+    def _down_node(self, node: Node, *, power_lost: bool = True) -> Undo:
         node.is_held_down += 1
         self._cluster.kill(node, power_lost=power_lost)
         return lambda: self._up(node)
@@ -176,6 +186,23 @@ class Nemesis:
         self.old_images_count += 1
         self._cluster.replace_disk(node, image)
         self._cluster.start(node)
+
+    def _force(self, fault: Fault) -> None:
+        node = self._node(fault)
+        others = [other for other in self._nodes() if other is not node]
+        if any(each.is_wiped for each in self._nodes()):
+            return
+        up = self._down(fault, power_lost=True)
+
+        def swap() -> None:
+            self._cluster.trace.note("nemesis", f"only {node.name} is there")
+            back = [self._down_node(other) for other in others]
+            self._keep(FORCING_S * NS, lambda: [each() for each in back])
+            up()
+            if not self._is_over:
+                self._force_leaders()
+
+        self._keep(fault.lasts_ms * MS, lambda: up() if self._is_over else swap())
 
     def _nodes(self) -> Iterable[Node]:
         return self._cluster.nodes.values()

@@ -36,6 +36,9 @@ DELETING_PROBABILITY = 0.35
 of what was compacted."""
 
 
+FORCING_PROBABILITY = 0.4
+
+
 class Profile(StrEnum):
     """What a run is about. Drawn from the seed unless it is given."""
 
@@ -197,6 +200,10 @@ def make_plan(
     schedule = faults.schedule(random.Random(f"{seed}:faults"), brokers, clients, until_ms)
     if coordination is Coordination.INDEPENDENT:
         schedule.append(_absence(rng, brokers, until_ms))
+    elif profile is Profile.COMPACTION and not transactors:
+        forcing = random.Random(f"{seed}:forcing")
+        if forcing.random() < FORCING_PROBABILITY:
+            schedule.append(faults.forcing(forcing, brokers, until_ms))
     admin = _admin(random.Random(f"{seed}:admin"), topics, until_ms)
     admin += _deletions(random.Random(f"{seed}:deletions"), topics, until_ms)
     admin.sort(key=lambda each: each.at_ms)

@@ -90,12 +90,12 @@ class Reader:
     async def _find_again(self) -> None:
         """A position that the log no longer has: fine below its start, a loss above its end."""
         for place, position in list(self._consumer.positions.items()):
-            if place in self._history.lost_places:
-                self._consumer.positions[place] = 0
-                continue
             try:
                 start = (await consuming.list_offsets(self._client, {place: EARLIEST}))[place]
             except CallError:
+                continue
+            if place in self._history.lost_places:
+                self._consumer.positions[place] = start
                 continue
             if start > self._history.start_bounds.get(place, 0):
                 raise SimulationFailure(

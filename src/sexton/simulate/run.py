@@ -86,6 +86,7 @@ def _counts(simulation: Simulation) -> dict[str, int]:
         "ends": simulation.judge.transactions.ended_count,
         "compactions": simulation.compactions_count,
         "old images": simulation.nemesis.old_images_count,
+        "forced": len(simulation.history.generations),
         "folds": simulation.judge.compaction.folds_count,
         "callbacks": simulation.loop.callbacks_count,
         "bytes": simulation.fabric.bytes_count,

@@ -16,18 +16,20 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.client.fetching import READ_COMMITTED
 from sexton.errors import SextonError
 from sexton.protocol.errors import KafkaError
 from sexton.simulate import final
 from sexton.simulate.administrator import NAME as ADMIN
-from sexton.simulate.administrator import Administrator
+from sexton.simulate.administrator import Administrator, CallError
 from sexton.simulate.checks import Judge, replicas_of
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cluster import SimulatedCluster
 from sexton.simulate.compactors import CompactorHost
 from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.faults import FORCING_S
 from sexton.simulate.history import History, Place
 from sexton.simulate.loop import MS, NS, Process, SimulatedLoop, new_loop
 from sexton.simulate.nemesis import Nemesis
@@ -53,6 +55,7 @@ GROUP_RECOVERY_S = 180
 COMPACTION_RECOVERY_S = 180
 """A compactor leaves alone for half a minute what it failed at, and another waits for the lease of one that is gone."""
 
+OPERATOR = "operator"
 AFTERMATH_S = 3
 """How long writers go on after everything is healed."""
 
@@ -87,15 +90,16 @@ class Simulation:
         self.agreement.on_change = self.judge.row_changed
         self.cluster.on_power_lost = self.judge.power_lost
         self.cluster.on_disk_replaced = self.judge.disk_replaced
-        for name in (ADMIN, *plan.clients):
+        for name in (ADMIN, OPERATOR, *plan.clients):
             self.fabric.add_host(name)
         self.nemesis = Nemesis(
             self.cluster,
-            [ADMIN, *plan.clients],
+            [ADMIN, OPERATOR, *plan.clients],
             lambda node: not self.judge.holds_something_alone(node),
             self.judge.is_in_sync,
+            lambda: self._spawn(self._clients[OPERATOR][0], self._force_leaders()),
         )
-        names = [ADMIN, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
+        names = [ADMIN, OPERATOR, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
         self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
         self._writers: list[tuple[Writer | Transactor, asyncio.Task[None]]] = []
         self._delivered: dict[Place, set[int]] = {}
@@ -173,7 +177,8 @@ class Simulation:
         for key, row in self.agreement.rows.items():
             place = (self.agreement.topics[key[0]], row.partition)
             if place[0] in compacted:
-                judge.compaction.check_acknowledged(self.history, place, key)
+                if not self.history.is_gone(place):
+                    judge.compaction.check_acknowledged(self.history, place, key)
                 await final.check_fold(client, place, judge.compaction.truths.get(key) or Truth(), self.history)
 
     def _misled(self) -> list[str]:
@@ -182,7 +187,7 @@ class Simulation:
         return [
             line
             for key, place in places.items()
-            if place[0] in kept and place in self._read_places
+            if place[0] in kept and place in self._read_places and not self.history.is_gone(place)
             for reader in self._committed_readers
             for line in final.misled(
                 reader,
@@ -226,6 +231,21 @@ class Simulation:
         return pending + (["the administrator is not done"] if not admin_task.done() else [])
 
     # Clients
+
+    async def _force_leaders(self) -> None:
+        """An operator who does not wait for machines that are gone, and tries until each partition has a leader."""
+        admin = Admin(self._clients[OPERATOR][1])
+        places = [place for topic in self.plan.topics if topic.is_compacted for place in topic.places]
+        for _ in range(FORCING_S):
+            await asyncio.sleep(1)
+            try:
+                failures = await admin.elect_leaders(places, unclean=True)
+            except CallError as error:
+                self.trace.note(OPERATOR, f"could not force an election: {error.what}")
+                continue
+            forced = [place for place, failure in failures.items() if failure is None]
+            if forced:
+                self.trace.note(OPERATOR, f"has forced a leader on {forced}")
 
     def _client(self, host: str, name: str) -> tuple[Process, Client]:
         rng = random.Random(f"{self.plan.seed}:{name}")

@@ -71,9 +71,12 @@ def fold(batches: Iterable[Batch], below: int, log_start: int = 0, stable_below:
 
 
 class Truth:
-    """One partition's committed batches, from its first offset on, without a gap."""
+    """One partition's committed batches, from its first offset on, without a gap: but for what had been compacted in
+    the log of a leader that was forced on it, which is the truth from then on. That log ended at `gaps_below`."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int = 0, gaps_below: int = 0) -> None:
+        self.generation = generation
+        self.gaps_below = gaps_below
         self.batches: list[Batch] = []
         self.records: dict[int, Record] = {}
         self.markers: dict[int, Batch] = {}
@@ -81,13 +84,16 @@ class Truth:
         self._folds: dict[tuple[int, int], Fold] = {}
 
     def add(self, batch: Batch) -> None:
-        assert batch.base_offset == self.end_offset, f"{batch.base_offset} does not follow {self.end_offset}"
+        assert self.may_add(batch), f"{batch.base_offset} does not follow {self.end_offset}"
         self.batches.append(batch)
         self.end_offset = batch.next_offset
         if batch.is_control:
             self.markers[batch.base_offset] = batch
         else:
             self.records.update((record.offset, record) for record in batch.records)
+
+    def may_add(self, batch: Batch) -> bool:
+        return batch.base_offset == self.end_offset or self.end_offset < batch.base_offset <= self.gaps_below
 
     def fold(self, below: int, log_start: int = 0) -> Fold:
         found = self._folds.get((below, log_start))

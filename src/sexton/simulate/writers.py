@@ -69,6 +69,8 @@ class _Lane:
     first was refused in passing and the second taken, the first could never follow."""
     newest_known: int = -1
     """The highest sequence that was acknowledged."""
+    generation: int = 0
+    """How often a leader had been forced on the partition when it began."""
     last_error: ErrorCode | None = None
     """Of the oldest batch that is pending; None if there was no answer."""
 
@@ -114,7 +116,7 @@ class Writer:
     async def _work(self, lane: _Lane) -> None:
         if self._plan.is_idempotent:
             await self._take_producer_id(lane)
-        while not self._is_over() and not self._history.is_gone(lane.place):
+        while not self._is_over() and not self._history.is_over(lane.place):
             await asyncio.sleep(self._plan.interval_ms * (0.5 + self._rng.random()) / 1000)
             for _ in range(self._rng.randint(1, self._plan.window_count)):
                 self._add_batch(lane)
@@ -140,6 +142,13 @@ class Writer:
         lane.sequence += len(records)
         lane.pending.append(_Batch(self._history.begin(write), sequence, data))
 
+    async def _begin_anew(self, lane: _Lane) -> None:
+        """As a producer must whose partition has lost what it wrote: nobody knows what its sequence numbers mean."""
+        lane.generation = self._history.generations[lane.place]
+        self._give_up(lane, "a leader was forced")
+        lane.sequence, lane.newest_known, lane.is_known = 0, -1, False
+        await self._take_producer_id(lane)
+
     async def _take_producer_id(self, lane: _Lane) -> None:
         while True:
             try:
@@ -162,7 +171,10 @@ class Writer:
             if lane.place[0] in self._history.dropped_topics:
                 self._give_up(lane, "the topic was deleted")
                 return
-            if lane.place in self._history.lost_places:  # with what went before, and nothing can follow that
+            if lane.generation != self._history.generations.get(lane.place, 0):
+                await self._begin_anew(lane)
+                return
+            if self._history.is_over(lane.place):  # with what went before, and nothing can follow that
                 self._give_up(lane, "all its in-sync replicas had lost power")
                 return
             peer = await self._leader(lane.place)
