@@ -71,6 +71,8 @@ class Node:
         self.is_wiped = False
         """Its disk was replaced, by an empty or an old one, and it has not started since: the cluster may still count
         on what it held."""
+        self.is_stopping = False
+        """In good order: it hands over to others."""
         self.last_started = 0
         """The number of the last process whose start came to its end."""
 
@@ -191,7 +193,7 @@ class SimulatedCluster:
             self.on_end(node)
         if self.on_power_lost is not None and (power_lost or node.disk_may_fail):
             self.on_power_lost(node)
-        node.process, node.broker, node.is_started = None, None, False
+        node.process, node.broker, node.is_started, node.is_stopping = None, None, False, False
         self.loop.kill(process)
         node.host.is_up = not power_lost
         self.fabric.process_killed(process, node.host, power_lost)
@@ -207,6 +209,7 @@ class SimulatedCluster:
             self.kill(node, power_lost=False)
             then()
             return
+        node.is_stopping = True
         self.loop.spawn(process, self._stop(node, process, broker, then), name=f"stop of {process.name}")
 
     async def _stop(self, node: Node, process: Process, broker: Broker, then: Callable[[], None]) -> None:

@@ -135,8 +135,8 @@ class Nemesis:
 
     def _wipe(self, fault: Fault) -> Undo | None:
         node = self._node(fault)
-        if not self._may_lose(node):
-            self._cluster.trace.note("nemesis", f"spares {node.name}: it alone holds something")
+        if not self._may_lose(node) or any(other.is_stopping for other in self._nodes()):
+            self._cluster.trace.note("nemesis", f"spares {node.name}: it alone holds something, or may soon")
             return None
         undo = self._down(fault, power_lost=True)
         self._cluster.replace_disk(node)
@@ -161,7 +161,9 @@ class Nemesis:
         if self._is_over or node.is_wiped or node.last_started <= number:
             return
         self._cluster.trace.note("nemesis", f"{node.name} loses power; an old image of its disk is at hand")
-        is_at_rest = not self._active and all(each.is_started and not each.is_wiped for each in self._nodes())
+        is_at_rest = not self._active and all(
+            each.is_started and not (each.is_wiped or each.is_stopping) for each in self._nodes()
+        )
         self._cluster.kill(node, power_lost=True)
         if is_at_rest and self._may_lose(node):
             self._is_quiet = True
