@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -116,13 +117,21 @@ def batches_of(cluster: SextonCluster, node_id: int, topic: str, partition: int 
 
 
 def batches_in(directory: Path) -> list[Batch]:
-    """Of a replica, from its files. They may be swapped while they are read: then once more."""
-    for _ in range(50):
-        try:
-            return [one for path in sorted(directory.glob("*.log")) for one in decode_all(path.read_bytes())]
-        except FileNotFoundError:
-            time.sleep(0.05)
+    """Of a replica, from its files. Some may be swapped for others while they are read: then once more. In the middle
+    of a swap there is a moment without the old ones or the new ones; a running broker holds them open."""
+    for _ in range(200):
+        before = files_in(directory)
+        with suppress(FileNotFoundError):
+            found = [one for path in sorted(directory.glob("*.log")) for one in decode_all(path.read_bytes())]
+            if files_in(directory) == before and not any(name.endswith(".swap") for name in before):
+                return found
+        time.sleep(0.05)
     raise AssertionError(f"{directory} does not hold still")
+
+
+def files_in(directory: Path) -> dict[str, int]:
+    """Which is which: a new file of an old name is another one."""
+    return {entry.name: entry.inode() for entry in os.scandir(directory) if ".log" in entry.name}
 
 
 def fold_of(cluster: SextonCluster, node_id: int, topic: str) -> dict[bytes, bytes | None]:

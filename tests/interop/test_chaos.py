@@ -104,6 +104,14 @@ def test_a_log_that_holds_what_was_acknowledged_is_accepted() -> None:
     chaos.check(story_of(LOG), {0: LOG})
 
 
+def test_an_acknowledgement_without_an_offset_is_kept_by_a_log_that_has_the_record_anywhere() -> None:
+    story = story_of(LOG)
+    story.acknowledged[0, 1] = chaos.NOT_TOLD
+    chaos.check(story, {0: LOG})
+    with pytest.raises(AssertionError, match="not there"):
+        chaos.check(story, {0: [LOG[0], LOG[2]]})
+
+
 @pytest.mark.parametrize(
     ("log", "why"),
     [
