@@ -35,7 +35,7 @@ DOWN_S: Final = (0.5, 4.0)
 METASTORE_DOWN_S: Final = 8.0
 HEAL_TIMEOUT_S: Final = 120
 NOT_TOLD: Final = None
-"""librdkafka takes a batch whose answer was lost for acknowledged when a later one is: brokers take them in order only."""
+"""librdkafka takes a batch whose answer was lost for acknowledged when a later one is: brokers take them in order."""
 
 QUIET: Final = {"log_level": 0, "socket.timeout.ms": 10_000}
 
