@@ -6,16 +6,19 @@ import socket
 import sqlite3
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-import psycopg
 from sqlalchemy import Engine, NullPool, StaticPool, create_engine, event, make_url
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 
 from sexton.adapters.metastore.session import POSTGRES, SQLITE, Beginnings
 from sexton.errors import SextonError
 from sexton.ports.metastore import MetastoreUnavailableError
+
+if TYPE_CHECKING:
+    # PostgreSQL's driver takes a tenth of a second to import: SQLAlchemy does that, when there is a PostgreSQL.
+    import psycopg
 
 CONNECT_TIMEOUT_S = 2
 """The least that libpq takes. Below the default timeout of a call: a connection that is not answered ends by itself."""
@@ -26,7 +29,7 @@ REACH_TIMEOUT_S = 0.7
 
 IN_MEMORY = "sqlite://"
 
-DriverConnection = sqlite3.Connection | psycopg.Connection[Any]
+DriverConnection: TypeAlias = "sqlite3.Connection | psycopg.Connection[Any]"
 
 
 class MetastoreUrlError(SextonError):
@@ -54,11 +57,11 @@ def failure_of(error: DBAPIError) -> Failure:
     cause = error.orig
     if error.connection_invalidated:
         return Failure.BROKEN
-    if isinstance(cause, psycopg.Error) and cause.sqlstate in _POSTGRES_CONFLICTS:
+    if getattr(cause, "sqlstate", None) in _POSTGRES_CONFLICTS:
         return Failure.CONFLICT
     if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _SQLITE_CONFLICTS:
         return Failure.CONFLICT
-    if isinstance(cause, sqlite3.IntegrityError | sqlite3.DataError | psycopg.IntegrityError | psycopg.DataError):
+    if isinstance(error, IntegrityError | DataError):
         return Failure.BUG
     return Failure.REFUSED
 
@@ -123,6 +126,8 @@ def _reach(parameters: Mapping[str, Any]) -> None:
     host, port = str(parameters.get("host", "")), parameters.get("port", 5432)
     if not host or host.startswith("/") or "," in host or "," in str(port):
         return
+    import psycopg
+
     try:
         socket.create_connection((host, int(port)), timeout=REACH_TIMEOUT_S).close()
     except OSError as error:

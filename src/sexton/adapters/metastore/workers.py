@@ -15,13 +15,13 @@ import os
 import queue
 import random
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -73,7 +73,7 @@ class Worker:
             if self._socket is not None:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
-            elif self._driver is not None and not isinstance(self._driver, psycopg.Connection):
+            elif isinstance(self._driver, sqlite3.Connection):
                 self._driver.interrupt()
         self.stop()
 
@@ -85,7 +85,7 @@ class Worker:
                 connection.close()
                 raise MetastoreUnavailableError("the call had ended before the connection was made")
             self._driver = connection
-            if isinstance(connection, psycopg.Connection):
+            if not isinstance(connection, sqlite3.Connection):
                 self._socket = socket.socket(fileno=os.dup(connection.fileno()))
 
     def _work(self) -> None:
