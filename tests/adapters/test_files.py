@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,83 @@ def test_a_replacement_that_fails_leaves_the_old_file(
         asyncio.run(disk.replace_file(str(path), b"new"))
     assert path.read_bytes() == b"old"
     assert disk.list(str(tmp_path)) == ["a"]
+
+
+def test_several_files_are_replaced_in_order_with_one_flush_of_their_names(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b").write_bytes(b"old")
+    steps: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def flush(fd: int) -> None:
+        steps.append("names" if os.path.isdir(f"/proc/self/fd/{fd}") else "content")
+        fsync(fd)
+
+    def rename(path: str, new_path: str) -> None:
+        steps.append(os.path.basename(new_path))
+        replace(path, new_path)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", rename)
+    asyncio.run(disk.replace_files(str(tmp_path), [("a", b"1"), ("b", b"2")]))
+    assert steps == ["content", "a", "content", "b", "names"]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2"}
+
+
+def test_of_several_files_those_after_a_failure_stay_as_they_were(disk: FileDisk, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(IsADirectoryError):
+        asyncio.run(disk.replace_files(str(tmp_path), [("a", b"1"), ("b", b"2"), ("c", b"3")]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_who_flushes_a_directory_while_others_do_shares_the_next_flush(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go = threading.Event()
+    seen: list[list[str]] = []
+    fsync = os.fsync
+
+    def flush(fd: int) -> None:
+        seen.append(sorted(os.listdir(tmp_path)))
+        may_go.wait(10)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", flush)
+
+    async def go() -> None:
+        async def make(name: str) -> None:
+            disk.make_directory(str(tmp_path / name))
+            await disk.flush_directory(str(tmp_path))
+
+        first = asyncio.create_task(make("0"))
+        while not seen:
+            await asyncio.sleep(0.001)
+        later = [asyncio.create_task(make(str(number))) for number in range(1, 50)]
+        cancelled = later.pop()
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        assert not first.done()
+        may_go.set()
+        await asyncio.gather(first, *later)
+        await disk.flush_directory(str(tmp_path))
+
+    asyncio.run(go())
+    assert [len(names) for names in seen] == [1, 50, 50], (
+        "each name was there before the flush that its maker waited for"
+    )
+
+
+def test_a_failed_flush_of_a_directory_is_told_to_all_who_waited_for_it(disk: FileDisk, tmp_path: Path) -> None:
+    async def go() -> list[BaseException | None]:
+        missing = str(tmp_path / "missing")
+        told = await asyncio.gather(*(disk.flush_directory(missing) for _ in range(3)), return_exceptions=True)
+        disk.make_directory(missing)
+        await disk.flush_directory(missing)
+        return told
+
+    assert [type(error) for error in asyncio.run(go())] == [FileNotFoundError] * 3
 
 
 def test_names(disk: FileDisk, tmp_path: Path) -> None:

@@ -36,6 +36,10 @@ class SteppingDisk:
         self.on_step(f"replace {path}")
         await self._inner.replace_file(path, content)
 
+    async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
+        for name, content in files:
+            await self.replace_file(f"{directory}/{name}", content)
+
     async def flush_directory(self, directory: str) -> None:
         self.on_step(f"flush the names of {directory}")
         await self._inner.flush_directory(directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,10 @@ class FailingDisk:
     async def replace_file(self, path: str, content: bytes) -> None:
         self.strike("replace", path)
         await self._disk.replace_file(path, content)
+
+    async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
+        for name, content in files:
+            await self.replace_file(f"{directory}/{name}", content)
 
     async def flush_directory(self, directory: str) -> None:
         self.strike("flush_directory", directory)

@@ -137,6 +137,9 @@ class FileDisk:
     def __init__(self, flush_threads: int = FLUSH_THREADS) -> None:
         self._threads = ThreadPoolExecutor(flush_threads, thread_name_prefix="disk")
         self._temporary_count = itertools.count()
+        self._flushes: dict[str, asyncio.Task[None]] = {}
+        """Of directories, under way."""
+        self._next_flushes: dict[str, asyncio.Task[None]] = {}
 
     def close(self) -> None:
         """Waits for what is under way."""
@@ -174,8 +177,13 @@ class FileDisk:
             os.close(fd)
 
     async def replace_file(self, path: str, content: bytes) -> None:
-        temporary = f"{path}.{next(self._temporary_count)}{_TEMPORARY_SUFFIX}"
-        await self.in_thread(lambda: _replace(path, temporary, content))
+        directory, name = os.path.split(path)
+        await self.replace_files(directory, [(name, content)])
+
+    async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
+        """In one thread at one go: a topic may have a thousand partitions, each of which begins with a few files."""
+        temporary_suffix = f".{next(self._temporary_count)}{_TEMPORARY_SUFFIX}"
+        await self.in_thread(lambda: _replace(directory, files, temporary_suffix))
 
     def make_directory(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
@@ -192,7 +200,23 @@ class FileDisk:
             shutil.rmtree(directory)
 
     async def flush_directory(self, directory: str) -> None:
-        await self.in_thread(lambda: _synchronize_directory(directory))
+        """One at a time for each directory: all who come while one is under way share the next. A thousand partitions
+        that are made at once need their folder flushed a few times, not a thousand."""
+        flush = self._next_flushes.get(directory)
+        if flush is None or flush.done():
+            under_way = self._flushes.get(directory)
+            flush = self._next_flushes[directory] = asyncio.ensure_future(self._flush_names(directory, under_way))
+        await asyncio.shield(flush)
+
+    async def _flush_names(self, directory: str, before: asyncio.Task[None] | None) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+        flush = self._flushes[directory] = self._next_flushes.pop(directory)  # who comes from now on is too late for it
+        try:
+            await self.in_thread(lambda: _synchronize_directory(directory))
+        finally:
+            if self._flushes.get(directory) is flush:
+                del self._flushes[directory]
 
     def free_bytes(self, directory: str) -> tuple[int, int]:
         status = os.statvfs(directory)
@@ -202,22 +226,30 @@ class FileDisk:
         return locks.hold(Path(directory))
 
 
-def _replace(path: str, temporary: str, content: bytes) -> None:
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+def _replace(directory: str, files: Sequence[tuple[str, bytes]], temporary_suffix: str) -> None:
+    for name, content in files:
+        path = f"{directory}/{name}"
+        temporary = path + temporary_suffix
         try:
-            view = memoryview(content)
-            while len(view):
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    _synchronize_directory(os.path.dirname(path))
+            _write(temporary, content)
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    _synchronize_directory(directory)
+
+
+def _write(path: str, content: bytes) -> None:
+    """A new file, durable but for its name."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    try:
+        view = memoryview(content)
+        while len(view):
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _synchronize_directory(directory: str) -> None:

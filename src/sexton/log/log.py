@@ -15,6 +15,7 @@ cover, and with LogAppendTime the time, after which the CRC is made anew.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import TypeVar
 
 from sexton.compaction import retention
@@ -23,16 +24,21 @@ from sexton.compaction.eligibility import SegmentSummary
 from sexton.errors import NotALogError
 from sexton.log import reading
 from sexton.log.appending import Appending
+from sexton.log.epochs import EpochHistory
 from sexton.log.producers import ProducerStates
-from sexton.log.recovery import Recovery
+from sexton.log.recovery import Recovered, Recovery
+from sexton.log.segment import Segment
 from sexton.log.swapping import Swapping
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
 from sexton.ports.disk import Disk
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
+    EpochEntry,
     PartitionMetadata,
     decode_partition_metadata,
+    encode_leader_epochs,
     encode_partition_metadata,
 )
 
@@ -59,11 +65,54 @@ class Log(Appending, Swapping):
     ) -> Log:
         """Makes it if there is none, and puts right what a crash left behind. `start_offset` is what Kafka's checkpoint
         of log starts says, for a directory that comes from Kafka; the log keeps its own durably."""
+        if not disk.exists(directory):
+            return await cls.create(
+                disk,
+                directory,
+                topic,
+                partition,
+                topic_id,
+                config,
+                now_ms=now_ms,
+                producer_expiry_ms=producer_expiry_ms,
+                start_offset=start_offset,
+            )
         log = cls(disk, directory, topic, partition, topic_id, config)
         await log._own_directory(stopped_cleanly)
         producers = ProducerStates(log._place, producer_expiry_ms)
         recovery = Recovery(disk, directory, topic, partition, config, now_ms, stopped_cleanly, producers, start_offset)
         log._take(await recovery.run())
+        return log
+
+    @classmethod
+    async def create(
+        cls,
+        disk: Disk,
+        directory: str,
+        topic: str,
+        partition: int,
+        topic_id: uuid.UUID,
+        config: TopicConfig,
+        *,
+        now_ms: int,
+        producer_expiry_ms: int = DAY_MS,
+        start_offset: int = 0,
+        epochs: Sequence[EpochEntry] = (),
+        beside: Sequence[tuple[str, bytes]] = (),
+    ) -> Log:
+        """A new log where there is no directory, durable on return, with the history and the files that it is to begin
+        with. The last of the files `beside` it is there only if all the rest is."""
+        log = cls(disk, directory, topic, partition, topic_id, config)
+        segment = Segment(disk, directory, start_offset, config, now_ms)
+        files = [(PARTITION_METADATA, encode_partition_metadata(PartitionMetadata(topic_id)))]
+        if epochs:
+            files.append((LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(epochs)))
+        disk.make_directory(directory)
+        segment.create()
+        await disk.replace_files(directory, [*files, *beside])
+        await disk.flush_directory(directory.rpartition("/")[0])
+        producers = ProducerStates(log._place, producer_expiry_ms)
+        log._take(Recovered([segment], producers, EpochHistory(epochs), start_offset, start_offset))
         return log
 
     async def _own_directory(self, stopped_cleanly: bool) -> None:

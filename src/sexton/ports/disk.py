@@ -82,6 +82,11 @@ class Disk(Protocol):
         """After a crash the file has its old content or the new one; on return, the new one for good."""
         ...
 
+    async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
+        """The same for several files of one directory, by name, with one flush of their names: after a crash, those up
+        to some one of them are new."""
+        ...
+
     def make_directory(self, path: str) -> None:
         """With its parents. It may exist already."""
         ...

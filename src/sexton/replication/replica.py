@@ -55,6 +55,8 @@ class Replica:
         self.row = row
         self.role = Role.IDLE
         self.leadership: Leadership | None = None
+        self.is_made_here = False
+        """Its log was made by this very process: no former one can have led it."""
         self.on_caught_up: Callable[[], None] = lambda: None
         """Set by `Replicas`: a follower outside the ISR may join it."""
         self.lock = asyncio.Lock()

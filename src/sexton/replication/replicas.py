@@ -24,12 +24,15 @@ from sexton.ports.metastore import NO_LEADER, Metastore, PartitionRow
 from sexton.ports.network import Network, Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import checkpoints, names
+from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
 from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica, Role
 from sexton.replication.session import FollowerSession
-from sexton.watermarks.checkpoint import Kept
+from sexton.watermarks.checkpoint import WATERMARKS_FILE, Kept
+from sexton.watermarks.checkpoint import encode as encode_watermarks
+from sexton.watermarks.replica import ReplicaWatermarks
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,9 @@ OPEN_AT_ONCE = 64
 """Logs that are opened or closed at the same time: they wait for flushes, not for memory or the processor."""
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5000
+
+FIRST_EPOCH = 0
+"""Of the first leader of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +294,33 @@ class Replicas:
                 logger.warning("%s holds another replica's past (%s): starting from an empty log", directory, on_disk)
                 self._disk.remove_tree(directory)
             self._high_watermarks.pop((topic, row.partition), None)
-        log = await Log.open(
+            log, kept = await self._make(topic, row, expected)
+        else:
+            log = await Log.open(
+                self._disk,
+                directory,
+                topic,
+                row.partition,
+                row.topic_id,
+                self._topic_config(topic),
+                now_ms=self._clock.now_ms(),
+                stopped_cleanly=self._stopped_cleanly,
+                producer_expiry_ms=self._producer_expiry_ms,
+            )
+            incarnation = on_disk or messages.NO_INCARNATION
+            kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
+        high_watermark = self._high_watermarks.get((topic, row.partition), 0)
+        replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept)
+        replica.on_caught_up = self.membership.may_join
+        replica.on_fenced = self.membership.fence
+        replica.is_made_here = expected is not None and on_disk != expected
+        return replica
+
+    async def _make(self, topic: str, row: PartitionRow, incarnation: uuid.UUID) -> tuple[Log, Kept]:
+        """A new log, with all that belongs beside it. The id comes last: it says that the rest is there."""
+        directory = self._directory(topic, row.partition)
+        watermarks = ReplicaWatermarks(incarnation)
+        log = await Log.create(
             self._disk,
             directory,
             topic,
@@ -296,18 +328,11 @@ class Replicas:
             row.topic_id,
             self._topic_config(topic),
             now_ms=self._clock.now_ms(),
-            stopped_cleanly=self._stopped_cleanly,
             producer_expiry_ms=self._producer_expiry_ms,
+            epochs=[EpochEntry(FIRST_EPOCH, 0)] if _is_as_made(row) else (),
+            beside=[(WATERMARKS_FILE, encode_watermarks(watermarks)), (INCARNATION_FILE, f"{incarnation}\n".encode())],
         )
-        if expected is not None and on_disk != expected:
-            await self._disk.replace_file(f"{directory}/{INCARNATION_FILE}", f"{expected}\n".encode())
-        incarnation = expected or on_disk or messages.NO_INCARNATION
-        kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
-        high_watermark = self._high_watermarks.get((topic, row.partition), 0)
-        replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept)
-        replica.on_caught_up = self.membership.may_join
-        replica.on_fenced = self.membership.fence
-        return replica
+        return log, Kept(self._disk, directory, watermarks)
 
     async def _change_role(self, replica: Replica, row: PartitionRow) -> None:
         is_first = replica.role is Role.IDLE
@@ -329,7 +354,8 @@ class Replicas:
             await self.on_role(replica)
 
     async def _lead(self, replica: Replica, row: PartitionRow) -> None:
-        if row.leader_epoch in (entry.epoch for entry in replica.log.epochs.entries):
+        known = [entry.epoch for entry in replica.log.epochs.entries]
+        if row.leader_epoch in known and not replica.is_made_here:
             # Led by our former process. What it sent may be more than what is on our disk: only a new epoch may go on.
             logger.info("%r waits for a new leader epoch after %d", replica, row.leader_epoch)
             replica.become_follower(row)
@@ -445,6 +471,12 @@ def _means_another_log(row: PartitionRow, than: PartitionRow, broker_id: int) ->
     the leader waits to hear of an empty one."""
     before, now = known_incarnation(than, broker_id), known_incarnation(row, broker_id)
     return row.partition_epoch > than.partition_epoch and None not in (before, now) and before != now
+
+
+def _is_as_made(row: PartitionRow) -> bool:
+    """Of a partition that nobody has written to before its first leader, nor changed since: every replica's history
+    begins with the first epoch at offset 0, and followers need not be told."""
+    return row.leader_epoch == FIRST_EPOCH and row.partition_epoch == 0
 
 
 def _is_newer_row_of_the_same_reign(row: PartitionRow, than: PartitionRow) -> bool:

@@ -370,19 +370,23 @@ class SimulatedDisk:
         return None if node is None else bytes(node.content)
 
     async def replace_file(self, path: str, content: bytes) -> None:
+        directory, _, name = path.rpartition("/")
+        await self.replace_files(directory, [(name, content)])
+
+    async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
         self.check_alive()
-        self.volume.parent(path)
-        self.volume.take(len(content))
-        await self.wait_for_device()
-        directory, name = self.volume.parent(path)
-        old = directory.children.get(name)
-        if isinstance(old, _Directory):
-            raise _error(errno.EISDIR, path)
-        self.volume.used_bytes -= len(old.content) if old is not None else 0
-        self.volume.set_names((directory, name, Inode(content)))
-        number = self.volume.last_number
-        await self.wait_for_device()
-        self.volume.names_flushed(directory, number)
+        for file_name, content in files:
+            path = f"{directory}/{file_name}"
+            self.volume.parent(path)
+            self.volume.take(len(content))
+            await self.wait_for_device()
+            parent, name = self.volume.parent(path)
+            old = parent.children.get(name)
+            if isinstance(old, _Directory):
+                raise _error(errno.EISDIR, path)
+            self.volume.used_bytes -= len(old.content) if old is not None else 0
+            self.volume.set_names((parent, name, Inode(content)))
+        await self.flush_directory(directory)
 
     def make_directory(self, path: str) -> None:
         self.check_alive()
