@@ -270,7 +270,9 @@ class Broker:
         if renewing.done():
             renewing.result()
         async with self._catching_up:
-            self.view.apply(await self.metastore.read_changes(0))
+            delta = self.view.apply(await self.metastore.read_changes(0))
+            await self.replicas.apply((), delta.deleted_topics)  # while this process was fenced
+            self._reconfigure(delta.configs)
             await reconcile(self, former, folder)
             await self._mark_epoch(folder)
             await self.replicas.apply(self.view.replicas_on(self.config.node_id))
