@@ -31,11 +31,15 @@ longer than one; threads are made only when there is work for them."""
 PARTS_MAX: Final = 1024
 """Linux takes no more buffers than this in one write (IOV_MAX)."""
 
-SMALL_READ_BYTES: Final = 1 << 16
-"""What is read of a file that has grown since it was opened; nearly always nothing."""
+SMALL_READ_BYTES: Final = 1 << 12
+"""What is read of a file at first: most that are read whole are smaller."""
 
 FILE_MODE: Final = 0o644
 _TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+_Asked = tuple[Callable[[], None], "asyncio.Future[None]"]
+"""Work for a thread, and who waits for it."""
 
 
 class DiskFile:
@@ -136,6 +140,8 @@ class FileDisk:
 
     def __init__(self, flush_threads: int = FLUSH_THREADS) -> None:
         self._threads = ThreadPoolExecutor(flush_threads, thread_name_prefix="disk")
+        self._threads_count = flush_threads
+        self._asked: list[_Asked] = []
         self._temporary_count = itertools.count()
         self._flushes: dict[str, asyncio.Task[None]] = {}
         """Of directories, under way."""
@@ -146,7 +152,20 @@ class FileDisk:
         self._threads.shutdown()
 
     async def in_thread(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """What is asked for in one turn of the event loop is shared out at its end: handing over costs more than most
+        of the work, and a broker that starts has a thousand files to replace at once."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        if not self._asked:
+            loop.call_soon(self._share_out, loop)
+        self._asked.append((work, done))
+        await done
+
+    def _share_out(self, loop: asyncio.AbstractEventLoop) -> None:
+        asked, self._asked = self._asked, []
+        count = min(len(asked), self._threads_count)
+        for number in range(count):
+            self._threads.submit(_work_through, asked[number::count], loop)
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -169,9 +188,11 @@ class FileDisk:
         except FileNotFoundError:
             return None
         try:
-            data = os.read(fd, os.fstat(fd).st_size + 1)
-            while more := os.read(fd, SMALL_READ_BYTES):
-                data += more
+            data = os.read(fd, SMALL_READ_BYTES)
+            if len(data) == SMALL_READ_BYTES:
+                data += os.read(fd, os.fstat(fd).st_size)
+                while more := os.read(fd, SMALL_READ_BYTES):
+                    data += more
             return data
         finally:
             os.close(fd)
@@ -224,6 +245,29 @@ class FileDisk:
 
     def lock(self, directory: str) -> AbstractContextManager[None]:
         return locks.hold(Path(directory))
+
+
+def _work_through(asked: Sequence[_Asked], loop: asyncio.AbstractEventLoop) -> None:
+    """In a thread."""
+    ended: list[tuple[asyncio.Future[None], Exception | None]] = []
+    for work, done in asked:
+        try:
+            work()
+            ended.append((done, None))
+        except Exception as error:
+            ended.append((done, error))
+    with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it everybody who might care
+        loop.call_soon_threadsafe(_tell, ended)
+
+
+def _tell(ended: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> None:
+    for done, error in ended:
+        if done.done():
+            continue
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
 
 
 def _replace(directory: str, files: Sequence[tuple[str, bytes]], temporary_suffix: str) -> None:

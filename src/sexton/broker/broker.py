@@ -127,6 +127,8 @@ class Broker:
         self._listener: Listener | None = None
         self._catching_up = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._topic_configs: dict[str, TopicConfig] = {}
+        self._topic_configs_version = -1
         self._is_stopping = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if one of the loops does: whoever runs the broker ends it then."""
@@ -142,7 +144,14 @@ class Broker:
         return self._listener.port
 
     def topic_config(self, topic: str) -> TopicConfig:
-        return topic_config(self.view, self.config.static, self.config.node_id, topic)
+        """Remembered until anything in the view changes: a topic's partitions ask one after the other."""
+        if self._topic_configs_version != self.view.version:
+            self._topic_configs, self._topic_configs_version = {}, self.view.version
+        found = self._topic_configs.get(topic)
+        if found is None:
+            found = topic_config(self.view, self.config.static, self.config.node_id, topic)
+            self._topic_configs[topic] = found
+        return found
 
     async def catch_up(self) -> None:
         """On return, this broker has seen and applied every change that was made before the call."""

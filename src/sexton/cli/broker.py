@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import random
@@ -62,6 +63,7 @@ def broker(
 
     Stop it with Ctrl-C or SIGTERM: it hands its partitions over first. A second signal ends it at once.
     """
+    gc.disable()  # until it is ready: nearly all that a start makes stays
     if parent is not None:
         die_with(parent)
     log_to(log_file)
@@ -129,6 +131,8 @@ async def _serve(config: BrokerConfig) -> None:
     if not await _started(running, config, stop):
         logger.info("stopped before it was ready")
         _leave(0)
+    gc.freeze()  # what is there now is not looked through again and again
+    gc.enable()
     _announce(running, config)
     await asyncio.wait([stop, running.failed], return_when=asyncio.FIRST_COMPLETED)
     if running.failed.done():

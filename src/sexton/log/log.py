@@ -117,7 +117,6 @@ class Log(Appending, Swapping):
 
     async def _own_directory(self, stopped_cleanly: bool) -> None:
         path = f"{self.directory}/{PARTITION_METADATA}"
-        self._disk.make_directory(self.directory)
         data = self._disk.read_file(path)
         if data is None:
             await self._disk.replace_file(path, encode_partition_metadata(PartitionMetadata(self.topic_id)))

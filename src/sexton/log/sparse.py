@@ -7,15 +7,18 @@ and when Kafka writes one, is in `records.indexes`.
 
 from __future__ import annotations
 
+import operator
+import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
 from typing import Final
 
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
 NO_TIMESTAMP: Final = -1
+
+_TIME_ENTRY: Final = struct.Struct(">qi")
 
 _IS_LITTLE: Final = sys.byteorder == "little"
 
@@ -96,9 +99,9 @@ class SparseIndex:
             entries.byteswap()
         offsets, positions = entries[0::2], entries[1::2]
         times, time_offsets = array("q"), array("q")
-        for at in range(0, len(_whole(time_data, TIME_ENTRY_BYTES)), TIME_ENTRY_BYTES):
-            times.append(int.from_bytes(time_data[at : at + 8], "big", signed=True))
-            time_offsets.append(int.from_bytes(time_data[at + 8 : at + 12], "big", signed=True) + self.base_offset)
+        for timestamp_ms, relative in _TIME_ENTRY.iter_unpack(_whole(time_data, TIME_ENTRY_BYTES)):
+            times.append(timestamp_ms)
+            time_offsets.append(relative + self.base_offset)
         span = end_offset - self.base_offset
         is_true = (
             len(offset_data) % OFFSET_ENTRY_BYTES == 0
@@ -106,8 +109,8 @@ class SparseIndex:
             and _rises(offsets, 0, span)
             and _rises(positions, 1, size_bytes)
             and _rises(times, 0, 1 << 63)
-            and all(self.base_offset <= offset < end_offset for offset in time_offsets)
-            and all(one <= two for one, two in pairwise(time_offsets))
+            and (not time_offsets or self.base_offset <= time_offsets[0] <= time_offsets[-1] < end_offset)
+            and all(map(operator.le, time_offsets, time_offsets[1:]))
         )
         if is_true:
             self.offsets = array("q", [offset + self.base_offset for offset in offsets])
@@ -119,8 +122,7 @@ class SparseIndex:
 def _rises(values: array[int], low: int, end: int) -> bool:
     if not values:
         return True
-    strictly = all(one < two for one, two in pairwise(values))
-    return strictly and values[0] >= low and values[-1] < end
+    return values[0] >= low and values[-1] < end and all(map(operator.lt, values, values[1:]))
 
 
 def _whole(data: bytes, entry_bytes: int) -> bytes:
