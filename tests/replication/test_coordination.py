@@ -83,7 +83,7 @@ class Two:
                 if news.error is ErrorCode.none:
                     await _take(self.follower, news)
             await self.follower.log.flush()
-        await asyncio.sleep(0.01)
+        await advanced(self.leader)
 
     def write(self, count: int) -> None:
         for index in range(count):
@@ -105,6 +105,10 @@ def scenario(work: Callable[[Two], Awaitable[None]]) -> Any:
 async def compacted(replica: Replica, bound: int) -> None:
     await replica.coordination.plan(replica.high_watermark)
     await replica.coordination.committed(bound)
+    await advanced(replica)
+
+
+async def advanced(replica: Replica) -> None:
     await asyncio.sleep(0.02)
     while replica.coordination._advancing is not None:  # a slow disk takes longer
         await asyncio.sleep(0.005)

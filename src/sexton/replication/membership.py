@@ -104,7 +104,7 @@ class Membership:
 
     def _changed(self, replica: Replica, leadership: Leadership, now_ms: int) -> PartitionRow | None:
         row = replica.row
-        fenced = self._fenced.pop((replica.topic_id, replica.partition), {})
+        fenced = self._fenced.pop((replica.topic_id, replica.partition), {}) if self._fenced else {}
         fenced = {b: id_ for b, id_ in fenced.items() if row.incarnations.get(b) == id_ and b != row.leader}
         if fenced:
             logger.warning(

@@ -114,6 +114,10 @@ class Replica:
         """A follower whose flush ends, one way or the other, says so (`on_reportable`)."""
         return self._flushing is not None
 
+    def serves_in(self, leader_epoch: int) -> bool:
+        """Whether it leads in that very epoch, and may."""
+        return self.role is Role.LEADER and self.row.leader_epoch == leader_epoch and self._may_serve()
+
     def check_serving_as_leader(self) -> None:
         if self.role is not Role.LEADER or not self._may_serve():
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic}-{self.partition} is not led here")

@@ -203,6 +203,8 @@ class Replicas:
     # Following the cluster
 
     async def apply(self, rows: Sequence[PartitionRow], deleted_topics: Sequence[uuid.UUID] = ()) -> None:
+        if not rows and not deleted_topics:
+            return
         own_id = self._identity()[0]
         gone = [key for key in (*self._by_key, *self._unopened) if key[0] in deleted_topics]
         gone += [(r.topic_id, r.partition) for r in rows if own_id not in r.replicas]

@@ -20,7 +20,7 @@ from sexton.replication import messages
 from sexton.replication.history import is_prefix
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
-from sexton.watermarks.replica import Pair
+from sexton.watermarks.replica import Pair, ReplicaWatermarks
 
 Key = tuple[uuid.UUID, int]
 
@@ -41,10 +41,27 @@ class _Followed:
     held: Held
     forget: Sequence[Callable[[], None]]
     """What ends being told of appends, and of a high watermark that rises."""
+    replica: Replica
     told: tuple[object, ...] = ()
     """High watermark, log start and compaction's watermarks, as they were last sent."""
+    told_of: ReplicaWatermarks | None = None
+    """The replica's own watermarks, of which those were."""
     is_answered: bool = False
     """Something was sent, and the follower has not said yet what it holds now: until then, nothing more is sent."""
+
+    def is_up_to_date(self) -> bool:
+        """Whether nothing has moved for sure. Asked of every partition twice a second, so it compares no more than it
+        must: what a replica keeps of compaction is another object when it changes."""
+        replica = self.replica
+        return (
+            self.told_of is replica.coordination.kept.value
+            and self.told[0] == replica.high_watermark
+            and self.told[1] == replica.log.start_offset
+            and replica.serves_in(self.held.leader_epoch)
+        )
+
+    def tell(self, replica: Replica) -> None:
+        self.replica, self.told, self.told_of = replica, _told(replica), replica.coordination.kept.value
 
 
 class FollowerSession:
@@ -73,7 +90,11 @@ class FollowerSession:
     async def _fetch_later(self, request: FetchRequest, waiting: asyncio.Future[bool]) -> list[Part]:
         is_over = await waiting
         answer = self._answer(request)
-        answer.extend(self._moved_watermarks(list(self._followed if is_over else self._stale)))
+        keys = list(self._stale)
+        if is_over:
+            keys = [key for key, followed in self._followed.items() if not followed.is_up_to_date()]
+        self._stale.clear()
+        answer.extend(self._moved_watermarks(keys))
         return messages.encode_answer(answer)
 
     def close(self) -> None:
@@ -105,7 +126,7 @@ class FollowerSession:
         known = self._followed.get(key)
         if known is None:
             watching = replica.watch_appends(lambda: self._note(key)), replica.watch(lambda: self._committed(key))
-            known = self._followed[key] = _Followed(held, watching)
+            known = self._followed[key] = _Followed(held, watching, replica)
         else:
             known.held = held
             known.is_answered = False
@@ -197,7 +218,7 @@ class FollowerSession:
                 self._news[(held.topic_id, held.partition)] = None  # no room in this answer: in the next one
         if lies_on and has_history and not records:
             return None
-        followed.told = _told(replica)
+        followed.tell(replica)
         watermarks = replica.coordination.kept.value
         return News(
             held.topic_id,
@@ -221,7 +242,6 @@ class FollowerSession:
         moved = []
         for key in keys:
             followed = self._followed[key]
-            self._stale.pop(key, None)
             if followed.is_answered:
                 continue
             try:
@@ -229,9 +249,9 @@ class FollowerSession:
             except KafkaError:
                 self._note(key)
                 continue
-            now = _told(replica)
-            if followed.told != now:
-                followed.told = now
+            now, before = _told(replica), followed.told
+            followed.tell(replica)
+            if before != now:
                 followed.is_answered = True
                 high_watermark, start_offset, generation, removable, fence_below, planned = now
                 moved.append(

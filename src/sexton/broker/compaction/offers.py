@@ -115,6 +115,8 @@ class Offers:
         """Of each partition that is led here and was compacted since, or that is asked about."""
         since = int(asked["since"])
         about = {(str(topic_id), int(partition)) for topic_id, partition in asked["about"]}
+        if not about and self._service.passes_count <= since:
+            return {"process": self._service.broker_epoch, "number": since, "news": []}
         led = [one for one in self._replicas.all() if one.is_leader and one.config.compacts]
         numbers = {(str(one.topic_id), one.partition): self._service.pass_of(one).number for one in led}
         newest = max([since, *numbers.values()])

@@ -101,7 +101,7 @@ class CompactionService:
         self._adopts = adopts
         self._passes: dict[uuid.UUID, LastPass] = {}
         """By incarnation, like what they left."""
-        self._passes_count = 0
+        self.passes_count = 0
         self._replicas = replicas
         self._disk = disk
         self._clock = clock
@@ -208,9 +208,9 @@ class CompactionService:
     def _follows_compactions(self, replica: Replica) -> bool:
         """Whether its leader's compactions are for it: at once, or when it is in sync."""
         return (
-            self._adopts()
-            and replica.role is Role.FOLLOWER
+            replica.role is Role.FOLLOWER
             and replica.config.compacts
+            and self._adopts()
             and not replica.coordination.is_independent
             and replica.log.failure is None
         )
@@ -419,8 +419,8 @@ class CompactionService:
     def note(self, replica: Replica, made_ms: int, how: str) -> None:
         """A pass was committed, made here or adopted."""
         incarnation = replica.coordination.watermarks.incarnation
-        self._passes_count += 1
-        self._passes[incarnation] = LastPass(self._passes_count, made_ms, how)
+        self.passes_count += 1
+        self._passes[incarnation] = LastPass(self.passes_count, made_ms, how)
         self._requested.pop((replica.topic_id, replica.partition), None)
         self._forget((replica.topic_id, replica.partition))
 
