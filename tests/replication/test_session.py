@@ -24,6 +24,7 @@ from sexton.replication.history import epoch_before
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
 from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
+from sexton.watermarks.replica import Pair
 from tests.replication.answers import answered
 
 TOPIC = uuid.UUID(int=7, version=4)
@@ -205,5 +206,28 @@ def test_a_leader_that_steps_down_fails_what_waits_and_tells_its_followers(
         assert failure.value.code is ErrorCode.not_leader_or_follower
         assert (await waiting)[0].error in (ErrorCode.none, ErrorCode.not_leader_or_follower)
         await leader.replica.log.flush()
+
+    with_leader(scenario)
+
+
+def test_an_idle_follower_is_told_of_what_moved_once_and_of_nothing_else(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        replica = leader.replica
+        replica.append(batch(b"v"), 1, 1000)
+        await replica.log.flush()
+        await leader.fetch(leader.held(0))
+        await leader.fetch(leader.held(1), wait_ms=1)  # the high watermark
+        assert await leader.fetch(leader.held(1), wait_ms=1) == []
+        await replica.coordination.committed(1)  # its own progress is none of a follower's business
+        assert await leader.fetch(leader.held(1), wait_ms=1) == []
+        assert all(followed.is_up_to_date() for followed in leader.session._followed.values())
+        await replica.coordination.kept.keep(lambda known: known.told(0, Pair(1, 1)))
+        await replica.advance_start(1)
+        (news,) = await leader.fetch(leader.held(1), wait_ms=1)
+        assert (news.removable, news.log_start_offset) == (Pair(1, 1), 1)
+        assert await leader.fetch(leader.held(1), wait_ms=1) == []
+        assert not leader.session._stale, "or it would look again and again"
 
     with_leader(scenario)

@@ -27,8 +27,11 @@ from sexton.clusters.properties import Settings, tail_of, write_properties
 
 TAIL_LINES: Final = 40
 
+COMPILED_ANEW: Final = "PYTHONDONTWRITEBYTECODE"
+"""Not for brokers: where this is set, each start would compile all of Sexton again, as nobody's does elsewhere."""
+
 ENVIRONMENT: Final = {
-    **os.environ,
+    **{name: value for name, value in os.environ.items() if name != COMPILED_ANEW},
     "PYTHONPATH": str(Path(sexton.__file__).resolve().parents[1]),
     "PYTHONUNBUFFERED": "1",
 }
