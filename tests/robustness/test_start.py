@@ -7,8 +7,9 @@ import sys
 
 from sexton.clusters.brokers import ENVIRONMENT
 
-HEAVY = ("hypothesis", "numpy", "numba", "pandas", "pyarrow", "pyspark")
-"""kio imports the first wherever it is installed; the others are for bulk data, which a broker leaves alone."""
+HEAVY = ("hypothesis", "numpy", "numba", "pandas", "pyarrow", "pyspark", "psycopg")
+"""kio imports the first wherever it is installed; the last is for who has a PostgreSQL; the others are for bulk data,
+which a broker leaves alone."""
 
 
 def test_a_broker_starts_without_what_it_does_not_need() -> None:
