@@ -3,6 +3,7 @@ and what is refused."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -239,3 +240,28 @@ def test_random_logs_fold_the_same_after_several_adoptions() -> None:
             machine.fill(random.Random(turn), batches_count=15)
             machine.run(machine.log.flush())
         assert _own(follower)[-1] == _own(leader)[-1]
+
+
+def test_whoever_is_cancelled_while_it_swaps_may_remove_what_it_staged() -> None:
+    leader, bound = compacted(4, passes_count=1)
+    for pauses_count in range(40):
+        follower = following(4)
+        before = follower.fold()
+        replacements = stage(follower, leader, bound)
+
+        async def swap_and_be_stopped(follower: Machine, replacements: list[Replacement], pauses_count: int) -> None:
+            swapping = asyncio.ensure_future(swap(follower, replacements, bound))
+            for _ in range(pauses_count):
+                await asyncio.sleep(0)
+            swapping.cancel()
+            await asyncio.gather(swapping, return_exceptions=True)
+            follower.disk.remove_tree(STAGING)
+            async with follower.log._shape:
+                assert follower.log.failure is None
+
+        follower.run(swap_and_be_stopped(follower, replacements, pauses_count))
+        assert follower.fold() == follower.read_committed() == before
+        if pauses_count > 3:
+            assert [one for one in follower.batches() if one.base_offset < bound] == [
+                one for one in leader.batches() if one.base_offset < bound
+            ]

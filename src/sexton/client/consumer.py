@@ -83,15 +83,16 @@ class Consumer:
         results = await asyncio.gather(
             *(self._poll_one(peer, parts, wait_ms) for peer, parts in leaders), return_exceptions=True
         )
-        consumed: list[Consumed] = []
+        fetches: list[_Fetch] = []
         for result in results:
             if isinstance(result, (NotConnectedError, ConnectionLostError)):
                 self._client.forget()
                 is_any_lost = True
             elif isinstance(result, BaseException):
-                raise result
+                raise result  # before any position moves: what others have answered is read again
             else:
-                consumed += self._move_on(result)
+                fetches += result
+        consumed = self._move_on(fetches)
         if is_any_lost and not consumed:
             await asyncio.sleep(min(max_wait_ms, LOST_PAUSE_MS) / 1000)
         return consumed

@@ -148,7 +148,14 @@ class Swapping(Changing):
         if self.failure is not None:
             raise self._refusal()
         work = asyncio.get_running_loop().create_task(self._swap(closed, staging, replacements, terms, check))
-        return await asyncio.shield(work)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # What is staged is the caller's to remove, and must be there until the swap has come to its end.
+            await asyncio.wait([work])
+            if not work.cancelled():
+                work.exception()
+            raise
 
     async def _swap(
         self,
