@@ -7,14 +7,16 @@ Each entry replaces one function or constant of the product for the time of a ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from sexton.broker.api import produce
+from sexton.broker.folder import Folder, Past
 from sexton.broker.markers import MarkerSender
 from sexton.broker.registration import Registration
-from sexton.compaction import rules
+from sexton.compaction import retention, rules
+from sexton.compaction.eligibility import SegmentSummary
 from sexton.compaction.rules import Fate
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.replication.leadership import Leadership
@@ -59,18 +61,29 @@ def _counts_as_written(self: MarkerSender, item: Any, code: Any, leader: int) ->
     self._service.marker_written(item.due, item.place)
 
 
+def _trusts_its_disk(self: Folder, former: Any) -> Past:
+    return Past.WHOLE
+
+
+def _keeps_one_segment(segments: Sequence[SegmentSummary], config: Any, high_watermark: int, now_ms: int) -> int:
+    return max(one.base_offset for one in segments if one.base_offset <= high_watermark)
+
+
 BREAKS: dict[str, Break] = {
     "1": Break(Leadership, "committed_end", _commits_alone),
     "1-flush": Break(Replica, "durable_end", property(_counts_unflushed)),
+    "1-disk": Break(Folder, "past", _trusts_its_disk, Profile.COMPACTION),
+    "1-retention": Break(retention, "retained_from", _keeps_one_segment, Profile.COMPACTION),
     "2": Break(Replica, "cut_to", _keeps_its_tail),
     "5": Break(rules, "tombstone_fate", _forgets_tombstones, Profile.COMPACTION),
     "8": Break(MarkerSender, "_answered", _counts_as_written, Profile.TRANSACTIONS),
     "9": Break(produce, "NO_OFFSET", 0),
     "12": Break(Registration, "keep_renewing", _gives_up_renewing),
 }
-"""By rule: a leader commits without its followers; a replica counts what is not on its disk; a follower keeps what its
-leader lacks; a tombstone goes at once; a marker that could not be written counts as written; a failed produce carries
-an offset; a broker tries only once to renew its lease."""
+"""By rule: a leader commits without its followers; a replica counts what is not on its disk; a broker takes any disk
+for its own; retention takes what is neither old nor too much; a follower keeps what its leader lacks; a tombstone goes
+at once; a marker that could not be written counts as written; a failed produce carries an offset; a broker tries only
+once to renew its lease."""
 
 
 @contextmanager

@@ -268,13 +268,15 @@ class Judge:
                 self._require(node, key, ledger)
 
     def _commit(self, node: Node, key: Key, ledger: Ledger, hw: int, start_offset: int) -> None:
-        """What lies below a replica's high watermark is committed, and agrees with what already was."""
+        """What lies below a replica's high watermark is committed, and agrees with what already was. What was deleted
+        on request may have gone from the first replica that is looked at before it was written down."""
         seen = self._seen(node, key)
+        deleted_below = self._history.start_bounds.get(self._place(key), 0)
         for entry in seen.copy.entries_from(max(seen.until_offset, start_offset)):
             if entry.base_offset >= hw:
                 break
             evidence = ledger.conflict(entry)
-            if evidence is not None:
+            if evidence is not None and entry.last_offset >= deleted_below:
                 raise SimulationFailure("rule 2", f"{node.name}: {self._agreement.name(key)} {evidence}")
             if entry.base_offset >= ledger.end_offset:
                 ledger.add(entry)

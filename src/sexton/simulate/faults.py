@@ -31,9 +31,11 @@ class Kind(StrEnum):
     power and comes back with the image. It still has the ids of its folder and its replicas, and lacks what it
     acknowledged since.
 
-    What is promised then: nothing is lost as long as every partition has another member in the ISR, so it happens only
-    if that is so and no other fault is at work, and until the broker has started none begins; or else when the broker
-    has left the ISR of all its partitions, whatever happens to the others. The broker has started at least once since
+    What is promised then: nothing is lost as long as every partition has another member in the ISR. So it happens at
+    once only if that is so and the other brokers run; all other faults are taken back then, and none begins until the
+    broker has started, except that the others may lose power with it and come back later: what it then leads it should
+    not. Or else it happens when the broker has left the ISR of all its partitions, whatever happens to
+    the others. The broker has started at least once since
     the image was taken: an image of the very process that ran last cannot be told from what that process left
     (docs/decisions, 8)."""
     FORCING = "forced election"
@@ -79,7 +81,7 @@ SHAPES: dict[Kind, Shape] = {
     Kind.RESTART: Shape((100, 10_000), (15_000, 60_000), weight=0.3),
     Kind.PAUSE: Shape((100, 20_000), (6_000, 40_000)),
     Kind.WIPE: Shape((500, 15_000), (30_000, 90_000), weight=0.15),
-    Kind.OLD_IMAGE: Shape((5_000, 40_000), (20_000, 60_000), (0, 1), weight=0.2),
+    Kind.OLD_IMAGE: Shape((5_000, 40_000), (20_000, 60_000), (0, 3), weight=0.2),
     Kind.CUT: Shape((200, 25_000), (6_000, 40_000)),
     Kind.CUT_ONE_WAY: Shape((200, 25_000), (6_000, 40_000)),
     Kind.ISOLATION: Shape((500, 25_000), (8_000, 40_000), weight=0.3),

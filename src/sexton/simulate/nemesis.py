@@ -12,6 +12,9 @@ from sexton.simulate.metastore import HOST as METASTORE
 
 Undo = Callable[[], None]
 
+ALONE_S = 8
+"""Longer than it takes to start, and to be elected."""
+
 ATTEMPTS_TO_LEAVE_ISR = 20
 """Seconds: longer than a lease. Whoever is in sync then is alone so."""
 
@@ -97,14 +100,17 @@ class Nemesis:
         """Takes back whatever is still in force."""
         self._cluster.trace.note("nemesis", "heals everything")
         self._is_over = True
-        active, self._active = list(self._active.values()), {}
-        for undo in active:
-            undo()
+        self._take_back()
         for node in self._cluster.nodes.values():
             if node.needs_operator:
                 node.needs_operator = False
                 self._cluster.kill(node, power_lost=False)
             self._cluster.start(node)
+
+    def _take_back(self) -> None:
+        active, self._active = list(self._active.values()), {}
+        for undo in active:
+            undo()
 
     # Processes
 
@@ -149,24 +155,27 @@ class Nemesis:
         def take() -> None:
             image, number = node.volume.image(), node.starts_count
             self._cluster.start(node)
-            loop.call_for(loop.world, fault.lasts_ms * MS, self._lose_to_image, node, image, number)
+            is_alone = bool(fault.amount & 2)
+            loop.call_for(loop.world, fault.lasts_ms * MS, self._lose_to_image, node, image, number, is_alone)
 
-        if fault.amount and not any(other.is_wiped for other in self._cluster.nodes.values()):
+        if fault.amount & 1 and not any(other.is_wiped for other in self._cluster.nodes.values()):
             self._cluster.stop_orderly(node, take)
         else:
             self._cluster.kill(node, power_lost=True)
             take()
 
-    def _lose_to_image(self, node: Node, image: VirtualDisk, number: int) -> None:
+    def _lose_to_image(self, node: Node, image: VirtualDisk, number: int, is_alone: bool) -> None:
         if self._is_over or node.is_wiped or node.last_started <= number:
             return
         self._cluster.trace.note("nemesis", f"{node.name} loses power; an old image of its disk is at hand")
-        is_at_rest = not self._active and all(
-            each.is_started and not (each.is_wiped or each.is_stopping) for each in self._nodes()
-        )
+        is_safe = self._may_lose(node) and all(self._is_well(other) for other in self._nodes() if other is not node)
         self._cluster.kill(node, power_lost=True)
-        if is_at_rest and self._may_lose(node):
+        if is_safe:
+            self._take_back()
             self._is_quiet = True
+            if is_alone:
+                back = [self._down_node(other) for other in self._nodes() if other is not node]
+                self._keep(ALONE_S * NS, lambda: [each() for each in back])
             self._come_back(node, image)
         else:
             node.is_held_down += 1
@@ -205,6 +214,11 @@ class Nemesis:
                 self._force_leaders()
 
         self._keep(fault.lasts_ms * MS, lambda: up() if self._is_over else swap())
+
+    @staticmethod
+    def _is_well(node: Node) -> bool:
+        is_running = node.is_started and node.process is not None and not node.process.paused
+        return is_running and not (node.is_wiped or node.is_stopping)
 
     def _nodes(self) -> Iterable[Node]:
         return self._cluster.nodes.values()
