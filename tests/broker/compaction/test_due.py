@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from sexton.broker.compaction.due import UNKNOWN, Due, Leftovers, is_due, must_close_active
+from sexton.broker.compaction.due import CLOCKS_DIFFER_MS, UNKNOWN, Due, Leftovers, is_due, must_close_active
 from sexton.compaction.config import INT64_MAX, TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.watermarks.replica import NOTHING, Pair, ReplicaWatermarks
@@ -82,6 +82,15 @@ def test_a_horizon_that_others_started_has_passed_at_the_latest_after_the_whole_
     for before in (None, UNKNOWN, leftovers(newest=1)):
         found = Leftovers.of_pass(before, {"tombstone_waits_for_horizon": 1}, Pair(0, 0), 5500, 1000)
         assert found.horizon_ms == 6500
+
+
+def test_a_horizon_that_a_faster_clock_has_written_is_not_looked_at_all_the_time() -> None:
+    waiting = {"tombstone_waits_for_horizon": 1}
+    first = Leftovers.of_pass(None, waiting, Pair(0, 0), 5500, 0)
+    assert first.may_go_on(Pair(0, 0), 5500), "by this clock it must have passed"
+    second = Leftovers.of_pass(first, waiting, Pair(0, 0), 5501, 0)
+    assert not second.may_go_on(Pair(0, 0), 5501 + CLOCKS_DIFFER_MS - 1)
+    assert second.may_go_on(Pair(0, 0), 5501 + CLOCKS_DIFFER_MS)
 
 
 def test_a_log_of_which_nobody_remembers_what_waits_is_due_once_anything_may_go() -> None:

@@ -21,6 +21,10 @@ WAIT_FOR_HORIZON: Final = frozenset({"tombstone_waits_for_horizon", "marker_wait
 """Names of fates (`compaction.rules.Fate`), as a compactor reports them."""
 
 
+CLOCKS_DIFFER_MS: Final = 10_000
+"""Between two passes that look whether a horizon has passed which should have: each of them reads the whole log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Leftovers:
     """What the last pass had to leave, and what it waits for."""
@@ -46,7 +50,11 @@ class Leftovers:
             # batches. At the latest:
             latest_ms = now_ms + delete_retention_ms
             earlier_ms = before.horizon_ms if before is not None else INT64_MAX
-            horizon_ms = min(horizon_ms, earlier_ms if now_ms < earlier_ms else latest_ms, latest_ms)
+            if now_ms >= earlier_ms:
+                # By then it should have passed: perhaps the clock that it was written by was ahead of this one.
+                horizon_ms = min(horizon_ms, max(latest_ms, now_ms + CLOCKS_DIFFER_MS))
+            else:
+                horizon_ms = min(horizon_ms, earlier_ms, latest_ms)
         replicas = sum(count for fate, count in fates.items() if fate in WAIT_FOR_REPLICAS)
         return Leftovers(removable, replicas, started + waiting, horizon_ms)
 
