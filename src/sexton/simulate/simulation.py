@@ -144,7 +144,9 @@ class Simulation:
         admin = Administrator(admin_client, self.history, self.trace, plan.brokers_count)
         await self._spawn(admin_process, admin.create_all(plan.topics))
         self._start_clients()
-        admin_task = self._spawn(admin_process, admin.run(plan.admin, lambda: self.loop.now_ns // MS))
+        admin_task = self._spawn(
+            admin_process, admin.run(plan.admin, lambda: self.loop.now_ns // MS, lambda: self._writing_is_over)
+        )
         await asyncio.sleep(max(0, plan.until_ms / 1000 - self.loop.now_ns / NS))
         self.nemesis.heal()
         self._is_healed = True
