@@ -169,9 +169,10 @@ class Nemesis:
             return
         self._cluster.trace.note("nemesis", f"{node.name} loses power; an old image of its disk is at hand")
         is_safe = self._may_lose(node) and all(self._is_well(other) for other in self._nodes() if other is not node)
+        if is_safe:
+            self._take_back()  # which may start it
         self._cluster.kill(node, power_lost=True)
         if is_safe:
-            self._take_back()
             self._is_quiet = True
             if is_alone:
                 back = [self._down_node(other) for other in self._nodes() if other is not node]
