@@ -132,6 +132,7 @@ def test_below_the_log_start_neither_a_second_record_of_a_key_nor_a_lost_marker_
     checks._check_compacted("here", log, watermarks(3, 0), 2)
     with pytest.raises(SimulationFailure, match="rule 3"):
         checks._check_compacted("here", log, watermarks(4, 0), 2)
+    checks._check_compacted("here", log, watermarks(4, 0), 0, 3)
     checks._check_markers("here", truth_of(*log), 4, [], watermarks(3, 0), 2)
 
 

@@ -81,6 +81,8 @@ class Truth:
         self.records: dict[int, Record] = {}
         self.markers: dict[int, Batch] = {}
         self.end_offset = 0
+        self.start_offset = 0
+        """The highest at which a replica in sync has started: copies of what lies below it may come and go."""
         self._folds: dict[tuple[int, int], Fold] = {}
 
     def add(self, batch: Batch) -> None:
