@@ -141,7 +141,9 @@ class Nemesis:
 
     def _wipe(self, fault: Fault) -> Undo | None:
         node = self._node(fault)
-        if not self._may_lose(node) or any(other.is_stopping for other in self._nodes()):
+        others = [other for other in self._nodes() if other is not node]
+        if not self._may_lose(node) or node.is_stopping or not all(map(self._is_well, others)):
+            # One that is away is about to leave the in-sync replicas to this one: then only an operator can go on.
             self._cluster.trace.note("nemesis", f"spares {node.name}: it alone holds something, or may soon")
             return None
         undo = self._down(fault, power_lost=True)
