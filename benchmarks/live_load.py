@@ -23,6 +23,8 @@ KEYS: Final = 2_000
 QUEUED_MAX: Final = 2_000
 """Records that wait for their acknowledgement: enough to keep brokers busy, few enough for latency to mean much."""
 
+BEHIND_S_MAX: Final = 0.01
+
 
 def produce(bootstrap: str, topic: str, partitions: int, seconds: float, warm_up_s: float, rate: int) -> dict[str, Any]:
     producer = Producer(
@@ -38,9 +40,8 @@ def produce(bootstrap: str, topic: str, partitions: int, seconds: float, warm_up
     rng, value = random.Random(1), random.Random(2).randbytes(RECORD_BYTES)
     latencies_ms: list[float] = []
     failed: list[str] = []
-    started_s = time.monotonic()
-    sent_count = 0
-    counts_from_s = started_s + warm_up_s
+    next_s = time.monotonic()
+    counts_from_s = next_s + warm_up_s
     end_s = counts_from_s + seconds
 
     def handed_over(sent_s: float) -> Any:
@@ -53,7 +54,7 @@ def produce(bootstrap: str, topic: str, partitions: int, seconds: float, warm_up
         return acknowledged
 
     while (now_s := time.monotonic()) < end_s:
-        if rate and sent_count > (now_s - started_s) * rate:
+        if rate and now_s < next_s:
             producer.poll(0.001)
             continue
         key = rng.randrange(KEYS * partitions)
@@ -62,7 +63,8 @@ def produce(bootstrap: str, topic: str, partitions: int, seconds: float, warm_up
         except BufferError:
             producer.poll(0.01)
             continue
-        sent_count += 1
+        if rate:  # what could not be sent in time is not made up for: the rate would not be steady
+            next_s = max(next_s, now_s - BEHIND_S_MAX) + 1 / rate
         producer.poll(0)
     producer.flush(60)
     if failed:
