@@ -15,7 +15,8 @@ protocol  Sexton alone. What brokers tell each other by ReplicaFetch while all o
           is, when nothing happens, with partitions that are compacted and with as many that are not. For 10,000
           partitions it is computed: both grow with the number of partitions.
 
-Neither system flushes before it acknowledges. Either looks for work every second; idle brokers every 15, the default.
+Neither system flushes before it acknowledges, unless a line says so: Sexton's default is to flush. Either looks for
+work every second; idle brokers every 15, the default.
 --quick is a trial of the benchmark itself: its figures are of too little work to mean much, above all where Spark's
 fixed costs count.
 """
@@ -23,7 +24,6 @@ fixed costs count.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import platform
@@ -92,10 +92,12 @@ class Bench:
         self.lags: dict[tuple[str, int, int, int], Lag] = {}
 
     @contextmanager
-    def cluster(self, name: str, nodes: int, *, compacts: bool, look_ms: int = LOOK_MS) -> Iterator[Live]:
+    def cluster(
+        self, name: str, nodes: int, *, compacts: bool, look_ms: int = LOOK_MS, flushes: bool = False
+    ) -> Iterator[Live]:
         scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=self._directory))
         try:
-            with running(name, nodes, scratch / name, compacts=compacts, look_ms=look_ms) as live:
+            with running(name, nodes, scratch / name, compacts=compacts, look_ms=look_ms, flushes=flushes) as live:
                 yield live
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -125,15 +127,36 @@ def main() -> None:
 # While clients work
 
 
+@dataclass(frozen=True)
+class Load:
+    system: str
+    rate: int
+    flushes: bool = False
+
+    @property
+    def name(self) -> str:
+        pace = "steady" if self.rate else "full speed"
+        return f"{self.system}, {pace}{', flushed' if self.flushes else ''}"
+
+
+LOADS: Final = (
+    Load("kafka", STEADY_RATE),
+    Load("sexton", STEADY_RATE),
+    Load("sexton", STEADY_RATE, flushes=True),
+    Load("kafka", AS_FAST_AS_POSSIBLE),
+    Load("sexton", AS_FAST_AS_POSSIBLE),
+)
+
+
 def serving(bench: Bench) -> Table:
     table = Table(title=f"Produce (acks=all) and consume, {NODES} replicas: with and without compaction running")
     for column in ("", "rate without", "rate with", "share", "p99 without", "p99 with", "ratio", "log after", "goal"):
         table.add_column(column, justify="left" if not column else "right")
-    for rate, name in itertools.product((STEADY_RATE, AS_FAST_AS_POSSIBLE), SYSTEMS):
-        without, _ = _serve(bench, name, rate, compacts=False)
-        with_it, size_bytes = _serve(bench, name, rate, compacts=True)
+    for load in LOADS:
+        without, _ = _serve(bench, load, compacts=False)
+        with_it, size_bytes = _serve(bench, load, compacts=True)
         table.add_row(
-            f"{name}, {'steady' if rate else 'full speed'}",
+            load.name,
             f"{without['rate']:,.0f}/s",
             f"{with_it['rate']:,.0f}/s",
             f"{with_it['rate'] / without['rate']:.0%}",
@@ -147,9 +170,9 @@ def serving(bench: Bench) -> Table:
     return table
 
 
-def _serve(bench: Bench, name: str, rate: int, *, compacts: bool) -> tuple[dict[str, Any], int]:
+def _serve(bench: Bench, load: Load, *, compacts: bool) -> tuple[dict[str, Any], int]:
     size = bench.size
-    with bench.cluster(name, NODES, compacts=compacts) as live:
+    with bench.cluster(load.system, NODES, compacts=compacts, flushes=load.flushes) as live:
         config: Settings = {
             "cleanup.policy": "compact",
             "segment.bytes": 4 << 20,
@@ -157,13 +180,13 @@ def _serve(bench: Bench, name: str, rate: int, *, compacts: bool) -> tuple[dict[
             "min.insync.replicas": 2,
         }
         create_topic(live.cluster, "load", LOAD_PARTITIONS, NODES, config)
-        numbers = LOAD_PARTITIONS, size.seconds, size.warm_up_s, rate
+        numbers = LOAD_PARTITIONS, size.seconds, size.warm_up_s, load.rate
         command = [sys.executable, "-m", "benchmarks.live_load", live.cluster.bootstrap, "load", *map(str, numbers)]
         done = subprocess.run(command, cwd=PROJECT_DIR, capture_output=True, text=True, timeout=LOAD_TIMEOUT_S)
         if done.returncode != 0:
-            raise RuntimeError(f"the load on {name} failed:\n{done.stderr[-2000:]}")
+            raise RuntimeError(f"the load on {load.system} failed:\n{done.stderr[-2000:]}")
         told: dict[str, Any] = json.loads(done.stdout)
-        bench.say(f"{name}, {'with' if compacts else 'without'} compaction: {told['rate']:,.0f} records/s")
+        bench.say(f"{load.name}, {'with' if compacts else 'without'} compaction: {told['rate']:,.0f} records/s")
         return told, live.size_bytes("load")
 
 

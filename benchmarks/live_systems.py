@@ -99,8 +99,11 @@ _REPLICATION: Final = (
 
 
 @contextmanager
-def running(name: str, nodes: int, directory: Path, *, compacts: bool, look_ms: int = LOOK_MS) -> Iterator[Live]:
-    """A fresh cluster. One that does not compact has Kafka's cleaner off, or no compactor."""
+def running(
+    name: str, nodes: int, directory: Path, *, compacts: bool, look_ms: int = LOOK_MS, flushes: bool = False
+) -> Iterator[Live]:
+    """A fresh cluster. One that does not compact has Kafka's cleaner off, or no compactor. Only Sexton can flush before
+    it acknowledges: its default."""
     settings = {"log.cleaner.backoff.ms": look_ms, "offsets.topic.replication.factor": 1}
     if name == "kafka":
         own = {**settings, "log.cleaner.enable": compacts}
@@ -108,7 +111,7 @@ def running(name: str, nodes: int, directory: Path, *, compacts: bool, look_ms: 
     else:
         ports = {node_id: Port() for node_id in range(1, nodes + 1)}
         listeners = {each: {"admin.listener": f"http://{HOST}:{port.number}"} for each, port in ports.items()}
-        cluster = SextonCluster(nodes, directory, {**settings, "log.flush.before.ack": False}, listeners)
+        cluster = SextonCluster(nodes, directory, {**settings, "log.flush.before.ack": flushes}, listeners)
         live = Live(name, cluster, {each: port.number for each, port in ports.items()})
     live.cluster.start()
     try:
