@@ -187,7 +187,7 @@ def test_a_replacement_that_fails_leaves_the_old_file(
     assert disk.list(str(tmp_path)) == ["a"]
 
 
-def test_several_files_are_replaced_in_order_with_one_flush_of_their_names(
+def test_of_several_files_the_last_gets_its_name_when_those_of_the_others_are_durable(
     disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "b").write_bytes(b"old")
@@ -204,9 +204,9 @@ def test_several_files_are_replaced_in_order_with_one_flush_of_their_names(
 
     monkeypatch.setattr(os, "fsync", flush)
     monkeypatch.setattr(os, "replace", rename)
-    asyncio.run(disk.replace_files(str(tmp_path), [("a", b"1"), ("b", b"2")]))
-    assert steps == ["content", "a", "content", "b", "names"]
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2"}
+    asyncio.run(disk.replace_files(str(tmp_path), [("a", b"1"), ("b", b"2"), ("c", b"3")]))
+    assert steps == ["content", "a", "content", "b", "names", "content", "c", "names"]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2", "c": b"3"}
 
 
 def test_of_several_files_those_after_a_failure_stay_as_they_were(disk: FileDisk, tmp_path: Path) -> None:

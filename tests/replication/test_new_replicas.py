@@ -110,7 +110,7 @@ def test_a_replica_of_a_partition_that_has_had_a_past_learns_its_history_from_th
     assert not (tmp_path / "t-0" / "leader-epoch-checkpoint").exists()
 
 
-def test_a_new_replica_waits_for_five_flushes_and_shares_that_of_the_folder(tmp_path: Path) -> None:
+def test_a_new_replica_waits_for_six_flushes_and_shares_that_of_the_folder(tmp_path: Path) -> None:
     steps: list[str] = []
     applied(tmp_path, [row(OWN)], cast(Any, CountingDisk(steps)))
     assert steps == ["replace 4 files of t-0", "flush the names of the folder", "replace 1 files of the folder"]

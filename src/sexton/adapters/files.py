@@ -271,7 +271,10 @@ def _tell(ended: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> Non
 
 
 def _replace(directory: str, files: Sequence[tuple[str, bytes]], temporary_suffix: str) -> None:
-    for name, content in files:
+    """Names that were not flushed may reach the disk in any order: the last waits for the others."""
+    for number, (name, content) in enumerate(files):
+        if 0 < number == len(files) - 1:
+            _synchronize_directory(directory)
         path = f"{directory}/{name}"
         temporary = path + temporary_suffix
         try:

@@ -42,7 +42,7 @@ from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
-from sexton.coordinators.groups.view_topics import ViewTopics, offsets_partitions_count
+from sexton.coordinators.groups.view_topics import ViewTopics
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import (
@@ -109,7 +109,7 @@ class Broker:
             rng,
             GroupSettings.of(config),
             ViewTopics(self.view),
-            lambda: offsets_partitions_count(self.view),
+            lambda: self.view.partitions_count(OFFSETS_TOPIC),
             self._group_timing,
             self.lease_is_valid,
         )

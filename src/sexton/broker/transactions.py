@@ -52,8 +52,7 @@ class Transactions:
         self._led_since: dict[tuple[str, int], int] = {}
 
     def partitions_count(self) -> int:
-        topic = self._broker.view.topic(TRANSACTIONS_TOPIC)
-        return 0 if topic is None else len(self._broker.view.partitions_of(topic.topic_id))
+        return self._broker.view.partitions_count(TRANSACTIONS_TOPIC)
 
     def reconfigure(self) -> None:
         self.service.reconfigure(TransactionSettings.of(self._broker.config))

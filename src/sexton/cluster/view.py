@@ -89,6 +89,11 @@ class ClusterView:
         topic = self._topics_by_name.get(name)
         return None if topic is None else self._partitions[topic.topic_id].get(index)
 
+    def partitions_count(self, name: str) -> int:
+        """0 for a topic that does not exist."""
+        topic = self._topics_by_name.get(name)
+        return 0 if topic is None else len(self._partitions[topic.topic_id])
+
     def partition_by_id(self, topic_id: uuid.UUID, index: int) -> PartitionRow | None:
         rows = self._partitions.get(topic_id)
         return None if rows is None else rows.get(index)

@@ -83,8 +83,8 @@ class Disk(Protocol):
         ...
 
     async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
-        """The same for several files of one directory, by name, with one flush of their names: after a crash, those up
-        to some one of them are new."""
+        """The same for several files of one directory, by name, with few flushes of their names: after a crash, the
+        last of them is new only if all others are."""
         ...
 
     def make_directory(self, path: str) -> None:

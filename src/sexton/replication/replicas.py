@@ -299,12 +299,7 @@ class Replicas:
             log, kept = await self._make(topic, row, expected)
         else:
             log = await Log.open(
-                self._disk,
-                directory,
-                topic,
-                row.partition,
-                row.topic_id,
-                self._topic_config(topic),
+                *self._place(topic, row),
                 now_ms=self._clock.now_ms(),
                 stopped_cleanly=self._stopped_cleanly,
                 producer_expiry_ms=self._producer_expiry_ms,
@@ -320,21 +315,20 @@ class Replicas:
 
     async def _make(self, topic: str, row: PartitionRow, incarnation: uuid.UUID) -> tuple[Log, Kept]:
         """A new log, with all that belongs beside it. The id comes last: it says that the rest is there."""
-        directory = self._directory(topic, row.partition)
         watermarks = ReplicaWatermarks(incarnation)
         log = await Log.create(
-            self._disk,
-            directory,
-            topic,
-            row.partition,
-            row.topic_id,
-            self._topic_config(topic),
+            *self._place(topic, row),
             now_ms=self._clock.now_ms(),
             producer_expiry_ms=self._producer_expiry_ms,
             epochs=[EpochEntry(FIRST_EPOCH, 0)] if _is_as_made(row) else (),
             beside=[(WATERMARKS_FILE, encode_watermarks(watermarks)), (INCARNATION_FILE, f"{incarnation}\n".encode())],
         )
-        return log, Kept(self._disk, directory, watermarks)
+        return log, Kept(self._disk, log.directory, watermarks)
+
+    def _place(self, topic: str, row: PartitionRow) -> tuple[Disk, str, str, int, uuid.UUID, TopicConfig]:
+        """Where a log is, and of what: what it takes to open it, or to make it."""
+        directory = self._directory(topic, row.partition)
+        return self._disk, directory, topic, row.partition, row.topic_id, self._topic_config(topic)
 
     async def _change_role(self, replica: Replica, row: PartitionRow) -> None:
         is_first = replica.role is Role.IDLE

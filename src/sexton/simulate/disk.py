@@ -375,7 +375,9 @@ class SimulatedDisk:
 
     async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
         self.check_alive()
-        for file_name, content in files:
+        for number, (file_name, content) in enumerate(files):
+            if 0 < number == len(files) - 1:
+                await self.flush_directory(directory)
             path = f"{directory}/{file_name}"
             self.volume.parent(path)
             self.volume.take(len(content))

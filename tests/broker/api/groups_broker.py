@@ -17,7 +17,7 @@ from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
-from sexton.coordinators.groups.view_topics import ViewTopics, offsets_partitions_count
+from sexton.coordinators.groups.view_topics import ViewTopics
 from sexton.coordinators.shard import EndMarker, Owner
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
 from tests.broker.api.admin_broker import OWN_ID, FakeBroker, broker_in_a_cluster, encode
@@ -72,7 +72,7 @@ class GroupsBroker:
             random.Random(5),
             settings,
             ViewTopics(self.view),
-            lambda: offsets_partitions_count(self.view),
+            lambda: self.view.partitions_count(OFFSETS_TOPIC),
         )
         self.creations: list[str] = []
 

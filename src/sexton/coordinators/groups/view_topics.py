@@ -1,11 +1,10 @@
-"""The cluster's view as a coordinator sees it, and which partition of `__consumer_offsets` is whose."""
+"""The cluster's view as a coordinator sees it."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
 
-from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.cluster.view import ClusterView
 
 
@@ -43,8 +42,3 @@ class ViewTopics:
 
     def partitions_count(self, topic_id: uuid.UUID) -> int:
         return len(self._view.partitions_of(topic_id))
-
-
-def offsets_partitions_count(view: ClusterView) -> int:
-    row = view.topic(OFFSETS_TOPIC)
-    return 0 if row is None else len(view.partitions_of(row.topic_id))
