@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from sexton.log.batches import SCAN_BYTES, Head, Walk
-from sexton.log.replacement import PAUSE_BYTES, Judged, Replacement, SwapTerms, refusal
+from sexton.log.replacement import Judged, Replacement, SwapTerms, Turns, refusal
 from sexton.log.segment import INT32_MAX, Segment
 from sexton.logdir.swap_steps import SwapRefusedError
 from sexton.ports.disk import File
@@ -24,6 +24,7 @@ class AdoptedJudge:
         self._place = place
         self._terms = terms
         self._target = target
+        self._turns = Turns()
         self.judged = Judged(replacement)
 
     async def judge(self, old: Sequence[Segment], new: File) -> Judged:
@@ -34,15 +35,13 @@ class AdoptedJudge:
         own = self._own_above_bound(old)
         next_offset = replacement.base_offset
         walk = Walk(new, 0, new.size_bytes, check_crc=True, chunk_bytes=SCAN_BYTES)
-        pause_at = PAUSE_BYTES
         for head in walk:
             if head.base_offset < next_offset:
                 raise self._refusal(f"offset {head.base_offset} comes where {next_offset} or more was due")
             self._check(head, own)
             self._target.note(head.position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
             next_offset = head.last_offset + 1
-            if walk.position >= pause_at:
-                pause_at = walk.position + PAUSE_BYTES
+            if self._turns.is_over(head.size_bytes):
                 await asyncio.sleep(0)
         if walk.fault is not None:
             raise self._refusal(f"{walk.fault} at byte {walk.position} of what was copied")
@@ -78,10 +77,8 @@ class AdoptedJudge:
     async def _check_markers(self, old: Sequence[Segment]) -> None:
         """Rule 6. And what lies above the bound is this log's own: its markers keep their index entries."""
         for segment in old:
-            pause_at = PAUSE_BYTES
             for head in segment.heads(0, SCAN_BYTES):
-                if head.position >= pause_at:
-                    pause_at = head.position + PAUSE_BYTES
+                if self._turns.is_over(head.size_bytes):
                     await asyncio.sleep(0)
                 if not head.attributes & CONTROL or not head.record_count:
                     continue

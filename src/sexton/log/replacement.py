@@ -21,8 +21,25 @@ from sexton.ports.disk import File
 from sexton.records.batch import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 
 _MAY_CHANGE: Final = TRANSACTIONAL | DELETE_HORIZON
-PAUSE_BYTES: Final = 1 << 20
-"""How much is judged before others get their turn: about a millisecond."""
+TURN_BYTES: Final = 1 << 20
+HEAD_BYTES: Final = 1 << 12
+"""A header takes as long to judge as so many bytes to read."""
+
+
+class Turns:
+    """Judging is done in the event loop, a millisecond at a time: then others get their turn. Old batches count as much
+    as new ones. Of a log with many updates nearly all are gone, and they are looked at all the same."""
+
+    def __init__(self) -> None:
+        self._left_bytes = TURN_BYTES
+
+    def is_over(self, read_bytes: int = 0) -> bool:
+        """Asked for each header, with what was read beside it."""
+        self._left_bytes -= HEAD_BYTES + read_bytes
+        if self._left_bytes > 0:
+            return False
+        self._left_bytes = TURN_BYTES
+        return True
 
 
 class Replacement(NamedTuple):
@@ -86,6 +103,7 @@ class Judge:
         self._terms = terms
         self._words = words
         self._target = target
+        self._turns = Turns()
         self.judged = Judged(replacement)
 
     async def judge(self, old: Sequence[Segment], new: File) -> Judged:
@@ -95,16 +113,14 @@ class Judge:
         last_old: Head | None = None
         last_new: Head | None = None
         walk = Walk(new, 0, new.size_bytes, check_crc=True, chunk_bytes=SCAN_BYTES)
-        pause_at = PAUSE_BYTES
         for head in walk:
             if last_new is not None and head.base_offset <= last_new.last_offset:
                 raise self._refusal(f"offset {head.base_offset} comes after {last_new.last_offset}")
-            last_old = self._counterpart(before, head)
+            last_old = await self._counterpart(before, head)
             self._check_kept(last_old, head)
             self._target.note(head.position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
             last_new = head
-            if walk.position >= pause_at:
-                pause_at = walk.position + PAUSE_BYTES
+            if self._turns.is_over(head.size_bytes):
                 await asyncio.sleep(0)
         if walk.fault is not None:
             raise self._refusal(f"{walk.fault} at byte {walk.position} of what was handed back")
@@ -118,9 +134,11 @@ class Judge:
         self.judged.size_bytes = new.size_bytes
         return self.judged
 
-    def _counterpart(self, before: Iterator[Head], new: Head) -> Head:
+    async def _counterpart(self, before: Iterator[Head], new: Head) -> Head:
         """The old batch of which the new one is what is left. What lies before it is gone."""
         for old in before:
+            if self._turns.is_over():
+                await asyncio.sleep(0)
             if old.base_offset == new.base_offset:
                 return old
             if old.base_offset > new.base_offset:
@@ -167,9 +185,11 @@ class Judge:
         return refusal(self._place, f"the segment for offset {self.judged.replacement.base_offset}: {what}")
 
 
-def check_settled(place: str, segment: Segment, terms: SwapTerms) -> None:
+async def check_settled(place: str, segment: Segment, turns: Turns) -> None:
     """A segment that is not replaced, because nothing in it had to change."""
     for head in segment.heads(0, SCAN_BYTES):
+        if turns.is_over(head.size_bytes):
+            await asyncio.sleep(0)
         if head.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL:
             raise refusal(place, f"the batch at {head.base_offset} is transactional and was left as it was")
 

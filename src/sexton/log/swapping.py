@@ -34,6 +34,7 @@ from sexton.log.replacement import (
     Judged,
     Replacement,
     SwapTerms,
+    Turns,
     check_replacements,
     check_settled,
     last_words,
@@ -173,7 +174,7 @@ class Swapping(Changing):
                 judged = [
                     await self._judge(one, old, staging, terms) for one, old in zip(replacements, replaced, strict=True)
                 ]
-                self._check_rest_is_settled(closed, replaced, terms)
+                await self._check_rest_is_settled(closed, replaced, terms)
                 check()
                 if judged:
                     await self._drop_snapshots_below(terms.bound)
@@ -225,15 +226,16 @@ class Swapping(Changing):
             finally:
                 file.close()
 
-    def _check_rest_is_settled(
+    async def _check_rest_is_settled(
         self, closed: ClosedSegments, replaced: Sequence[Sequence[Segment]], terms: SwapTerms
     ) -> None:
         if terms.settles_from is None:
             return
         bases = {one.base_offset for old in replaced for one in old}
+        turns = Turns()
         for segment in closed.segments:
             if segment.base_offset not in bases and segment.end_offset > terms.settles_from:
-                check_settled(self._place, segment, terms)
+                await check_settled(self._place, segment, turns)
                 self._keep_open(segment)
 
     async def _drop_snapshots_below(self, bound: int) -> None:
