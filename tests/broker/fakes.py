@@ -198,6 +198,9 @@ class FakeView:
         replica = self._replicas.by_name.get((name, index))
         return replica.row if replica is not None else None
 
+    def partitions_count(self, name: str) -> int:
+        return sum(topic == name for topic, _ in self._replicas.by_name)
+
     def broker(self, broker_id: int) -> BrokerRow | None:
         return self.brokers.get(broker_id)
 
