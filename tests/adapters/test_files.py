@@ -282,6 +282,46 @@ def test_names(disk: FileDisk, tmp_path: Path) -> None:
     assert 0 < free <= total
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_the_space_of_a_large_file_comes_back_and_not_in_the_caller_s_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    """Giving back a gigabyte takes a file system long enough for clients to notice."""
+    path = tmp_path / "a"
+    path.write_bytes(bytes(2 << 20))
+    closed_by: dict[int, threading.Thread] = {}
+    close = os.close
+
+    def noted(fd: int) -> None:
+        if os.fstat(fd).st_size > 1 << 20:
+            closed_by[fd] = threading.current_thread()
+        close(fd)
+
+    disk = FileDisk()
+    file = disk.open(str(path)) if is_held else None
+    monkeypatch.setattr(os, "close", noted)
+    disk.remove(str(path))
+    assert not path.exists()
+    if file is not None:
+        assert file.read(0, 1 << 22) == bytes(2 << 20)
+        del file
+    disk.close()
+    assert len(closed_by) == 1 + is_held
+    assert threading.current_thread() not in closed_by.values()
+
+
+def test_what_is_dropped_after_the_disk_was_closed_is_closed_all_the_same(disk: FileDisk, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(2 << 20))
+    file = disk.open(str(path))
+    fd = file.fileno()
+    disk.remove(str(path))
+    disk.close()
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
 def test_the_lock_is_kafkas_own(disk: FileDisk, tmp_path: Path) -> None:
     with disk.lock(str(tmp_path)), pytest.raises(LogInUseError), disk.lock(str(tmp_path)):
         pass

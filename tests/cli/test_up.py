@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import re
@@ -189,6 +190,38 @@ def test_children_do_not_outlive_the_supervisor(tmp_path: Path) -> None:
     started.communicate(timeout=TIMEOUT_S)
     psutil.wait_procs([orphan], timeout=TIMEOUT_S)
     assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_who_steps_back_does_so_with_all_of_its_own_session(is_own: bool) -> None:
+    """Niceness alone counts only within a session, and each of our processes has its own."""
+    script = """
+import os
+from pathlib import Path
+from sexton.cli.processes import step_back
+
+path = Path("/proc/self/autogroup")
+
+def told():
+    words = path.read_text().split() if path.exists() else []
+    return os.nice(0), int(words[-1]) if words else None
+
+before = told()
+step_back(3)
+print(before, told())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **ENVIRONMENT},
+        start_new_session=is_own,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    (niceness, groups), (niceness_after, groups_after) = ast.literal_eval(f"[{done.stdout.replace(') (', '), (')}]")
+    assert niceness_after == min(19, niceness + 3)
+    if groups is not None:  # a kernel without has nothing to say
+        assert groups_after == (niceness_after if is_own else groups)
 
 
 # A whole cluster

@@ -17,7 +17,7 @@ from sexton.compaction.reference import LastOfProducer, fold_by_key
 from sexton.compaction.rules import Terms
 from sexton.compactor import plain
 from sexton.log.log import Log
-from sexton.log.replacement import Replacement, last_words
+from sexton.log.replacement import HEAD_BYTES, TURN_BYTES, Replacement, last_words
 from sexton.log.swap_disk import staging_path
 from sexton.log.swapping import SwapRefusedError, SwapTerms
 from sexton.ports.disk import FileSlice
@@ -306,6 +306,24 @@ def test_a_flush_does_not_wait_for_a_swap() -> None:
         return order
 
     assert machine.run(both()) == ["flush", "swap"]
+
+
+def test_a_log_of_which_nearly_all_goes_is_judged_in_turns() -> None:
+    """Not in one, during which clients of all other partitions would wait."""
+    machine = Machine(1, TopicConfig(cleanup_policy=frozenset({"compact"})))
+    machine.open()
+    for _ in range(3_000):
+        machine.lead(encode(make_batch([Record(0, NOW_MS, b"k", b"v")], leader_epoch=-1)))
+    machine.log.close_active(NOW_MS)
+    machine.lead(encode(make_batch([Record(0, NOW_MS, b"k", b"v")], leader_epoch=-1)))
+    machine.run(machine.log.flush())
+    terms = machine.terms()
+    (replacement,) = machine.stage(terms)
+    old = machine.log.closed_segments(terms.bound).segments
+    staging = staging_path(DIRECTORY, "a")
+    judging = machine.log._judge(replacement, old, staging, SwapTerms(terms.bound, terms.mxro))
+    turns = 1 + sum(1 for _ in judging.__await__())
+    assert turns > 3_000 * HEAD_BYTES // TURN_BYTES
 
 
 # --- crashes ---

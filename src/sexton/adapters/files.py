@@ -34,6 +34,9 @@ PARTS_MAX: Final = 1024
 SMALL_READ_BYTES: Final = 1 << 12
 """What is read of a file at first: most that are read whole are smaller."""
 
+LARGE_BYTES: Final = 1 << 20
+"""A file whose space is given back in a thread."""
+
 FILE_MODE: Final = 0o644
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -48,8 +51,7 @@ class DiskFile:
     __slots__ = ("_disk", "_fd", "_is_closed", "_path", "size_bytes")
 
     def __init__(self, disk: FileDisk, path: str, fd: int) -> None:
-        self._fd = fd  # first, so that __del__ finds it whatever happens next
-        self._disk = disk
+        self._fd, self._disk = fd, disk  # first, so that __del__ finds them whatever happens next
         self._path = path
         self._is_closed = False
         self.size_bytes = os.fstat(fd).st_size
@@ -132,7 +134,7 @@ class DiskFile:
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
-            os.close(self._fd)
+            self._disk.close_descriptor(self._fd)
 
 
 class FileDisk:
@@ -213,8 +215,24 @@ class FileDisk:
         os.rename(path, new_path)
 
     def remove(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        """The name goes now. Giving back a segment's space takes a file system long enough for clients to notice, and
+        is done when its last descriptor is closed: in a thread."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
             os.unlink(path)
+        finally:
+            self.close_descriptor(fd)
+
+    def close_descriptor(self, fd: int) -> None:
+        status = os.fstat(fd)
+        if status.st_nlink == 0 and status.st_size > LARGE_BYTES:
+            with contextlib.suppress(RuntimeError):  # the threads are gone: at the end of it all nobody waits for us
+                self._threads.submit(os.close, fd)
+                return
+        os.close(fd)
 
     def remove_tree(self, directory: str) -> None:
         with contextlib.suppress(FileNotFoundError):

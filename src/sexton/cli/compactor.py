@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from sexton.cli.logs import log_to
-from sexton.cli.processes import die_with
+from sexton.cli.processes import die_with, step_back
 
 
 def compactor(
@@ -43,7 +43,7 @@ def compactor(
     if parent is not None:
         die_with(parent)
     log_to(log_file)
-    os.nice(nice)
+    step_back(nice)
     asyncio.run(_run(metastore, master, remote, bytes_per_second, job_partitions, name))
 
 

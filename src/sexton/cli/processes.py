@@ -9,12 +9,13 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sexton.errors import LogInUseError
 
 _PR_SET_PDEATHSIG = 1
+_AUTOGROUP_PATH = Path("/proc/self/autogroup")
 
 
 def die_with(parent_pid: int) -> None:
@@ -25,6 +26,17 @@ def die_with(parent_pid: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it ended before we could ask
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def step_back(niceness: int) -> None:
+    """This process and those that it starts leave the processors to others, as with nice(1).
+
+    Linux shares them out among sessions first, and by niceness only within each (sched(7), "the autogroup feature"):
+    a session of our own steps back as a whole. One that is not ours, a shell's, keeps its share."""
+    niceness = os.nice(niceness)
+    if os.getsid(0) == os.getpid():
+        with suppress(OSError):  # not Linux, or a kernel without
+            _AUTOGROUP_PATH.write_text(str(niceness))
 
 
 def is_free(host: str, port: int) -> bool:
