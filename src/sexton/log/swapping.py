@@ -239,20 +239,22 @@ class Swapping(Changing):
                 self._keep_open(segment)
 
     async def _drop_snapshots_below(self, bound: int) -> None:
-        """Once there is one at the bound or above it: it vouches for everything below (see `recovery`)."""
-        async with self._one_at_a_time:
-            end_offset, state = self.end_offset, self.producers.encode()
-            if self._sealed:
+        """Once there is one at the bound or above it: it vouches for everything below (see `recovery`). Whoever flushes
+        what was appended waits for no more than our flush: its acknowledgements depend on it, not on our files."""
+        end_offset, state = self.end_offset, self.producers.encode()
+        if self._sealed:
+            async with self._one_at_a_time:
                 await self._flush_all()
-            known = snapshot_offsets(self._disk, self.directory)
-            if known[-1:] < [bound]:
+        known = snapshot_offsets(self._disk, self.directory)
+        if known[-1:] < [bound]:
+            async with self._one_at_a_time:
                 await self._flush_all()
-                await self._disk.replace_file(snapshot_path(self.directory, end_offset), state)
-            doomed = [offset for offset in known if offset < bound]
-            for offset in doomed:
-                self._disk.remove(snapshot_path(self.directory, offset))
-            if doomed:
-                await self._disk.flush_directory(self.directory)
+            await self._disk.replace_file(snapshot_path(self.directory, end_offset), state)
+        doomed = [offset for offset in known if offset < bound]
+        for offset in doomed:
+            self._disk.remove(snapshot_path(self.directory, offset))
+        if doomed:
+            await self._disk.flush_directory(self.directory)
 
     # The swap itself
 
