@@ -326,6 +326,26 @@ def test_a_log_of_which_nearly_all_goes_is_judged_in_turns() -> None:
     assert turns > 3_000 * HEAD_BYTES // TURN_BYTES
 
 
+def test_logs_that_share_an_event_loop_are_judged_one_after_another() -> None:
+    machine = filled(3)
+    terms = machine.terms()
+    replacements, staging = machine.stage(terms), staging_path(DIRECTORY, "a")
+
+    async def swap() -> None:
+        judging, before = asyncio.Lock(), machine.disk.list(staging)
+        async with judging:  # as another log does that is being judged
+            closed = machine.log.closed_segments(terms.bound)
+            swap_terms = SwapTerms(terms.bound, terms.mxro)
+            swap = asyncio.ensure_future(machine.log.swap(closed, staging, replacements, swap_terms, judging=judging))
+            await asyncio.sleep(1)
+            assert machine.disk.list(staging) == before
+            assert not swap.done()
+        assert (await swap).bytes_after < (await swap).bytes_before
+        assert not judging.locked()
+
+    machine.run(swap())
+
+
 # --- crashes ---
 
 

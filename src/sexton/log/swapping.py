@@ -140,15 +140,18 @@ class Swapping(Changing):
         replacements: Sequence[Replacement],
         terms: SwapTerms,
         check: Callable[[], None] = lambda: None,
+        judging: asyncio.Lock | None = None,
     ) -> Swapped:
         """Replaces, or raises SwapRefusedError and changes nothing. `staging` is a directory on the same volume that
         has a `.log.cleaned` file for each replacement. `check` has the last word, after what was staged was judged.
+        Who holds `judging` judges, a segment at a time: logs that share it leave the event loop to others.
 
         On an error of the disk the log is as before, or some segments are replaced and the others are not: that is a
         log, too. If not even that can be brought about now, the log has failed, and opening it again does."""
         if self.failure is not None:
             raise self._refusal()
-        work = asyncio.get_running_loop().create_task(self._swap(closed, staging, replacements, terms, check))
+        swap = self._swap(closed, staging, replacements, terms, check, judging or asyncio.Lock())
+        work = asyncio.get_running_loop().create_task(swap)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -165,21 +168,24 @@ class Swapping(Changing):
         replacements: Sequence[Replacement],
         terms: SwapTerms,
         check: Callable[[], None],
+        judging: asyncio.Lock,
     ) -> Swapped:
         async with self._shape:
             self._check_current(closed)
             replaced = check_replacements(self._place, replacements, closed.segments, terms)
             before = len(self._segments), self.size_bytes
             try:
-                judged = [
-                    await self._judge(one, old, staging, terms) for one, old in zip(replacements, replaced, strict=True)
-                ]
-                await self._check_rest_is_settled(closed, replaced, terms)
+                judged: list[Judged] = []
+                for one, old in zip(replacements, replaced, strict=True):
+                    async with judging:
+                        judged.append(await self._judge(one, old, staging, terms))
+                async with judging:
+                    await self._check_rest_is_settled(closed, replaced, terms)
                 check()
                 if judged:
                     await self._drop_snapshots_below(terms.bound)
-                for one, old in zip(judged, replaced, strict=True):
-                    await self._replace(one, old, staging)
+                for new, old in zip(judged, replaced, strict=True):
+                    await self._replace(new, old, staging)
             except OSError as error:
                 raise self._storage_error(error) from error
             return Swapped(before[1], self.size_bytes, before[0], len(self._segments))

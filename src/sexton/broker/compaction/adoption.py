@@ -231,7 +231,9 @@ class Adopter:
             )
             settled_to = replica.coordination.watermarks.compacted.transactions
             terms = SwapTerms(bound, offer.mxro, settled_to, is_adopted=True)
-            swapped = await log.swap(closed, staging, replacements, terms, lambda: self._check(replica, offer))
+            swapped = await log.swap(
+                closed, staging, replacements, terms, lambda: self._check(replica, offer), self._service.judging
+            )
             await self._service.keep_leftovers(replica, offer.leftovers)
             await replica.coordination.committed(bound)
         finally:

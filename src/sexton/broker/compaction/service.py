@@ -5,6 +5,7 @@ simply ask again."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os.path
 import random
@@ -98,6 +99,8 @@ class CompactionService:
     ) -> None:
         """`adopts`: whether followers take over what their leader has compacted."""
         self.patience = Patience()
+        self.judging = asyncio.Lock()
+        """Held by the one log whose new segments are being judged (`Log.swap`)."""
         self._adopts = adopts
         self._passes: dict[uuid.UUID, LastPass] = {}
         """By incarnation, like what they left."""
@@ -358,6 +361,7 @@ class CompactionService:
                 [Replacement(one.base_offset, one.end_offset, one.old_base_offsets) for one in result.segments],
                 self._swap_terms(found),
                 lambda: self._check(found),
+                self.judging,
             )
             await self.keep_leftovers(found.replica, self._left_by(found.plan, found.replica, result))
             await found.replica.coordination.committed(found.plan.bound)
