@@ -197,7 +197,12 @@ def judge_of_unflushed(history: History, *isr: int) -> tuple[Judge, Key, Partiti
     agreement.topics[row.topic_id] = "t"
     agreement.rows[key] = row
     volume = VirtualDisk(random.Random(1))
-    nodes = {f"broker-{number}": SimpleNamespace(broker=None, is_wiped=True, volume=volume) for number in (1, 2, 3)}
+    nodes = {
+        f"broker-{number}": SimpleNamespace(
+            broker=None, process=SimpleNamespace(name=f"broker-{number}.1"), is_wiped=True, volume=volume
+        )
+        for number in (1, 2, 3)
+    }
     cluster = SimpleNamespace(nodes=nodes, node_of=lambda number: nodes[f"broker-{number}"])
     return Judge(cast(Any, cluster), agreement, history, trace, unflushed=["t"]), key, row
 
@@ -220,12 +225,22 @@ def test_a_replica_that_has_joined_anew_has_copied_what_it_lost() -> None:
     history = History()
     judge, key, row = judge_of_unflushed(history, 1, 2)
     lose_power(judge, 1)
-    judge.row_changed(key, replace(row, isr=(2,)))
-    judge.row_changed(key, row)
+    judge.row_changed("broker-2.1", key, replace(row, isr=(2,)))
+    judge.row_changed("broker-2.1", key, row)
     lose_power(judge, 2)
     assert not history.is_gone(PLACE)
     lose_power(judge, 1)
     assert history.is_gone(PLACE)
+
+
+@pytest.mark.parametrize(("who", "is_excused"), [("broker-1.0", True), ("broker-1.1", False), ("broker-2.1", False)])
+def test_a_leaders_last_words_may_arrive_when_it_has_lost_power(who: str, is_excused: bool) -> None:
+    """Before or after: nobody can tell. Whoever lives knows better than to keep one that has lost power alone."""
+    history = History()
+    judge, key, row = judge_of_unflushed(history, 1, 2, 3)
+    lose_power(judge, 1)
+    judge.row_changed(who, key, replace(row, isr=(1,)))
+    assert history.is_gone(PLACE) == is_excused
 
 
 def test_of_a_partition_that_may_have_lost_something_nothing_is_held_against_anybody() -> None:

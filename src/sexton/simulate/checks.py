@@ -153,11 +153,15 @@ class Judge:
         for key, row in list(self._agreement.rows.items()):
             self.sweep_partition(key, row)
 
-    def row_changed(self, key: Key, row: PartitionRow) -> None:
-        """Whoever is no longer in sync and comes back has copied what it lost."""
+    def row_changed(self, who: str, key: Key, row: PartitionRow) -> None:
+        """Whoever is no longer in sync and comes back has copied what it lost. But a leader's last words may be carried
+        out when it is dead: that it alone is in sync, say, when it has lost power. Nobody can tell that from a loss of
+        power that came later. From one who lives, such a change would be a mistake."""
         suspects = self._suspects.get(key)
         if suspects is not None:
             suspects &= set(row.isr)
+            if who not in self._process_names():
+                self._note_loss(key, row)
         if row.generation > self._history.generations.get(self._place(key), 0):
             self._trace.note("judge", f"a leader was forced on {self._agreement.name(key)}")
             self._history.forced(self._place(key), row.generation)
@@ -168,11 +172,16 @@ class Judge:
         for key, row in self._agreement.rows.items():
             name = self._agreement.topics[key[0]]
             if name in self._unflushed and node.broker_id in row.isr:
-                suspects = self._suspects.setdefault(key, set())
-                suspects.add(node.broker_id)
-                if suspects.issuperset(row.isr):
-                    self._trace.note("judge", f"all in-sync replicas of {name}-{key[1]} have lost power")
-                    self._history.lost_places.add((name, key[1]))
+                self._suspects.setdefault(key, set()).add(node.broker_id)
+                self._note_loss(key, row)
+
+    def _note_loss(self, key: Key, row: PartitionRow) -> None:
+        if self._suspects[key].issuperset(row.isr):
+            self._trace.note("judge", f"all in-sync replicas of {self._agreement.name(key)} have lost power")
+            self._history.lost_places.add(self._place(key))
+
+    def _process_names(self) -> set[str]:
+        return {node.process.name for node in self._cluster.nodes.values() if node.process is not None}
 
     def disk_replaced(self, node: Node) -> None:
         self.compaction.disk_replaced(node.name)

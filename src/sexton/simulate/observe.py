@@ -19,7 +19,8 @@ class Agreement:
         self._trace = trace
         self.topics: dict[uuid.UUID, str] = {}
         self.rows: dict[Key, PartitionRow] = {}
-        self.on_change: Callable[[Key, PartitionRow], None] | None = None
+        self.on_change: Callable[[str, Key, PartitionRow], None] | None = None
+        """Told which process changed which partition."""
 
     def name(self, key: Key) -> str:
         return f"{self.topics.get(key[0], '?')}-{key[1]}"
@@ -55,7 +56,7 @@ class Agreement:
                 f"replicas {list(row.replicas)}{moving}",
             )
             if self.on_change is not None:
-                self.on_change(key, row)
+                self.on_change(who, key, row)
 
 
 def _brief(arguments: tuple[Any, ...]) -> str:
