@@ -4,8 +4,8 @@
 
 serving   Three brokers, three replicas, a producer that updates keys with acks=all and a consumer behind it. Rate and
           99th percentile with compaction running, and without: Kafka's cleaner off, no compactor. Once at a steady
-          rate that leaves either system room, once as fast as records are taken: then brokers, clients and compaction
-          fight for the processors.
+          rate, once as fast as records are taken: then brokers, clients and compaction fight for the processors. And
+          once with processes instead of compaction that only take the processors' time.
 lag       Many small partitions become due at one moment (min.cleanable.dirty.ratio is lowered): how long until each
           replica is compacted, by its own checkpoint; what the compactor's and the brokers' processes took for it. With
           one replica and with three. A small topic was compacted before: Spark runs already.
@@ -33,7 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +62,8 @@ RATIO: Final = "min.cleanable.dirty.ratio"
 WARM_UP_BYTES: Final = 100_000
 WARM_UP_TIMEOUT_S: Final = 300
 """Spark starts with the first work, and its kernels are compiled once."""
+
+BURNERS: Final = 2
 
 MANY: Final = 10_000
 """Partitions that the protocol's cost is computed for."""
@@ -132,16 +134,19 @@ class Load:
     system: str
     rate: int
     flushes: bool = False
+    burns: bool = False
+    """Beside it is no compaction but what takes as much of the processors: how much of the difference that makes."""
 
     @property
     def name(self) -> str:
         pace = "steady" if self.rate else "full speed"
-        return f"{self.system}, {pace}{', flushed' if self.flushes else ''}"
+        return f"{self.system}, {pace}{', flushed' if self.flushes else ''}{' (burner)' if self.burns else ''}"
 
 
 LOADS: Final = (
     Load("kafka", STEADY_RATE),
     Load("sexton", STEADY_RATE),
+    Load("sexton", STEADY_RATE, burns=True),
     Load("sexton", STEADY_RATE, flushes=True),
     Load("kafka", AS_FAST_AS_POSSIBLE),
     Load("sexton", AS_FAST_AS_POSSIBLE),
@@ -153,8 +158,8 @@ def serving(bench: Bench) -> Table:
     for column in ("", "rate without", "rate with", "share", "p99 without", "p99 with", "ratio", "log after", "goal"):
         table.add_column(column, justify="left" if not column else "right")
     for load in LOADS:
-        without, _ = _serve(bench, load, compacts=False)
-        with_it, size_bytes = _serve(bench, load, compacts=True)
+        without, _ = _serve(bench, load, is_disturbed=False)
+        with_it, size_bytes = _serve(bench, load, is_disturbed=True)
         table.add_row(
             load.name,
             f"{without['rate']:,.0f}/s",
@@ -166,12 +171,16 @@ def serving(bench: Bench) -> Table:
             f"{size_bytes / 1e6:,.0f} MB",
             ">= 80 %, <= 1.5x",
         )
-    table.caption = "log after: all replicas, with compaction; it shows that there was some"
+    table.caption = (
+        "log after: all replicas, with compaction; it shows that there was some\n"
+        f"burner: no compaction, but {BURNERS} processes of the lowest priority that take half a processor together"
+    )
     return table
 
 
-def _serve(bench: Bench, load: Load, *, compacts: bool) -> tuple[dict[str, Any], int]:
+def _serve(bench: Bench, load: Load, *, is_disturbed: bool) -> tuple[dict[str, Any], int]:
     size = bench.size
+    compacts = is_disturbed and not load.burns
     with bench.cluster(load.system, NODES, compacts=compacts, flushes=load.flushes) as live:
         if compacts:
             _warm_up(live, NODES)
@@ -184,12 +193,25 @@ def _serve(bench: Bench, load: Load, *, compacts: bool) -> tuple[dict[str, Any],
         create_topic(live.cluster, "load", LOAD_PARTITIONS, NODES, config)
         numbers = LOAD_PARTITIONS, size.seconds, size.warm_up_s, load.rate
         command = [sys.executable, "-m", "benchmarks.live_load", live.cluster.bootstrap, "load", *map(str, numbers)]
-        done = subprocess.run(command, cwd=PROJECT_DIR, capture_output=True, text=True, timeout=LOAD_TIMEOUT_S)
+        with _burners(size.warm_up_s + size.seconds) if is_disturbed and load.burns else nullcontext():
+            done = subprocess.run(command, cwd=PROJECT_DIR, capture_output=True, text=True, timeout=LOAD_TIMEOUT_S)
         if done.returncode != 0:
             raise RuntimeError(f"the load on {load.system} failed:\n{done.stderr[-2000:]}")
         told: dict[str, Any] = json.loads(done.stdout)
-        bench.say(f"{load.name}, {'with' if compacts else 'without'} compaction: {told['rate']:,.0f} records/s")
+        bench.say(f"{load.name}, {'disturbed' if is_disturbed else 'alone'}: {told['rate']:,.0f} records/s")
         return told, live.size_bytes("load")
+
+
+@contextmanager
+def _burners(seconds: float) -> Iterator[None]:
+    command = [sys.executable, "-m", "benchmarks.burn", str(0.5 / BURNERS), str(seconds)]
+    started = [subprocess.Popen(command, cwd=PROJECT_DIR, start_new_session=True) for _ in range(BURNERS)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.terminate()
+            one.wait()
 
 
 # From due to done
