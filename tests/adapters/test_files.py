@@ -322,6 +322,20 @@ def test_what_is_dropped_after_the_disk_was_closed_is_closed_all_the_same(disk: 
         os.fstat(fd)
 
 
+def test_a_file_is_removed_when_no_descriptor_is_free(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(bytes(2 << 20))
+
+    def refused(*_: Any) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "open", refused)
+    disk.remove(str(tmp_path / "a"))
+    disk.remove(str(tmp_path / "a"))
+    assert not (tmp_path / "a").exists()
+
+
 def test_the_lock_is_kafkas_own(disk: FileDisk, tmp_path: Path) -> None:
     with disk.lock(str(tmp_path)), pytest.raises(LogInUseError), disk.lock(str(tmp_path)):
         pass

@@ -217,14 +217,15 @@ class FileDisk:
     def remove(self, path: str) -> None:
         """The name goes now. Giving back a segment's space takes a file system long enough for clients to notice, and
         is done when its last descriptor is closed: in a thread."""
-        try:
+        fd = -1
+        with contextlib.suppress(OSError):  # without a descriptor it takes its time
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
         try:
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
         finally:
-            self.close_descriptor(fd)
+            if fd >= 0:
+                self.close_descriptor(fd)
 
     def close_descriptor(self, fd: int) -> None:
         status = os.fstat(fd)
