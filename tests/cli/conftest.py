@@ -41,14 +41,15 @@ class Sexton:
 
     def __call__(self, *arguments: object, expect: int = 0) -> Result:
         """In this process. Errors that commands expect come out as they are raised."""
-        env = {"SEXTON_BOOTSTRAP": self.bootstrap, "COLUMNS": "200"}
+        env = {"SEXTON_BOOTSTRAP": self.bootstrap, "COLUMNS": None}
         result = CliRunner().invoke(app, [str(each) for each in arguments], env=env, catch_exceptions=False)
         assert result.exit_code == expect, result.output
         return result
 
     def process(self, *arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """In a process of its own, as people run it."""
-        env = {**os.environ, **ENVIRONMENT, "SEXTON_BOOTSTRAP": self.bootstrap, "COLUMNS": "200"}
+        env = {**os.environ, **ENVIRONMENT, "SEXTON_BOOTSTRAP": self.bootstrap}
+        env.pop("COLUMNS", None)
         command = [sys.executable, "-m", "sexton.cli.main", *map(str, arguments)]
         return subprocess.run(command, input=stdin, env=env, capture_output=True, timeout=TIMEOUT_S, check=False)
 

@@ -34,3 +34,13 @@ def test_log_folders_are_shown_with_their_sizes(sexton: Sexton, topic: str, brok
         sizes = {log["partition"]: log["size_bytes"] for log in each["logs"]}
         assert sizes[0] > 1000
         assert sizes[1] == 0
+
+
+def test_a_table_in_a_pipe_is_not_cut_off(sexton: Sexton, topic: str) -> None:
+    told = sexton("compaction", "status", topic)
+    assert "Nothing here is compacted" in told.stderr
+    assert not told.stdout
+    sexton("config", "set", "--topic", topic, "cleanup.policy=compact")
+    table = sexton("compaction", "status", topic).stdout
+    for word in ("broker", "MCCO", "MXFO", "MTRO", "MXRO", "follower", "leader", f"{topic}-0"):
+        assert word in table

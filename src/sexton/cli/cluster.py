@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -58,7 +57,7 @@ def _print_status(figures: dict[str, Any]) -> None:
         "without a leader": some(figures["offline"]),
         "not fully in sync": some(figures["not_in_sync"]),
     }
-    console = Console()
+    console = show.results()
     console.print(show.facts_table("", facts))
     console.print("[green]All is well[/]" if figures["healthy"] else "[bold red]Not all is well[/]")
 
@@ -98,7 +97,7 @@ def brokers(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -
             f"{row['not_in_sync']:,}",
             "controller" if row["controller"] else "",
         )
-    Console().print(table)
+    show.results().print(table)
 
 
 @app.command("log-dirs")
@@ -131,7 +130,7 @@ def log_dirs(
         for log in sorted(each.logs, key=lambda log: (-log.size_bytes, log.topic, log.partition)):
             name = f"{escape(log.topic)}-{log.partition}"
             table.add_row("", "", name, show.bytes_text(log.size_bytes), f"{log.lag:,}" if log.lag else "")
-    Console().print(table)
+    show.results().print(table)
 
 
 def _directory_json(each: LogDirectory) -> dict[str, Any]:

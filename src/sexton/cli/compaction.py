@@ -50,6 +50,10 @@ def status(
     if as_json:
         show.print_json({"replicas": replicas})
         return
+    if not replicas:
+        remedy = "sexton config set --topic NAME cleanup.policy=compact"
+        Console(stderr=True).print(f"Nothing here is compacted. To change that: [cyan]{remedy}[/]")
+        return
     table = Table()
     for column in (
         "partition",
@@ -66,7 +70,7 @@ def status(
         "due",
     ):
         is_text = column in ("partition", "role", "due")
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=column == "partition")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
     for one in replicas:
         table.add_row(
             f"{one['topic']}-{one['partition']}",
@@ -78,7 +82,7 @@ def status(
             show.bytes_text(one["last_run"]["bytes_saved"]) if one["last_run"] else "",
             "waits for leader" if one["waits_for_leader"] else "yes" if one["is_due"] else "",
         )
-    console = Console()
+    console = show.results()
     console.print(table)
     due = {
         f"{one['topic']}-{one['partition']} on broker {one['broker']}: {one['why']}"
@@ -139,7 +143,7 @@ def run(
     for one in done["replicas"]:
         sizes = (show.bytes_text(one[size] or 0) for size in ("bytes_before", "bytes_after"))
         table.add_row(f"{name}-{one['partition']}", str(one["broker"]), f"{one['mcco']:,}", *sizes)
-    Console().print(table)
+    show.results().print(table)
 
 
 async def _wait(
@@ -200,7 +204,7 @@ def history(
             show.duration_text(one["duration_ms"]),
             one["outcome"],
         )
-    console = Console()
+    console = show.results()
     console.print(table)
     held = sum(one["holder"] is not None for one in found["work"])
     console.print(
@@ -236,7 +240,7 @@ def why(
     if as_json:
         show.print_json(answer)
         return
-    console = Console(highlight=False)
+    console = show.results(highlight=False)
     left = answer["delete_horizon_ms"]
     because = answer["because"] + ("" if left is None else f", for {show.duration_text(left - now_ms)}")
     console.print(f"[bold]{answer['what']}[/] at offset {answer['offset']:,}: {because}")

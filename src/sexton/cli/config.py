@@ -81,7 +81,7 @@ def list_settings(
         table.add_row(
             escape(each.name), escape(value), source, *([escape(each.documentation or "")] if everything else [])
         )
-    Console().print(table)
+    show.results().print(table)
 
 
 @app.command()
@@ -143,7 +143,7 @@ def _change(bootstrap: str, resource: Resource, owner: str, changes: dict[str, s
     with_client(bootstrap, work)
     for name, value in changes.items():
         text = f"{name} is unset" if value is None else f"{name} = {value}"
-        Console(highlight=False).print(f"{escape(owner) or 'cluster'}: {escape(text)}")
+        show.results(highlight=False).print(f"{escape(owner) or 'cluster'}: {escape(text)}")
 
 
 def _json(each: Setting) -> dict[str, object]:

@@ -43,7 +43,7 @@ def list_groups(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRA
     table = Table("group", "state", "kind")
     for each in groups:
         table.add_row(escape(each.group), each.state, each.kind)
-    Console().print(table)
+    show.results().print(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _json(described: GroupDescription, positions: list[_Position]) -> dict[str, 
 
 
 def _print(described: GroupDescription, positions: list[_Position]) -> None:
-    console = Console(highlight=False)
+    console = show.results(highlight=False)
     console.print(
         f"[bold]{escape(described.group)}[/]  {described.state}  [dim]{described.kind}, "
         f"{escape(described.assignor) or 'no assignor'}, coordinated by broker {described.coordinator}[/]"
@@ -142,7 +142,7 @@ def delete(
 
         for name in groups:
             await group_admin.delete_group(client, name)
-            Console().print(f"Deleted {escape(name)}")
+            show.results().print(f"Deleted {escape(name)}")
 
     with_client(bootstrap, work)
 
@@ -186,7 +186,7 @@ def reset_offsets(
     table = Table("topic", "partition", "before", "after", title="Nothing was changed" if dry_run else None)
     for (name, number), old, new in changes:
         table.add_row(escape(name), str(number), "-" if old is None else f"{old:,}", f"{new:,}")
-    Console().print(table)
+    show.results().print(table)
 
 
 async def _check_empty(client: Client, group: str) -> None:

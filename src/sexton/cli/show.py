@@ -6,6 +6,7 @@ Results go to stdout, everything else (bars, errors) to stderr, so that a comman
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -26,11 +27,20 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 """Between two looks at Spark's progress: often enough to look alive, seldom enough to cost nothing."""
 
+FREE_COLUMNS = 1_000
+
 Announce = Callable[[str, int], None]
 """Called with a step's name and its task count, before the step runs."""
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+
+
+def results(*, highlight: bool = True) -> Console:
+    """For stdout. What is no terminal takes a table as wide as it is: cut off, it would tell less to whoever reads it
+    later."""
+    is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=FREE_COLUMNS if is_free else None, highlight=highlight)
 
 
 def bytes_text(size_bytes: int) -> str:

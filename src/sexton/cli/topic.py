@@ -60,7 +60,7 @@ def list_topics(
         table.add_row(
             escape(info.name), str(len(info.partitions)), "/".join(str(each) for each in replicas), _health(info)
         )
-    Console().print(table)
+    show.results().print(table)
 
 
 @app.command()
@@ -109,9 +109,9 @@ def create(
     if as_json:
         show.print_json({"topic": topic, "created": made is not None})
     elif made is None:
-        Console().print(f"{escape(topic)} exists already")
+        show.results().print(f"{escape(topic)} exists already")
     else:
-        Console(highlight=False).print(
+        show.results(highlight=False).print(
             f"Created {escape(topic)}: {_counted(made[0], 'partition')}, {_counted(made[1], 'replica')}"
         )
 
@@ -156,7 +156,7 @@ def delete(
 
         for name in topics:
             await Admin(client).delete_topic(name)
-            Console().print(f"Deleted {escape(name)}")
+            show.results().print(f"Deleted {escape(name)}")
 
     with_client(bootstrap, work)
 
@@ -178,7 +178,7 @@ def alter(
         await Admin(client).create_partitions(topic, partitions)
 
     with_client(bootstrap, work)
-    Console(highlight=False).print(f"{escape(topic)} has {_counted(partitions, 'partition')} now")
+    show.results(highlight=False).print(f"{escape(topic)} has {_counted(partitions, 'partition')} now")
 
 
 @app.command()
@@ -219,7 +219,7 @@ def offsets(
         extra = [] if at_ms is None else ["-" if row["at"] < 0 else f"{row['at']:,}"]
         cells = [f"{row['start']:,}", f"{row['end']:,}", f"{row['end'] - row['start']:,}"]
         table.add_row(str(row["partition"]), *cells, *extra)
-    Console().print(table)
+    show.results().print(table)
 
 
 @app.command("delete-records")
@@ -246,7 +246,7 @@ def delete_records(
     if as_json:
         show.print_json({"topic": topic, "partition": partition, "start": start})
     else:
-        Console(highlight=False).print(f"{escape(topic)}-{partition} begins at offset {start:,} now")
+        show.results(highlight=False).print(f"{escape(topic)}-{partition} begins at offset {start:,} now")
 
 
 def _topic_json(info: TopicInfo) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def _topic_json(info: TopicInfo) -> dict[str, Any]:
 
 
 def _print_topic(info: TopicInfo, settings: dict[str, str]) -> None:
-    console = Console(highlight=False)
+    console = show.results(highlight=False)
     own = ", ".join(f"{name}={value}" for name, value in settings.items()) or "defaults"
     console.print(f"[bold]{escape(info.name)}[/]  {_counted(len(info.partitions), 'partition')}  [dim]{escape(own)}[/]")
     table = Table("partition", "leader", "epoch", "replicas", "in sync", "state")

@@ -59,13 +59,13 @@ def reassign(
     if as_json:
         show.print_json([_json(each) for each in moving])
     elif not moving:
-        Console().print("Nothing is moving")
+        show.results().print("Nothing is moving")
     else:
         table = Table("topic", "partition", "replicas", "adding", "removing")
         for each in moving:
             ids = (each.replicas, each.adding, each.removing)
             table.add_row(escape(each.topic), str(each.partition), *(", ".join(map(str, part)) for part in ids))
-        Console().print(table)
+        show.results().print(table)
 
 
 def _targets(info: TopicInfo, moves: list[str], brokers: str | None, cancelled: list[int] | None) -> Targets:
@@ -151,7 +151,7 @@ def elect(
     if as_json:
         show.print_json([{"topic": name, "partition": each, "error": what} for (name, each), what in results.items()])
     else:
-        console = Console(highlight=False)
+        console = show.results(highlight=False)
         console.print(f"{len(results) - len(failed)} partitions: elected, or led as asked already")
         for (name, each), what in failed.items():
             console.print(f"[red]{escape(name)}-{each}:[/] {escape(what)}")

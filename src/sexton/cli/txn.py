@@ -47,7 +47,7 @@ def list_transactions(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BO
     table = Table("transactional id", "coordinator", "producer id", "state")
     for each in found:
         table.add_row(escape(each.transactional_id), str(each.coordinator), str(each.producer_id), each.state)
-    Console().print(table)
+    show.results().print(table)
 
 
 @app.command()
@@ -68,7 +68,7 @@ def describe(
         show.print_json({**asdict(found), "places": places, "age_ms": age_ms})
         return
     age = "none is open" if age_ms is None else f"open for {age_ms / 1000:.1f} s"
-    console = Console(highlight=False)
+    console = show.results(highlight=False)
     console.print(
         f"[bold]{escape(found.transactional_id)}[/]  {found.state}  [dim]{age}, timeout {found.timeout_ms / 1000:g} s, "
         f"producer {found.producer_id} in epoch {found.producer_epoch}, coordinated by broker {found.coordinator}[/]"
@@ -119,7 +119,7 @@ def find_hanging(
             str(each.producer_epoch),
             f"{(now_ms - each.last_ms) / 1000:,.0f} s",
         )
-    console = Console()
+    console = show.results()
     console.print(table)
     console.print("`sexton txn abort TOPIC PARTITION START_OFFSET` ends one.")
 
@@ -160,6 +160,6 @@ def abort(
         raise UsageError(what, f"{topic}-{partition}", "`sexton txn find-hanging` shows those that hang")
 
     producer_id = with_client(bootstrap, work)
-    Console().print(
+    show.results().print(
         f"Aborted what producer {producer_id} wrote to {escape(topic)}-{partition} from {start_offset:,} on"
     )
