@@ -1,6 +1,8 @@
 """Takes a share of one processor for some seconds, at the lowest priority: what any other work beside brokers does.
 
-python -m benchmarks.burn SHARE SECONDS
+    python -m benchmarks.burn SHARE SECONDS
+
+It copies memory a while and sleeps for the rest of each second.
 """
 
 from __future__ import annotations
