@@ -283,11 +283,13 @@ def test_names(disk: FileDisk, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("with_all_of_it", [False, True])
 def test_the_space_of_a_large_file_comes_back_and_not_in_the_caller_s_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_all_of_it: bool, is_held: bool
 ) -> None:
-    """Giving back a gigabyte takes a file system long enough for clients to notice."""
-    path = tmp_path / "a"
+    """Giving back a gigabyte takes long enough for clients to notice; a large topic, long enough to lose the lease."""
+    path = tmp_path / "topic-0" / "a"
+    path.parent.mkdir()
     path.write_bytes(bytes(2 << 20))
     closed_by: dict[int, threading.Thread] = {}
     close = os.close
@@ -300,8 +302,12 @@ def test_the_space_of_a_large_file_comes_back_and_not_in_the_caller_s_thread(
     disk = FileDisk()
     file = disk.open(str(path)) if is_held else None
     monkeypatch.setattr(os, "close", noted)
-    disk.remove(str(path))
-    assert not path.exists()
+    if with_all_of_it:
+        disk.remove_tree(str(path.parent))
+        assert not path.parent.exists()
+    else:
+        disk.remove(str(path))
+        assert not path.exists()
     if file is not None:
         assert file.read(0, 1 << 22) == bytes(2 << 20)
         del file

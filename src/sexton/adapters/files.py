@@ -236,6 +236,9 @@ class FileDisk:
         os.close(fd)
 
     def remove_tree(self, directory: str) -> None:
+        for folder, _, names in os.walk(directory):
+            for name in names:
+                self.remove(f"{folder}/{name}")
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(directory)
 
