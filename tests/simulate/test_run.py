@@ -77,7 +77,7 @@ def test_replicas_that_compact_without_coordination_are_found_to_diverge(pool: W
 @pytest.mark.soak
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_rule_that_is_broken_on_purpose_is_found(pool: Workers, name: str) -> None:
-    found = first_failure(pool, Options(minutes=MINUTES, broken=name, profile=BREAKS[name].profile))
+    found = first_failure(pool, Options(minutes=BREAKS[name].minutes, broken=name, profile=BREAKS[name].profile))
     assert found is not None, f"rule {name} was broken in {SEEDS_TO_FIND_A_BREAK} seeds, and nobody noticed"
     assert found.evidence
     assert found.tail

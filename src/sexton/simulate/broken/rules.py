@@ -1,15 +1,10 @@
-"""Rules broken on purpose, one line each: a simulator that does not find these finds nothing.
-
-Each entry replaces one function or constant of the product for the time of a run. The tests run them all, and so does
-`sexton simulate --break`.
-"""
+"""The rules of DESIGN, broken on purpose, one line each."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from sexton.broker.api import produce
 from sexton.broker.folder import Folder, Past
@@ -21,15 +16,8 @@ from sexton.compaction.rules import Fate
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.replication.leadership import Leadership
 from sexton.replication.replica import Replica
+from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
-
-
-class Break(NamedTuple):
-    owner: Any
-    attribute: str
-    replacement: Any
-    profile: Profile = Profile.PLAIN
-    """Of runs in which it matters."""
 
 
 def _commits_alone(self: Leadership, own_end: int) -> int:
@@ -69,33 +57,18 @@ def _keeps_one_segment(segments: Sequence[SegmentSummary], config: Any, high_wat
     return max(one.base_offset for one in segments if one.base_offset <= high_watermark)
 
 
-BREAKS: dict[str, Break] = {
-    "1": Break(Leadership, "committed_end", _commits_alone),
-    "1-flush": Break(Replica, "durable_end", property(_counts_unflushed)),
-    "1-disk": Break(Folder, "past", _trusts_its_disk, Profile.COMPACTION),
-    "1-retention": Break(retention, "retained_from", _keeps_one_segment, Profile.COMPACTION),
-    "2": Break(Replica, "cut_to", _keeps_its_tail),
-    "5": Break(rules, "tombstone_fate", _forgets_tombstones, Profile.COMPACTION),
-    "8": Break(MarkerSender, "_answered", _counts_as_written, Profile.TRANSACTIONS),
-    "9": Break(produce, "NO_OFFSET", 0),
-    "12": Break(Registration, "keep_renewing", _gives_up_renewing),
+RULES: dict[str, Break] = {
+    "1": Break(Patch(Leadership, "committed_end", _commits_alone)),
+    "1-flush": Break(Patch(Replica, "durable_end", property(_counts_unflushed))),
+    "1-disk": Break(Patch(Folder, "past", _trusts_its_disk), Profile.COMPACTION),
+    "1-retention": Break(Patch(retention, "retained_from", _keeps_one_segment), Profile.COMPACTION),
+    "2": Break(Patch(Replica, "cut_to", _keeps_its_tail)),
+    "5": Break(Patch(rules, "tombstone_fate", _forgets_tombstones), Profile.COMPACTION),
+    "8": Break(Patch(MarkerSender, "_answered", _counts_as_written), Profile.TRANSACTIONS),
+    "9": Break(Patch(produce, "NO_OFFSET", 0)),
+    "12": Break(Patch(Registration, "keep_renewing", _gives_up_renewing)),
 }
 """By rule: a leader commits without its followers; a replica counts what is not on its disk; a broker takes any disk
 for its own; retention takes what is neither old nor too much; a follower keeps what its leader lacks; a tombstone goes
 at once; a marker that could not be written counts as written; a failed produce carries an offset; a broker tries only
 once to renew its lease."""
-
-
-@contextmanager
-def breaking(name: str | None) -> Iterator[None]:
-    """While this lasts, the named rule does not hold."""
-    if name is None:
-        yield
-        return
-    owner, attribute, replacement, _ = BREAKS[name]
-    before = owner.__dict__[attribute]
-    setattr(owner, attribute, replacement)
-    try:
-        yield
-    finally:
-        setattr(owner, attribute, before)
