@@ -21,7 +21,8 @@ from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.final import _Log, _lost, _repeated
 from sexton.simulate.history import History, Outcome, Place, Write
 from sexton.simulate.loop import new_loop
-from sexton.simulate.observe import Agreement, Key
+from sexton.simulate.observe import Agreement
+from sexton.simulate.snapshots import Key
 from sexton.simulate.trace import Trace
 
 PLACE: Place = ("t", 0)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 
 import pytest
 
 from sexton.records.batch import TRANSACTIONAL, Batch, ControlType, Record, make_batch, make_marker
 from sexton.simulate import compaction_checks as checks
 from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.snapshots import Watermarks
 from sexton.simulate.truth import Newest, Retention, Truth, difference, fold
-from sexton.watermarks.replica import Pair, ReplicaWatermarks
 
 COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
 
@@ -34,9 +33,8 @@ def truth_of(*batches: Batch) -> Truth:
     return truth
 
 
-def watermarks(compacted: int, removable: int) -> ReplicaWatermarks:
-    made = ReplicaWatermarks(uuid.UUID(int=1))
-    return replace(made, compacted=Pair(compacted, compacted), removable=Pair(removable, removable))
+def watermarks(compacted: int, removable: int) -> Watermarks:
+    return Watermarks(uuid.UUID(int=1), mcco=compacted, mxfo=compacted, mtro=removable, mxro=removable)
 
 
 def test_the_newest_record_of_a_key_counts_and_a_tombstone_deletes_it() -> None:

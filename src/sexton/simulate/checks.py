@@ -21,20 +21,19 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sexton.broker.broker import Broker
 from sexton.ports.metastore import PartitionRow
-from sexton.replication.replica import Replica
+from sexton.simulate import snapshots
 from sexton.simulate.clock import SimulatedClock
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
 from sexton.simulate.compaction_checks import CompactionJudge, Known
 from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Place
-from sexton.simulate.observe import Agreement, Key
+from sexton.simulate.observe import Agreement
+from sexton.simulate.snapshots import Glances, Key, Snapshot
 from sexton.simulate.trace import Trace
 from sexton.simulate.transaction_checks import TransactionJudge
 from sexton.simulate.truth import Retention
-from sexton.watermarks.replica import ReplicaWatermarks
 
 
 @dataclass(slots=True)
@@ -98,26 +97,19 @@ class Judge:
         self.compaction = CompactionJudge(self.transactions.committed)
         self._ledgers: dict[Key, Ledger] = {}
         self._watermarks: dict[tuple[str, Key, uuid.UUID | None], int] = {}
-        self._glanced: dict[Replica, tuple[int, int, ReplicaWatermarks]] = {}
-        """What was looked at lately, so that little is done where nothing changed."""
+        self._glances = Glances()
         self._verified: dict[tuple[str, Key], _Verified] = {}
 
     # Every few callbacks: what brokers believe
 
     def look(self) -> None:
         """High watermarks: traced, and never back (rule 7). After a restart they may be as old as their checkpoint."""
-        glanced = self._glanced
-        for node in self._cluster.nodes.values():
-            for replica in replicas_of(node.broker):
-                state = replica.high_watermark, replica.log.start_offset, replica.coordination.kept.value
-                if glanced.get(replica) != state:
-                    glanced[replica] = state
-                    self._look_at(node, replica)
+        for node, replica in self._glances.changed(self._cluster.nodes.values()):
+            self._look_at(node, replica)
 
-    def _look_at(self, node: Node, replica: Replica) -> None:
+    def _look_at(self, node: Node, replica: Snapshot) -> None:
         assert node.process is not None
-        incarnation = replica.row.incarnations.get(node.broker_id)
-        place = (node.process.name, (replica.topic_id, replica.partition), incarnation)
+        place = (node.process.name, replica.key, replica.incarnation)
         hw = replica.high_watermark
         before = self._watermarks.get(place)
         if replica.topic in self._compacted:
@@ -126,29 +118,28 @@ class Judge:
         if before == hw:
             return
         self._watermarks[place] = hw
-        self._trace.note(node.name, f"{replica.topic}-{replica.partition} high watermark {hw} ({replica.role.value})")
+        self._trace.note(node.name, f"{replica.name} high watermark {hw} ({replica.role})")
         if replica.topic in self._compacted:
             self._learn(node, place[1], replica)
         elif self._has_transactions and replica.topic_id in self._agreement.topics:
             # At once: what is deleted on request within a second was committed, too.
             ledger = self._ledgers.setdefault(place[1], Ledger())
-            self._commit(node, place[1], ledger, hw, replica.log.start_offset)
+            self._commit(node, place[1], ledger, hw, replica.start_offset)
         if before is not None and hw < before and not self._history.is_gone((replica.topic, replica.partition)):
             raise SimulationFailure(
                 "rule 7",
-                f"{node.name}: the high watermark of {replica.topic}-{replica.partition} went {before} -> {hw}",
+                f"{node.name}: the high watermark of {replica.name} went {before} -> {hw}",
             )
-        if hw > replica.log.end_offset:
+        if hw > replica.end_offset:
             raise SimulationFailure(
                 "rule 1",
-                f"{node.name}: {replica.topic}-{replica.partition} has committed {hw}, but ends at "
-                f"{replica.log.end_offset}",
+                f"{node.name}: {replica.name} has committed {hw}, but ends at {replica.end_offset}",
             )
 
     # Every now and then, and whenever a row changes: what disks hold
 
     def sweep(self) -> None:
-        self._glanced.clear()
+        self._glances.forget()
         self._latest_ms = self._fastest_clock_ms()
         for key, row in list(self._agreement.rows.items()):
             self.sweep_partition(key, row)
@@ -189,33 +180,29 @@ class Judge:
     def _place(self, key: Key) -> Place:
         return self._agreement.topics[key[0]], key[1]
 
-    def _learn(self, node: Node, key: Key, replica: Replica) -> None:
-        generation = _generation(replica)
+    def _learn(self, node: Node, key: Key, replica: Snapshot) -> None:
+        generation = replica.kept.generation
         known = self.compaction.truths.get(key)
         if generation > (known.generation if known is not None else 0) and replica.is_leader:
             known = None
-            self.compaction.begin_generation(key, generation, replica.log.end_offset)
+            self.compaction.begin_generation(key, generation, replica.end_offset)
         if known is not None and generation != known.generation:
             return
         copy = self._seen(node, key).copy
-        self.compaction.learn(self._place(key), key, copy, replica.high_watermark, self._others(key, replica))
+        self.compaction.learn(self._place(key), key, copy, replica.high_watermark, self._others(key, node, replica))
 
-    def _others(self, key: Key, than: Replica) -> Iterator[Known]:
+    def _others(self, key: Key, of: Node, than: Snapshot) -> Iterator[Known]:
         for node, replica in self._running(key):
-            if replica is not than and _generation(replica) == _generation(than):
+            if node.broker_id != of.broker_id and replica.kept.generation == than.kept.generation:
                 yield self._seen(node, key).copy, replica.high_watermark
 
-    def _running(self, key: Key) -> list[tuple[Node, Replica]]:
-        return [
-            (node, replica)
-            for node in self._cluster.nodes.values()
-            for replica in replicas_of(node.broker)
-            if (replica.topic_id, replica.partition) == key
-        ]
+    def _running(self, key: Key) -> list[tuple[Node, Snapshot]]:
+        found = ((node, snapshots.find(node, key)) for node in self._cluster.nodes.values())
+        return [(node, replica) for node, replica in found if replica is not None]
 
-    def _check_start(self, node: Node, key: Key, replica: Replica) -> None:
+    def _check_start(self, node: Node, key: Key, replica: Snapshot) -> None:
         """Where nobody asked for it, only retention moves a log start. From here on, what is below may be gone."""
-        place, start = (replica.topic, replica.partition), replica.log.start_offset
+        place, start = (replica.topic, replica.partition), replica.start_offset
         allowed = self._history.start_bounds.get(place, 0)
         if start <= allowed or self._history.is_gone(place):
             return
@@ -224,9 +211,9 @@ class Judge:
         tail = self._seen(node, key).copy.batches_from(self.compaction.truths[key].end_offset)
         tail_bytes = sum(batch.size_bytes for batch in tail)
         now_ms = max(self._latest_ms, self._fastest_clock_ms())
-        where = f"{node.name}: {replica.topic}-{replica.partition}"
+        where = f"{node.name}: {replica.name}"
         self.compaction.check_start(where, key, (allowed, start), retention, now_ms, tail_bytes)
-        self._trace.note(node.name, f"{replica.topic}-{replica.partition} now starts at {start}")
+        self._trace.note(node.name, f"{replica.name} now starts at {start}")
         self._history.deleting_records(place, start)
 
     def _fastest_clock_ms(self) -> int:
@@ -267,10 +254,8 @@ class Judge:
         if place in self._history.lost_places:
             return
         ledger = self._ledgers.setdefault(key, Ledger())
-        for node in self._cluster.nodes.values():
-            for replica in replicas_of(node.broker):
-                if (replica.topic_id, replica.partition) == key:
-                    self._commit(node, key, ledger, replica.high_watermark, replica.log.start_offset)
+        for node, replica in self._running(key):
+            self._commit(node, key, ledger, replica.high_watermark, replica.start_offset)
         for broker_id in row.isr:
             node = self._cluster.node_of(broker_id)
             if not node.is_wiped and broker_id not in self._suspects.get(key, ()):
@@ -349,13 +334,3 @@ class Judge:
     def ledger_end(self, key: Key) -> int:
         known = self._ledgers.get(key) or self.compaction.truths.get(key)
         return known.end_offset if known is not None else 0
-
-
-def _generation(replica: Replica) -> int:
-    return replica.coordination.kept.value.generation
-
-
-def replicas_of(broker: Broker | None) -> list[Replica]:
-    """None before it has got so far as to have any."""
-    replicas = getattr(broker, "replicas", None)
-    return replicas.all() if replicas is not None else []

@@ -21,13 +21,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from sexton.records.batch import Batch
-from sexton.replication.replica import Replica
 from sexton.simulate.copies import Copy
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Place, identity
-from sexton.simulate.observe import Key
+from sexton.simulate.snapshots import Key, Snapshot, Watermarks
 from sexton.simulate.truth import Fold, Retention, Truth, difference, fold
-from sexton.watermarks.replica import ReplicaWatermarks
 
 Learned = Callable[[Place, Batch], None]
 Known = tuple[Copy, int]
@@ -39,8 +37,8 @@ class CompactionJudge:
     on_learned: Learned
     """Told of every batch as it is committed."""
     truths: dict[Key, Truth] = field(default_factory=dict)
-    _checked: dict[tuple[str, Key], tuple[int, int, int, ReplicaWatermarks]] = field(default_factory=dict)
-    _watermarks: dict[tuple[str, Key, uuid.UUID], ReplicaWatermarks] = field(default_factory=dict)
+    _checked: dict[tuple[str, Key], tuple[int, int, int, Watermarks]] = field(default_factory=dict)
+    _watermarks: dict[tuple[str, Key, uuid.UUID], Watermarks] = field(default_factory=dict)
     folds_count: int = 0
 
     def learn(self, place: Place, key: Key, copy: Copy, high_watermark: int, others: Iterable[Known]) -> None:
@@ -95,20 +93,20 @@ class CompactionJudge:
                     "rule 1", f"{where} now starts at {now}: {name!r}@{newest.offset}, {age_ms} ms old, went too early"
                 )
 
-    def look(self, node: str, key: Key, place: Place, replica: Replica) -> None:
+    def look(self, node: str, key: Key, place: Place, replica: Snapshot) -> None:
         """Rule 7."""
-        now = replica.coordination.kept.value
+        now = replica.kept
         known = self._watermarks.get((node, key, now.incarnation))
-        if known is now:
+        if known == now:
             return
         self._watermarks[node, key, now.incarnation] = now
         if known is None or known.generation != now.generation:
             return
-        if not (now.compacted.covers(known.compacted) and now.removable.covers(known.removable)):
+        if now.mcco < known.mcco or now.mxfo < known.mxfo or now.mtro < known.mtro or now.mxro < known.mxro:
             raise SimulationFailure(
                 "rule 7",
-                f"{node}: of {_name(place)} MCCO, MXFO went {known.compacted} -> {now.compacted} and MTRO, MXRO "
-                f"{known.removable} -> {now.removable}",
+                f"{node}: of {_name(place)} MCCO, MXFO went {known.mcco}, {known.mxfo} -> {now.mcco}, {now.mxfo} and "
+                f"MTRO, MXRO {known.mtro}, {known.mxro} -> {now.mtro}, {now.mxro}",
             )
 
     def disk_replaced(self, node: str) -> None:
@@ -116,9 +114,9 @@ class CompactionJudge:
         self._watermarks = {known: value for known, value in self._watermarks.items() if known[0] != node}
         self._checked = {known: value for known, value in self._checked.items() if known[0] != node}
 
-    def check(self, node: str, key: Key, place: Place, replica: Replica, copy: Copy, *, in_sync: bool) -> None:
-        high_watermark, watermarks = replica.high_watermark, replica.coordination.watermarks
-        log_start = replica.log.start_offset
+    def check(self, node: str, key: Key, place: Place, replica: Snapshot, copy: Copy, *, in_sync: bool) -> None:
+        high_watermark, watermarks = replica.high_watermark, replica.watermarks
+        log_start = replica.start_offset
         state = (copy.version, high_watermark, log_start, watermarks)
         if self._checked.get((node, key)) == state:
             return
@@ -130,7 +128,7 @@ class CompactionJudge:
         _check_records(where, truth, batches)
         if in_sync:
             truth.start_offset = max(truth.start_offset, log_start)
-        if not replica.coordination.is_independent:
+        if not replica.is_independent:
             gone_below = log_start if in_sync else max(log_start, truth.start_offset)
             _check_compacted(where, batches, watermarks, log_start, gone_below)
         if in_sync:
@@ -141,7 +139,7 @@ class CompactionJudge:
             if evidence is not None:
                 bounds = f"high watermark {high_watermark} and log start {log_start}"
                 raise SimulationFailure("rule 4", f"{where}, in sync, at {bounds}: {evidence}")
-            if not replica.coordination.is_independent:
+            if not replica.is_independent:
                 _check_tombstones(where, expected, found, watermarks)
                 _check_markers(where, truth, expected.stable_offset, batches, watermarks, log_start)
             self._checked[node, key] = state  # as long as it is not in sync, it is looked at again
@@ -176,12 +174,12 @@ def _check_records(where: str, truth: Truth, batches: list[Batch]) -> None:
 
 
 def _check_compacted(
-    where: str, batches: list[Batch], watermarks: ReplicaWatermarks, log_start: int = 0, gone_below: int = 0
+    where: str, batches: list[Batch], watermarks: Watermarks, log_start: int = 0, gone_below: int = 0
 ) -> None:
     """An empty copy of a log that starts in the middle of a batch begins with that batch, and starts where it should
     only when it has taken it. So what is `gone_below`, for a copy that is not in sync, may be there for a moment."""
     gone_below = max(gone_below, log_start)
-    mcco, mxfo = watermarks.compacted
+    mcco, mxfo = watermarks.mcco, watermarks.mxfo
     if min(mcco, mxfo) < log_start:
         raise SimulationFailure("rule 7", f"{where} starts at {log_start}, and says MCCO, MXFO are {mcco}, {mxfo}")
     seen: dict[bytes, int] = {}
@@ -202,8 +200,8 @@ def _check_compacted(
                 seen[record.key] = record.offset
 
 
-def _check_tombstones(where: str, expected: Fold, found: Fold, watermarks: ReplicaWatermarks) -> None:
-    mtro = max(watermarks.removable.keys, watermarks.fence_below)
+def _check_tombstones(where: str, expected: Fold, found: Fold, watermarks: Watermarks) -> None:
+    mtro = max(watermarks.mtro, watermarks.fence_below)
     for key, newest in expected.tombstones.items():
         if newest.offset >= mtro and key not in found.tombstones:
             raise SimulationFailure("rule 5", f"{where} lacks the tombstone of {key!r}@{newest.offset}, MTRO is {mtro}")
@@ -214,10 +212,10 @@ def _check_markers(
     truth: Truth,
     stable_offset: int,
     batches: list[Batch],
-    watermarks: ReplicaWatermarks,
+    watermarks: Watermarks,
     log_start: int = 0,
 ) -> None:
-    mxro = max(watermarks.removable.transactions, watermarks.fence_below, log_start)
+    mxro = max(watermarks.mxro, watermarks.fence_below, log_start)
     held = {batch.base_offset for batch in batches if batch.is_control and batch.records}
     for offset in truth.markers:
         if mxro <= offset < stable_offset and offset not in held:

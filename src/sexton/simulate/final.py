@@ -15,7 +15,7 @@ from sexton.client.raw import raw_batches
 from sexton.ports.metastore import NO_LEADER
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Batch
-from sexton.simulate.checks import replicas_of
+from sexton.simulate import snapshots
 from sexton.simulate.cluster import SimulatedCluster
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Outcome, Place, Write, identity
@@ -51,12 +51,12 @@ def unequal(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
         starts: dict[str, int] = {}
         for broker_id in row.replicas:
             node = cluster.node_of(broker_id)
-            found = [each for each in replicas_of(node.broker) if (each.topic_id, each.partition) == key]
-            if not found:
+            found = snapshots.find(node, key)
+            if found is None:
                 missing.append(f"{node.name} does not have {name} open")
             else:
-                ends[node.name] = (found[0].log.end_offset, found[0].high_watermark)
-                starts[node.name] = found[0].log.start_offset
+                ends[node.name] = (found.end_offset, found.high_watermark)
+                starts[node.name] = found.start_offset
         if len({end for pair in ends.values() for end in pair}) > 1:
             told = ", ".join(f"{node} end {end} hw {hw}" for node, (end, hw) in ends.items())
             missing.append(f"the replicas of {name} differ: {told}")
@@ -71,10 +71,10 @@ def still_open(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
     """Liveness, rule 8: nothing hangs. What nobody ended was aborted when its time was over."""
     missing: list[str] = []
     for node in cluster.nodes.values():
-        for replica in replicas_of(node.broker):
+        for replica in snapshots.all_of(node):
             if replica.last_stable_offset < replica.high_watermark:
                 missing.append(
-                    f"{node.name}: {replica.topic}-{replica.partition} has a transaction open at "
+                    f"{node.name}: {replica.name} has a transaction open at "
                     f"{replica.last_stable_offset}, its high watermark is {replica.high_watermark}"
                 )
     return missing
@@ -103,20 +103,16 @@ def behind(cluster: SimulatedCluster, agreement: Agreement, topics: Collection[s
     """Liveness: MTRO and MXRO have reached what every replica has compacted."""
     missing: list[str] = []
     for key, row in agreement.rows.items():
-        found = [
-            replica.coordination.watermarks
-            for broker_id in row.replicas
-            for replica in replicas_of(cluster.node_of(broker_id).broker)
-            if (replica.topic_id, replica.partition) == key and not replica.coordination.is_independent
-        ]
+        replicas = [snapshots.find(cluster.node_of(broker_id), key) for broker_id in row.replicas]
+        found = [replica.watermarks for replica in replicas if replica is not None and not replica.is_independent]
         if not found or agreement.topics[key[0]] not in topics:
             continue
-        compacted = [min(each.compacted[index] for each in found) for index in (0, 1)]
+        mcco, mxfo = min(each.mcco for each in found), min(each.mxfo for each in found)
         for each in found:
-            if any(value < bound for value, bound in zip(each.removable, compacted, strict=True)):
+            if each.mtro < mcco or each.mxro < mxfo:
                 missing.append(
-                    f"all replicas of {agreement.name(key)} have compacted up to {compacted}, one still has MTRO, MXRO "
-                    f"at {each.removable}"
+                    f"all replicas of {agreement.name(key)} have compacted up to {mcco}, {mxfo}, one still has MTRO, "
+                    f"MXRO at {each.mtro}, {each.mxro}"
                 )
     return missing
 

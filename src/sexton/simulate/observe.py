@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sexton.ports.metastore import PartitionRow, TopicRow
+from sexton.simulate.snapshots import Key
 from sexton.simulate.trace import Trace
-
-Key = tuple[uuid.UUID, int]
 
 
 class Agreement:

@@ -21,10 +21,10 @@ from sexton.client.client import Client
 from sexton.client.fetching import READ_COMMITTED
 from sexton.errors import SextonError
 from sexton.protocol.errors import KafkaError
-from sexton.simulate import final
+from sexton.simulate import final, snapshots
 from sexton.simulate.administrator import NAME as ADMIN
 from sexton.simulate.administrator import Administrator, CallError
-from sexton.simulate.checks import Judge, replicas_of
+from sexton.simulate.checks import Judge
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cluster import SimulatedCluster
 from sexton.simulate.compactors import CompactorHost
@@ -361,14 +361,12 @@ class Simulation:
                 f"replicas {list(row.replicas)}, committed {self.judge.ledger_end(key)}"
             )
             for node in self.cluster.nodes.values():
-                for replica in replicas_of(node.broker):
-                    if (replica.topic_id, replica.partition) == key:
-                        log = replica.log
-                        lines.append(
-                            f"    {node.name} {replica.role.value} epoch {replica.leader_epoch} hw "
-                            f"{replica.high_watermark} log {log.start_offset}..{log.end_offset} flushed "
-                            f"{log.flushed_offset}"
-                        )
+                found = snapshots.find(node, key)
+                if found is not None:
+                    lines.append(
+                        f"    {node.name} {found.role} epoch {found.leader_epoch} hw {found.high_watermark} log "
+                        f"{found.start_offset}..{found.end_offset} flushed {found.flushed_offset}"
+                    )
         return lines
 
 

@@ -1,0 +1,144 @@
+"""What brokers believe of their replicas, copied out as plain numbers.
+
+The judge shares no code with what it judges: nothing else in it touches a broker's objects, and it reads logs from the
+disks (`copies`). A snapshot says what was true when it was taken, and changes no more.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
+
+from sexton.broker.broker import Broker
+from sexton.replication.replica import Replica
+from sexton.watermarks.replica import ReplicaWatermarks
+
+Key = tuple[uuid.UUID, int]
+"""A partition: its topic's id, and its number."""
+
+
+class Watermarks(NamedTuple):
+    """Of one log. DESIGN, section 2, says what each of them means."""
+
+    incarnation: uuid.UUID
+    generation: int = 0
+    mcco: int = 0
+    mxfo: int = 0
+    mtro: int = 0
+    mxro: int = 0
+    fence_below: int = 0
+    planned_high_watermark: int = 0
+
+
+class Snapshot(NamedTuple):
+    """One replica that a broker has open."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    role: str
+    is_leader: bool
+    leader_epoch: int
+    incarnation: uuid.UUID | None
+    """By the row that the broker knows."""
+    high_watermark: int
+    last_stable_offset: int
+    start_offset: int
+    end_offset: int
+    flushed_offset: int
+    kept: Watermarks
+    """What is durable."""
+    watermarks: Watermarks
+    """What the broker acts on: the same, moved up to the log's start."""
+    is_independent: bool
+
+    @property
+    def key(self) -> Key:
+        return self.topic_id, self.partition
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Machine(Protocol):
+    """Of `cluster.Node`, what is needed here."""
+
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def broker(self) -> Broker | None: ...
+
+
+M = TypeVar("M", bound=Machine)
+
+
+class Glances:
+    """Remembers what was seen of each replica, so that little is done where nothing changed."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Replica, tuple[int, int, ReplicaWatermarks]] = {}
+
+    def changed(self, machines: Iterable[M]) -> Iterator[tuple[M, Snapshot]]:
+        """Replicas whose high watermark, log start or durable watermarks are not what they were."""
+        seen = self._seen
+        for machine in machines:
+            for replica in _open_on(machine):
+                state = replica.high_watermark, replica.log.start_offset, replica.coordination.kept.value
+                if seen.get(replica) != state:
+                    seen[replica] = state
+                    yield machine, _snapshot(machine, replica)
+
+    def forget(self) -> None:
+        self._seen.clear()
+
+
+def all_of(machine: Machine) -> list[Snapshot]:
+    return [_snapshot(machine, replica) for replica in _open_on(machine)]
+
+
+def find(machine: Machine, key: Key) -> Snapshot | None:
+    for replica in _open_on(machine):
+        if replica.partition == key[1] and replica.topic_id == key[0]:
+            return _snapshot(machine, replica)
+    return None
+
+
+def _open_on(machine: Machine) -> list[Replica]:
+    """None before a broker has got so far as to have any."""
+    replicas = getattr(machine.broker, "replicas", None)
+    return replicas.all() if replicas is not None else []
+
+
+def _snapshot(machine: Machine, replica: Replica) -> Snapshot:
+    log, coordination = replica.log, replica.coordination
+    return Snapshot(
+        replica.topic,
+        replica.topic_id,
+        replica.partition,
+        replica.role.value,
+        replica.is_leader,
+        replica.leader_epoch,
+        replica.row.incarnations.get(machine.broker_id),
+        replica.high_watermark,
+        replica.last_stable_offset,
+        log.start_offset,
+        log.end_offset,
+        log.flushed_offset,
+        _watermarks(coordination.kept.value),
+        _watermarks(coordination.watermarks),
+        coordination.is_independent,
+    )
+
+
+def _watermarks(known: ReplicaWatermarks) -> Watermarks:
+    return Watermarks(
+        known.incarnation,
+        known.generation,
+        *known.compacted,
+        *known.removable,
+        known.fence_below,
+        known.planned_high_watermark,
+    )
