@@ -105,6 +105,26 @@ class _Task(asyncio.Task[T]):
         return self._number
 
 
+class _Handle(asyncio.Handle):
+    """asyncio's own, without a look at whether the loop is being debugged: hundreds of thousands are made a run."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimulatedLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+
+
 class _Timer(asyncio.TimerHandle):
     """A timer that knows nothing of a heap but its place in it."""
 
@@ -126,8 +146,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.callbacks_count = 0
         self.failures: list[SimulationFailure] = []
         """What nobody handled, of processes that are alive. The simulation ends at the first."""
-        self.after_each: Callable[[], None] | None = None
-        """Called between two callbacks: where invariants are checked."""
+        self.after_turn: Callable[[Process, int], None] | None = None
+        """Called after each turn of a process, with how many callbacks it has run: where invariants are checked."""
 
     # Time
 
@@ -145,7 +165,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         process = self.current if context is None else context.get(_CURRENT, self.world)
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._enqueue(process, handle)
         return handle
 
@@ -174,7 +194,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, process: Process, delay_ns: int, callback: Callable[[*Ts], object], *args: *Ts
     ) -> asyncio.Handle:
         """How the simulated world reaches into a process: after true time `delay_ns`, as that process."""
-        handle = asyncio.Handle(callback, args, self, process.context)
+        handle = _Handle(callback, args, self, process.context)
         self._push(self._now_ns + delay_ns, handle, process)
         return handle
 
@@ -327,13 +347,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 )
             if self.failures:
                 self._stopping = True
-            self._take_due()
+            if self._timers and self._timers[0][0] <= self._now_ns:
+                self._take_due()
 
     def _run_turn(self, process: Process) -> int:
         """One round of a process: what is ready now, not what that makes ready."""
         queue = process.ready
         self.current = process
-        after_each = self.after_each
         count = 0
         try:
             for _ in range(len(queue)):
@@ -341,12 +361,17 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     break
                 handle = queue.popleft()
                 if not handle._cancelled:
-                    handle._run()
+                    try:
+                        handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        self.call_exception_handler({"message": f"in {_described(handle)}", "exception": error})
                     count += 1
-                    if after_each is not None:
-                        after_each()
         finally:
             self.current = self.world
+        if self.after_turn is not None:
+            self.after_turn(process, count)
         if queue and process.alive and not process.paused:
             self._ready.append(process)
         self.callbacks_count += count

@@ -38,6 +38,8 @@ of what was compacted."""
 
 FORCING_PROBABILITY = 0.4
 
+READER_PAUSES_MS = (0, 200, 500, 1_500)
+
 
 class Profile(StrEnum):
     """What a run is about. Drawn from the seed unless it is given."""
@@ -97,6 +99,8 @@ class ReaderPlan:
     name: str
     group: str | None
     isolation: int = READ_UNCOMMITTED
+    pause_ms: int = 0
+    """Between two polls. One that polls all the time takes as much of a run's time as all brokers together."""
 
 
 class Action(StrEnum):
@@ -336,7 +340,7 @@ def _readers(rng: random.Random, profile: Profile) -> list[ReaderPlan]:
         readers.append(ReaderPlan("committed-reader", None, READ_COMMITTED))
     for number in range(rng.choice((0, 0, 1, 2, 3))):
         readers.append(ReaderPlan(f"member-{number}", "group"))
-    return readers
+    return [replace(reader, pause_ms=rng.choice(READER_PAUSES_MS)) for reader in readers]
 
 
 def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> list[AdminPlan]:

@@ -31,9 +31,11 @@ class Reader:
         history: History,
         is_over: Callable[[], bool],
         isolation: int = READ_UNCOMMITTED,
+        pause_ms: int = 0,
     ) -> None:
         self._name = name
         self._isolation = isolation
+        self._pause_ms = pause_ms
         self._places = places
         self._client = client
         self._history = history
@@ -46,6 +48,7 @@ class Reader:
         self._consumer.assign(dict.fromkeys(self._places, 0))
         while not self._is_over():
             await self._poll()
+            await asyncio.sleep(self._pause_ms / 1000)
 
     async def _poll(self) -> None:
         before = dict(self._consumer.positions)
@@ -120,9 +123,11 @@ class GroupReader:
         delivered: dict[Place, set[int]],
         trace: Trace,
         is_over: Callable[[], bool],
+        pause_ms: int = 0,
     ) -> None:
         self._name = name
         self._group = group
+        self._pause_ms = pause_ms
         self._topics = topics
         self._client = client
         self._history = history
@@ -147,4 +152,5 @@ class GroupReader:
                 self._trace.note(self._name, f"group: {error.what}")
                 self._client.forget(self._group)
                 await asyncio.sleep(BACKOFF_S)
+            await asyncio.sleep(self._pause_ms / 1000)
         await member.close()

@@ -6,6 +6,7 @@ started with it; a run in a process without it may give another hash.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import traceback
@@ -120,10 +121,16 @@ def workers(count: int) -> Iterator[Workers]:
     context = multiprocessing.get_context("spawn")
     try:
         # Workers are not replaced after so many runs: in Python 3.11 a pool that does so can wait for itself for ever.
-        with ProcessPoolExecutor(count, mp_context=context) as pool:
+        with ProcessPoolExecutor(count, mp_context=context, initializer=_prepare) as pool:
             yield Workers(pool)
     finally:
         if before is None:
             del os.environ["PYTHONHASHSEED"]
         else:
             os.environ["PYTHONHASHSEED"] = before
+
+
+def _prepare() -> None:
+    """What is loaded stays: it is not looked through each time that garbage is collected."""
+    gc.collect()
+    gc.freeze()

@@ -118,7 +118,7 @@ class Simulation:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
-        self.loop.after_each = self._after_each
+        self.loop.after_turn = self._after_turn
         try:
             self.loop.run_until_complete(self._main())
         finally:
@@ -126,8 +126,8 @@ class Simulation:
             logger.level, logger.propagate = before
             self.loop.close()
 
-    def _after_each(self) -> None:
-        self._since_look += 1
+    def _after_turn(self, process: Process, count: int) -> None:
+        self._since_look += count
         if self._since_look >= CALLBACKS_PER_LOOK:
             self._since_look = 0
             self.judge.look()
@@ -306,7 +306,13 @@ class Simulation:
         process, client = self._clients[plan.name]
         if plan.group is None:
             reader = Reader(
-                plan.name, self._read_places, client, self.history, lambda: self._reading_is_over, plan.isolation
+                plan.name,
+                self._read_places,
+                client,
+                self.history,
+                lambda: self._reading_is_over,
+                plan.isolation,
+                plan.pause_ms,
             )
             if plan.isolation == READ_COMMITTED:
                 self._committed_readers.append(reader)
@@ -324,6 +330,7 @@ class Simulation:
             self._delivered,
             self.trace,
             lambda: self._reading_is_over,
+            plan.pause_ms,
         )
         self._spawn(process, member.run())
 
