@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sexton.adapters.metastore.inprocess import InProcessMetastore
+from sexton.adapters.metastore.threaded import WORKERS_MAX
 from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, StaleError
 from sexton.simulate.loop import NS, Process, SimulatedLoop, new_loop
 from sexton.simulate.metastore import HOST, MetastoreService, SimulatedMetastore
@@ -25,6 +26,8 @@ class World:
         self.loop: SimulatedLoop = new_loop(rng)
         self.fabric = Fabric(self.loop, rng)
         self.service = MetastoreService(self.loop, rng, self.fabric, InProcessMetastore())
+        self.carried_out: list[str] = []
+        self.service.observer = lambda who, operation, arguments, result: self.carried_out.append(operation)
         self.process = Process("broker-1")
         self.metastore: SimulatedMetastore = self.service.of(self.process, "broker-1")
 
@@ -107,7 +110,8 @@ def test_what_was_sent_by_a_process_that_died_is_carried_out() -> None:
     async def main(world: World) -> None:
         await world.open()
         world.loop.spawn(world.process, _register(world.metastore))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.0001)  # it is on its way, and has not arrived
+        assert await world.registered_epoch() is None
         world.loop.kill(world.process)
         await asyncio.sleep(1)
         assert await world.registered_epoch() is not None
@@ -117,3 +121,105 @@ def test_what_was_sent_by_a_process_that_died_is_carried_out() -> None:
 
 async def _register(metastore: SimulatedMetastore) -> None:
     await metastore.register_broker(BROKER, None)
+
+
+def test_a_request_whose_connection_breaks_was_carried_out_or_not_and_its_caller_cannot_tell() -> None:
+    async def main(world: World) -> None:
+        await world.open()
+        world.service.weather.break_probabilities["broker-1"] = 1.0
+        was_made = set()
+        for number in range(20):
+            before = await world.service.inner.allocate_producer_ids(1)
+            with pytest.raises(MetastoreUnavailableError, match="broke"):
+                await world.metastore.allocate_producer_ids(1)
+            was_made.add(await world.service.inner.allocate_producer_ids(1) - before == 2)
+            assert number or world.loop.now_ns < NS, "the caller is told at once"
+        assert was_made == {True, False}
+
+    simulate(main)
+
+
+def test_only_the_requests_of_the_host_that_is_named_break() -> None:
+    async def main(world: World) -> None:
+        await world.open()
+        world.service.weather.break_probabilities["broker-2"] = 1.0
+        await world.metastore.allocate_producer_ids(1)
+        with pytest.raises(MetastoreUnavailableError):
+            await world.service.of(world.process, "broker-2").allocate_producer_ids(1)
+
+    simulate(main)
+
+
+def test_requests_of_one_process_overtake_each_other() -> None:
+    async def main(world: World) -> None:
+        await world.open()
+        orders = set()
+        for _ in range(20):
+            answers = await asyncio.gather(*(world.metastore.allocate_producer_ids(1) for _ in range(2)))
+            orders.add(answers[0] < answers[1])
+        assert orders == {True, False}
+
+    simulate(main)
+
+
+def test_a_process_has_as_many_requests_under_way_as_connections() -> None:
+    async def main(world: World) -> None:
+        await world.open()
+        world.service.hang()
+        calls = [asyncio.ensure_future(world.metastore.allocate_producer_ids(1)) for _ in range(WORKERS_MAX + 1)]
+        await asyncio.sleep(1)
+        calls[0].cancel()
+        await asyncio.sleep(1)
+        calls[-1].cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        world.service.go_on()
+        assert world.carried_out.count("allocate_producer_ids") == WORKERS_MAX + 1, "who gave up freed a connection"
+
+        world.carried_out.clear()
+        world.service.hang()
+        calls = [asyncio.ensure_future(world.metastore.allocate_producer_ids(1)) for _ in range(WORKERS_MAX + 1)]
+        await asyncio.gather(*calls, return_exceptions=True)
+        world.service.go_on()
+        assert world.carried_out.count("allocate_producer_ids") == WORKERS_MAX, "the last one was never sent"
+
+    simulate(main)
+
+
+def test_a_straggler_is_carried_out_after_its_caller_gave_up_and_later_ones_overtake_it() -> None:
+    async def main(world: World) -> None:
+        await world.open()
+        world.service.weather.straggler_probability = 1.0
+        for _ in range(100):
+            try:
+                await world.metastore.read_leases()
+            except MetastoreUnavailableError:
+                break
+        else:
+            raise AssertionError("none took too long")
+        world.service.weather.straggler_probability = 0.0
+        world.carried_out.clear()
+        await world.metastore.allocate_producer_ids(1)
+        await asyncio.sleep(10)
+        assert world.carried_out == ["allocate_producer_ids", "read_leases"]
+
+    simulate(main)
+
+
+def test_a_failover_ends_every_request_under_way_and_undoes_nothing() -> None:
+    async def main(world: World) -> None:
+        await world.open()
+        first = await world.metastore.allocate_producer_ids(1)
+        fates = set()
+        for _ in range(20):
+            world.carried_out.clear()
+            calls = [asyncio.ensure_future(world.metastore.allocate_producer_ids(1)) for _ in range(3)]
+            await asyncio.sleep(0)
+            world.service.fail_over()
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(answer, MetastoreUnavailableError) for answer in answers)
+            await asyncio.sleep(1)
+            fates.add(len(world.carried_out))
+        assert len(fates) > 1, "of some more were carried out than of others"
+        assert await world.metastore.allocate_producer_ids(1) > first
+
+    simulate(main)

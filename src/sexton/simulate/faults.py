@@ -46,13 +46,23 @@ class Kind(StrEnum):
     """Two hosts cannot reach each other."""
     CUT_ONE_WAY = "one-way cut"
     ISOLATION = "isolation"
-    """A broker reaches neither the other brokers nor the clients, but the metastore."""
+    """A broker reaches neither the other brokers nor the clients. If the amount is odd it still reaches the metastore."""
+    BLIP = "blip"
+    """An isolation so short that nobody takes the broker for dead."""
     NO_METASTORE = "no metastore"
     """One broker cannot reach the metastore."""
     DEAF_METASTORE = "answers lost"
     """One broker's requests reach the metastore, the answers do not come back."""
     METASTORE_DOWN = "metastore down"
     METASTORE_HANGS = "metastore hangs"
+    METASTORE_BREAKS = "broken requests"
+    """So many of a hundred requests of one broker, or of everybody, meet a connection that breaks: they are carried out
+    or not, and their callers are not told which."""
+    METASTORE_STRAGGLES = "late requests"
+    """So many of a hundred requests take long, up to longer than their callers wait: later ones overtake them."""
+    METASTORE_FAILS_OVER = "metastore fails over"
+    """All connections break, requests under way are carried out or not, and nothing answers until the next one has
+    taken over."""
     CLOCK_JUMP = "clock jump"
     """By less than message.timestamp.after.max.ms between any two, or producers would rightly be refused."""
     SLOW_DISK = "slow disk"
@@ -60,6 +70,8 @@ class Kind(StrEnum):
     FAILING_DISK = "failing disk"
     """Flushes fail now and then: a broker must stop trusting what it flushed."""
     SLOW_NETWORK = "slow network"
+    THIN_NETWORK = "thin network"
+    """So many kilobytes a second: what our logs hold then takes as long as gigabytes elsewhere."""
     BREAKING_NETWORK = "breaking network"
 
 
@@ -84,7 +96,7 @@ SHAPES: dict[Kind, Shape] = {
     Kind.OLD_IMAGE: Shape((5_000, 40_000), (20_000, 60_000), (0, 3), weight=0.2),
     Kind.CUT: Shape((200, 25_000), (6_000, 40_000)),
     Kind.CUT_ONE_WAY: Shape((200, 25_000), (6_000, 40_000)),
-    Kind.ISOLATION: Shape((500, 25_000), (8_000, 40_000), weight=0.3),
+    Kind.ISOLATION: Shape((500, 25_000), (8_000, 40_000), (0, 1), weight=0.3),
     Kind.NO_METASTORE: Shape((200, 20_000), (8_000, 40_000), weight=0.3),
     Kind.DEAF_METASTORE: Shape((200, 15_000), (8_000, 40_000), weight=0.3),
     Kind.METASTORE_DOWN: Shape((500, 30_000), (15_000, 60_000), weight=0.3),
@@ -95,7 +107,20 @@ SHAPES: dict[Kind, Shape] = {
     Kind.FAILING_DISK: Shape((500, 5_000), (20_000, 60_000), (1, 30), weight=0.15),
     Kind.SLOW_NETWORK: Shape((1_000, 20_000), (10_000, 60_000), (10, 500), weight=0.3),
     Kind.BREAKING_NETWORK: Shape((1_000, 30_000), (10_000, 60_000), (1, 60), weight=0.3),
+    Kind.BLIP: Shape((20, 1_500), (1_500, 20_000), (0, 1), weight=0.3),
+    Kind.THIN_NETWORK: Shape((1_000, 30_000), (6_000, 40_000), (20, 1_000), weight=0.3),
+    Kind.METASTORE_BREAKS: Shape((200, 10_000), (3_000, 30_000), (5, 90), weight=0.4),
+    Kind.METASTORE_STRAGGLES: Shape((500, 15_000), (4_000, 40_000), (1, 40), weight=0.3),
+    Kind.METASTORE_FAILS_OVER: Shape((50, 5_000), (6_000, 40_000), weight=0.25),
 }
+
+OF_EVERYBODY = (
+    Kind.METASTORE_DOWN,
+    Kind.METASTORE_HANGS,
+    Kind.METASTORE_STRAGGLES,
+    Kind.METASTORE_FAILS_OVER,
+    Kind.BREAKING_NETWORK,
+)
 
 FORCING_S = 15
 """How long an operator has: leases run out, and a broker starts."""
@@ -154,6 +179,6 @@ def _targets(rng: random.Random, kind: Kind, brokers: Sequence[str], clients: Se
         if rng.random() < 0.2:
             return rng.choice(brokers), rng.choice(clients)
         return tuple(rng.sample(brokers, 2)) if len(brokers) > 1 else (brokers[0], rng.choice(clients))
-    if kind in (Kind.METASTORE_DOWN, Kind.METASTORE_HANGS, Kind.BREAKING_NETWORK):
+    if kind in OF_EVERYBODY or (kind is Kind.METASTORE_BREAKS and rng.random() < 0.3):
         return ()
     return (rng.choice(brokers),)

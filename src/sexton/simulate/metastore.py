@@ -6,9 +6,13 @@ The operations are those of production, on a database in memory. What is simulat
 - *Hanging* (a stopped server): requests wait in its socket and are carried out, late, when it goes on; whoever sent
   them has given up by then.
 - *Cut off* in one direction: the request never arrives, or it does and the answer is lost.
+- *Breaking connections*: the caller is told at once that the connection broke. Its request was carried out, or was not.
+- *Straggling*: a single request takes long, up to longer than its caller waits.
+- *Failing over*: all connections break at once. Of the requests under way some were carried out, some were not; what
+  was carried out stays (docs/operations asks for synchronous replicas).
 
-A request that is under way when its sender dies is carried out all the same. Requests of one process keep their order,
-as on one database connection.
+A request that is under way when its sender dies, or gives up, is carried out all the same. Each process has a few
+connections, one request at a time on each: its requests overtake each other, as they do in the threads of production.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from sexton.adapters.metastore.threaded import WORKERS_MAX
 from sexton.ports.metastore import (
     BrokerRow,
     BrokerStatus,
@@ -38,16 +44,23 @@ from sexton.simulate.network import Fabric
 
 HOST = "metastore"
 TIMEOUT_MS = 5_000
+STRAGGLING_NS_MAX = 2 * TIMEOUT_MS * MS
+"""Some of those who straggle are carried out long after their callers have given up."""
+
+COMMITTED_SHARE = 0.6
+"""Of requests whose connection breaks: how many were carried out. The others are harmless."""
 
 
 @dataclass(slots=True)
 class MetastoreWeather:
     latency_ns_min: int = MS // 5
     latency_ns_max: int = 3 * MS
-    lost_answer_probability: float = 0.0
+    straggler_probability: float = 0.0
+    break_probabilities: dict[str, float] = field(default_factory=dict)
+    """By host: how often the connection of a request breaks before its answer has come."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     process: Process
     host_name: str
@@ -64,15 +77,16 @@ class MetastoreService:
     """The server. `inner` must answer without waiting for anything."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, fabric: Fabric, inner: Metastore) -> None:
-        self._loop = loop
+        self.loop = loop
         self._rng = rng
         self._fabric = fabric
         self.inner = inner
         self.weather = MetastoreWeather()
         self.is_down = False
         self._is_hanging = False
+        self._coming: dict[_Request, None] = {}
+        """Sent, and neither carried out nor lost."""
         self._held: list[_Request] = []
-        self._last_arrival_ns: dict[Process, int] = {}
         self.observer: Observer | None = None
 
     def of(self, process: Process, host_name: str) -> SimulatedMetastore:
@@ -87,34 +101,54 @@ class MetastoreService:
         for request in held:
             self._carry_out(request)
 
+    def fail_over(self) -> None:
+        """Another server takes over. Whoever waits for an answer learns only that its connection broke."""
+        under_way = [*self._held, *self._coming]
+        self._held.clear()
+        self._coming.clear()
+        for request in under_way:
+            self._break(request)
+
     def peek(self, operation: str, *arguments: Any) -> Any:
         """What it would answer now to somebody beside it."""
         return _run(getattr(self.inner, operation)(*arguments))
 
-    async def call(self, process: Process, host_name: str, operation: str, arguments: tuple[Any, ...]) -> Any:
-        loop = self._loop
-        answer = loop.create_future()
-        request = _Request(process, host_name, operation, arguments, answer)
-        arrival_ns = max(loop.now_ns + self._delay_ns(), self._last_arrival_ns.get(process, 0))
-        self._last_arrival_ns[process] = arrival_ns
-        loop.call_for(loop.world, arrival_ns - loop.now_ns, self._arrive, request)
-        timer = loop.call_later(TIMEOUT_MS / 1000, _give_up, answer)
-        try:
-            return await answer
-        finally:
-            timer.cancel()
+    def send(self, request: _Request) -> None:
+        delay_ns = self._delay_ns()
+        if self.weather.straggler_probability and self._rng.random() < self.weather.straggler_probability:
+            delay_ns += int(self._rng.random() ** 3 * STRAGGLING_NS_MAX)
+        self._coming[request] = None
+        self.loop.call_for(self.loop.world, delay_ns, self._arrive, request)
 
     def _arrive(self, request: _Request) -> None:
+        if request not in self._coming:
+            return
+        del self._coming[request]
         if self._fabric.is_cut(request.host_name, HOST):
             return
+        breaks = self.weather.break_probabilities.get(request.host_name, 0.0)
         if self.is_down:
             self._reply(request, None, MetastoreUnavailableError("connection refused", HOST))
         elif self._is_hanging:
             self._held.append(request)
+        elif breaks and self._rng.random() < breaks:
+            self._break(request)
         else:
             self._carry_out(request)
 
+    def _break(self, request: _Request) -> None:
+        if self._rng.random() < COMMITTED_SHARE:
+            self._execute(request)
+        if not self._fabric.is_cut(HOST, request.host_name):
+            lost = MetastoreUnavailableError("the connection broke before the answer came", HOST)
+            self._reply(request, None, lost)
+
     def _carry_out(self, request: _Request) -> None:
+        result, failure = self._execute(request)
+        if not self._fabric.is_cut(HOST, request.host_name):
+            self._reply(request, result, failure)
+
+    def _execute(self, request: _Request) -> tuple[Any, Exception | None]:
         result: Any = None
         failure: Exception | None = None
         try:
@@ -123,14 +157,10 @@ class MetastoreService:
             failure = error
         if self.observer is not None:
             self.observer(request.process.name, request.operation, request.arguments, failure or result)
-        if self._fabric.is_cut(HOST, request.host_name):
-            return
-        if self._rng.random() < self.weather.lost_answer_probability:
-            failure = MetastoreUnavailableError("the connection broke before the answer came", HOST)
-        self._reply(request, result, failure)
+        return result, failure
 
     def _reply(self, request: _Request, result: Any, failure: Exception | None) -> None:
-        self._loop.call_for(request.process, self._delay_ns(), _settle, request.answer, result, failure)
+        self.loop.call_for(request.process, self._delay_ns(), _settle, request.answer, result, failure)
 
     def _delay_ns(self) -> int:
         weather = self.weather
@@ -167,9 +197,31 @@ class SimulatedMetastore:
         self._service = service
         self._process = process
         self._host_name = host_name
+        self._under_way: dict[_Request, None] = {}
+        """One a connection. Whoever gives up gives up the connection as well, and makes another."""
+        self._waiting: deque[_Request] = deque()
 
     async def _call(self, operation: str, *arguments: Any) -> Any:
-        return await self._service.call(self._process, self._host_name, operation, arguments)
+        loop = self._service.loop
+        request = _Request(self._process, self._host_name, operation, arguments, loop.create_future())
+        self._waiting.append(request)
+        self._send_next()
+        timer = loop.call_later(TIMEOUT_MS / 1000, _give_up, request.answer)
+        try:
+            return await request.answer
+        finally:
+            timer.cancel()
+            if request in self._under_way:
+                del self._under_way[request]
+                self._send_next()
+            else:
+                self._waiting.remove(request)
+
+    def _send_next(self) -> None:
+        while self._waiting and len(self._under_way) < WORKERS_MAX and self._process.alive:
+            request = self._waiting.popleft()
+            self._under_way[request] = None
+            self._service.send(request)
 
     async def open_cluster(self, proposed: uuid.UUID) -> uuid.UUID:
         answer: uuid.UUID = await self._call("open_cluster", proposed)

@@ -64,6 +64,11 @@ class Nemesis:
             Kind.FAILING_DISK: self._failing_disk,
             Kind.SLOW_NETWORK: self._slow_network,
             Kind.BREAKING_NETWORK: self._breaking_network,
+            Kind.BLIP: self._isolate,
+            Kind.THIN_NETWORK: self._thin_network,
+            Kind.METASTORE_BREAKS: self._metastore_breaks,
+            Kind.METASTORE_STRAGGLES: self._metastore_straggles,
+            Kind.METASTORE_FAILS_OVER: self._metastore_fails_over,
         }
 
     def plan(self, faults: Sequence[Fault]) -> None:
@@ -249,6 +254,8 @@ class Nemesis:
     def _isolate(self, fault: Fault) -> Undo:
         name = fault.targets[0]
         others = [other for other in (*self._cluster.nodes, *self._clients) if other != name]
+        if not fault.amount & 1:
+            others.append(METASTORE)
         return self._cut(_both_ways([(name, other) for other in others]))
 
     def _slow_network(self, fault: Fault) -> Undo:
@@ -257,6 +264,15 @@ class Nemesis:
 
         def undo() -> None:
             host.slowness, host.bytes_per_s = 1, None
+
+        return undo
+
+    def _thin_network(self, fault: Fault) -> Undo:
+        host = self._node(fault).host
+        host.bytes_per_s = fault.amount * 1000
+
+        def undo() -> None:
+            host.bytes_per_s = None
 
         return undo
 
@@ -283,6 +299,30 @@ class Nemesis:
     def _metastore_hangs(self, fault: Fault) -> Undo:
         self._cluster.metastore.hang()
         return self._cluster.metastore.go_on
+
+    def _metastore_breaks(self, fault: Fault) -> Undo:
+        breaks = self._cluster.metastore.weather.break_probabilities
+        hosts = fault.targets or (*self._cluster.nodes, *self._clients)
+        breaks.update(dict.fromkeys(hosts, fault.amount / 100))
+
+        def undo() -> None:
+            for host in hosts:
+                breaks.pop(host, None)
+
+        return undo
+
+    def _metastore_straggles(self, fault: Fault) -> Undo:
+        weather = self._cluster.metastore.weather
+        weather.straggler_probability = fault.amount / 100
+
+        def undo() -> None:
+            weather.straggler_probability = 0.0
+
+        return undo
+
+    def _metastore_fails_over(self, fault: Fault) -> Undo:
+        self._cluster.metastore.fail_over()
+        return self._metastore_down(fault)
 
     def _clock_jump(self, fault: Fault) -> None:
         self._node(fault).wall.jump(fault.amount)
