@@ -60,6 +60,7 @@ from sexton.replication import messages as replica_messages
 from sexton.replication.fetcher import FetchLimits
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas
+from sexton.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -126,10 +127,10 @@ class Broker:
         self._locks = ExitStack()
         self._listener: Listener | None = None
         self._catching_up = asyncio.Lock()
+        self.supervisor = Supervisor(self._fail)
         self._tasks: list[asyncio.Task[None]] = []
         self._topic_configs: dict[str, TopicConfig] = {}
         self._topic_configs_version = -1
-        self._is_stopping = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if one of the loops does: whoever runs the broker ends it then."""
 
@@ -205,7 +206,14 @@ class Broker:
             lambda: self.config.compaction_share and self.config.log_cleaner_enable,
         )
         self.adopter = Adopter(
-            self.compaction, self.replicas, self.disk, self.clock, self.metastore, self._ask_leader, self.rng
+            self.compaction,
+            self.replicas,
+            self.disk,
+            self.clock,
+            self.metastore,
+            self._ask_leader,
+            self.rng,
+            self.supervisor,
         )
         self.compaction_requests = CompactionRequests(
             self.compaction, self.replicas, self.disk, self.config.node_id, self.metastore
@@ -229,7 +237,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Hands leaderships over, then stops. What was acknowledged is on disk, and the folder is marked as clean."""
-        self._is_stopping = True
+        self.supervisor.is_stopping = True
         try:
             async with asyncio.timeout(self.config.broker_lease_ms / 1000):
                 await self._drain()
@@ -431,15 +439,9 @@ class Broker:
                 logger.error("%s failed: %s. Check the disk", getattr(step, "__name__", step), error)
 
     def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(loop)
-        task.add_done_callback(self._loop_ended)
-        self._tasks.append(task)
+        self._tasks.append(self.supervisor.loop(loop, getattr(loop, "__qualname__", "a loop of the broker")))
 
-    def _loop_ended(self, task: asyncio.Task[None]) -> None:
-        """A loop that ends by itself is a bug, and a broker without it is not a broker: fail loudly."""
-        if task.cancelled() or self._is_stopping:
-            return
-        error = task.exception() or RuntimeError("a loop of the broker ended")
-        logger.critical("broker %d cannot go on", self.config.node_id, exc_info=error)
+    def _fail(self, error: BaseException) -> None:
+        """A loop that ends by itself is a bug, and a broker without it is not a broker."""
         if not self.failed.done():
             self.failed.set_exception(error)

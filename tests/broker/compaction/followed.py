@@ -18,6 +18,7 @@ from sexton.compaction.config import TopicConfig
 from sexton.compactor.plain_pass import carry_out
 from sexton.ports.metastore import PartitionRow
 from sexton.replication.messages import Held
+from sexton.supervision import Supervisor
 from sexton.watermarks.replica import Pair
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
 from tests.log.helpers import content
@@ -33,6 +34,7 @@ class Followed:
         self.change_offer: Callable[[dict[str, Any]], None] = lambda offer: None
         self.change_piece: Callable[[bytes], bytes] = lambda data: data
         self.asked: list[int] = []
+        self.supervisor = Supervisor()
 
     async def start(self) -> None:
         await self.leader.start()
@@ -46,6 +48,7 @@ class Followed:
             follower.metastore,
             self._ask,
             random.Random(2),
+            self.supervisor,
         )
 
     async def _ask(self, broker_id: int, api_key: int, body: bytes) -> memoryview:

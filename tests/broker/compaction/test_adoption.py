@@ -400,6 +400,42 @@ async def test_another_process_of_the_leader_is_asked_about_everything_again(pai
     assert below(pair.follower, bound) == below(pair.leader, bound)
 
 
+@scenario
+async def test_a_bug_in_one_adoption_is_counted_and_tried_again_after_a_pause(pair: Followed) -> None:
+    """A bug for one partition must not be the end of the loop that serves all."""
+    await pair.write(60)
+    bound = await pair.compact()
+    clock = StoppedClock()
+    adopter: Any = pair.adopter
+    adopter._clock = clock
+    stage, attempts = adopter._stage, []
+
+    async def has_a_bug(*arguments: Any) -> Any:
+        attempts.append(clock.ms)
+        raise IndexError("nobody expected this")
+
+    adopter._stage = has_a_bug
+    for clock.ms in range(0, 10_000, 500):
+        await pair.adopter.step()
+    assert attempts == [0, 1000, 3000, 7000], "each pause is longer than the one before"
+    assert pair.supervisor.bugs == {"adoption": len(attempts)}
+    assert pair.follower.staged() == []
+    adopter._stage = stage
+    clock.ms = 70_000
+    await pair.adopter.step()
+    pair.check_same(bound)
+
+
+class StoppedClock:
+    ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
 # --- how segments go together ---
 
 

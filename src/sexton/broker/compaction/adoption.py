@@ -6,6 +6,7 @@ segments differently, neighbours are put together until both have a segment begi
 byte for byte the leader's, though not file for file; what its own last segment holds above the bound stays behind it.
 
 Whatever goes wrong, nothing was changed, and the follower asks again; when it keeps going wrong it compacts by itself.
+That holds for bugs, too: each is logged with its trace, and the partition it was met in pauses, not the others.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from sexton.protocol.errors import KafkaError
 from sexton.records import names
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import Replicas
+from sexton.supervision import Supervisor, back_off_ms
 
 logger = logging.getLogger(__name__)
 
@@ -85,14 +87,28 @@ def grouped(offered: Sequence[OfferedSegment], own: Sequence[int]) -> list[Group
     ]
 
 
+def groups_to_take(offer: Offer, closed: ClosedSegments) -> list[Group]:
+    """None if our log starts at the bound: there is nothing below it to take the place of. What the offer says besides
+    (MTRO, MXRO, that its pass has been seen) is taken all the same, or it would be offered for ever."""
+    return grouped(offer.segments, closed.base_offsets) if closed.segments else []
+
+
 @dataclass(slots=True)
 class _Leader:
     """What was heard from a broker that leads some of our partitions."""
 
     process: int = -1
     number: int = 0
-    heard_of: dict[Key, int] = field(default_factory=dict)
-    """In which leader epoch it was asked about a partition."""
+    heard_of: dict[Key, tuple[int, uuid.UUID]] = field(default_factory=dict)
+    """In which leader epoch, and for which log of ours, it was asked about a partition."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """After bugs in the adoptions of one log."""
+
+    failures_count: int
+    until_ms: int
 
 
 class Adopter:
@@ -105,7 +121,9 @@ class Adopter:
         queue: WorkQueue,
         ask: Ask,
         rng: random.Random,
+        supervisor: Supervisor,
     ) -> None:
+        self._supervisor = supervisor
         self._service = service
         self._replicas = replicas
         self._disk = disk
@@ -117,6 +135,8 @@ class Adopter:
         self._leaders: dict[int, _Leader] = {}
         self._open: dict[Key, None] = {}
         """Offered, and not taken yet."""
+        self._pauses: dict[uuid.UUID, _Pause] = {}
+        """By incarnation: another log of the same partition has done nothing wrong."""
         self._runs: list[RunRow] = []
 
     async def step(self) -> None:
@@ -130,11 +150,13 @@ class Adopter:
                 await self._follow(leader, followed)
             except (SextonError, ValueError, KeyError, TypeError) as error:
                 logger.debug("what broker %d has compacted cannot be told: %s", leader, error)
+            except Exception as bug:
+                self._supervisor.survived(bug, "adoption", f"what broker {leader} offers")
         await self._write_history()
 
     async def _follow(self, leader: int, followed: Mapping[Key, Replica]) -> None:
         known = self._leaders.setdefault(leader, _Leader())
-        new = [key for key, one in followed.items() if known.heard_of.get(key) != one.leader_epoch]
+        new = [key for key, one in followed.items() if known.heard_of.get(key) != _asker(one)]
         waiting = [key for key in self._service.patience.waiting if key in followed]
         about = list(dict.fromkeys([*(key for key in self._open if key in followed), *waiting, *new]))[:ABOUT_MAX]
         answer = await self._ask(leader, ANNOUNCED, {"since": known.number, "about": about})
@@ -143,7 +165,7 @@ class Adopter:
             known.heard_of.clear()
             known.process = int(answer["process"])
         known.number = int(answer["number"])
-        known.heard_of.update((key, followed[key].leader_epoch) for key in about)
+        known.heard_of.update((key, _asker(followed[key])) for key in about)
         wanted = []
         for news in answer["news"]:
             key = uuid.UUID(news["topic_id"]), int(news["partition"])
@@ -152,8 +174,9 @@ class Adopter:
             is_worth = self._is_worth(followed[key], int(news["bound"]), int(news["made_ms"]))
             self._service.patience.heard(key, self._clock.monotonic_ms(), is_coming=is_worth or bool(news["is_coming"]))
             if is_worth:
-                wanted.append(key)
                 self._open[key] = None
+                if not self._pauses_now(followed[key]):
+                    wanted.append(key)
             else:
                 self._open.pop(key, None)
         gate = asyncio.Semaphore(AT_ONCE)
@@ -164,17 +187,33 @@ class Adopter:
         compacted = min(replica.coordination.watermarks.compacted)
         return bound > compacted or (bound == compacted and made_ms > self._service.pass_of(replica).made_ms)
 
+    def _pauses_now(self, replica: Replica) -> bool:
+        pause = self._pauses.get(replica.coordination.watermarks.incarnation)
+        return pause is not None and self._clock.monotonic_ms() < pause.until_ms
+
+    def _pause(self, replica: Replica) -> None:
+        live = {one.coordination.watermarks.incarnation for one in self._replicas.all()}
+        self._pauses = {log: pause for log, pause in self._pauses.items() if log in live}
+        pause = self._pauses.setdefault(replica.coordination.watermarks.incarnation, _Pause(0, 0))
+        pause.failures_count += 1
+        pause.until_ms = self._clock.monotonic_ms() + back_off_ms(pause.failures_count)
+
     async def _take(self, leader: int, replica: Replica, gate: asyncio.Semaphore) -> None:
         key = replica.topic_id, replica.partition
         async with gate:
             try:
                 await self.adopt(leader, replica)
                 self._open.pop(key, None)
+                self._pauses.pop(replica.coordination.watermarks.incarnation, None)
             except SwapRefusedError as error:
                 logger.info("%s-%d: not adopted from broker %d: %s", replica.topic, replica.partition, leader, error)
                 self._service.patience.failed(key)
             except (SextonError, KafkaError, OSError, ValueError, KeyError, TypeError) as error:
                 logger.info("%s-%d: broker %d gives nothing: %s", replica.topic, replica.partition, leader, error)
+            except Exception as bug:
+                self._supervisor.survived(bug, "adoption", f"{replica.topic}-{replica.partition}")
+                self._service.patience.failed(key)
+                self._pause(replica)
 
     # One partition
 
@@ -219,7 +258,7 @@ class Adopter:
         try:
             replacements = [
                 await self._stage(leader, replica, group, closed, offer, staging)
-                for group in grouped(offer.segments, closed.base_offsets)
+                for group in groups_to_take(offer, closed)
                 if not await _is_same(log, group, closed)
             ]
             await replica.coordination.before_adoption(
@@ -322,6 +361,10 @@ class Adopter:
                 await self._queue.end_work(uuid.UUID(int=0), [], runs)
             except MetastoreUnavailableError as error:
                 logger.debug("%d adoptions are missing in the history: %s", len(runs), error)
+
+
+def _asker(replica: Replica) -> tuple[int, uuid.UUID]:
+    return replica.leader_epoch, replica.coordination.watermarks.incarnation
 
 
 async def _is_same(log: Log, group: Group, closed: ClosedSegments) -> bool:

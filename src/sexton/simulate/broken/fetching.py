@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-from sexton.simulate.broken.switch import Break
+from sexton.broker.compaction import adoption
+from sexton.broker.compaction.adoption import Group, grouped
+from sexton.broker.compaction.offers import Offer
+from sexton.log.swapping import ClosedSegments
+from sexton.simulate.broken.switch import Break, Patch
+from sexton.simulate.plan import Profile
 
-FETCHING: dict[str, Break] = {}
+
+def _takes_nothings_place(offer: Offer, closed: ClosedSegments) -> list[Group]:
+    """Also where a log starts at the bound: what the leader has is then to replace segments of which there are none."""
+    return grouped(offer.segments, closed.base_offsets)
+
+
+FETCHING: dict[str, Break] = {
+    "adopter-empty-group": Break(Patch(adoption, "groups_to_take", _takes_nothings_place), Profile.COMPACTION, 2),
+}

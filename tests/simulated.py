@@ -1,0 +1,140 @@
+"""Stories on a simulated cluster: real brokers under virtual time, and a client whose steps a test writes down.
+
+    def test_something(story: Story) -> None: ...
+
+A story runs as the world, so it may look into brokers and cut links at any instant; what a client does runs as the
+client's own process (`Story.admin`, `Story.write`). Whatever a broker did not expect fails the story.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from sexton.broker.broker import Broker
+from sexton.client.admin import Admin
+from sexton.client.client import Client
+from sexton.client.producer import Message, Producer
+from sexton.compactor.plain_pass import carry_out
+from sexton.ports.metastore import PartitionRow
+from sexton.replication.replica import Replica
+from sexton.simulate.clock import SimulatedClock, WallClock
+from sexton.simulate.cluster import BrokerTimes, Node, SimulatedCluster
+from sexton.simulate.loop import Process, SimulatedLoop, new_loop
+from sexton.simulate.network import Fabric, Weather
+from sexton.simulate.observe import Agreement
+from sexton.simulate.trace import Trace
+
+CLIENT = "client"
+TOPIC = "t"
+T = TypeVar("T")
+
+
+class Story:
+    """One topic of one partition is enough for most; whoever needs more asks `admin`."""
+
+    def __init__(self, brokers_count: int, seed: int = 1, *, adopts: bool = True) -> None:
+        self.loop: SimulatedLoop = new_loop(random.Random(seed))
+        self.trace = Trace(self.loop)
+        self.fabric = Fabric(self.loop, random.Random(seed + 1), Weather(straggler_probability=0))
+        times = BrokerTimes(5_000, 10_000, adopts)
+        self.cluster = SimulatedCluster(self.loop, seed, brokers_count, self.fabric, self.trace, times)
+        self.agreement = Agreement(self.trace)
+        self.cluster.metastore.observer = self.agreement.carried_out
+        self.fabric.add_host(CLIENT)
+        self._process = Process(CLIENT)
+        self._client = Client(
+            self.fabric.of(self._process, CLIENT),
+            self.cluster.addresses,
+            clock=SimulatedClock(WallClock(), self._process, self.loop),
+            rng=random.Random(seed + 2),
+        )
+        self.admin = Admin(self._client)
+        self._producer: Producer | None = None
+
+    def run(self, story: Coroutine[Any, Any, None]) -> None:
+        """To its end; raises what it raises, and SimulationFailure if a broker met what it did not expect."""
+        try:
+            self.loop.run_until_complete(story)
+        finally:
+            self.loop.close()
+
+    async def until(self, is_true: Callable[[], bool], seconds: float = 60) -> None:
+        async with asyncio.timeout(seconds):
+            while not is_true():
+                await asyncio.sleep(0.001)
+
+    # The cluster
+
+    async def start(self, *broker_ids: int) -> None:
+        nodes = [self.node(broker_id) for broker_id in broker_ids] or list(self.cluster.nodes.values())
+        for node in nodes:
+            self.cluster.start(node)
+        await self.until(lambda: all(node.is_started for node in nodes))
+        await asyncio.sleep(1)  # longer than metadata.poll.ms: whoever was up before knows them as active
+
+    def node(self, broker_id: int) -> Node:
+        return self.cluster.node_of(broker_id)
+
+    def broker(self, broker_id: int) -> Broker:
+        found = self.node(broker_id).broker
+        assert found is not None, f"broker {broker_id} is down"
+        return found
+
+    def replica(self, broker_id: int, topic: str = TOPIC) -> Replica:
+        return self.broker(broker_id).replicas.local(topic, 0)
+
+    def row(self, topic: str = TOPIC) -> PartitionRow:
+        """As the metastore has it."""
+        (topic_id,) = (id_ for id_, name in self.agreement.topics.items() if name == topic)
+        return self.agreement.rows[topic_id, 0]
+
+    async def in_sync(self, *broker_ids: int, topic: str = TOPIC, seconds: float = 60) -> None:
+        await self.until(lambda: sorted(self.row(topic).isr) == sorted(broker_ids), seconds)
+
+    async def led_by(self, broker_id: int, topic: str = TOPIC) -> None:
+        def is_led() -> bool:
+            return self.node(broker_id).is_started and self.replica(broker_id, topic).is_leader
+
+        await self.until(is_led)
+
+    # The client
+
+    async def client_does(self, step: Coroutine[Any, Any, T]) -> T:
+        return await self.loop.spawn(self._process, step)
+
+    async def create_topic(self, brokers: Sequence[int], settings: dict[str, str] | None = None) -> None:
+        """The first of the brokers leads."""
+
+        async def create() -> None:
+            await self.admin.create_topic(TOPIC, settings=settings, assignment=[brokers])
+
+        await self.client_does(create())
+        await self.led_by(brokers[0])
+
+    async def write(self, *records: tuple[bytes, bytes | None], topic: str = TOPIC) -> None:
+        """Each record a batch of its own, acknowledged by all in-sync replicas."""
+
+        async def send() -> None:
+            if self._producer is None:
+                self._producer = Producer(self._client, idempotent=False)
+            for key, value in records:
+                await self._producer.send(topic, 0, [Message(key, value)])
+
+        await self.client_does(send())
+
+    async def compact(self, broker_id: int, topic: str = TOPIC) -> int:
+        """All there is, the active segment too, by the broker's own plan and commit. Returns the bound."""
+        node, broker, replica = self.node(broker_id), self.broker(broker_id), self.replica(broker_id, topic)
+        assert node.process is not None
+        process = node.process
+
+        async def passes() -> int:
+            await broker.compaction.request(topic, 0)
+            plan = await broker.compaction.plan(replica.topic_id, 0)
+            await broker.compaction.commit(carry_out(node.volume.of(process, self.loop), plan))
+            return plan.bound
+
+        return await self.loop.spawn(process, passes())
