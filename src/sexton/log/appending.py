@@ -46,8 +46,7 @@ class Appending(LogState):
     ) -> Appended:
         """One batch, whose offsets and epoch are assigned here. Not from a client means: made by this broker, such as a
         marker or a group's offsets, which have no sequence. A verification must still be valid."""
-        if self.failure is not None:
-            raise self._refusal()
+        self._check_usable()
         view = records if type(records) is memoryview else memoryview(records)
         size = len(view)
         fields = check_frame(view, self._place, self._batch_bytes_max)
@@ -144,8 +143,7 @@ class Appending(LogState):
     def append_as_follower(self, records: Buffer) -> None:
         """Batches as the leader has them, one or more, at `end_offset` or above; gaps are what compaction left. What is
         cut off at the end is ignored: the next fetch has it whole. All that go into one segment are one write."""
-        if self.failure is not None:
-            raise self._refusal()
+        self._check_usable()
         view = memoryview(records)
         heads = self._check_copied(view)
         begun = 0

@@ -35,8 +35,7 @@ class Changing(LogState):
     async def flush(self) -> None:
         """On return, what had been appended before survives a crash. Callers may overlap: one flush is under way at a
         time, and the next covers all who wait."""
-        if self.failure is not None:
-            raise self._refusal()
+        self._check_usable()
         if not self.needs_flush:
             return
         loop = asyncio.get_running_loop()
@@ -72,7 +71,10 @@ class Changing(LogState):
     async def _flush_once(self) -> KafkaError | None:
         async with self._one_at_a_time:
             try:
+                self.check_not_deleted()
                 await self._flush_all()
+            except KafkaError as deleted:
+                return deleted
             except OSError as error:
                 return self._storage_error(error)
             return None
@@ -106,6 +108,7 @@ class Changing(LogState):
             await self.restart_at(offset)
             return
         async with self._shape, self._one_at_a_time:
+            self.check_not_deleted()
             if offset >= self.end_offset:
                 return
             try:
@@ -170,6 +173,7 @@ class Changing(LogState):
     async def restart_at(self, offset: int) -> None:
         """Throws everything away, history included, and starts empty at `offset`."""
         async with self._shape, self._one_at_a_time:
+            self.check_not_deleted()
             try:
                 await self._remove_snapshots_above(-1)
                 await self._write_start(offset)
@@ -193,6 +197,7 @@ class Changing(LogState):
     async def advance_start(self, offset: int) -> None:
         """Segments that lie below as a whole go, the active one too. Durable before anything is gone."""
         async with self._shape, self._one_at_a_time:
+            self.check_not_deleted()
             if offset <= self.start_offset:
                 return
             if offset > self.end_offset:
@@ -231,6 +236,7 @@ class Changing(LogState):
     async def begin_epoch(self, leader_epoch: int) -> None:
         """A leader takes over here. Durable on return."""
         async with self._one_at_a_time:
+            self.check_not_deleted()
             before = self.epochs.entries
             if self.epochs.begin(leader_epoch, self.end_offset):
                 await self._write_epochs_or(before)
@@ -238,6 +244,7 @@ class Changing(LogState):
     async def replace_epochs(self, entries: Sequence[EpochEntry]) -> None:
         """The leader's history, whole. Durable on return."""
         async with self._one_at_a_time:
+            self.check_not_deleted()
             before = self.epochs.entries
             if tuple(entries) != before:
                 self.epochs.replace(entries)
@@ -261,6 +268,7 @@ class Changing(LogState):
         end. A log that has failed is left as it is."""
         if self.failure is None:
             async with self._shape, self._one_at_a_time:
+                self.check_not_deleted()
                 try:
                     await self._flush_all()
                     self._active.seal()
@@ -280,10 +288,13 @@ class Changing(LogState):
             await self._disk.replace_file(path, self.producers.encode())
 
     async def delete(self) -> None:
-        """Under another name first, in one step, so that a crash leaves a whole log or one that is to be deleted."""
+        """Under another name first, in one step, so that a crash leaves a whole log or one that is to be deleted. The
+        next log of this name may be made as soon as this returns, while others still wait for this one's locks."""
         async with self._shape, self._one_at_a_time:
+            self.is_deleted = True
             for segment in self._segments:
                 segment.close_file()
+                segment.is_gone = True
             parent = self.directory.rpartition("/")[0]
             unique_id = uuid.uuid5(self.topic_id, str(self.partition)).hex
             doomed = f"{parent}/{_name_of_deleted(self.topic, self.partition, unique_id)}"

@@ -6,6 +6,7 @@ batches: nearly all reads are of what has just been written, and find their plac
 
 from __future__ import annotations
 
+import errno
 import itertools
 import struct
 from array import array
@@ -61,6 +62,7 @@ class Segment:
         "first_timestamp_ms",
         "index_bytes_max",
         "interval_bytes",
+        "is_gone",
         "is_index_full",
         "is_pinned",
         "max_timestamp_ms",
@@ -82,6 +84,8 @@ class Segment:
         self._is_index_written = False
         self._aborted: list[AbortedEntry] | None = None
         self._hints: dict[int, int] = {}
+        self.is_gone = False
+        """Removed or replaced: its names may be another segment's by now, and nothing is opened by them any more."""
         self.is_pinned = False
         """What is loaded stays: for a while its files do not have the names that they would be opened by."""
         self.checksum: int | None = None
@@ -124,8 +128,13 @@ class Segment:
     @property
     def file(self) -> File:
         if self._file is None:
+            self._check_there()
             self._file = self._disk.open(self.path(names.LOG_SUFFIX))
         return self._file
+
+    def _check_there(self) -> None:
+        if self.is_gone:
+            raise FileNotFoundError(errno.ENOENT, "the segment is gone", self.path(names.LOG_SUFFIX))
 
     def create(self) -> None:
         self._file = self._disk.open(self.path(names.LOG_SUFFIX), create=True)
@@ -197,6 +206,7 @@ class Segment:
 
     def _load(self) -> None:
         """Of a closed segment: from its files, or from its batches where those are missing or wrong."""
+        self._check_there()
         index = SparseIndex(self.base_offset)
         offset_data = self._disk.read_file(self.path(names.OFFSET_INDEX_SUFFIX))
         time_data = self._disk.read_file(self.path(names.TIME_INDEX_SUFFIX))
@@ -309,6 +319,7 @@ class Segment:
         """Durably, once the segment is sealed. Not atomically: until the log says so, these files are not believed."""
         if self._is_index_written or self._index is None:
             return
+        self._check_there()
         if self.size_bytes == 0 and not self._disk.exists(self.path(names.OFFSET_INDEX_SUFFIX)):
             return
         index = self._index
@@ -334,6 +345,7 @@ class Segment:
     @property
     def aborted(self) -> list[AbortedEntry]:
         if self._aborted is None:
+            self._check_there()
             data = self._disk.read_file(self.path(names.TRANSACTION_INDEX_SUFFIX))
             self._aborted = _decode_aborted(data) if data else []
         return self._aborted
@@ -447,6 +459,7 @@ class Segment:
 
     def remove(self) -> None:
         self.close_file()
+        self.is_gone = True
         for kind in (
             names.TRANSACTION_INDEX_SUFFIX,
             names.TIME_INDEX_SUFFIX,

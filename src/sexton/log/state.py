@@ -45,6 +45,9 @@ class LogState:
         self.directory = directory
         self.failure: OSError | None = None
         """The error of the device after which the log gave up."""
+        self.is_deleted = False
+        """The directory may be another log's by now: whoever waited for a lock, or comes late, has nothing to do here.
+        """
         self.start_offset = 0
         self.end_offset = 0
         self.flushed_offset = 0
@@ -157,13 +160,21 @@ class LogState:
 
     # Failing
 
+    def check_not_deleted(self) -> None:
+        """Asked after every wait for a lock: what is done by path afterwards must be done to this log."""
+        if self.is_deleted:
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{self._place}: this log was deleted")
+
     def _storage_error(self, error: OSError) -> KafkaError:
         if error.errno not in PASSING_ERRORS:
             self.failure = error
         return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}. {_remedy(error)}")
 
-    def _refusal(self) -> KafkaError:
-        return KafkaError(
+    def _check_usable(self) -> None:
+        self.check_not_deleted()
+        if self.failure is None:
+            return
+        raise KafkaError(
             ErrorCode.kafka_storage_error,
             f"{self._place}: the disk failed ({self.failure}); repair it and start the broker again",
         )

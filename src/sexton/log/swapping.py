@@ -87,7 +87,7 @@ class Swapping(Changing):
 
     def close_active(self, now_ms: int) -> bool:
         """Begins a new segment, so that what was active can be compacted. False if there is nothing in it."""
-        if self._active.size_bytes == 0 or self.failure is not None:
+        if self._active.size_bytes == 0 or self.failure is not None or self.is_deleted:
             return False
         try:
             self._roll(self.end_offset, now_ms)
@@ -148,8 +148,7 @@ class Swapping(Changing):
 
         On an error of the disk the log is as before, or some segments are replaced and the others are not: that is a
         log, too. If not even that can be brought about now, the log has failed, and opening it again does."""
-        if self.failure is not None:
-            raise self._refusal()
+        self._check_usable()
         swap = self._swap(closed, staging, replacements, terms, check, judging or asyncio.Lock())
         work = asyncio.get_running_loop().create_task(swap)
         try:
@@ -171,6 +170,7 @@ class Swapping(Changing):
         judging: asyncio.Lock,
     ) -> Swapped:
         async with self._shape:
+            self.check_not_deleted()
             self._check_current(closed)
             replaced = check_replacements(self._place, replacements, closed.segments, terms)
             before = len(self._segments), self.size_bytes
@@ -314,6 +314,7 @@ class Swapping(Changing):
         self._segments[first : first + len(old)] = [new]
         for one in old:
             self._read_lately.pop(one.base_offset, None)
+            one.is_gone = True
 
     async def _put_right(self, old: Sequence[Segment], new: Segment) -> None:
         """Undoes or finishes, as a restart would."""

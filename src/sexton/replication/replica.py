@@ -281,7 +281,8 @@ class Replica:
                 await self.log.flush()
                 self._commit()
         except (OSError, KafkaError) as error:
-            logger.error("%s-%d: flushing failed: %s", self.topic, self.partition, error)
+            if not self.log.is_deleted:
+                logger.error("%s-%d: flushing failed: %s", self.topic, self.partition, error)
             self.fail_waiting(KafkaError(ErrorCode.kafka_storage_error, str(error)))
         finally:
             self._flushing = None
@@ -291,18 +292,22 @@ class Replica:
     # Changes of role (called by Replicas, one at a time)
 
     async def become_leader(self, row: PartitionRow) -> None:
-        """The new epoch's start is durable before anything is appended in it."""
+        """The new epoch's start is durable before anything is appended in it. If this fails, it can be tried again."""
         self.row = row
         self.role = Role.IDLE
-        await self.log.begin_epoch(row.leader_epoch)
-        await self.coordination.enter_generation(row.generation)
-        if self.row is not row:
-            return
+        self.leadership = None
+        await self._enter(row)
+        row = self.row  # of the same reign: the ISR may have changed meanwhile
         self.leadership = Leadership(row, self._broker_id, self.log.end_offset, self._clock.monotonic_ms())
         self.role = Role.LEADER
         self.coordination.lead(row)
         self.settle()
         self.wake_watchers()
+
+    async def _enter(self, row: PartitionRow) -> None:
+        """The epoch comes last: an epoch that is in the history was led, and is never led again (docs/decisions, 8)."""
+        await self.coordination.enter_generation(row.generation)
+        await self.log.begin_epoch(row.leader_epoch)
 
     def become_follower(self, row: PartitionRow) -> None:
         self._resign()

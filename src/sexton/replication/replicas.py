@@ -395,6 +395,7 @@ class Replicas:
             replica.stop()
             if self.on_role is not None:
                 await self.on_role(replica)
+            await replica.coordination.kept.close()
             try:
                 await replica.log.delete()
             except (OSError, KafkaError) as error:

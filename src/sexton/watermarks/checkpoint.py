@@ -92,6 +92,7 @@ class Kept:
         self._disk = disk
         self._path = f"{directory}/{WATERMARKS_FILE}"
         self._one_at_a_time = asyncio.Lock()
+        self._is_closed = False
         self.value = value
 
     @staticmethod
@@ -119,11 +120,16 @@ class Kept:
         return kept
 
     async def keep(self, change: Callable[[ReplicaWatermarks], ReplicaWatermarks]) -> bool:
-        """Makes a change durable, then true. False if it changes nothing."""
+        """Makes a change durable, then true. False if it changes nothing, or the log is deleted."""
         async with self._one_at_a_time:
             changed = change(self.value)
-            if changed == self.value:
+            if changed == self.value or self._is_closed:
                 return False
             await self._disk.replace_file(self._path, encode(changed))
             self.value = changed
             return True
+
+    async def close(self) -> None:
+        """Before the log is deleted: what is kept afterwards would be kept beside the next log of that name."""
+        async with self._one_at_a_time:
+            self._is_closed = True

@@ -2,6 +2,37 @@
 
 from __future__ import annotations
 
-from sexton.simulate.broken.switch import Break
+from sexton.log.segment import Segment
+from sexton.log.state import LogState
+from sexton.ports.metastore import PartitionRow
+from sexton.replication.replica import Replica
+from sexton.simulate.broken.switch import Break, Patch
+from sexton.watermarks.checkpoint import Kept
 
-LOGS: dict[str, Break] = {}
+
+def _goes_on(self: LogState | Segment) -> None:
+    """By path, whatever log that is by now."""
+
+
+async def _stays_open(self: Kept) -> None:
+    """Beside whatever log has the name by now."""
+
+
+async def _begins_its_epoch_first(self: Replica, row: PartitionRow) -> None:
+    await self.log.begin_epoch(row.leader_epoch)
+    await self.coordination.enter_generation(row.generation)
+
+
+LOGS: dict[str, Break] = {
+    "deleted-log-goes-on": Break(
+        (
+            Patch(LogState, "check_not_deleted", _goes_on),
+            Patch(Segment, "_check_there", _goes_on),
+            Patch(Kept, "close", _stays_open),
+        ),
+        profile=None,
+    ),
+    "epoch-before-generation": Break(Patch(Replica, "_enter", _begins_its_epoch_first), profile=None),
+}
+"""What waits for a deleted log goes on in the next one of that name; a forced leader that meets a full disk keeps its
+new epoch and not its generation, and never leads."""
