@@ -2,8 +2,12 @@
 
 For producers of transaction version 2 the question is "add it, please" (they do not ask themselves any more); for older
 ones "is it in the transaction?". Questions about one partition by one producer that come while one is under way share
-its answer, and whoever waits is answered in the order of asking. Questions of one moment to one coordinator travel
-together.
+its answer. Questions of one moment to one coordinator travel together.
+
+**Nobody overtakes who waits.** All who wait for an answer go on in the turn of the loop in which it comes, in the order
+of asking: until then a newcomer finds the question under way and queues behind them, afterwards it finds their work
+done. Were they woken one turn later, a batch that arrives in between would find neither, and the next one, which finds
+the transaction open, would be appended ahead of it.
 
 The answer is an error code of the coordinator; `NETWORK_EXCEPTION` if it could not be asked.
 """
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,25 +61,27 @@ class Question(NamedTuple):
 
 Answers = Mapping[TopicPartition, ErrorCode]
 
+GoOn = Callable[[ErrorCode], None]
+"""What is done upon the answer, at once: it must not put anything off that a later request could find undone."""
+
 
 class Verifier:
     def __init__(self, broker: Broker, peers: Peers) -> None:
         self._broker = broker
         self._peers = peers
-        self._under_way: dict[tuple[Question, TopicPartition], asyncio.Future[ErrorCode]] = {}
+        self._under_way: dict[tuple[Question, TopicPartition], list[GoOn]] = {}
         self._gathered: dict[Question, dict[TopicPartition, None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, question: Question, place: TopicPartition) -> asyncio.Future[ErrorCode]:
-        key = question, place
-        future = self._under_way.get(key)
-        if future is None:
-            loop = asyncio.get_running_loop()
-            future = self._under_way[key] = loop.create_future()
-            if not self._gathered:
-                loop.call_soon(self._send)
-            self._gathered.setdefault(question, {})[place] = None
-        return future
+    def ask(self, question: Question, place: TopicPartition, go_on: GoOn) -> None:
+        waiting = self._under_way.get((question, place))
+        if waiting is not None:
+            waiting.append(go_on)
+            return
+        self._under_way[question, place] = [go_on]
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._gathered.setdefault(question, {})[place] = None
 
     async def close(self) -> None:
         for task in list(self._tasks):
@@ -149,9 +155,7 @@ class Verifier:
             self._answer(question, place, code)
 
     def _answer(self, question: Question, place: TopicPartition, code: ErrorCode) -> None:
-        future = self._under_way.pop((question, place), None)
-        if future is not None and not future.done():
-            future.set_result(code)
+        _resume(self._under_way.pop((question, place), ()), code)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)
@@ -162,6 +166,15 @@ class Verifier:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("verifying failed in a way that nobody expected", exc_info=error)
+
+
+def _resume(waiting: Sequence[GoOn], code: ErrorCode) -> None:
+    """One that fails keeps nobody else from going on."""
+    for go_on in waiting:
+        try:
+            go_on(code)
+        except Exception:
+            logger.exception("a request that waited for a transaction's coordinator failed")
 
 
 async def answer(broker: Broker, question: Question, places: Sequence[TopicPartition]) -> Answers:

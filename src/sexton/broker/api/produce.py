@@ -131,16 +131,18 @@ class _Produce:
         return waiting
 
     def _hold(self, outcome: _Outcome, key: TopicKey, replica: Replica, records: Buffer, held: Held) -> None:
-        """Appends when the coordinator has answered, unless the time is over by then."""
+        """Appends when the coordinator has answered. If the time is over by then the client sends it again, and what it
+        sent behind it must not be taken first."""
         self.is_holding = True
         kept = bytes(records)
         committed = outcome.committed = asyncio.get_running_loop().create_future()
 
-        def go_on(_: object) -> None:
+        def go_on(code: ErrorCode) -> None:
             if committed.done():
+                self.broker.refused.note(key, outcome.index, kept, ErrorCode.request_timed_out)
                 return
             try:
-                check_answer(replica, held, self.version)
+                check_answer(replica, held, code, self.version)
                 self.broker.refused.check(key, replica, kept)
                 now_ms = self.broker.clock.now_ms()
                 appended, then = replica.append(kept, self.acks, now_ms, verification=held.verification)
@@ -154,7 +156,7 @@ class _Produce:
                 outcome.take(appended, committed)
                 _follow(committed, then)
 
-        held.answer.add_done_callback(go_on)
+        self.broker.transactions.verifier.ask(held.question, held.place, go_on)
 
     def _broken(self, outcome: _Outcome, name: str | None, error: OSError) -> None:
         logger.error("%s-%d: cannot append: %s. Check the disk", name, outcome.index, error)

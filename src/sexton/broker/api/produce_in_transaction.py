@@ -14,7 +14,6 @@ librdkafka takes INVALID_PRODUCER_EPOCH for the end of the producer.
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,8 +46,8 @@ def is_in_transaction(records: Buffer) -> bool:
 class Held(NamedTuple):
     """Until the coordinator has answered."""
 
-    producer: ProducerIdAndEpoch
-    answer: asyncio.Future[ErrorCode]
+    question: Question
+    place: TopicPartition
     verification: Verification
     sequence: int
 
@@ -73,22 +72,22 @@ def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) ->
     question = Question(transactional_id, producer, version, adds=is_new)
     verification = producers.begin_verification(producer_id, epoch)
     place = TopicPartition(replica.topic, replica.partition)
-    return Held(producer, broker.transactions.verifier.ask(question, place), verification, sequence)
+    return Held(question, place, verification, sequence)
 
 
-def check_answer(replica: Replica, held: Held, version: int) -> None:
+def check_answer(replica: Replica, held: Held, code: ErrorCode, version: int) -> None:
     """Raises what to tell the client if the coordinator said no, or if a producer that takes a new epoch with every
     transaction, and so begins each at sequence 0, begins elsewhere: then a batch before this one is still to come."""
-    code = held.answer.result()
+    producer_id = held.question.producer.producer_id
     if code is ErrorCode.none:
-        is_known = replica.log.producers.get(held.producer.producer_id) is not None
+        is_known = replica.log.producers.get(producer_id) is not None
         if version >= NEW_CLIENTS_SINCE and held.sequence != 0 and not is_known:
             raise KafkaError(
                 ErrorCode.out_of_order_sequence_number,
-                f"the transaction of producer {held.producer.producer_id} begins with sequence {held.sequence}, not 0",
+                f"the transaction of producer {producer_id} begins with sequence {held.sequence}, not 0",
             )
         return
-    replica.log.producers.end_verification(held.producer.producer_id, held.verification)
+    replica.log.producers.end_verification(producer_id, held.verification)
     raise KafkaError(told(code, version), f"the transaction's coordinator says {code.name.upper()}")
 
 

@@ -9,6 +9,7 @@ before, they must have been added by AddOffsetsToTxn, which is verified as for p
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -73,18 +74,37 @@ async def _commit_known(broker: Broker, request: Request, topics: list[Any]) -> 
         [(topic.name, [_committed(one) for one in topic.partitions]) for topic in topics],
         request.version,
     )
+    if broker.groups.is_in_transaction(body.group_id, owner):
+        return await broker.groups.commit_in_transaction(commit, owner, None)
+    return await (await _when_verified(broker, request, commit, owner))
+
+
+def _when_verified(
+    broker: Broker, request: Request, commit: OffsetCommitRequest, owner: Owner
+) -> asyncio.Future[Awaitable[Any]]:
+    """Commits as soon as the transaction's coordinator has answered, before any commit that comes later."""
     groups = broker.groups
-    verification = None
-    if not groups.is_in_transaction(body.group_id, owner):
-        verification = groups.begin_verification(body.group_id, owner)
-        code = await _verify(broker, request)
-        if code is not ErrorCode.none:
-            groups.end_verification(body.group_id, owner, verification)
-            raise KafkaError(code)
-    return await groups.commit_in_transaction(commit, owner, verification)
+    verification = groups.begin_verification(commit.group, owner)
+    begun: asyncio.Future[Awaitable[Any]] = asyncio.get_running_loop().create_future()
+
+    def go_on(answer: ErrorCode) -> None:
+        if begun.done():
+            return  # the request was cancelled
+        try:
+            code = _told(answer, request.version)
+            if code is not ErrorCode.none:
+                groups.end_verification(commit.group, owner, verification)
+                raise KafkaError(code)
+            begun.set_result(groups.commit_in_transaction(commit, owner, verification))
+        except Exception as error:
+            begun.set_exception(error)
+
+    question, place = _question(broker, request)
+    broker.transactions.verifier.ask(question, place, go_on)
+    return begun
 
 
-async def _verify(broker: Broker, request: Request) -> ErrorCode:
+def _question(broker: Broker, request: Request) -> tuple[Question, TopicPartition]:
     body = request.body
     is_new = request.version >= NEW_CLIENTS_SINCE
     question = Question(
@@ -93,8 +113,7 @@ async def _verify(broker: Broker, request: Request) -> ErrorCode:
         NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION,
         adds=is_new,
     )
-    place = TopicPartition(OFFSETS_TOPIC, broker.groups.partition_of(body.group_id))
-    return _told(await broker.transactions.verifier.ask(question, place), request.version)
+    return question, TopicPartition(OFFSETS_TOPIC, broker.groups.partition_of(body.group_id))
 
 
 def _told(code: ErrorCode, version: int) -> ErrorCode:

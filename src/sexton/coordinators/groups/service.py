@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups.coordinator import GroupCoordinator
@@ -147,13 +147,20 @@ class GroupService(CoordinatorService[Shard]):
     def end_verification(self, group: str, owner: Owner, verification: object) -> None:
         self._shard(group).end_verification(owner, verification)
 
-    async def commit_in_transaction(
+    def commit_in_transaction(
         self, request: OffsetCommitRequest, owner: Owner, verification: object | None
-    ) -> OffsetResults:
-        """The offsets count from the transaction's COMMIT marker on."""
+    ) -> Coroutine[Any, Any, OffsetResults]:
+        """The offsets count from the transaction's COMMIT marker on. Commits come in the order of the calls, whenever
+        their results are waited for."""
         shard = self._shard(request.group)
         shard.check_owner(owner, verification)
-        return await self._run(shard, lambda: shard.coordinator.commit_in_transaction(request, owner, self._now()))
+        commit = shard.coordinator.commit_in_transaction
+        results = self._carry_out(shard, lambda: commit(request, owner, self._now()))
+        return self._results(shard, results)
+
+    async def _results(self, shard: Shard, results: OffsetResults) -> OffsetResults:
+        await self._committed(shard)
+        return results
 
     async def end_transaction(self, partition: int, marker: EndMarker) -> None:
         """Writes the marker. Raises as an append does."""

@@ -1,0 +1,227 @@
+"""Requests that wait for a transaction's coordinator: whatever comes meanwhile, and whenever, stays behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from sexton.broker import verifier
+from sexton.broker.verifier import Answers, Verifier
+from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
+from sexton.log.producers import Verification
+from sexton.log.types import Appended
+from sexton.protocol.errors import ErrorCode
+from sexton.simulate.broken import breaking
+from tests.broker.api.transactional_client import batch
+from tests.broker.fakes import BROKER_ID, TOPIC, Client, FakeBroker
+
+PRODUCE, TXN_OFFSET_COMMIT = 0, 28
+OLD_PRODUCE, OLD_COMMIT = 9, 3
+PRODUCER = (77, 3)
+TURNS_MAX = 8
+"""More than there are between the coordinator's answer and all that follows from it."""
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[None]]:
+    """Answers "yes" to each question when the test says so."""
+    asked: list[asyncio.Future[None]] = []
+
+    async def answer(broker: object, question: object, places: Sequence[TopicPartition]) -> Answers:
+        asked.append(asyncio.get_running_loop().create_future())
+        await asked[-1]
+        return dict.fromkeys(places, ErrorCode.none)
+
+    monkeypatch.setattr(verifier, "answer", answer)
+    monkeypatch.setattr(Verifier, "_coordinator_of", lambda self, transactional_id: BROKER_ID)
+    return asked
+
+
+def broker_that_counts_sequences() -> FakeBroker:
+    broker = FakeBroker()
+    replica = broker.replica()
+    producers = replica.log.producers
+
+    def append(
+        records: bytes, acks: int, now_ms: int, *, verification: Verification | None = None
+    ) -> tuple[Appended, None]:
+        sequence = int.from_bytes(records[53:57], "big")
+        producers.check_data(*PRODUCER, sequence, True, True)
+        if verification is not None:
+            producers.check_verified(*PRODUCER, verification)
+        offset = replica.log.end_offset
+        replica.log.records.append(b"%d" % sequence)
+        producers.note_data(*PRODUCER, sequence, offset, offset, now_ms, True)
+        return Appended(offset, offset, -1, 0), None
+
+    replica.append = append  # type: ignore[method-assign, assignment]
+    return broker
+
+
+def send(client: Client, sequence: int, timeout_ms: int = 30_000) -> None:
+    data = [{"index": 0, "records": batch(PRODUCER, sequence, "value")}]
+    body = {"transactional_id": "app", "acks": -1, "timeout": timeout_ms}
+    client.ask(PRODUCE, OLD_PRODUCE, {**body, "topic_data": [{"name": TOPIC, "partition_data": data}]})
+
+
+def codes(client: Client) -> list[ErrorCode]:
+    return [answer.responses[0].partition_responses[0].error_code for answer in client.answers()]
+
+
+async def turns(count: int = 4 * TURNS_MAX) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def answered_while(
+    asked: list[asyncio.Future[None]], sends: Sequence[Callable[[], None]], turns_before: int
+) -> None:
+    """The first is held and its question answered; the others come one a turn, from a given turn after that on."""
+    sends[0]()
+    await turns()
+    asked[0].set_result(None)
+    await turns(turns_before)
+    for later in sends[1:]:
+        later()
+        await turns(1)
+    await turns()
+    while waiting := [each for each in asked if not each.done()]:
+        waiting[0].set_result(None)
+        await turns()
+
+
+async def produced(asked: list[asyncio.Future[None]], turns_before: int) -> tuple[list[bytes], list[ErrorCode]]:
+    asked.clear()
+    broker = broker_that_counts_sequences()
+    client = Client(broker)
+    await answered_while(asked, [lambda n=n: send(client, n) for n in range(3)], turns_before)  # type: ignore[misc]
+    return broker.replica().log.records, codes(client)
+
+
+def test_a_batch_that_comes_while_held_ones_are_appended_is_not_overtaken(
+    coordinator: list[asyncio.Future[None]],
+) -> None:
+    """Clients have several batches on the way; one that is refused for its sequence ends the producer (before 4.0)."""
+    for turns_before in range(TURNS_MAX):
+        found = asyncio.run(produced(coordinator, turns_before))
+        assert found == ([b"0", b"1", b"2"], [ErrorCode.none] * 3), f"the others came {turns_before} turns later"
+
+
+def test_without_the_rule_it_is(coordinator: list[asyncio.Future[None]]) -> None:
+    with breaking("batch-overtakes-verification"):
+        found = [asyncio.run(produced(coordinator, turns_before))[1] for turns_before in range(TURNS_MAX)]
+    assert any(ErrorCode.out_of_order_sequence_number in codes for codes in found)
+
+
+def test_one_that_fails_in_an_unexpected_way_keeps_nobody_behind_it(coordinator: list[asyncio.Future[None]]) -> None:
+    async def main() -> None:
+        told: list[ErrorCode] = []
+
+        def fail(_: ErrorCode) -> None:
+            raise AssertionError("a bug")
+
+        ask = FakeBroker().transactions.verifier.ask
+        question = verifier.Question("app", ProducerIdAndEpoch(*PRODUCER), 1, adds=False)
+        for go_on in (fail, told.append):
+            ask(question, TopicPartition(TOPIC, 0), go_on)
+        await turns()
+        coordinator[0].set_result(None)
+        await turns()
+        assert told == [ErrorCode.none]
+
+    asyncio.run(main())
+
+
+def test_what_was_sent_behind_a_batch_whose_time_ran_out_waits_until_that_comes_again(
+    coordinator: list[asyncio.Future[None]],
+) -> None:
+    """Of a producer that the partition does not know any sequence could be the first."""
+
+    async def main() -> None:
+        broker = broker_that_counts_sequences()
+        client = Client(broker)
+        send(client, 0, timeout_ms=0)
+        send(client, 1)
+        async with asyncio.timeout(10):
+            while not (told := codes(client)):
+                await asyncio.sleep(0)
+        assert told == [ErrorCode.request_timed_out]
+        coordinator[0].set_result(None)
+        await turns()
+        assert codes(client) == [ErrorCode.request_timed_out]
+        assert broker.replica().log.records == []
+        send(client, 0)
+        await turns()
+        coordinator[1].set_result(None)
+        await turns()
+        send(client, 1)
+        await turns()
+        assert codes(client) == [ErrorCode.none] * 2
+        assert broker.replica().log.records == [b"0", b"1"]
+
+    asyncio.run(main())
+
+
+class Groups:
+    """A group's coordinator that remembers what was committed, in order."""
+
+    def __init__(self) -> None:
+        self.committed: list[int] = []
+
+    def is_in_transaction(self, group: str, owner: object) -> bool:
+        return bool(self.committed)
+
+    def begin_verification(self, group: str, owner: object) -> object:
+        return self
+
+    def partition_of(self, group: str) -> int:
+        return 0
+
+    def commit_in_transaction(self, request: Any, owner: object, verification: object) -> Coroutine[Any, Any, Any]:
+        ((topic, (offset,)),) = request.topics
+        self.committed.append(offset.offset)
+        return self._results(topic)
+
+    async def _results(self, topic: str) -> Any:
+        return [(topic, [(0, ErrorCode.none)])]
+
+
+def commit(client: Client, offset: int) -> None:
+    one = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": ""}
+    body = {
+        "transactional_id": "app",
+        "group_id": "group",
+        "producer_id": PRODUCER[0],
+        "producer_epoch": PRODUCER[1],
+        "generation_id": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": TOPIC, "partitions": [one]}],
+    }
+    client.ask(TXN_OFFSET_COMMIT, OLD_COMMIT, body)
+
+
+async def offsets(asked: list[asyncio.Future[None]], turns_before: int) -> list[int]:
+    asked.clear()
+    broker = FakeBroker()
+    groups = Groups()
+    broker.groups = groups  # type: ignore[attr-defined]
+    client = Client(broker)
+    await answered_while(asked, [lambda n=n: commit(client, n) for n in range(3)], turns_before)  # type: ignore[misc]
+    assert len(client.answers()) == 3
+    return groups.committed
+
+
+def test_offsets_are_committed_in_the_order_in_which_they_came(coordinator: list[asyncio.Future[None]]) -> None:
+    """The last of a transaction is what counts: an earlier one that comes after it would repeat what was processed."""
+    for turns_before in range(TURNS_MAX):
+        assert asyncio.run(offsets(coordinator, turns_before)) == [0, 1, 2], f"{turns_before} turns later"
+
+
+def test_without_the_rule_offsets_go_back(coordinator: list[asyncio.Future[None]]) -> None:
+    with breaking("batch-overtakes-verification"):
+        found = [asyncio.run(offsets(coordinator, turns_before)) for turns_before in range(TURNS_MAX)]
+    assert any(each != sorted(each) for each in found)
