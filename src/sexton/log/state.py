@@ -108,6 +108,20 @@ class LogState:
         flush then, or a crash has more to walk."""
         return bool(self._sealed)
 
+    # What must hold
+
+    def check_invariants(self) -> None:
+        """Rules 2 and 11, between any two steps of whatever changes the log."""
+        segments = self._segments
+        assert self._active is segments[-1], f"rule 11: {self!r} appends to a segment that is not its last"
+        assert segments[0].base_offset <= self.start_offset <= self.end_offset, f"rule 11: {self!r}"
+        assert 0 <= self.flushed_offset <= self.end_offset, f"rule 11: {self!r}"
+        below = -1
+        for segment in segments:
+            assert below < segment.base_offset, f"rule 2: {self!r} has a segment out of order"
+            below = segment.base_offset
+        assert below <= self.end_offset, f"rule 2: {self!r} has a segment past its end"
+
     # Rolling
 
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp_ms: int, now_ms: int) -> bool:

@@ -50,6 +50,11 @@ class Coordination:
     def is_independent(self) -> bool:
         return self._log.config.compaction_coordination == INDEPENDENT
 
+    def check_invariants(self) -> None:
+        self.kept.value.check_invariants()
+        if self.leader is not None:
+            self.leader.check_invariants()
+
     # As a leader
 
     def lead(self, row: PartitionRow) -> None:

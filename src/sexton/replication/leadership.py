@@ -118,3 +118,10 @@ class Leadership:
 
     def progress_of(self, follower: int) -> Progress | None:
         return self._progress.get(follower)
+
+    def check_invariants(self) -> None:
+        """Rule 1: whoever may be in the ISR counts, and progress is known of replicas alone."""
+        row = self.row
+        assert row.leader == self.broker_id, f"rule 1: {self.broker_id} leads what {row.leader} should"
+        assert self.broker_id in row.isr, f"rule 1: {self.broker_id} leads, and is not in sync: {row.isr}"
+        assert {*self._progress, self.broker_id} == {*row.replicas, self.broker_id}, "rule 1: progress of no replica"

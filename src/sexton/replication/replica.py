@@ -363,11 +363,19 @@ class Replica:
 
     def check_invariants(self) -> None:
         """Rules 1 and 7, as far as one replica can see them."""
-        assert 0 <= self.log.flushed_offset <= self.log.end_offset, f"rule 11: {self!r}"
+        if self.log.failure is not None:
+            return  # it has given up, wherever it was
+        self.log.check_invariants()
+        self.coordination.check_invariants()
         assert self._high_watermark <= self.log.end_offset, f"rule 1: {self!r} has committed what it does not hold"
+        assert (self.leadership is None) or self.role is not Role.FOLLOWER, f"rule 1: {self!r} leads and follows"
         if self.leadership is not None:
+            self.leadership.check_invariants()
+        # A flush ends before whoever asked for it goes on: only then does the high watermark follow.
+        if self.leadership is not None and self._flushing is None:
             committed = self.leadership.committed_end(self.durable_end)
             assert committed == UNKNOWN_OFFSET or committed <= self._high_watermark, f"rule 7: {self!r} < {committed}"
+        assert not self._waiting or self._waiting[0][0] > self._high_watermark, f"rule 1: {self!r} owes an answer"
 
 
 def void(_: object) -> None:

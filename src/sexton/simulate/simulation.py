@@ -31,6 +31,7 @@ from sexton.simulate.compactors import CompactorHost
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.faults import FORCING_S
 from sexton.simulate.history import History, Place
+from sexton.simulate.invariants import Invariants
 from sexton.simulate.loop import MS, NS, Process, SimulatedLoop, new_loop
 from sexton.simulate.nemesis import Nemesis
 from sexton.simulate.network import Fabric
@@ -109,6 +110,8 @@ class Simulation:
         self._writing_is_over = False
         self._reading_is_over = False
         self._since_look = 0
+        self._invariants = Invariants()
+        self.cluster.on_start = self._invariants.started
 
     def run(self) -> None:
         """Raises SimulationFailure."""
@@ -127,6 +130,7 @@ class Simulation:
             self.loop.close()
 
     def _after_turn(self, process: Process, count: int) -> None:
+        self._invariants.after_turn(process)
         self._since_look += count
         if self._since_look >= CALLBACKS_PER_LOOK:
             self._since_look = 0

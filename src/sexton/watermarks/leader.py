@@ -87,6 +87,13 @@ class LeaderWatermarks:
             and not self._last_known.get(broker, self.own.removable).covers(self.own.compacted)
         }
 
+    def check_invariants(self) -> None:
+        """Rules 5 to 7: what is removable was reported by replicas that there are, of the logs that they have now."""
+        assert self._broker_id in self._incarnations, "rule 7: the leader is no replica"
+        assert self._last_known.keys() <= self._incarnations.keys(), "rule 7: a report of one that is gone counts"
+        assert self.computed().covers(self.own.removable), "rule 7: MTRO, MXRO would go back"
+        self.own.check_invariants()
+
     def may_copy(self, end_offset: int, report: Report, *, in_sync: bool) -> bool:
         """The fetch fence. `end_offset` is the follower's end after truncation by epoch.
 

@@ -172,6 +172,10 @@ class ReplicaWatermarks:
         changed.check_follows(self)
         return self if changed == self else changed
 
+    def check_invariants(self) -> None:
+        """Rule 7: a value that was cut with its log, or was never heard of, is 0 and not less."""
+        assert min(*self.compacted, *self.removable, self.planned_high_watermark, self.fence_below) >= 0, f"{self}"
+
     def check_follows(self, before: ReplicaWatermarks) -> None:
         """Rule 7."""
         assert (self.incarnation, self.generation) == (before.incarnation, before.generation)

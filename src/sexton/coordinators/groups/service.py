@@ -86,6 +86,11 @@ class GroupService(CoordinatorService[Shard]):
     def load(self, partition: int, log: TransactionalLog) -> asyncio.Task[None]:
         return self._load_into(Shard(partition, log, self._new_coordinator(), self._now, self._on_failed))
 
+    def check_invariants(self) -> None:
+        for shard in self._shards.values():
+            if shard.is_loaded and not shard.is_closed:
+                shard.coordinator.check_invariants()
+
     def _commit_timeout_ms(self) -> int:
         return self.settings.commit_timeout_ms
 

@@ -106,6 +106,11 @@ class TransactionService(CoordinatorService[Shard]):
         shard = self._shards.get(partition)
         return None if shard is None else shard.epoch
 
+    def check_invariants(self) -> None:
+        for shard in self._shards.values():
+            if shard.is_loaded and not shard.is_closed:
+                shard.coordinator.check_invariants()
+
     # Markers
 
     def _on_decided(self, shard: Shard, markers: Markers) -> None:

@@ -1,0 +1,93 @@
+"""Invariants are checked while a simulation runs: a broken one ends it, and says whose it is."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sexton.ports.metastore import PartitionRow
+from sexton.replication.leadership import Leadership
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.invariants import TURNS_PER_BROKER, TURNS_PER_COORDINATOR, Invariants
+from sexton.simulate.loop import Process
+from sexton.watermarks.leader import LeaderWatermarks, Report
+from sexton.watermarks.replica import Pair, ReplicaWatermarks
+
+
+class Breakable:
+    def __init__(self) -> None:
+        self.checks_count = 0
+        self.is_broken = False
+
+    def check_invariants(self) -> None:
+        self.checks_count += 1
+        assert not self.is_broken, "rule 1: broken"
+
+
+def a_broker(invariants: Invariants) -> tuple[Process, list[Breakable], Breakable]:
+    process = Process("broker-1.1")
+    replicas, coordinator = [Breakable() for _ in range(3)], Breakable()
+    broker = SimpleNamespace(
+        replicas=SimpleNamespace(all=lambda: replicas),
+        groups=coordinator,
+        transactions=SimpleNamespace(service=Breakable()),
+    )
+    invariants.started(cast(Any, SimpleNamespace(process=process)), cast(Any, broker))
+    return process, replicas, coordinator
+
+
+def test_every_replica_of_a_broker_that_runs_is_checked_within_a_few_turns() -> None:
+    invariants = Invariants()
+    process, replicas, _ = a_broker(invariants)
+    replicas[1].is_broken = True
+    with pytest.raises(SimulationFailure, match=r"broker-1\.1: rule 1"):
+        for _ in range(TURNS_PER_BROKER):
+            invariants.after_turn(process)
+
+
+def test_coordinators_are_checked_too() -> None:
+    invariants = Invariants()
+    process, _, coordinator = a_broker(invariants)
+    coordinator.is_broken = True
+    with pytest.raises(SimulationFailure, match="invariant"):
+        for _ in range(TURNS_PER_COORDINATOR):
+            invariants.after_turn(process)
+
+
+def test_one_that_is_dead_or_is_no_broker_is_left_alone() -> None:
+    invariants = Invariants()
+    process, replicas, _ = a_broker(invariants)
+    process.alive = False
+    for _ in range(TURNS_PER_BROKER):
+        invariants.after_turn(process)
+        invariants.after_turn(Process("client"))
+    assert not any(replica.checks_count for replica in replicas)
+
+
+ROW = PartitionRow(uuid.UUID(int=1), 0, (1, 2), (1, 2), 1, 0, 0)
+
+
+def test_a_leader_knows_the_progress_of_replicas_and_of_nobody_else() -> None:
+    leadership = Leadership(ROW, 1, 0, 0)
+    leadership.check_invariants()
+    leadership._progress[3] = leadership._progress[2]
+    with pytest.raises(AssertionError, match="rule 1"):
+        leadership.check_invariants()
+
+
+def test_a_leader_is_in_sync() -> None:
+    with pytest.raises(AssertionError, match="not in sync"):
+        Leadership(PartitionRow(uuid.UUID(int=1), 0, (1, 2), (2,), 1, 0, 0), 1, 0, 0).check_invariants()
+
+
+def test_reports_of_replicas_that_are_gone_do_not_count() -> None:
+    own, other = uuid.UUID(int=1), uuid.UUID(int=2)
+    known = LeaderWatermarks(1, ReplicaWatermarks(own), {1: own, 2: other})
+    known.take_report(2, Report(other, 0, Pair(5, 5)))
+    known.check_invariants()
+    del known._incarnations[2]
+    with pytest.raises(AssertionError, match="rule 7"):
+        known.check_invariants()
