@@ -18,7 +18,6 @@ from sexton.coordinators.transactions.connections import ANY_CONNECTION, Admissi
 from sexton.coordinators.transactions.service import TransactionService
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.ports.metastore import MetastoreUnavailableError
-from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -27,7 +26,10 @@ if TYPE_CHECKING:
 
 READY_WAIT_MS = 3_000
 READY_POLL_S = 0.02
-RECONNECT = "older than this broker's role in the transaction. Open it again"
+RECONNECT = {
+    Admission.UNPROVEN: "older than this broker's role in the transaction. Open it again",
+    Admission.OLDER: "its producer has used a newer connection since. Open it again",
+}
 
 
 class Transactions:
@@ -111,16 +113,26 @@ class Transactions:
     def check_coordinated(
         self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection
     ) -> None:
-        """For AddPartitionsToTxn, AddOffsetsToTxn and EndTxn."""
+        """For AddPartitionsToTxn and AddOffsetsToTxn."""
+        admission = self._admission(transactional_id, producer_id, epoch, connection)
+        if admission is not Admission.ADMITTED:
+            raise DropConnectionError(RECONNECT[admission])
+
+    def may_be_late(
+        self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection
+    ) -> DropConnectionError | None:
+        """For EndTxn: what becomes of it if there is something to end; None if it may end whatever is open."""
+        admission = self._admission(transactional_id, producer_id, epoch, connection)
+        return None if admission is Admission.ADMITTED else DropConnectionError(RECONNECT[admission])
+
+    def _admission(
+        self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection
+    ) -> Admission:
         bindings = self._coordinated.get(self.service.partition_of(transactional_id))
         if bindings is None:
-            return  # not the coordinator
+            return Admission.ADMITTED  # not the coordinator
         self._tidy(bindings)
-        admission = bindings.admit(producer_id, epoch, connection.number)
-        if admission is Admission.UNPROVEN:
-            raise DropConnectionError(RECONNECT)
-        if admission is Admission.OLDER:
-            raise KafkaError(ErrorCode.unknown_producer_id, "the producer has used a newer connection since")
+        return bindings.admit(producer_id, epoch, connection.number)
 
     def check_produced(self, producer_id: int, epoch: int, connection: ClientConnection) -> None:
         self._check(self._produced, producer_id, epoch, connection)
@@ -140,8 +152,9 @@ class Transactions:
 
     def _check(self, bindings: Bindings, producer_id: int, epoch: int, connection: ClientConnection) -> None:
         self._tidy(bindings)
-        if bindings.admit(producer_id, epoch, connection.number) is not Admission.ADMITTED:
-            raise KafkaError(ErrorCode.invalid_txn_state, f"producer {producer_id} has used a newer connection since")
+        admission = bindings.admit(producer_id, epoch, connection.number)
+        if admission is not Admission.ADMITTED:
+            raise DropConnectionError(RECONNECT[admission])
 
     def _tidy(self, bindings: Bindings) -> None:
         if bindings.is_due_for_purge:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import pytest
@@ -77,6 +78,13 @@ def ended(client: TransactionalClient) -> str:
     while (state := client.state()).startswith("Prepare"):
         assert time.monotonic() < deadline_s
     return state
+
+
+@contextmanager
+def hanging_up() -> Iterator[None]:
+    """The broker does not answer what is asked in here: whoever is still there has to connect anew."""
+    with pytest.raises(AssertionError, match="the broker hung up"):
+        yield
 
 
 def write(client: TransactionalClient, topic: str, producer: Producer, sequence: int, value: str) -> None:
@@ -178,7 +186,8 @@ def test_a_late_end_does_not_end_the_next_transaction(connect: Callable[[], Tran
     ended(new)
     assert new.add(producer, topic) == [NONE]
     write(new, topic, producer, 1, "b")
-    assert old.end(producer, True)[0] is ErrorCode.unknown_producer_id  # the late one
+    with hanging_up():
+        old.end(producer, True)  # the late one
     assert new.state() == "Ongoing"
     assert new.committed(topic) == [2, 3]
     assert new.end(producer, False)[0] is NONE
@@ -197,26 +206,87 @@ def test_a_late_produce_does_not_slide_into_the_next_transaction(
     ended(new)
     new.add(producer, topic)
     write(new, topic, producer, 2, "c")
-    assert old.send_batch(topic, batch(producer, 3, "late")) == (ErrorCode.invalid_txn_state, -1)
+    with hanging_up():
+        old.send_batch(topic, batch(producer, 3, "late"))
     write(new, topic, producer, 3, "d")
 
 
-def test_a_late_addition_is_refused_and_so_are_late_offsets(
+def test_a_late_addition_is_not_taken_and_neither_are_late_offsets(
     connect: Callable[[], TransactionalClient], topic: str
 ) -> None:
-    old = connect()
+    old, older, oldest = connect(), connect(), connect()
     producer = old.start()
     assert old.add_offsets(producer, "late") is NONE
     assert old.commit_offset(producer, "late", topic, 1) is NONE
     new = connect()
     assert new.add(producer, topic) == [NONE]
     assert new.commit_offset(producer, "late", topic, 2) is NONE
-    assert old.add(producer, topic, 1) == [ErrorCode.unknown_producer_id]
-    assert old.add_offsets(producer, "late") is ErrorCode.unknown_producer_id
-    assert old.commit_offset(producer, "late", topic, 1) is ErrorCode.illegal_generation
+    with hanging_up():
+        old.add(producer, topic, 1)
+    with hanging_up():
+        older.add_offsets(producer, "late")
+    with hanging_up():
+        oldest.commit_offset(producer, "late", topic, 1)
     assert new.end(producer, True)[0] is NONE
     ended(new)
     assert new.offset("late", topic) == (NONE, 2)
+
+
+# Two clients that share a producer: Flink's writer, and the committer that ends its transactions
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_who_is_still_there_ends_the_transaction_over_a_new_connection(
+    connect: Callable[[], TransactionalClient], topic: str, is_commit: bool
+) -> None:
+    """Flink's committer: its connection is older than the writer's, whose transaction it is to end."""
+    committer, writer = connect(), connect()
+    committer.find()
+    producer = writer.start()
+    writer.add(producer, topic)
+    write(writer, topic, producer, 0, "a")
+    with hanging_up():
+        committer.end(producer, is_commit)
+    assert writer.state() == "Ongoing"
+    again = connect()
+    assert again.end(producer, is_commit)[0] is NONE
+    assert ended(again) == ("CompleteCommit" if is_commit else "CompleteAbort")
+    assert again.committed(topic) == [2, 2]
+
+
+def test_an_end_that_was_done_is_told_so_over_whichever_connection(
+    connect: Callable[[], TransactionalClient], topic: str
+) -> None:
+    """Flink's writer ends once more what its committer has ended. There is nothing open that it could hit."""
+    writer, committer = connect(), connect()
+    producer = writer.start()
+    writer.add(producer, topic)
+    write(writer, topic, producer, 0, "a")
+    assert committer.end(producer, True)[0] is NONE
+    assert writer.end(producer, True)[0] is NONE
+    assert writer.end(producer, False)[0] is ErrorCode.invalid_txn_state
+    assert ended(committer) == "CompleteCommit"
+    assert committer.add(producer, topic) == [NONE]
+    with hanging_up():
+        writer.end(producer, True)
+    assert committer.state() == "Ongoing"
+
+
+def test_two_who_take_turns_are_slow_and_lose_nothing(connect: Callable[[], TransactionalClient], topic: str) -> None:
+    one, other = connect(), connect()
+    producer = one.start()
+    for number in range(4):
+        assert other.add(producer, topic) == [NONE]
+        write(other, topic, producer, number, str(number))
+        with hanging_up():
+            one.end(producer, True)
+        one = connect()
+        assert one.end(producer, True)[0] is NONE
+        ended(one)
+        with hanging_up():
+            other.add(producer, topic)
+        other = connect()
+    assert other.committed(topic) == [8, 8]
 
 
 # Verification

@@ -114,8 +114,9 @@ class Harness:
         *,
         client_version: int = OLD,
         transactional_id: str = ID,
+        may_be_late: bool = False,
     ) -> ProducerIdAndEpoch:
-        request = EndRequest(transactional_id, producer, is_commit, client_version)
+        request = EndRequest(transactional_id, producer, is_commit, client_version, may_be_late)
         try:
             after, effects = self.coordinator.end(request, None, self.now)
         except ProducerIdNeeded:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import ListRequest
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import State
@@ -87,6 +88,23 @@ def test_an_end_that_is_repeated_by_an_old_client_is_answered_as_before() -> Non
     assert len(h.world.records) == written
     with refused(ErrorCode.invalid_txn_state):
         h.abort(FIRST)
+
+
+def test_an_end_that_may_be_late_ends_nothing_and_is_told_what_is_done() -> None:
+    h = Harness()
+    h.add(h.init(), P0)
+    with pytest.raises(LateEnd):
+        h.end(FIRST, True, may_be_late=True)
+    assert h.state() is State.ONGOING
+    h.commit(FIRST)
+    with refused(ErrorCode.concurrent_transactions):
+        h.end(FIRST, True, may_be_late=True)
+    h.deliver()
+    assert h.end(FIRST, True, may_be_late=True) == FIRST
+    h.add(FIRST, P1)
+    with pytest.raises(LateEnd):
+        h.end(FIRST, True, may_be_late=True)
+    assert h.state() is State.ONGOING
 
 
 def test_an_end_that_is_repeated_by_a_new_client_is_answered_as_before_and_cannot_end_the_next_transaction() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import AddRequest, EndRequest, InitRequest, ListRequest
 from sexton.coordinators.transactions.service import DueMarkers, TransactionService
 from sexton.coordinators.transactions.settings import TransactionSettings
@@ -123,6 +124,23 @@ def test_a_transaction_from_begin_to_end() -> None:
         assert await world.state() is State.PREPARE_COMMIT
         world.write_markers()
         assert await world.state() is State.COMPLETE_COMMIT
+
+    run(test())
+
+
+def test_a_late_end_that_waited_for_the_markers_does_not_end_the_transaction_that_began_meanwhile() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        await world.commit()
+        late = asyncio.ensure_future(world.service.end(EndRequest(ID, FIRST, is_commit=True, may_be_late=True)))
+        await settle()
+        beginning = asyncio.ensure_future(world.service.add(AddRequest(ID, FIRST, [P0])))
+        await settle()
+        world.write_markers()
+        await beginning
+        await asyncio.wait([late])
+        assert await world.state() is State.ONGOING
+        assert isinstance(late.exception(), LateEnd) or late.result() == FIRST
 
     run(test())
 

@@ -12,6 +12,8 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer, for_version
+from sexton.broker.request import DropConnectionError
+from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import EndRequest
 from sexton.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -31,25 +33,29 @@ _NOBODY = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}
 
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     body = request.body
+    doubt = None
     if request.version < NEW_CLIENTS_SINCE:
         try:
-            broker.transactions.check_coordinated(
+            doubt = broker.transactions.may_be_late(
                 body.transactional_id, body.producer_id, body.producer_epoch, request.connection
             )
         except KafkaError as error:
             return {"error_code": error.code}
-    return _end(broker, request)
+    return _end(broker, request, doubt)
 
 
-async def _end(broker: Broker, request: Request) -> Answer:
+async def _end(broker: Broker, request: Request, doubt: DropConnectionError | None) -> Answer:
     body = request.body
     is_new = request.version >= NEW_CLIENTS_SINCE
     producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
     client_version = NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION
     try:
         after = await broker.transactions.service.end(
-            EndRequest(body.transactional_id, producer, body.committed, client_version)
+            EndRequest(body.transactional_id, producer, body.committed, client_version, may_be_late=doubt is not None)
         )
+    except LateEnd:
+        assert doubt is not None
+        raise doubt from None
     except KafkaError as error:
         return {**_NOBODY, "error_code": for_version(error.code, request.version, FENCED_SINCE)}
     return {"error_code": ErrorCode.none, "producer_id": after.producer_id, "producer_epoch": after.epoch}

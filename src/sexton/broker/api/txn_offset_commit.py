@@ -34,11 +34,8 @@ NEW_CLIENTS_SINCE = 5
 
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     body = request.body
-    try:
-        if request.version < NEW_CLIENTS_SINCE:
-            broker.transactions.check_offsets(body.producer_id, body.producer_epoch, request.connection)
-    except KafkaError:
-        return _answer(body, {}, _abortable(request.version))
+    if request.version < NEW_CLIENTS_SINCE:
+        broker.transactions.check_offsets(body.producer_id, body.producer_epoch, request.connection)
     return _commit(broker, request)
 
 

@@ -8,16 +8,24 @@ Produce, a late AddPartitionsToTxn, a late TxnOffsetCommit and a late marker sli
 way.
 
 **The rule.** Connections of a broker are numbered in the order in which they were accepted. Each producer, in its
-epoch, is bound to the highest number on which it was seen; a request that comes with a lower one is refused.
+epoch, is bound to the highest number on which it was seen. A request that comes with a lower one is not carried out
+and not answered: its connection is closed. Whoever is still there opens another, which is the newest then, and asks
+again, as after any lost connection; whoever has gone on does not even hear of it. No error code could tell the two
+apart, and every one makes somebody give up (docs/decisions/0017).
 
 **Why that closes it.** Requests on one connection arrive in the order in which they were sent, and are started in it.
 So a request is late only with respect to one that went over another connection. All clients that we know (Java's,
 librdkafka, kafka-python, aiokafka, Sarama, franz-go) send the requests of one kind for one producer to one broker over
 one connection at a time, and open the next one after they have given up on the former: that is when it was accepted,
 too, since a client can send nothing before the connection stands, and the kernel hands connections over in their order.
-Hence what is late has the lower number, and whatever the client did next has been seen on a higher one. The kinds are
-kept apart (requests to the transaction's coordinator; Produce; offsets for a group's coordinator; markers), because
+Hence what is late has the lower number, and whatever the client did next has been seen on a higher one. A request that
+was given up on is never sent again by itself, so closing its connection brings nothing back. The kinds are kept apart (requests to the transaction's coordinator; Produce; offsets for a group's coordinator; markers), because
 clients use connections of their own for some of them.
+
+**Two clients, one producer.** Flink's sink writes with one client and ends the transaction with another (the committer,
+`FlinkKafkaInternalProducer.resumeTransaction`), whose connection may well be the older one: it is alive, so it connects
+anew and ends the transaction. Then the writer's client ends it once more. There is nothing left to end, so that is
+answered over any connection (`LateEnd`): else both would have to connect anew in every checkpoint.
 
 **After a move.** A coordinator that has just been loaded has seen nobody. What comes first on a connection that was
 there *before* it was loaded may be late: sent when this broker was the coordinator the time before. Such a connection
@@ -28,15 +36,8 @@ same rule, from the moment on when the partition's leader became its leader.
 **What it cannot close.** A middlebox that accepts connections itself, and opens its own to us in another order or
 hands two of them to us as one. A client that moves on in the same epoch although a Produce is unanswered (Java since
 2.5 and librdkafka raise the epoch then; kafka-python 3.0 does not), if the late Produce arrives after the partition was
-added to the next transaction and before the first Produce of that transaction. And a client that uses two connections
-at once for requests of one kind would be refused needlessly; the errors that it gets are ones after which clients
-abort and start over with a new epoch.
-
-**Errors.** Those upon which a live client aborts and goes on. To EndTxn, AddPartitionsToTxn and AddOffsetsToTxn
-UNKNOWN_PRODUCER_ID: Java's client (2.5 to 3.9), kafka-python and librdkafka abort and raise the epoch (whereas
-INVALID_PRODUCER_EPOCH and INVALID_TXN_STATE are fatal to them here). To Produce INVALID_TXN_STATE: all abort (and
-INVALID_PRODUCER_EPOCH is fatal to librdkafka). To TxnOffsetCommit TRANSACTION_ABORTABLE, before version 4
-ILLEGAL_GENERATION. Mostly nobody hears it: the connection is the one that was given up.
+added to the next transaction and before the first Produce of that transaction. And two clients that take turns with
+one producer, in one epoch, over connections that stay open, connect anew with every turn: slow, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ PURGE_EVERY = 1_000
 class Admission(Enum):
     ADMITTED = auto()
     OLDER = auto()
-    """The producer was seen on a newer connection."""
+    """The producer was seen on a newer connection: this one must be opened again."""
     UNPROVEN = auto()
     """The connection is older than what we know: it must be opened again."""
 

@@ -58,6 +58,10 @@ class ProducerIdNeeded(Exception):  # noqa: N818  (not a failure)
     """Call again, with an id."""
 
 
+class LateEnd(Exception):  # noqa: N818
+    """There is a transaction to end, and nothing shows that this one was meant. Nothing was changed."""
+
+
 class TransactionCoordinator:
     def __init__(self, settings: TransactionSettings) -> None:
         self.settings = settings
@@ -143,7 +147,7 @@ class TransactionCoordinator:
         }
 
     def end(self, request: EndRequest, fresh_id: int | None, now: Now) -> tuple[ProducerIdAndEpoch, Effects]:
-        """With the id and epoch that the producer has from now on."""
+        """With the id and epoch that the producer has from now on. Raises LateEnd too."""
         self._begin(now)
         transaction = self._known(request.transactional_id)
         verdict = judge(transaction, request.producer, request.is_commit, request.client_version)
@@ -153,6 +157,8 @@ class TransactionCoordinator:
                 timeout_ms, now_ms = transaction.timeout_ms, now.wall_ms
                 return self._initialised(transaction.rotated(_needed(fresh_id), timeout_ms, True, now_ms))
             return ProducerIdAndEpoch(transaction.producer_id, transaction.epoch), self._effects
+        if request.may_be_late:
+            raise LateEnd
         next_id = _needed(fresh_id) if raises and transaction.is_exhausted else NO_PRODUCER_ID
         ended = transaction.ended(request.is_commit, request.client_version, next_id, now.wall_ms)
         self._write(ended)

@@ -33,6 +33,8 @@ class EndRequest:
     producer: ProducerIdAndEpoch
     is_commit: bool
     client_version: int = 0
+    may_be_late: bool = False
+    """It came over a connection that does not show that it is about the present transaction (`connections.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.service import CoordinatorService
 from sexton.coordinators.shard import CoordinatorLog
-from sexton.coordinators.transactions.coordinator import ProducerIdNeeded, TransactionCoordinator
+from sexton.coordinators.transactions.coordinator import LateEnd, ProducerIdNeeded, TransactionCoordinator
 from sexton.coordinators.transactions.messages import (
     AddRequest,
     Effects,
@@ -66,7 +66,7 @@ class DueMarkers(NamedTuple):
 
 class TransactionService(CoordinatorService[Shard]):
     topic = TRANSACTIONS_TOPIC
-    refusals = (KafkaError, ProducerIdNeeded)
+    refusals = (KafkaError, ProducerIdNeeded, LateEnd)
 
     def __init__(
         self,
