@@ -76,6 +76,8 @@ class Administrator:
                 return f"{len(await self._admin.elect_leaders(None))} partitions"
             case Action.DELETE_RECORDS:
                 return await self._delete_records(plan.topic, rng)
+            case Action.FLAP | Action.CANCEL:
+                raise AssertionError(f"{plan.action} is for movers")
 
     async def _create(self, topic: str, rng: random.Random) -> str:
         # Two at least: the only replica could be placed on a machine whose disk is gone and whose lease is not yet.

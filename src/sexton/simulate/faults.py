@@ -46,7 +46,7 @@ class Kind(StrEnum):
     """Two hosts cannot reach each other."""
     CUT_ONE_WAY = "one-way cut"
     ISOLATION = "isolation"
-    """A broker reaches neither the other brokers nor the clients. If the amount is odd it still reaches the metastore."""
+    """A broker reaches neither the other brokers nor the clients, and the metastore only if the amount is odd."""
     BLIP = "blip"
     """An isolation so short that nobody takes the broker for dead."""
     NO_METASTORE = "no metastore"

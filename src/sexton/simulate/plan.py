@@ -111,6 +111,12 @@ class Action(StrEnum):
     REASSIGN = "reassign"
     ELECT = "elect preferred leaders"
     DELETE_RECORDS = "delete records"
+    FLAP = "remove and add again"
+    CANCEL = "move and cancel"
+
+
+HASTY = (Action.FLAP, Action.CANCEL)
+"""What `movers` do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,11 @@ class Plan:
 
     @property
     def admin(self) -> list[AdminPlan]:
-        return [item for item in self.items if isinstance(item, AdminPlan)]
+        return [item for item in self.items if isinstance(item, AdminPlan) and item.action not in HASTY]
+
+    @property
+    def moves(self) -> list[AdminPlan]:
+        return [item for item in self.items if isinstance(item, AdminPlan) and item.action in HASTY]
 
     @property
     def writers(self) -> list[WriterPlan]:
@@ -210,6 +220,7 @@ def make_plan(
             schedule.append(faults.forcing(forcing, brokers, until_ms))
     admin = _admin(random.Random(f"{seed}:admin"), topics, until_ms)
     admin += _deletions(random.Random(f"{seed}:deletions"), topics, until_ms)
+    admin += _moves(random.Random(f"{seed}:moves"), topics, until_ms)
     admin.sort(key=lambda each: each.at_ms)
     weather = Weather(
         latency_ns=rng.choice((100_000, 500_000, 2 * MS)),
@@ -344,7 +355,7 @@ def _readers(rng: random.Random, profile: Profile) -> list[ReaderPlan]:
 
 
 def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> list[AdminPlan]:
-    actions = [action for action in Action if rng.random() < 0.3]
+    actions = [action for action in Action if action not in HASTY and rng.random() < 0.3]
     if not actions:
         return []
     admin = []
@@ -361,6 +372,18 @@ def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> 
             topic = f"scratch-{rng.randrange(3)}"
         admin.append(AdminPlan(at_ms, action, topic, rng.getrandbits(32)))
     return admin
+
+
+def _moves(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> list[AdminPlan]:
+    """In some runs often: what a replica knew of its former log must be forgotten however short it was away."""
+    if rng.random() < 0.6:
+        return []
+    actions = rng.choice(((Action.FLAP,), (Action.CANCEL,), HASTY))
+    pause_ms = rng.choice((600, 2_000, 6_000))
+    return [
+        AdminPlan(at_ms + rng.randrange(pause_ms), rng.choice(actions), rng.choice(topics).name, rng.getrandbits(32))
+        for at_ms in range(2_000, until_ms, pause_ms)
+    ]
 
 
 def _deletions(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> list[AdminPlan]:

@@ -33,6 +33,8 @@ from sexton.simulate.faults import FORCING_S
 from sexton.simulate.history import History, Place
 from sexton.simulate.invariants import Invariants
 from sexton.simulate.loop import MS, NS, Process, SimulatedLoop, new_loop
+from sexton.simulate.movers import NAMES as MOVERS
+from sexton.simulate.movers import Movers
 from sexton.simulate.nemesis import Nemesis
 from sexton.simulate.network import Fabric
 from sexton.simulate.observe import Agreement
@@ -91,16 +93,16 @@ class Simulation:
         self.agreement.on_change = self.judge.row_changed
         self.cluster.on_power_lost = self.judge.power_lost
         self.cluster.on_disk_replaced = self.judge.disk_replaced
-        for name in (ADMIN, OPERATOR, *plan.clients):
+        for name in (ADMIN, OPERATOR, *MOVERS, *plan.clients):
             self.fabric.add_host(name)
         self.nemesis = Nemesis(
             self.cluster,
-            [ADMIN, OPERATOR, *plan.clients],
+            [ADMIN, OPERATOR, *MOVERS, *plan.clients],
             lambda node: not self.judge.holds_something_alone(node),
             self.judge.is_in_sync,
             lambda: self._spawn(self._clients[OPERATOR][0], self._force_leaders()),
         )
-        names = [ADMIN, OPERATOR, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
+        names = [ADMIN, OPERATOR, *MOVERS, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
         self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
         self._writers: list[tuple[Writer | Transactor, asyncio.Task[None]]] = []
         self._delivered: dict[Place, set[int]] = {}
@@ -151,12 +153,17 @@ class Simulation:
         admin_task = self._spawn(
             admin_process, admin.run(plan.admin, lambda: self.loop.now_ns // MS, lambda: self._writing_is_over)
         )
+        movers = Movers([self._clients[name][1] for name in MOVERS], self.trace, plan.brokers_count)
+        moving = self._spawn(
+            self._clients[MOVERS[0]][0],
+            movers.run(plan.moves, lambda: self.loop.now_ns // MS, lambda: self._writing_is_over),
+        )
         await asyncio.sleep(max(0, plan.until_ms / 1000 - self.loop.now_ns / NS))
         self.nemesis.heal()
         self._is_healed = True
         await asyncio.sleep(AFTERMATH_S)
         self._writing_is_over = True
-        await self._recovers("writers have their answers", lambda: self._pending(admin_task))
+        await self._recovers("writers have their answers", lambda: self._pending(admin_task, moving))
         await self._recovers("the cluster is whole", lambda: final.not_whole(self.cluster, self.agreement))
         await self._recovers("the logs are equal", lambda: final.unequal(self.cluster, self.agreement))
         await self._recovers("no transaction is open", lambda: final.still_open(self.cluster, self.agreement))
@@ -232,9 +239,9 @@ class Simulation:
     def _undelivered(self) -> list[str]:
         return final.undelivered(self.history, self._delivered, self.plan.compacted_topics)
 
-    def _pending(self, admin_task: asyncio.Task[None]) -> list[str]:
+    def _pending(self, *admin_tasks: asyncio.Task[None]) -> list[str]:
         pending = [line for writer, task in self._writers if not task.done() for line in writer.stuck() or ["a writer"]]
-        return pending + (["the administrator is not done"] if not admin_task.done() else [])
+        return pending + ["an administrator is not done" for task in admin_tasks if not task.done()]
 
     # Clients
 
