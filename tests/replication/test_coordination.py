@@ -220,11 +220,11 @@ async def test_an_empty_log_starts_at_mtro_before_it_takes_its_first_record(two:
     append = two.follower.log.append_as_follower
     known = two.follower.coordination.kept
 
-    def noted(records: Any) -> None:
+    def noted(records: Any, gaps_below: int) -> None:
         at_first_record.append(known.value.compacted)
-        append(records)
+        append(records, gaps_below)
 
-    two.follower.log.append_as_follower = noted  # type: ignore[method-assign]
+    two.follower.log.append_as_follower = noted  # type: ignore[method-assign, assignment]
     await two.fetch()
     assert at_first_record[0] == Pair(7, 7)
     assert known.value.compacted == known.value.removable == Pair(7, 7)
@@ -365,7 +365,7 @@ async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two:
 @scenario
 async def test_watermarks_that_cannot_be_are_not_taken(two: Two) -> None:
     await two.start()
-    absurd = News(TOPIC, 0, ErrorCode.none, 3, 0, 0, 10, removable=Pair(11, 0))
+    absurd = News(TOPIC, 0, ErrorCode.none, 3, log_end_offset=10, removable=Pair(11, 0))
     with pytest.raises(AbsurdWatermarkError):
         await two.follower.coordination.take(absurd)
     assert two.follower.coordination.watermarks.removable == NOTHING
@@ -405,7 +405,7 @@ async def test_a_forced_election_starts_a_generation_cuts_watermarks_and_ignores
     assert known.generation == 1
     assert known.removable.highest <= two.follower.log.end_offset == 4
     assert known.planned_high_watermark <= 4
-    late = News(TOPIC, 0, ErrorCode.none, 3, 0, 0, 10, removable=Pair(9, 9))
+    late = News(TOPIC, 0, ErrorCode.none, 3, log_end_offset=10, removable=Pair(9, 9))
     await two.follower.coordination.take(late)
     assert two.follower.coordination.watermarks == known
     again = await two.open(2, forced)

@@ -1,9 +1,11 @@
-"""When a follower asks its leader for more: what it has must be on disk, and partitions do not wait for each other."""
+"""When a follower asks its leader for more: what it has must be on disk, and partitions do not wait for each other. And
+what it takes of an answer: only what is for the log that is there, without a hole."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,10 +16,14 @@ from sexton.client.connection import Rpc
 from sexton.compaction.config import TopicConfig
 from sexton.log.log import Log
 from sexton.ports.metastore import PartitionRow
+from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Record, encode, make_batch
+from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
+from sexton.replication.messages import News
 from sexton.replication.replica import Replica
+from tests.log.helpers import read_all
 
 TOPIC = uuid.UUID(int=7, version=4)
 
@@ -78,3 +84,108 @@ def test_a_partition_that_is_being_flushed_is_asked_for_when_that_is_done_and_ot
         await followed.fetcher.stop()
 
     asyncio.run(body())
+
+
+def records(*offsets: int) -> tuple[list[memoryview], int]:
+    data = b"".join(
+        encode(make_batch([Record(offset, 1000, b"k", b"v")], base_offset=offset, leader_epoch=3)) for offset in offsets
+    )
+    return [memoryview(data)], len(data)
+
+
+def answer(replica: Replica, held_end: int, *offsets: int, **changes: Any) -> News:
+    """What the leader of `HISTORY` sends to a log that ended there."""
+    log = replica.coordination.watermarks.incarnation
+    told: dict[str, Any] = {
+        "incarnation": log,
+        "held_end_offset": held_end,
+        "high_watermark": 100,
+        "log_start_offset": 0,
+    }
+    told |= changes
+    sent, size_bytes = records(*offsets)
+    news = News(TOPIC, replica.partition, ErrorCode.none, 3, log_end_offset=100, records_bytes=size_bytes, **told)
+    return news._replace(records=sent)
+
+
+HISTORY = [EpochEntry(3, 0)]
+
+
+def offsets_of(replica: Replica) -> list[int]:
+    return [batch.base_offset for batch in read_all(replica.log)]
+
+
+def story(body: Callable[[Followed], Awaitable[None]]) -> Any:
+    def test(tmp_path: Path) -> None:
+        async def run() -> None:
+            followed = Followed()
+            await followed.start(tmp_path)
+            await body(followed)
+            await followed.fetcher.stop()
+
+        asyncio.run(run())
+
+    test.__doc__ = body.__doc__
+    return test
+
+
+@story
+async def test_an_answer_for_another_log_of_the_partition_is_not_taken(followed: Followed) -> None:
+    """Neither its records, nor its history, nor its high watermark; and the log that is there is asked for again."""
+    replica, _ = followed.replicas
+    followed.asked()
+    await followed.fetcher._apply([answer(replica, 4, 4, 5, history=HISTORY, incarnation=uuid.UUID(int=1, version=4))])
+    assert (offsets_of(replica), replica.log.epochs.entries, replica.high_watermark) == ([], (), 0)
+    assert followed.asked() == {0: 0}
+
+
+@story
+async def test_an_answer_for_a_log_that_was_cut_meanwhile_is_not_taken(followed: Followed) -> None:
+    replica, _ = followed.replicas
+    await followed.fetcher._apply([answer(replica, 0, 0, 1, 2, 3, history=HISTORY)])
+    await replica.cut_to(2)
+    await followed.fetcher._apply([answer(replica, 4, 4, 5)])
+    assert offsets_of(replica) == [0, 1]
+    await replica.restart_log(2)
+    await followed.fetcher._apply([answer(replica, 4, 4, 5)])
+    assert offsets_of(replica) == []
+    await followed.fetcher._apply([answer(replica, 2, 2, 3, 4, history=HISTORY)])
+    assert offsets_of(replica) == [2, 3, 4]
+
+
+@story
+async def test_of_an_answer_for_a_log_that_has_grown_meanwhile_the_rest_is_taken(followed: Followed) -> None:
+    """Whoever reports something while a request waits asks for the same records twice."""
+    replica, _ = followed.replicas
+    await followed.fetcher._apply([answer(replica, 0, 0, 1, 2, history=HISTORY)])
+    await followed.fetcher._apply([answer(replica, 0, 0, 1, 2, 3)])
+    assert offsets_of(replica) == [0, 1, 2, 3]
+
+
+@story
+async def test_a_topic_that_was_never_compacted_has_no_gaps(followed: Followed) -> None:
+    replica, other = followed.replicas
+    await followed.fetcher._apply([answer(replica, 0, 0, 1, 3, history=HISTORY), answer(other, 0, 0, history=HISTORY)])
+    assert offsets_of(replica) == [], "all of it is refused, and asked for again"
+    assert offsets_of(other) == [0]
+    await followed.fetcher._apply([answer(replica, 0, 0, 1, 2, 3)])
+    assert offsets_of(replica) == [0, 1, 2, 3]
+
+
+@story
+async def test_a_topic_that_was_compacted_once_has_gaps_where_it_was(followed: Followed) -> None:
+    """Below the high watermark of the pass, or the fence, whatever cleanup.policy is now."""
+    replica, other = followed.replicas
+    await followed.fetcher._apply([answer(replica, 0, 3, 7, history=HISTORY, planned_high_watermark=7)])
+    await followed.fetcher._apply([answer(replica, 8, 10, planned_high_watermark=7)])
+    assert offsets_of(replica) == [3, 7]
+    await followed.fetcher._apply([answer(other, 0, 3, 7, history=HISTORY, fence_below=7)])
+    assert offsets_of(other) == [3, 7]
+
+
+@story
+async def test_a_topic_that_is_compacted_may_have_gaps_anywhere(followed: Followed) -> None:
+    replica, _ = followed.replicas
+    replica.log.reconfigure(TopicConfig(cleanup_policy=frozenset({"compact"})))
+    await followed.fetcher._apply([answer(replica, 0, 3, 7, history=HISTORY)])
+    assert offsets_of(replica) == [3, 7]

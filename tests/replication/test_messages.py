@@ -10,6 +10,7 @@ import pytest
 from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.messages import (
+    _NEWS,
     FetchRequest,
     Held,
     News,
@@ -18,19 +19,43 @@ from sexton.replication.messages import (
     encode_answer,
     encode_request,
 )
+from sexton.watermarks.replica import Pair
 
 TOPIC = uuid.UUID(int=77)
+LOG = uuid.UUID(int=78, version=4)
 REQUEST = FetchRequest(
     2, 9, 500, 1 << 20, 1 << 18, [Held(TOPIC, 3, True, 5, 1000, 4, 0xFFFFFFFF), Held(TOPIC, 4, False, -1, -1, -1, 0)]
 )
 NEWS = [
-    News(TOPIC, 3, ErrorCode.none, 5, 900, 10, 1100, [EpochEntry(0, 0), EpochEntry(5, 990)], [b"records"], 7),
+    News(
+        TOPIC,
+        3,
+        ErrorCode.none,
+        5,
+        LOG,
+        950,
+        900,
+        10,
+        1100,
+        [EpochEntry(0, 0), EpochEntry(5, 990)],
+        [b"records"],
+        7,
+        generation=2,
+        removable=Pair(300, 400),
+        fence_below=20,
+        planned_high_watermark=500,
+    ),
     News(TOPIC, 4, ErrorCode.not_leader_or_follower),
+    News(TOPIC, 5, ErrorCode.none, 5, LOG, 950, 900, 10, 1100, history=[]),
 ]
 
 
-def joined(news: list[News]) -> memoryview:
-    return memoryview(b"".join(bytes(part) for part in encode_answer(news)))  # type: ignore[arg-type]
+def joined(news: list[News]) -> bytes:
+    return b"".join(bytes(part) for part in encode_answer(news))  # type: ignore[arg-type]
+
+
+def decoded(data: bytes) -> list[News]:
+    return decode_answer(memoryview(data))
 
 
 def test_a_request_comes_back_as_it_was() -> None:
@@ -38,12 +63,8 @@ def test_a_request_comes_back_as_it_was() -> None:
 
 
 def test_an_answer_comes_back_as_it_was() -> None:
-    first, second = decode_answer(joined(NEWS))
-    assert bytes(first.records[0]) == b"records"  # type: ignore[arg-type]
-    assert (first.high_watermark, first.log_start_offset, first.log_end_offset) == (900, 10, 1100)
-    assert first.history == NEWS[0].history
-    assert second.error is ErrorCode.not_leader_or_follower
-    assert second.history is None
+    found = [one._replace(records=[bytes(part) for part in one.records]) for one in decoded(joined(NEWS))]  # type: ignore[arg-type]
+    assert found == [one._replace(records=list(one.records)) for one in NEWS]
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
@@ -53,7 +74,24 @@ def test_a_request_cut_short_is_refused(cut: int) -> None:
 
 
 def test_an_answer_cut_short_is_refused() -> None:
+    """With the one error that whoever asked expects of a peer that is not ours."""
     whole = joined(NEWS)
-    for cut in range(1, len(whole)):
-        with pytest.raises((ValueError, struct.error)):
-            decode_answer(whole[:-cut])
+    for cut in range(1, len(whole) + 1):
+        with pytest.raises(ValueError, match="ReplicaFetch"):
+            decoded(whole[:-cut])
+
+
+def test_messages_with_something_behind_them_are_refused() -> None:
+    with pytest.raises(ValueError, match="ReplicaFetch"):
+        decoded(joined(NEWS) + b"\0")
+    with pytest.raises(ValueError, match="ReplicaFetch"):
+        decode_request(encode_request(REQUEST) + b"\0")
+
+
+@pytest.mark.parametrize("count", [-1, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("position", [0, 4 + _NEWS.size - 8, 4 + _NEWS.size - 4], ids=["news", "epochs", "bytes"])
+def test_counts_that_cannot_be_are_refused(position: int, count: int) -> None:
+    whole = bytearray(joined(NEWS[:1]))
+    struct.pack_into(">i", whole, position, count)
+    with pytest.raises(ValueError, match="ReplicaFetch"):
+        decoded(bytes(whole))

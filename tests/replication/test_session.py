@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -229,5 +230,59 @@ def test_an_idle_follower_is_told_of_what_moved_once_and_of_nothing_else(
         assert (news.removable, news.log_start_offset) == (Pair(1, 1), 1)
         assert await leader.fetch(leader.held(1), wait_ms=1) == []
         assert not leader.session._stale, "or it would look again and again"
+
+    with_leader(scenario)
+
+
+LOGS = uuid.UUID(int=21, version=4), uuid.UUID(int=22, version=4)
+
+
+def test_an_answer_names_the_log_that_asked_and_where_it_ended(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    async def scenario(leader: Leader) -> None:
+        for value in (b"a", b"b", b"c"):
+            leader.replica.append(batch(value), 1, 1000)
+        (news,) = await leader.fetch(leader.held(2)._replace(incarnation=LOGS[0]))
+        assert (news.incarnation, news.held_end_offset, news.records_bytes > 0) == (LOGS[0], 2, True)
+        await leader.replica.log.flush()
+        await leader.fetch(leader.held(3)._replace(incarnation=LOGS[0]))
+        (news,) = await leader.fetch(wait_ms=1)
+        assert (news.incarnation, news.held_end_offset, news.high_watermark) == (LOGS[0], 3, 3)
+
+    with_leader(scenario)
+
+
+def test_what_a_followers_former_log_was_told_is_told_to_its_new_one(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    """It is another follower: what a session remembers belongs to a log, not to a broker."""
+
+    async def scenario(leader: Leader) -> None:
+        await leader.fetch(leader.held(0)._replace(incarnation=LOGS[0]))
+        (told,) = await leader.fetch(wait_ms=1)
+        assert (told.incarnation, told.high_watermark) == (LOGS[0], 0)
+        await leader.fetch(leader.held(0)._replace(incarnation=LOGS[0]))
+        assert await leader.fetch(wait_ms=1) == [], "it knows"
+        await leader.fetch(leader.held(0)._replace(incarnation=LOGS[1]))
+        (told,) = await leader.fetch(wait_ms=1)
+        assert (told.incarnation, told.high_watermark) == (LOGS[1], 0)
+
+    with_leader(scenario)
+
+
+def test_a_log_that_is_not_the_followers_any_more_gets_nothing(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    """The leader hears of the new one while it waits for something to send to the old one."""
+
+    async def scenario(leader: Leader) -> None:
+        leader.replica.row = replace(leader.replica.row, incarnations={2: LOGS[0]})
+        waiting = asyncio.ensure_future(leader.fetch(leader.held(0)._replace(incarnation=LOGS[0]), wait_ms=60_000))
+        await asyncio.sleep(0)
+        leader.replica.follow_row(replace(leader.replica.row, incarnations={2: LOGS[1]}, partition_epoch=2))
+        leader.replica.append(batch(b"v"), 1, 1000)
+        (news,) = await waiting
+        assert (news.error, news.records_bytes) == (ErrorCode.unknown_leader_epoch, 0)
 
     with_leader(scenario)

@@ -31,6 +31,7 @@ _TIMED_FRONT = struct.Struct(">qiibIhiqq")
 """All up to the newest timestamp."""
 
 _CRC = struct.Struct(">I")
+OFFSET_MAX = (1 << 63) - 1
 CRC_POSITION = 17
 
 
@@ -140,12 +141,13 @@ class Appending(LogState):
                 AbortedEntry(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
             )
 
-    def append_as_follower(self, records: Buffer) -> None:
-        """Batches as the leader has them, one or more, at `end_offset` or above; gaps are what compaction left. What is
-        cut off at the end is ignored: the next fetch has it whole. All that go into one segment are one write."""
+    def append_as_follower(self, records: Buffer, gaps_below: int = OFFSET_MAX) -> None:
+        """Batches as the leader has them, one or more, at `end_offset` or above; gaps are what compaction left, and
+        refused where there was none. What is cut off at the end is ignored: the next fetch has it whole. All that go
+        into one segment are one write."""
         self._check_usable()
         view = memoryview(records)
-        heads = self._check_copied(view)
+        heads = self._check_copied(view, gaps_below)
         begun = 0
         while begun < len(heads):
             segment = self._active
@@ -168,7 +170,7 @@ class Appending(LogState):
             self._write_copied(view, segment, heads[begun:done], size)
             begun = done
 
-    def _check_copied(self, view: memoryview) -> list[Head]:
+    def _check_copied(self, view: memoryview, gaps_below: int) -> list[Head]:
         heads: list[Head] = []
         at, end_offset = 0, self.end_offset
         while at + HEADER_BYTES <= len(view):
@@ -181,6 +183,12 @@ class Appending(LogState):
                 raise KafkaError(
                     ErrorCode.offset_out_of_range,
                     f"{self._place}: a batch for offset {head.base_offset} came where {end_offset} or more was due",
+                )
+            if head.base_offset > max(end_offset, gaps_below):
+                raise KafkaError(
+                    ErrorCode.offset_out_of_range,
+                    f"{self._place}: a batch for offset {head.base_offset} came where {end_offset} was due, and "
+                    f"nothing above {gaps_below} was ever compacted: records are missing",
                 )
             if not has_valid_crc(view[at : at + head.size_bytes]):
                 raise KafkaError(

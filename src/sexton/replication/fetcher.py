@@ -1,7 +1,8 @@
 """The follower's side of `ReplicaFetch`: one task per broker that leads some of our partitions.
 
-What arrives is applied under the replica's lock, and only while the replica still follows that leader in that epoch.
-The next request says what is on disk by then: a leader that counts us counts what survives a crash.
+What arrives is applied under the replica's lock, only while the replica still follows that leader in that epoch, and
+only to the log that asked for it: a replica that was removed and added again has another one. The next request says
+what is on disk by then: a leader that counts us counts what survives a crash.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from sexton.client.connection import ANSWER_HEADER_BYTES, Rpc
 from sexton.errors import SextonError
+from sexton.log.appending import OFFSET_MAX
 from sexton.log.batches import head_at
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
@@ -205,10 +207,14 @@ class Fetcher:
                 continue
             try:
                 async with following.replica.lock:
-                    if _still_follows(following, news):
-                        await _take(following.replica, news)
-                        if self._is_durable(key, following):
-                            self._report(key)
+                    if not _still_follows(following, news):
+                        continue
+                    if not _is_for(following.replica, news):
+                        self._report(key)  # until it says what it holds, it is told nothing more
+                        continue
+                    await _take(following.replica, news)
+                    if self._is_durable(key, following):
+                        self._report(key)
             except (OSError, KafkaError, SextonError) as error:
                 logger.error("%r cannot take what its leader sent: %s", following.replica, error)
                 self._retry_later(key, following, FAILED_DISK_RETRY_MS)
@@ -250,6 +256,22 @@ def _still_follows(following: _Following, news: News) -> bool:
     )
 
 
+def _is_for(replica: Replica, news: News) -> bool:
+    """Whether this log asked for it, and has not been cut since below where the records follow. One that has grown
+    meanwhile skips what it has: a request that reports something asks for the same records again."""
+    asked = replica.coordination.kept.value.incarnation
+    return news.incarnation == asked and news.held_end_offset <= replica.log.end_offset
+
+
+def _gaps_below(replica: Replica, news: News) -> int:
+    """Up to where compaction may have left gaps. Every pass makes the high watermark that it was planned at durable
+    before it removes anything, and who copies its result is told; what was removed without that (by Kafka, by
+    `compaction.coordination=independent`) lies below the fence. So a topic that was compacted once and is not any more
+    has its gaps there, and one that never was has none. While a topic is compacted, its log may also have been by
+    `sexton compact` while its broker was stopped, which nobody is told."""
+    return OFFSET_MAX if replica.config.compacts else max(news.planned_high_watermark, news.fence_below)
+
+
 async def _take(replica: Replica, news: News) -> None:
     """Cut to what is shared, take the history whole, then what may have been removed, records, watermark and log start:
     in this order, so that a crash between any two leaves a log that the next request tells the truth about. Only of a
@@ -274,11 +296,11 @@ async def _take(replica: Replica, news: News) -> None:
     await replica.coordination.take(news)
     for part in news.records:
         assert isinstance(part, memoryview)
-        if log.start_offset == log.end_offset:
-            await _make_room(replica, part)
         fresh = _without_held(part, log.end_offset)
+        if fresh and log.start_offset == log.end_offset:
+            await _make_room(replica, fresh)
         if fresh:
-            log.append_as_follower(fresh)
+            log.append_as_follower(fresh, _gaps_below(replica, news))
     replica.settle()
     replica.take_high_watermark(news.high_watermark)
     await replica.advance_start(news.log_start_offset)

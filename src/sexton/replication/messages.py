@@ -6,10 +6,13 @@ coordinated compaction (`sexton.watermarks`). It is incremental by connection: a
 request names only the partitions whose state changed since the connection's last request, an answer only those with
 news. A new connection starts from nothing, so there is no session to expire or to agree on.
 
+Since version 2 an answer names the log that it is for and where that log ended when it asked: by the time it arrives,
+the partition may have another log there, or the same one cut shorter, and the records belong to neither.
+
     request   broker id, broker epoch, wait, limits; then per partition: what the follower holds and how far it has
               compacted it, or that it forgets it
-    answer    per partition: error, or high watermark, log start, log end, what may be removed, the history if it
-              differs, batches
+    answer    per partition: error, or which log it is for and from where on, high watermark, log start, log end,
+              what may be removed, the history if it differs, batches
 """
 
 from __future__ import annotations
@@ -30,12 +33,12 @@ from sexton.records.checkpoints import EpochEntry
 from sexton.watermarks.replica import NOTHING, Pair
 
 API_KEY = 30000
-VERSION = 1
+VERSION = 2
 
 _REQUEST = struct.Struct(">iqiiii")
 _HELD = struct.Struct(">16siBiqiI16siqqq")
 _ANSWER = struct.Struct(">i")
-_NEWS = struct.Struct(">16sihiqqqiqqqqii")
+_NEWS = struct.Struct(">16sihi16sqqqqiqqqqii")
 _EPOCH = struct.Struct(">iq")
 
 HISTORY_UNCHANGED = -1
@@ -86,6 +89,10 @@ class News(NamedTuple):
     partition: int
     error: ErrorCode
     leader_epoch: int = -1
+    incarnation: uuid.UUID = NO_INCARNATION
+    """Of the follower's log that asked."""
+    held_end_offset: int = -1
+    """Where that log ended: the records follow there."""
     high_watermark: int = -1
     log_start_offset: int = -1
     log_end_offset: int = -1
@@ -188,6 +195,8 @@ def encode_answer(news: Sequence[News]) -> list[Part]:
                 one.partition,
                 one.error.value,
                 one.leader_epoch,
+                one.incarnation.bytes,
+                one.held_end_offset,
                 one.high_watermark,
                 one.log_start_offset,
                 one.log_end_offset,
@@ -205,43 +214,56 @@ def encode_answer(news: Sequence[News]) -> list[Part]:
 
 
 def decode_answer(data: memoryview) -> list[News]:
-    (count,) = _ANSWER.unpack_from(data, 0)
-    position = _ANSWER.size
-    news = []
-    for _ in range(count):
-        fields = _NEWS.unpack_from(data, position)
-        topic_id, partition, error, epoch, watermark, start, end, *told, epochs, size = fields
-        generation, mtro, mxro, fence_below, planned = told
-        if min(told) < 0:
-            raise ValueError(f"an answer to ReplicaFetch has watermarks that cannot be: {told}")
-        position += _NEWS.size
-        history = None
-        if epochs != HISTORY_UNCHANGED:
-            history = [EpochEntry(*_EPOCH.unpack_from(data, position + i * _EPOCH.size)) for i in range(epochs)]
-            position += epochs * _EPOCH.size
-        if size < 0 or position + size > len(data):
-            raise ValueError(f"an answer to ReplicaFetch promises {size} bytes of records and has fewer")
-        records = data[position : position + size]
-        position += size
-        news.append(
-            News(
-                _id(topic_id),
-                partition,
-                ErrorCode(error),
-                epoch,
-                watermark,
-                start,
-                end,
-                history,
-                (records,) if size else (),
-                size,
-                generation,
-                Pair(mtro, mxro),
-                fence_below,
-                planned,
-            )
-        )
+    """Raises ValueError on anything malformed: the sender is no broker of ours."""
+    try:
+        (count,) = _ANSWER.unpack_from(data, 0)
+        news, position = [], _ANSWER.size
+        for _ in range(count):
+            one, position = _news(data, position)
+            news.append(one)
+    except struct.error as error:
+        raise ValueError(f"an answer to ReplicaFetch is cut short: {error}") from error
+    if count < 0 or position != len(data):
+        raise ValueError(f"an answer to ReplicaFetch about {count} partitions has {len(data)} bytes, not {position}")
     return news
+
+
+def _news(data: memoryview, position: int) -> tuple[News, int]:
+    """And where the next one begins."""
+    fields = _NEWS.unpack_from(data, position)
+    topic_id, partition, error, epoch, incarnation, held_end, watermark, start, end, *told, epochs, size = fields
+    generation, mtro, mxro, fence_below, planned = told
+    if min(told) < 0:
+        raise ValueError(f"an answer to ReplicaFetch has watermarks that cannot be: {told}")
+    position += _NEWS.size
+    history = None
+    if epochs != HISTORY_UNCHANGED:
+        if not 0 <= epochs * _EPOCH.size <= len(data) - position:
+            raise ValueError(f"an answer to ReplicaFetch promises {epochs} epochs and has fewer")
+        history = [EpochEntry(*_EPOCH.unpack_from(data, position + i * _EPOCH.size)) for i in range(epochs)]
+        position += epochs * _EPOCH.size
+    if not 0 <= size <= len(data) - position:
+        raise ValueError(f"an answer to ReplicaFetch promises {size} bytes of records and has fewer")
+    records = data[position : position + size]
+    news = News(
+        _id(topic_id),
+        partition,
+        ErrorCode(error),
+        epoch,
+        _id(incarnation),
+        held_end,
+        watermark,
+        start,
+        end,
+        history,
+        (records,) if size else (),
+        size,
+        generation,
+        Pair(mtro, mxro),
+        fence_below,
+        planned,
+    )
+    return news, position + size
 
 
 def encode_history(history: Sequence[EpochEntry]) -> bytes:

@@ -1,6 +1,7 @@
 """The leader's side of `ReplicaFetch`: one session per connection of a follower.
 
-A session remembers what the follower holds of each partition it asked for. Appends mark partitions as having news, so
+A session remembers what the follower holds of each partition it asked for: of the log that it named, for a follower
+that has another one by now is another follower. Appends mark partitions as having news, so
 that an answer looks at those alone, however many partitions are followed.
 """
 
@@ -38,6 +39,7 @@ class LocalReplicas(Protocol):
 
 @dataclass(slots=True)
 class _Followed:
+    follower: int
     held: Held
     forget: Sequence[Callable[[], None]]
     """What ends being told of appends, and of a high watermark that rises."""
@@ -110,23 +112,17 @@ class FollowerSession:
             self._left(key, request.broker_id)
             return
         try:
-            replica = self._leader(held)
-            if request.broker_id not in replica.row.replicas:
-                # It heard of its place before we did. What it says now would be lost, and it is silent once it has
-                # said everything: so it is told to say it again.
-                raise KafkaError(ErrorCode.unknown_leader_epoch, f"broker {request.broker_id} is no replica yet")
-            known_id = known_incarnation(replica.row, request.broker_id)
-            if known_id is not None and held.incarnation != known_id:
-                # It has not heard yet that it is to start from an empty log, or we have not. Neither may it copy, nor
-                # does what it holds count.
-                raise KafkaError(ErrorCode.unknown_leader_epoch, f"{held.incarnation} is not the log of {known_id}")
+            replica = self._leader(held, request.broker_id)
         except KafkaError as error:
             self._fail(key, error)
             return
         known = self._followed.get(key)
+        if known is not None and known.held.incarnation != held.incarnation:
+            self._forget(key)  # what was told to its former log is not known to this one
+            known = None
         if known is None:
             watching = replica.watch_appends(lambda: self._note(key)), replica.watch(lambda: self._committed(key))
-            known = self._followed[key] = _Followed(held, watching, replica)
+            known = self._followed[key] = _Followed(request.broker_id, held, watching, replica)
         else:
             known.held = held
             known.is_answered = False
@@ -166,10 +162,19 @@ class FollowerSession:
         self._forget(key)
         self._failed[key] = error.code
 
-    def _leader(self, held: Held) -> Replica:
+    def _leader(self, held: Held, follower: int) -> Replica:
         replica = self._replicas.by_id(held.topic_id, held.partition)
         replica.check_epoch(held.leader_epoch)
         replica.check_serving_as_leader()
+        if follower not in replica.row.replicas:
+            # It heard of its place before we did. What it says now would be lost, and it is silent once it has
+            # said everything: so it is told to say it again.
+            raise KafkaError(ErrorCode.unknown_leader_epoch, f"broker {follower} is no replica yet")
+        known_id = known_incarnation(replica.row, follower)
+        if known_id is not None and held.incarnation != known_id:
+            # It has not heard yet that it is to start from an empty log, or we have not. Neither may it copy, nor
+            # does what it holds count.
+            raise KafkaError(ErrorCode.unknown_leader_epoch, f"{held.incarnation} is not the log of {known_id}")
         return replica
 
     @staticmethod
@@ -204,7 +209,7 @@ class FollowerSession:
 
     def _news_of(self, followed: _Followed, max_bytes: int, *, is_first: bool) -> News | None:
         held = followed.held
-        replica = self._leader(held)
+        replica = self._leader(held, followed.follower)
         log = replica.log
         entries = log.epochs.entries
         lies_on = self._lies_on(held, replica)
@@ -225,6 +230,8 @@ class FollowerSession:
             held.partition,
             ErrorCode.none,
             replica.leader_epoch,
+            held.incarnation,
+            held.end_offset,
             replica.high_watermark,
             log.start_offset,
             log.end_offset,
@@ -245,7 +252,7 @@ class FollowerSession:
             if followed.is_answered:
                 continue
             try:
-                replica = self._leader(followed.held)
+                replica = self._leader(followed.held, followed.follower)
             except KafkaError:
                 self._note(key)
                 continue
@@ -259,6 +266,8 @@ class FollowerSession:
                         *key,
                         ErrorCode.none,
                         replica.leader_epoch,
+                        followed.held.incarnation,
+                        followed.held.end_offset,
                         high_watermark,
                         start_offset,
                         replica.log.end_offset,

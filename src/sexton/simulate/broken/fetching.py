@@ -5,7 +5,11 @@ from __future__ import annotations
 from sexton.broker.compaction import adoption
 from sexton.broker.compaction.adoption import Group, grouped
 from sexton.broker.compaction.offers import Offer
+from sexton.log.appending import OFFSET_MAX
 from sexton.log.swapping import ClosedSegments
+from sexton.replication import fetcher
+from sexton.replication.messages import News
+from sexton.replication.replica import Replica
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
 
@@ -15,6 +19,17 @@ def _takes_nothings_place(offer: Offer, closed: ClosedSegments) -> list[Group]:
     return grouped(offer.segments, closed.base_offsets)
 
 
+def _is_for_whatever_is_there(replica: Replica, news: News) -> bool:
+    return True
+
+
+def _gaps_anywhere(replica: Replica, news: News) -> int:
+    return OFFSET_MAX
+
+
 FETCHING: dict[str, Break] = {
+    "answer-names-no-log": Break(
+        (Patch(fetcher, "_is_for", _is_for_whatever_is_there), Patch(fetcher, "_gaps_below", _gaps_anywhere)),
+    ),
     "adopter-empty-group": Break(Patch(adoption, "groups_to_take", _takes_nothings_place), Profile.COMPACTION, 2),
 }
