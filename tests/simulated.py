@@ -100,6 +100,21 @@ class Story:
 
         await self.until(is_led)
 
+    def isolate(self, broker_id: int) -> None:
+        """From the other brokers and the client. It still reaches the metastore."""
+        own = self.node(broker_id).name
+        for other in (*self.cluster.nodes, CLIENT):
+            if other != own:
+                self.fabric.cut(own, other)
+                self.fabric.cut(other, own)
+
+    def reconnect(self, broker_id: int) -> None:
+        own = self.node(broker_id).name
+        for other in (*self.cluster.nodes, CLIENT):
+            if other != own:
+                self.fabric.heal(own, other)
+                self.fabric.heal(other, own)
+
     # The client
 
     async def client_does(self, step: Coroutine[Any, Any, T]) -> T:

@@ -56,7 +56,7 @@ class Fenced:
         changes = self.membership._changes()
         if changes:
             asyncio.run(self.membership._write(changes))
-        return [row for _, row in changes]
+        return [one.row for one in changes]
 
 
 def test_it_leaves_the_isr_and_its_log_gets_a_new_id() -> None:
@@ -82,6 +82,16 @@ def test_one_that_has_a_new_log_already_is_left_alone() -> None:
     fenced = Fenced()
     fenced.membership.fence(fenced.replica, 2)
     fenced.replica.row = replace(ROW, partition_epoch=8, incarnations={**IDS, 2: uuid.UUID(int=99, version=4)})
+    fenced.replica.leadership.follow_row(fenced.replica.row, now_ms=1)
+    assert fenced.turn() == []
+
+
+def test_what_one_leadership_turned_away_is_no_business_of_the_next() -> None:
+    """Under another leader it may have caught up, and be in sync by now."""
+    fenced = Fenced()
+    fenced.membership.fence(fenced.replica, 2)
+    fenced.replica.row = replace(ROW, partition_epoch=9, leader_epoch=6)
+    fenced.replica.leadership = Leadership(fenced.replica.row, 1, 0, 0)
     assert fenced.turn() == []
 
 

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 
 from sexton.ports.metastore import PartitionRow
-from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
+from sexton.replication.leadership import UNKNOWN_OFFSET, IsrChange, Leadership
 
 ROW = PartitionRow(uuid.UUID(int=1), 0, replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=4, partition_epoch=7)
 
@@ -30,7 +30,7 @@ def test_a_replica_that_may_be_joining_is_counted_until_the_row_has_moved_on() -
     leadership.fetched(2, 1, 20, leader_end=20, now_ms=1)
     leadership.fetched(3, 1, 15, leader_end=20, now_ms=1)
     assert leadership.committed_end(20) == 20
-    leadership.pending_isr = (1, 2, 3)
+    leadership.pending = IsrChange((1, 2, 3))
     assert leadership.committed_end(20) == 15
     leadership.follow_row(row, now_ms=2)
     assert leadership.committed_end(20) == 15, "the row is the old one: the change may still arrive"
@@ -42,7 +42,7 @@ def test_a_shrink_in_flight_still_counts_the_one_that_leaves() -> None:
     leadership = Leadership(ROW, 1, start_offset=0, now_ms=0)
     leadership.fetched(2, 1, 20, leader_end=20, now_ms=1)
     leadership.fetched(3, 1, 15, leader_end=20, now_ms=1)
-    leadership.pending_isr = (1, 2)
+    leadership.pending = IsrChange((1, 2))
     assert leadership.committed_end(20) == 15
 
 
@@ -73,7 +73,7 @@ def test_a_follower_joins_only_with_everything_committed_and_the_leaders_epoch_s
 def test_a_follower_that_left_joins_only_when_it_follows_again() -> None:
     leadership = Leadership(replace(ROW, isr=(1,)), 1, start_offset=0, now_ms=0)
     leadership.fetched(2, 1, 10, leader_end=10, now_ms=1)
-    leadership.left(2)
+    leadership.left(2, broker_epoch=1)
     assert not leadership.caught_up(2, high_watermark=0)
     leadership.fetched(2, 1, 10, leader_end=10, now_ms=2)
     assert leadership.caught_up(2, high_watermark=10)

@@ -4,14 +4,17 @@ The *counted* replicas decide the high watermark: the ISR that the metastore hol
 change in flight would add. A change whose outcome is unknown stays in flight until the row is seen to have moved on.
 So the counted replicas always include every replica that anyone could elect, and what they all hold can be lost by no
 election.
+
+What is known of a follower is about one log: it ends with the incarnation that it was told of.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from sexton.cluster.incarnations import known_incarnation
 from sexton.ports.metastore import PartitionRow
 
 UNKNOWN_OFFSET = -1
@@ -30,6 +33,33 @@ class Progress:
     leader_end_at_fetch: int = UNKNOWN_OFFSET
     joins_at: int = 0
     """The high watermark at which what it copied was compacted, by this leader or an earlier one (rule 4)."""
+    incarnation: uuid.UUID | None = None
+    """Of the log that all this is about; None until it was heard of."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """A change of the row that the leader asks for: one value from the decision until a newer row is seen, so that it
+    is repeated exactly as it was."""
+
+    isr: tuple[int, ...]
+    incarnations: Mapping[int, uuid.UUID] = field(default_factory=dict)
+    """New ids, in the same change, of replicas that are to throw their logs away."""
+    processes: Mapping[int, int] = field(default_factory=dict)
+    """Of those that join, the broker epoch of the very process that caught up (KIP-903). Its successor on the same
+    broker may hold less."""
+    is_unsure: bool = False
+    """The answer to an attempt was lost. It may have been carried out, or be carried out yet: a refusal of a later one
+    says nothing about it."""
+    is_withdrawn: bool = False
+    """Asked for no more. What it would have added counts all the same, until the row has moved on: then no earlier
+    attempt can be carried out any more."""
+
+    def applied_to(self, row: PartitionRow) -> PartitionRow:
+        """What to write. One that is withdrawn writes the row as it is, for its next partition epoch alone."""
+        if self.is_withdrawn:
+            return row
+        return replace(row, isr=self.isr, incarnations={**row.incarnations, **self.incarnations})
 
 
 class Leadership:
@@ -38,24 +68,53 @@ class Leadership:
         self.leader_epoch = row.leader_epoch
         self.epoch_start_offset = start_offset
         self.row = row
-        self.pending_isr: tuple[int, ...] | None = None
-        self.pending_incarnations: dict[int, uuid.UUID] = {}
-        """New ids, in the same change, of replicas that are to throw their logs away."""
+        self.pending: IsrChange | None = None
+        self.turned_away: dict[int, uuid.UUID] = {}
+        """Followers that the fetch fence stopped, with the id of the log that each of them came with."""
         self._progress = {b: Progress(caught_up_ms=now_ms) for b in row.replicas if b != broker_id}
 
     def follow_row(self, row: PartitionRow, now_ms: int) -> None:
         """The row changed, the leader and its epoch did not."""
         assert row.leader_epoch == self.leader_epoch
         if row.partition_epoch > self.row.partition_epoch:
-            self.pending_isr = None
-            self.pending_incarnations = {}
+            self.pending = None
         self.row = row
         self._progress = {
-            b: self._progress.get(b) or Progress(caught_up_ms=now_ms) for b in row.replicas if b != self.broker_id
+            b: self._kept_progress(b) or Progress(caught_up_ms=now_ms) for b in row.replicas if b != self.broker_id
         }
 
+    def _kept_progress(self, follower: int) -> Progress | None:
+        """A replica that was removed and added again, seen as one change, has another log: what the former one held is
+        no reason to count the new one in."""
+        progress = self._progress.get(follower)
+        meant = known_incarnation(self.row, follower)
+        if progress is None or None in (meant, progress.incarnation) or meant == progress.incarnation:
+            return progress
+        return None
+
+    # Changes of the ISR under way
+
+    def answer_lost(self, change: IsrChange) -> None:
+        if self.pending is change:
+            self.pending = replace(change, is_unsure=True)
+
+    def refused(self, change: IsrChange) -> None:
+        """The last attempt wrote nothing, for one of the processes that it named is gone. If it was the only one, that
+        is the end of it. Otherwise an earlier one may have been carried out."""
+        if self.pending is change:
+            self.pending = replace(change, processes={}, is_withdrawn=True) if change.is_unsure else None
+
+    # What followers hold
+
     def fetched(
-        self, follower: int, broker_epoch: int, end_offset: int, leader_end: int, now_ms: int, joins_at: int = 0
+        self,
+        follower: int,
+        broker_epoch: int,
+        end_offset: int,
+        leader_end: int,
+        now_ms: int,
+        joins_at: int = 0,
+        incarnation: uuid.UUID | None = None,
     ) -> None:
         """A follower holds everything below `end_offset`, on disk, and asks for more."""
         progress = self._progress.get(follower)
@@ -70,11 +129,12 @@ class Leadership:
         progress.fetched_ms = now_ms
         progress.leader_end_at_fetch = leader_end
         progress.joins_at = joins_at
+        progress.incarnation = incarnation
 
-    def left(self, follower: int) -> None:
+    def left(self, follower: int, broker_epoch: int) -> None:
         """It follows no more. Until it does again, nothing is known of what it holds."""
         progress = self._progress.get(follower)
-        if progress is not None:
+        if progress is not None and broker_epoch >= progress.broker_epoch:
             progress.end_offset = progress.leader_end_at_fetch = UNKNOWN_OFFSET
 
     def counted(self) -> Iterator[int]:
@@ -82,7 +142,7 @@ class Leadership:
         for broker in self.row.isr:
             if broker != self.broker_id:
                 yield broker
-        for broker in self.pending_isr or ():
+        for broker in self._asked_for():
             if broker != self.broker_id and broker not in self.row.isr:
                 yield broker
 
@@ -112,9 +172,12 @@ class Leadership:
         return (
             progress is not None
             and follower not in self.row.isr
-            and follower not in (self.pending_isr or ())
+            and follower not in self._asked_for()
             and progress.end_offset >= max(high_watermark, self.epoch_start_offset, progress.joins_at)
         )
+
+    def _asked_for(self) -> tuple[int, ...]:
+        return () if self.pending is None else self.pending.isr
 
     def progress_of(self, follower: int) -> Progress | None:
         return self._progress.get(follower)

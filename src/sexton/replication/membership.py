@@ -2,6 +2,16 @@
 
 A replica that is to join is *counted* before the metastore is asked, and stays counted until the row is seen to have
 moved on, whatever the answer was (leadership.py says why). So a lost answer delays, and never endangers.
+
+**How the time ends in which nobody knows.** An attempt whose answer was lost may be carried out much later, after other
+attempts were refused and after reads that show the old row: requests of one broker overtake each other. So such a
+change is repeated as it was, with the processes that it named. When that is refused because one of them is gone, the
+change is *withdrawn*: the row is written as it is. Each of these is compare-and-set on the same partition epoch. Once
+one of them was carried out, none of the others ever will be; and one that finds the row changed proves the same. Either
+way there is a newer row, and it is the truth.
+
+**What one transaction may refuse together.** The metastore refuses a call whole if one of the processes named is gone.
+Changes go together only if they name the same processes: a broker that restarts stops nobody else's changes.
 """
 
 from __future__ import annotations
@@ -9,16 +19,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sexton.cluster.incarnations import new_id
 from sexton.cluster.isr import expand, shrink
 from sexton.cluster.view import ClusterView
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import BrokerStatus, Metastore, MetastoreUnavailableError, PartitionRow, StaleError
-from sexton.replication.leadership import Leadership
+from sexton.replication.leadership import IsrChange, Leadership
 from sexton.replication.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -28,6 +37,20 @@ TICK_MS = 500
 
 BATCH_ROWS_MAX = 500
 """Rows in one transaction of the metastore."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One partition's change, as it is sent."""
+
+    replica: Replica
+    leadership: Leadership
+    change: IsrChange
+    before: PartitionRow
+
+    @property
+    def row(self) -> PartitionRow:
+        return self.change.applied_to(self.before)
 
 
 class Membership:
@@ -50,8 +73,6 @@ class Membership:
         self._written = written
         self._lag_max_ms = lag_max_ms
         self._rng = rng
-        self._fenced: dict[tuple[uuid.UUID, int], dict[int, uuid.UUID]] = {}
-        """Followers that may not go on, by partition, with the id of the log that each of them was turned away with."""
         self._wake = asyncio.Event()
         self.shrinks_count = 0
         self.expands_count = 0
@@ -66,8 +87,8 @@ class Membership:
         """The fetch fence turned it away (DESIGN): it leaves the ISR and gets a new id, in one compare-and-set, so that
         only a leader that is still the leader can order it. When it sees the new id, it throws its log away."""
         turned_away = replica.row.incarnations.get(follower)
-        if turned_away is not None:
-            self._fenced.setdefault((replica.topic_id, replica.partition), {})[follower] = turned_away
+        if turned_away is not None and replica.leadership is not None:
+            replica.leadership.turned_away[follower] = turned_away
             self._wake.set()
 
     async def run(self) -> None:
@@ -78,11 +99,10 @@ class Membership:
             except TimeoutError:
                 pass
             self._wake.clear()
-            changed = self._changes()
-            for start in range(0, len(changed), BATCH_ROWS_MAX):
-                await self._write(changed[start : start + BATCH_ROWS_MAX])
+            for batch in _batches(self._changes()):
+                await self._write(batch)
 
-    def _changes(self) -> list[tuple[Replica, PartitionRow]]:
+    def _changes(self) -> list[Asked]:
         """A change whose answer was lost is asked for again, as it was: nothing else is decided until it is known."""
         now_ms = self._clock.monotonic_ms()
         changes = []
@@ -90,22 +110,25 @@ class Membership:
             leadership = replica.leadership
             if leadership is None:
                 continue
-            if leadership.pending_isr is None:
-                changed = self._changed(replica, leadership, now_ms)
-                if changed is None:
-                    continue
-                leadership.pending_isr = changed.isr
-                leadership.pending_incarnations = {
-                    b: id_ for b, id_ in changed.incarnations.items() if replica.row.incarnations.get(b) != id_
-                }
-            incarnations = {**replica.row.incarnations, **leadership.pending_incarnations}
-            changes.append((replica, replace(replica.row, isr=leadership.pending_isr, incarnations=incarnations)))
+            if leadership.pending is None:
+                leadership.pending = self._decided(replica, leadership, now_ms)
+            if leadership.pending is not None:
+                changes.append(Asked(replica, leadership, leadership.pending, leadership.row))
         return changes
 
+    def _decided(self, replica: Replica, leadership: Leadership, now_ms: int) -> IsrChange | None:
+        row = leadership.row
+        changed = self._changed(replica, leadership, now_ms)
+        if changed is None:
+            return None
+        processes = {b: p.broker_epoch for b in changed.isr if b not in row.isr and (p := leadership.progress_of(b))}
+        new_ids = {b: id_ for b, id_ in changed.incarnations.items() if row.incarnations.get(b) != id_}
+        return IsrChange(changed.isr, new_ids, processes)
+
     def _changed(self, replica: Replica, leadership: Leadership, now_ms: int) -> PartitionRow | None:
-        row = replica.row
-        fenced = self._fenced.pop((replica.topic_id, replica.partition), {}) if self._fenced else {}
-        fenced = {b: id_ for b, id_ in fenced.items() if row.incarnations.get(b) == id_ and b != row.leader}
+        row = leadership.row
+        turned_away, leadership.turned_away = leadership.turned_away, {}
+        fenced = {b: id_ for b, id_ in turned_away.items() if row.incarnations.get(b) == id_ and b != row.leader}
         if fenced:
             logger.warning(
                 "%s-%d: the logs of brokers %s may hold what all others have forgotten: they start anew",
@@ -137,29 +160,45 @@ class Membership:
             and broker.epoch == progress.broker_epoch
         )
 
-    async def _write(self, changes: Sequence[tuple[Replica, PartitionRow]]) -> None:
+    async def _write(self, asked: Sequence[Asked]) -> None:
         own_id, own_epoch = self._identity()
         live = {own_id: own_epoch}
-        for replica, row in changes:
-            for follower in row.isr:
-                if follower not in replica.row.isr:
-                    broker = self._view.broker(follower)
-                    live[follower] = broker.epoch if broker is not None else -1
+        for one in asked:
+            live.update(self._named(one))
         try:
-            stored = await self._metastore.update_partitions([row for _, row in changes], live)
+            stored = await self._metastore.update_partitions([one.row for one in asked], live)
         except MetastoreUnavailableError as error:
-            logger.warning("in-sync sets of %d partitions could not be written: %s", len(changes), error)
+            logger.warning("in-sync sets of %d partitions could not be written: %s", len(asked), error)
+            for one in asked:
+                one.leadership.answer_lost(one.change)
             return
-        except StaleError:
-            # Nothing was written: one of the brokers named is no longer that process. The next fetch tries again.
-            for replica, row in changes:
-                if replica.leadership is not None and replica.leadership.pending_isr == row.isr:
-                    replica.leadership.pending_isr = None
-                    replica.leadership.pending_incarnations = {}
+        except StaleError as error:
+            self._refused(asked, error)
             return
-        for written, (replica, _) in zip(stored, changes, strict=True):
-            if written is not None:
-                self.shrinks_count += len(written.isr) < len(replica.row.isr)
-                self.expands_count += len(written.isr) > len(replica.row.isr)
-                logger.info("%s-%d: in sync are now %s", replica.topic, replica.partition, list(written.isr))
+        for written, one in zip(stored, asked, strict=True):
+            if written is not None and written.isr != one.before.isr:
+                self.shrinks_count += len(written.isr) < len(one.before.isr)
+                self.expands_count += len(written.isr) > len(one.before.isr)
+                logger.info("%s-%d: in sync are now %s", one.replica.topic, one.replica.partition, list(written.isr))
         self._written([written for written in stored if written is not None])
+
+    def _named(self, asked: Asked) -> Mapping[int, int]:
+        """The processes that must be the registered ones, by broker."""
+        return asked.change.processes
+
+    def _refused(self, asked: Sequence[Asked], error: StaleError) -> None:
+        logger.info("in-sync sets of %d partitions were refused: %s", len(asked), error)
+        for one in asked:
+            one.leadership.refused(one.change)
+            if not one.change.is_withdrawn and one.leadership.pending is not None:
+                self._wake.set()  # withdrawn now: the sooner it is settled, the sooner commits go on
+
+
+def _batches(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
+    """Those that name the same processes, so many at a time."""
+    by_processes: dict[frozenset[tuple[int, int]], list[Asked]] = {}
+    for one in asked:
+        by_processes.setdefault(frozenset(one.change.processes.items()), []).append(one)
+    for same in by_processes.values():
+        for start in range(0, len(same), BATCH_ROWS_MAX):
+            yield same[start : start + BATCH_ROWS_MAX]

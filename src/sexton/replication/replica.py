@@ -219,17 +219,24 @@ class Replica:
             if committed > self._high_watermark:
                 self._raise_high_watermark(committed)
 
-    def follower_fetched(self, follower: int, broker_epoch: int, end_offset: int, joins_at: int = 0) -> None:
+    def follower_fetched(
+        self,
+        follower: int,
+        broker_epoch: int,
+        end_offset: int,
+        joins_at: int = 0,
+        incarnation: uuid.UUID | None = None,
+    ) -> None:
         assert self.leadership is not None
         now_ms = self._clock.monotonic_ms()
-        self.leadership.fetched(follower, broker_epoch, end_offset, self.log.end_offset, now_ms, joins_at)
+        self.leadership.fetched(follower, broker_epoch, end_offset, self.log.end_offset, now_ms, joins_at, incarnation)
         self.settle()
         if self.leadership.caught_up(follower, self._high_watermark):
             self.on_caught_up()
 
-    def follower_left(self, follower: int) -> None:
+    def follower_left(self, follower: int, broker_epoch: int) -> None:
         if self.leadership is not None:
-            self.leadership.left(follower)
+            self.leadership.left(follower, broker_epoch)
 
     def take_high_watermark(self, leaders: int) -> None:
         """A follower's: the leader's, as far as its own log reaches. It never goes back (rule 7). What was compacted at

@@ -109,7 +109,7 @@ class FollowerSession:
         self._failed.pop(key, None)
         if not held.is_wanted:
             self._forget(key)
-            self._left(key, request.broker_id)
+            self._left(key, request)
             return
         try:
             replica = self._leader(held, request.broker_id)
@@ -129,20 +129,24 @@ class FollowerSession:
         self._news[key] = None
         if self._lies_on(held, replica):
             if not replica.coordination.may_copy(held, in_sync=request.broker_id in replica.row.isr):
-                self._fence(key, replica, request.broker_id)
+                self._fence(key, replica, request)
                 return
             replica.follower_fetched(
-                request.broker_id, request.broker_epoch, held.end_offset, held.planned_high_watermark
+                request.broker_id,
+                request.broker_epoch,
+                held.end_offset,
+                held.planned_high_watermark,
+                held.incarnation,
             )
         if known.told[:1] != (replica.high_watermark,):
             self._stale[key] = None
         replica.coordination.take_report(request.broker_id, request.broker_epoch, held)
 
-    def _fence(self, key: Key, replica: Replica, follower: int) -> None:
+    def _fence(self, key: Key, replica: Replica, request: FetchRequest) -> None:
         """Its past may hold what everyone else has forgotten: it gets nothing, and is told by its row to start anew."""
-        self._left(key, follower)
+        self._left(key, request)
         self._fail(key, KafkaError(ErrorCode.unknown_leader_epoch, "the fetch fence"))
-        replica.on_fenced(replica, follower)
+        replica.on_fenced(replica, request.broker_id)
 
     def _forget(self, key: Key) -> None:
         followed = self._followed.pop(key, None)
@@ -152,10 +156,10 @@ class FollowerSession:
         self._news.pop(key, None)
         self._stale.pop(key, None)
 
-    def _left(self, key: Key, follower: int) -> None:
+    def _left(self, key: Key, request: FetchRequest) -> None:
         """It cannot, or may not, follow any more: what it held is no reason to count it in later."""
         with suppress(KafkaError):
-            self._replicas.by_id(*key).follower_left(follower)
+            self._replicas.by_id(*key).follower_left(request.broker_id, request.broker_epoch)
 
     def _fail(self, key: Key, error: KafkaError) -> None:
         """Told once, then forgotten: the follower asks again when it knows better."""

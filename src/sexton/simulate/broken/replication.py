@@ -2,6 +2,43 @@
 
 from __future__ import annotations
 
-from sexton.simulate.broken.switch import Break
+from collections.abc import Iterator, Mapping, Sequence
 
-REPLICATION: dict[str, Break] = {}
+from sexton.replication import membership
+from sexton.replication.leadership import IsrChange, Leadership, Progress
+from sexton.replication.membership import BATCH_ROWS_MAX, Asked, Membership
+from sexton.simulate.broken.switch import Break, Patch
+from sexton.simulate.plan import Profile
+
+
+def _forgets_what_was_refused(self: Leadership, change: IsrChange) -> None:
+    if self.pending is not None and self.pending.isr == change.isr:
+        self.pending = None
+
+
+def _all_at_once(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
+    for start in range(0, len(asked), BATCH_ROWS_MAX):
+        yield asked[start : start + BATCH_ROWS_MAX]
+
+
+def _keeps_progress_by_number(self: Leadership, follower: int) -> Progress | None:
+    return self._progress.get(follower)
+
+
+def _names_whoever_is_there(self: Membership, asked: Asked) -> Mapping[int, int]:
+    joining = (b for b in asked.row.isr if b not in asked.before.isr)
+    return {b: -1 if (broker := self._view.broker(b)) is None else broker.epoch for b in joining}
+
+
+REPLICATION: dict[str, Break] = {
+    "isr-join-forgotten": Break(
+        (Patch(Leadership, "refused", _forgets_what_was_refused), Patch(membership, "_batches", _all_at_once)),
+        profile=None,
+    ),
+    "progress-outlives-incarnation": Break(
+        Patch(Leadership, "_kept_progress", _keeps_progress_by_number), profile=None
+    ),
+    "join-names-another-process": Break(Patch(Membership, "_named", _names_whoever_is_there), Profile.PLAIN),
+}
+"""A join whose repetition is refused counts no more, though the first attempt may have been carried out; what a
+replica's former log held counts for its new one; a join that is repeated names the process that is there by then."""
