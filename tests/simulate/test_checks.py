@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +23,7 @@ from sexton.simulate.final import _Log, _lost, _repeated
 from sexton.simulate.history import History, Outcome, Place, Write
 from sexton.simulate.loop import new_loop
 from sexton.simulate.observe import Agreement
-from sexton.simulate.snapshots import Key
+from sexton.simulate.snapshots import Key, Snapshot, Watermarks
 from sexton.simulate.trace import Trace
 
 PLACE: Place = ("t", 0)
@@ -183,6 +184,37 @@ def test_a_batch_with_a_wrong_checksum_is_none() -> None:
     copy.refresh()
     assert list(copy.entries_from(0)) == []
     loop.close()
+
+
+# An empty copy
+
+
+def snapshot(judge_key: Key, **fields: Any) -> Snapshot:
+    known = Watermarks(uuid.UUID(int=9))
+    made = Snapshot(
+        "t", judge_key[0], judge_key[1], "follower", False, 0, uuid.UUID(int=9), 8, 8, 5, 5, 5, known, known, False
+    )
+    return made._replace(**fields)
+
+
+@pytest.mark.parametrize(
+    ("deleted_below", "fields", "is_excused"),
+    [
+        (8, {}, True),
+        (7, {}, False),
+        (8, {"is_leader": True}, False),
+        (8, {"start_offset": 4}, False),
+    ],
+)
+def test_only_an_empty_copy_may_begin_below_the_start_that_somebody_asked_for(
+    deleted_below: int, fields: dict[str, Any], is_excused: bool
+) -> None:
+    history = History()
+    history.deleting_records(PLACE, deleted_below)
+    judge, key, _ = judge_of_unflushed(history, 1, 2)
+    node = cast(Any, SimpleNamespace(name="broker-1", process=SimpleNamespace(name="broker-1.1")))
+    with nullcontext() if is_excused else pytest.raises(SimulationFailure, match="but ends at"):
+        judge._look_at(node, snapshot(key, **fields))
 
 
 # Topics that acknowledge before the flush

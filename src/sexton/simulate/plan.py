@@ -17,6 +17,7 @@ from sexton.simulate.cluster import BrokerTimes
 from sexton.simulate.compactors import CompactorPlan
 from sexton.simulate.faults import Fault
 from sexton.simulate.history import Place
+from sexton.simulate.lives import LifePlan
 from sexton.simulate.loop import MS
 from sexton.simulate.network import Weather
 from sexton.simulate.transactors import TransactorPlan
@@ -128,7 +129,7 @@ class AdminPlan:
     """What the details are drawn from when its time comes."""
 
 
-Item = Fault | AdminPlan | WriterPlan | TransactorPlan | CompactorPlan | ReaderPlan
+Item = Fault | AdminPlan | WriterPlan | TransactorPlan | CompactorPlan | ReaderPlan | LifePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,10 @@ class Plan:
         return [item for item in self.items if isinstance(item, CompactorPlan)]
 
     @property
+    def lives(self) -> list[LifePlan]:
+        return [item for item in self.items if isinstance(item, LifePlan)]
+
+    @property
     def clients(self) -> list[str]:
         """Hosts of all who are no brokers."""
         return [item.name for item in self.items if not isinstance(item, Fault | AdminPlan)]
@@ -207,8 +212,9 @@ def make_plan(
     transactors = _transactors(random.Random(f"{seed}:transactors"), topics, profile)
     compactors = _compactors(random.Random(f"{seed}:compactors"), profile)
     readers = _readers(rng, profile)
-    people: tuple[WriterPlan | TransactorPlan | CompactorPlan | ReaderPlan, ...]
-    people = (*writers, *transactors, *compactors, *readers)
+    lives = _lives(random.Random(f"{seed}:lives"), brokers_count, profile)
+    people: tuple[WriterPlan | TransactorPlan | CompactorPlan | ReaderPlan | LifePlan, ...]
+    people = (*writers, *transactors, *compactors, *readers, *lives)
     clients = [each.name for each in people]
     brokers = [f"broker-{number}" for number in range(1, brokers_count + 1)]
     schedule = faults.schedule(random.Random(f"{seed}:faults"), brokers, clients, until_ms)
@@ -372,6 +378,30 @@ def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> 
             topic = f"scratch-{rng.randrange(3)}"
         admin.append(AdminPlan(at_ms, action, topic, rng.getrandbits(32)))
     return admin
+
+
+def _lives(rng: random.Random, brokers_count: int, profile: Profile) -> list[LifePlan]:
+    """Two replicas at least: the only one could be placed on a machine whose disk is gone before its lease is."""
+    if rng.random() < 0.65:
+        return []
+    lives = []
+    for number in range(rng.choice((1, 1, 2))):
+        settings = {"segment.bytes": str(rng.choice((2_000, 20_000, 1 << 20)))}
+        if profile is Profile.COMPACTION and rng.random() < 0.6:
+            settings |= _compacted(rng, Coordination.COORDINATED)
+        replicas_counts = rng.choice(((2,), (3,), (2, 3)))
+        lives.append(
+            LifePlan(
+                f"phoenix-{number}",
+                f"reborn-{number}",
+                settings,
+                tuple(min(brokers_count, count) for count in replicas_counts),
+                lasts_ms=rng.choice((500, 3_000, 12_000)),
+                apart_ms=rng.choice((0, 20, 500)),
+                interval_ms=rng.choice((20, 100, 400)),
+            )
+        )
+    return lives
 
 
 def _moves(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> list[AdminPlan]:

@@ -32,6 +32,7 @@ from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.faults import FORCING_S
 from sexton.simulate.history import History, Place
 from sexton.simulate.invariants import Invariants
+from sexton.simulate.lives import Lives
 from sexton.simulate.loop import MS, NS, Process, SimulatedLoop, new_loop
 from sexton.simulate.movers import NAMES as MOVERS
 from sexton.simulate.movers import Movers
@@ -85,7 +86,11 @@ class Simulation:
             self.agreement,
             self.history,
             self.trace,
-            [*plan.compacted_topics, *(INTERNAL_TOPICS if plan.compactors else ())],
+            [
+                *plan.compacted_topics,
+                *(life.topic for life in plan.lives if life.is_compacted),
+                *(INTERNAL_TOPICS if plan.compactors else ()),
+            ],
             plan.unflushed_topics,
             plan.retentions,
             has_transactions=bool(plan.transactors),
@@ -108,6 +113,8 @@ class Simulation:
         self._delivered: dict[Place, set[int]] = {}
         self._read_places = [place for topic in plan.topics for place in topic.places]
         self._committed_readers: list[Reader] = []
+        self._lives: list[Lives] = []
+        self._living: list[asyncio.Task[None]] = []
         self._is_healed = False
         self._writing_is_over = False
         self._reading_is_over = False
@@ -163,7 +170,7 @@ class Simulation:
         self._is_healed = True
         await asyncio.sleep(AFTERMATH_S)
         self._writing_is_over = True
-        await self._recovers("writers have their answers", lambda: self._pending(admin_task, moving))
+        await self._recovers("writers have their answers", lambda: self._pending(admin_task, moving, *self._living))
         await self._recovers("the cluster is whole", lambda: final.not_whole(self.cluster, self.agreement))
         await self._recovers("the logs are equal", lambda: final.unequal(self.cluster, self.agreement))
         await self._recovers("no transaction is open", lambda: final.still_open(self.cluster, self.agreement))
@@ -181,6 +188,9 @@ class Simulation:
 
     async def _read_everything(self, client: Client) -> None:
         judge, compacted = self.judge, self.plan.compacted_topics
+        for lives in self._lives:
+            for key in [key for key in self.agreement.rows if self.agreement.topics[key[0]] == lives.plan.topic]:
+                await lives.check(key)
         await final.read_everything(client, self.history, compacted)
         if self.plan.transactors:
             judge.transactions.check_whole()
@@ -291,6 +301,12 @@ class Simulation:
             self._spawn(self.loop.world, host.run(self._watch, lambda: self._is_healed))
         for reader in self.plan.readers:
             self._start_reader(reader)
+        for life in self.plan.lives:
+            process, user = self._client(life.name, life.name)
+            rng = random.Random(f"{self.plan.seed}:{life.name}:life")
+            lives = Lives(life, (self._clients[MOVERS[0]][1], user), rng, self.trace, lambda: self._writing_is_over)
+            self._lives.append(lives)
+            self._living.append(self._spawn(process, lives.run()))
 
     def _transactor(self, plan: TransactorPlan) -> Transactor:
         rng = random.Random(f"{self.plan.seed}:{plan.name}:values")
