@@ -22,4 +22,5 @@ Each of DESIGN's rules is a switch (`switches.py`), so that a test can remove on
     arenas.py       which part of the world an exploration looks at
     traps.py        for every rule, where it is missed (compact_once.py: those of adoption)
     explorations.py where nothing may be found
+    insync/         a second model: how in-sync sets are changed, which happens at once here
 """

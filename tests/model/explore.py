@@ -4,14 +4,40 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
+from typing import Any, Protocol
 
 from tests.model.errors import Violation
-from tests.model.machine import Machine
-from tests.model.rest import bring_to_rest
-from tests.model.state import Action, State, canonical, show
+
+State = tuple[Any, ...]
+Action = tuple[Any, ...]
+
+
+class Model(Protocol):
+    """What can be explored and walked: states as tuples of parts that hash, and what leads from one to the next."""
+
+    def start(self) -> Any: ...
+
+    def actions(self, state: Any) -> Iterator[Action]:
+        """All that might be possible."""
+        ...
+
+    def apply(self, state: Any, action: Action) -> Any:
+        """None if it is not possible or changes nothing. Raises a Violation if it must not have been."""
+        ...
+
+    def canonical(self, state: Any) -> Any:
+        """One of all the states that do not differ in what matters."""
+        ...
+
+    def bring_to_rest(self, state: Any) -> Any:
+        """The state when nothing fails any more. Raises a Violation if there is none."""
+        ...
+
+    def show(self, state: Any) -> str: ...
+
 
 AT_REST: Action = ("at rest",)
 """Not an action: the partition is left alone from here on."""
@@ -37,7 +63,8 @@ class Outcome:
 class _Seen:
     """States by number, each as one integer: brokers and shared parts are few, their combinations many."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts_count: int) -> None:
+        self._shifts = tuple(range(24 * (parts_count - 1), -1, -24))
         self._parts: dict[object, int] = {}
         self._values: list[object] = []
         self._numbers: dict[int, int] = {}
@@ -64,7 +91,7 @@ class _Seen:
 
     def state(self, number: int) -> State:
         key = self._keys[number]
-        return tuple(self._values[key >> shift & 0xFFFFFF] for shift in (72, 48, 24, 0))  # type: ignore[return-value]
+        return tuple(self._values[key >> shift & 0xFFFFFF] for shift in self._shifts)
 
     def path(self, number: int) -> list[State]:
         states = []
@@ -75,7 +102,7 @@ class _Seen:
 
 
 def explore(
-    machine: Machine,
+    machine: Model,
     states_max: int,
     wanted: Callable[[Violation], bool] = lambda _: True,
     start: State | None = None,
@@ -85,8 +112,9 @@ def explore(
 
     Every `rest_every`th state is brought to rest."""
     began = time.perf_counter()
-    seen = _Seen()
-    seen.add(canonical(start or machine.start()), -1)
+    first = machine.canonical(machine.start() if start is None else start)
+    seen = _Seen(len(first))
+    seen.add(first, -1)
     steps = current = depth = 0
     level_end = 1
     while current < len(seen) < states_max:
@@ -98,7 +126,7 @@ def explore(
             actions = chain([AT_REST], actions)
         for action in actions:
             try:
-                after = bring_to_rest(machine, state) if action is AT_REST else machine.apply(state, action)
+                after = machine.bring_to_rest(state) if action is AT_REST else machine.apply(state, action)
             except Violation as violation:
                 if not wanted(violation):
                     continue
@@ -107,12 +135,12 @@ def explore(
                 return Outcome(len(seen), steps, depth, False, seconds, violation, [*trace, action])
             if after is not None and action is not AT_REST:
                 steps += 1
-                seen.add(canonical(after), current)
+                seen.add(machine.canonical(after), current)
         current += 1
     return Outcome(len(seen), steps, depth, current == len(seen), time.perf_counter() - began)
 
 
-def _actions(machine: Machine, path: list[State]) -> list[Action]:
+def _actions(machine: Model, path: list[State]) -> list[Action]:
     """Which actions lead along a path of canonical states. Brokers are renumbered with every state."""
     found = []
     for before, after in pairwise(path):
@@ -120,25 +148,25 @@ def _actions(machine: Machine, path: list[State]) -> list[Action]:
     return found
 
 
-def _leads_to(machine: Machine, before: State, action: Action, after: State) -> bool:
+def _leads_to(machine: Model, before: State, action: Action, after: State) -> bool:
     try:
         reached = machine.apply(before, action)
     except Violation:
         return False
-    return reached is not None and canonical(reached) == after
+    return reached is not None and machine.canonical(reached) == after
 
 
-def tell(machine: Machine, trace: list[Action], start: State | None = None) -> str:
+def tell(machine: Model, trace: list[Action], start: State | None = None) -> str:
     """A trace, step by step, in states as the exploration saw them."""
-    state = canonical(start or machine.start())
-    lines = [show(state)]
+    state = machine.canonical(machine.start() if start is None else start)
+    lines = [machine.show(state)]
     for action in trace:
         lines.append(f"--> {' '.join(str(part) for part in action)}")
         try:
-            after = bring_to_rest(machine, state) if action == AT_REST else machine.apply(state, action)
+            after = machine.bring_to_rest(state) if action == AT_REST else machine.apply(state, action)
         except Violation as violation:
             return "\n".join([*lines, str(violation)])
         if after is not None:
-            state = canonical(after)
-            lines.append(show(state))
+            state = machine.canonical(after)
+            lines.append(machine.show(state))
     return "\n".join(lines)

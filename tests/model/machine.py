@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from tests.model.arenas import Arena
 from tests.model.checks import check_crash, check_definitions, check_state, check_step
 from tests.model.consumers import Consumers
-from tests.model.state import Action, Broker, Shared, State, World
+from tests.model.rest import bring_to_rest
+from tests.model.state import Action, Broker, Shared, State, World, canonical, show
 from tests.model.switches import SEXTON, Rules
 
 OPTIONAL = frozenset({"sync_all", "compact_all", "resolve"})
@@ -51,6 +52,12 @@ class Machine(Consumers):
             check_definitions(after)
             check_step(state, after, action[0])
         return after
+
+    canonical = staticmethod(canonical)
+    show = staticmethod(show)
+
+    def bring_to_rest(self, state: State) -> State:
+        return bring_to_rest(self, state)
 
     # Many steps in one
 

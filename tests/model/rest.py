@@ -7,10 +7,14 @@ watermark or a consumer for ever shows itself here.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tests.model.errors import Violation
 from tests.model.logs import ABORT, EMPTIES, MARKERS, TOMBSTONES, kind_of, offset_of, transactions
-from tests.model.machine import Machine
 from tests.model.state import Action, State, World
+
+if TYPE_CHECKING:
+    from tests.model.machine import Machine
 
 ROUNDS_MAX = 12
 EPOCHS_MAX = 15
@@ -24,7 +28,7 @@ def bring_to_rest(machine: Machine, state: State) -> State:
     unbounded = arena._replace(
         epochs_max=EPOCHS_MAX, incarnations_max=INCARNATIONS_MAX, script=(*arena.script, room, room), without=()
     )
-    calm = Machine(unbounded, machine.rules, definitions=False)
+    calm = type(machine)(unbounded, machine.rules, definitions=False)
     state = _end_transactions(calm, _with_leader(calm, state))
     state = calm.apply(state, ("flush", World(state).leader)) or state
     for _ in range(ROUNDS_MAX):

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.model.errors import Violation
-from tests.model.machine import Machine
-from tests.model.rest import bring_to_rest
-from tests.model.state import Action, State
+from tests.model.explore import Action, Model, State
 
 TRIES_MAX = 40
 """How many actions are tried for one that is possible. With none, the walk is over."""
@@ -21,7 +19,7 @@ class Found:
     trace: list[Action]
 
 
-def walk(machine: Machine, rng: random.Random, steps: int, at_rest: bool = True) -> Found | int:
+def walk(machine: Model, rng: random.Random, steps: int, at_rest: bool = True) -> Found | int:
     """What was found, or how many steps were taken. At its end the partition is brought to rest."""
     state = machine.start()
     trace: list[Action] = []
@@ -32,13 +30,13 @@ def walk(machine: Machine, rng: random.Random, steps: int, at_rest: bool = True)
                 break
             state = after
         if at_rest:
-            bring_to_rest(machine, state)
+            machine.bring_to_rest(state)
     except Violation as violation:
         return Found(violation, trace)
     return len(trace)
 
 
-def _some_step(machine: Machine, rng: random.Random, state: State, trace: list[Action]) -> State | None:
+def _some_step(machine: Model, rng: random.Random, state: State, trace: list[Action]) -> State | None:
     """Kinds of action are drawn evenly, so that what has many forms is not all that ever happens."""
     by_name: dict[str, list[Action]] = {}
     for action in machine.actions(state):
@@ -47,26 +45,26 @@ def _some_step(machine: Machine, rng: random.Random, state: State, trace: list[A
     for _ in range(TRIES_MAX):
         action = rng.choice(by_name[rng.choice(names)])
         trace.append(action)
-        after = machine.apply(state, action)
+        after: State | None = machine.apply(state, action)
         if after is not None:
             return after
         trace.pop()
     return None
 
 
-def replay(machine: Machine, trace: Sequence[Action]) -> Violation | None:
+def replay(machine: Model, trace: Sequence[Action]) -> Violation | None:
     """What a trace leads to; actions that are not possible are left out."""
     state = machine.start()
     try:
         for action in trace:
             state = machine.apply(state, action) or state
-        bring_to_rest(machine, state)
+        machine.bring_to_rest(state)
     except Violation as violation:
         return violation
     return None
 
 
-def shrink(machine: Machine, found: Found) -> Found:
+def shrink(machine: Model, found: Found) -> Found:
     """A trace from which nothing can be left out: halves, quarters, ..., single steps."""
     trace, violation = list(found.trace), found.violation
 

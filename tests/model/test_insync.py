@@ -1,0 +1,64 @@
+"""In-sync sets: every rule is missed when it is gone, and nothing is found while it is there."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.model.explore import explore, tell
+from tests.model.insync.arenas import CLEAN, WALKS
+from tests.model.insync.machine import Machine
+from tests.model.insync.traps import TRAPS
+from tests.model.walk import Found, shrink, walk
+
+FOUND_WITHIN = 60_000
+"""States that a search for a trap may look at."""
+
+CLEAN_WITHIN = 5_000
+"""States of the same arena that are looked at with all rules on in the suite; `python -m tests.model` goes on."""
+
+STATES_IN_SUITE = 20_000
+WALKS_PER_ARENA = 200
+STEPS = 150
+
+
+def assert_clean(machine: Machine, states_max: int, rest_every: int) -> None:
+    outcome = explore(machine, states_max, rest_every=rest_every)
+    print(outcome)
+    assert outcome.violation is None, tell(machine, outcome.trace)
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_trap_is_found_without_its_rule(name: str) -> None:
+    trap = TRAPS[name]
+    machine = Machine(trap.arena, trap.rules)
+    rest_every = 0 if trap.found == "rule 1" else 1
+    outcome = explore(machine, FOUND_WITHIN, lambda found: found.kind == trap.found, rest_every=rest_every)
+    print(outcome)
+    assert outcome.violation is not None, f"not found: {outcome}"
+    print(tell(machine, outcome.trace))
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_with_all_rules_nothing_is_lost_there_and_all_replicas_come_back_into_sync(name: str) -> None:
+    assert_clean(Machine(TRAPS[name].arena), CLEAN_WITHIN, rest_every=20)
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_the_first_states_of_a_large_arena_are_safe_and_come_to_rest(name: str) -> None:
+    assert_clean(Machine(CLEAN[name]), STATES_IN_SUITE, rest_every=100)
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_walks_lose_nothing_and_come_to_rest(name: str) -> None:
+    machine = Machine(WALKS[name])
+    steps = 0
+    for seed in range(WALKS_PER_ARENA):
+        outcome = walk(machine, random.Random(seed), STEPS)
+        if isinstance(outcome, Found):
+            shrunk = shrink(machine, outcome)
+            trace = "\n".join(" ".join(str(part) for part in action) for action in shrunk.trace)
+            pytest.fail(f"seed {seed}: {shrunk.violation}\n{trace}")
+        steps += outcome
+    assert steps > WALKS_PER_ARENA * STEPS // 4
