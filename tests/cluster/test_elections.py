@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sexton.cluster.elections import LogState, elect, elect_on_request, elect_preferred, give_up, hand_over, restart
+from sexton.cluster.elections import (
+    LogState,
+    begin_anew,
+    elect,
+    elect_on_request,
+    elect_preferred,
+    give_up,
+    hand_over,
+    restart,
+)
 from sexton.cluster.incarnations import is_missing, known_incarnation, marked_as_missing
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -340,3 +349,16 @@ def test_a_forced_election_on_a_compacted_topic_starts_a_generation_in_which_all
     assert forced == elect_on_request(lost, all_brokers, unclean=True, is_compacted=True)
     plain = elect_on_request(lost, all_brokers, unclean=True)
     assert (plain.generation, plain.incarnations) == (0, ids)
+
+
+def test_a_log_that_ends_below_its_watermarks_begins_a_generation_only_if_nobody_else_is_in_sync() -> None:
+    ids = {id_: uuid.UUID(int=10 + id_, version=4) for id_ in (1, 2)}
+    row = PartitionRow(uuid.UUID(int=1), 0, (1, 2), (1, 2), 1, 5, 7, incarnations=ids)
+    fresh = uuid.UUID(int=99, version=4)
+    left = begin_anew(row, 1, brokers("S-"), fresh=fresh)
+    assert (left.leader, left.isr, left.generation) == (NO_LEADER, (2,), 0)
+    assert left.incarnations == {1: fresh, 2: ids[2]}
+    alone = begin_anew(replace(row, isr=(1,)), 1, brokers("S-"), fresh=fresh)
+    assert (alone.leader, alone.isr, alone.leader_epoch, alone.generation) == (1, (1,), 6, 1)
+    assert alone.incarnations[1] == ids[1]
+    assert alone.incarnations[2] != ids[2]

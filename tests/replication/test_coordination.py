@@ -20,14 +20,15 @@ from sexton.ports.metastore import PartitionRow
 from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
+from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
-from sexton.replication.coordination import AbsurdWatermarkError
+from sexton.replication.coordination import AbsurdWatermarkError, LostRecordsError
 from sexton.replication.fetcher import _Following, _held, _take
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
 from sexton.replication.session import FollowerSession
 from sexton.watermarks.checkpoint import Kept
-from sexton.watermarks.replica import NOTHING, Pair
+from sexton.watermarks.replica import NOTHING, Claim, Pair
 from tests.replication.answers import answered
 
 TOPIC = uuid.UUID(int=1)
@@ -324,11 +325,11 @@ async def test_a_replica_joins_only_above_the_high_watermark_at_which_what_it_co
     two.write(6)
     await two.leader.log.flush()
     assert two.leader.leadership is not None
-    await two.ask(two.held()._replace(end_offset=6, last_epoch=3, is_empty=False, planned_high_watermark=9))
+    await two.ask(two.held()._replace(end_offset=6, last_epoch=3, is_empty=False, claim=Claim(9, 3)))
     assert not two.leader.leadership.caught_up(2, two.leader.high_watermark)
     two.write(4)
     await two.leader.log.flush()
-    await two.ask(two.held()._replace(end_offset=10, last_epoch=3, is_empty=False, planned_high_watermark=9))
+    await two.ask(two.held()._replace(end_offset=10, last_epoch=3, is_empty=False, claim=Claim(9, 3)))
     assert two.leader.leadership.caught_up(2, two.leader.high_watermark)
 
 
@@ -424,3 +425,30 @@ async def test_a_log_of_an_older_generation_is_turned_away_and_an_empty_one_take
     await two.fetch()
     assert two.follower.coordination.kept.value.generation == 1
     assert two.follower.log.end_offset == 4
+
+
+@scenario
+async def test_a_follower_takes_no_history_that_lacks_what_its_own_log_was_compacted_by(two: Two) -> None:
+    """It may have compacted since it asked: when it asks again, the leader turns it away."""
+    await two.start()
+    two.write(10)
+    await two.fetch(4)
+    lost = [EpochEntry(3, 0), EpochEntry(4, 6)]
+    late = News(TOPIC, 0, ErrorCode.none, 3, high_watermark=6, log_start_offset=0, log_end_offset=9, history=lost)
+    await compacted(two.follower, 8)
+    with pytest.raises(LostRecordsError):
+        await _take(two.follower, late)
+    assert two.follower.log.end_offset == 10
+    assert two.follower.coordination.claim == Claim(10, 3)
+    await _take(two.follower, late._replace(history=[EpochEntry(3, 0), EpochEntry(4, 10)], log_end_offset=12))
+    assert two.follower.log.epochs.latest_epoch == 4
+
+
+@scenario
+async def test_what_watermarks_speak_of_is_flushed_before_they_are_kept(two: Two) -> None:
+    await two.start(config=replace(COMPACTED, flush_before_ack=False))
+    two.write(10)
+    await two.fetch(4)
+    assert two.leader.high_watermark == 10 > two.leader.log.flushed_offset
+    await two.leader.coordination.plan(8)
+    assert two.leader.log.flushed_offset == 10

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sexton.records.checkpoints import EpochEntry
-from sexton.replication.history import NO_EPOCH, common_end, epoch_before, is_prefix
+from sexton.replication.history import NO_EPOCH, common_end, end_of_epoch, epoch_before, is_prefix
 
 
 def history(*entries: tuple[int, int]) -> list[EpochEntry]:
@@ -44,6 +44,14 @@ def test_a_log_is_a_prefix_only_if_its_last_epoch_agrees() -> None:
     assert not is_prefix(9, 1, leader, 20)
     assert not is_prefix(21, 3, leader, 20)
     assert is_prefix(0, NO_EPOCH, leader, 20)
+
+
+def test_a_log_is_what_an_epochs_leader_knew_up_to_the_next_epochs_first_record() -> None:
+    leader = history((1, 0), (3, 7), (4, 9))
+    assert end_of_epoch(leader, 1, 20) == 7
+    assert end_of_epoch(leader, 2, 20) == 7
+    assert end_of_epoch(leader, 3, 20) == 9
+    assert end_of_epoch(leader, 4, 20) == end_of_epoch(leader, 9, 20) == 20
 
 
 @st.composite

@@ -19,12 +19,20 @@ from sexton.replication.messages import (
     encode_answer,
     encode_request,
 )
-from sexton.watermarks.replica import Pair
+from sexton.watermarks.replica import Claim, Pair
 
 TOPIC = uuid.UUID(int=77)
 LOG = uuid.UUID(int=78, version=4)
 REQUEST = FetchRequest(
-    2, 9, 500, 1 << 20, 1 << 18, [Held(TOPIC, 3, True, 5, 1000, 4, 0xFFFFFFFF), Held(TOPIC, 4, False, -1, -1, -1, 0)]
+    2,
+    9,
+    500,
+    1 << 20,
+    1 << 18,
+    [
+        Held(TOPIC, 3, True, 5, 1000, 4, 0xFFFFFFFF, claim=Claim(900, 4)),
+        Held(TOPIC, 4, False, -1, -1, -1, 0),
+    ],
 )
 NEWS = [
     News(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,20 @@ import pytest
 from sexton.adapters.files import FileDisk
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.watermarks.checkpoint import WATERMARKS_FILE, Kept, decode, encode
-from sexton.watermarks.replica import NOTHING, Pair, ReplicaWatermarks
+from sexton.watermarks.replica import NOTHING, UNKNOWN_EPOCH, Pair, ReplicaWatermarks
 
 LOG = uuid.UUID(int=7, version=4)
 OTHER = uuid.UUID(int=8, version=4)
-KNOWN = ReplicaWatermarks(LOG, 2, Pair(40, 30), Pair(20, 10), 50, 5)
+KNOWN = ReplicaWatermarks(LOG, 2, Pair(40, 30), Pair(20, 10), 50, 5, epoch=3)
 
 
 def test_what_was_written_is_read() -> None:
     assert decode(encode(KNOWN), "here") == KNOWN
     assert b"mcco 40\nmxfo 30\nmtro 20\nmxro 10\n" in encode(KNOWN)
+
+
+def test_a_file_of_an_earlier_build_does_not_say_in_which_epoch() -> None:
+    assert decode(_signed(_text().replace("epoch 3\n", "")), "here") == replace(KNOWN, epoch=UNKNOWN_EPOCH)
 
 
 def test_every_cut_and_every_changed_byte_is_noticed() -> None:

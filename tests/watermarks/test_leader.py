@@ -160,11 +160,19 @@ def test_a_disk_that_went_back_in_time_is_turned_away_although_it_reaches_mtro()
     assert not leader.may_copy(9, report(1, at(5)), in_sync=False)
 
 
+def test_a_replica_that_has_lost_the_end_of_what_it_compacted_is_turned_away() -> None:
+    """What it would copy again is compacted up to MTRO, and not as far as it says."""
+    leader = leading(at(9), at(6))
+    assert not leader.may_copy(7, report(1, at(8)), in_sync=False)
+    assert leader.may_copy(8, report(1, at(8)), in_sync=False)
+    assert leader.may_copy(3, report(1, at(6)), in_sync=False), "a new one, on its way to what all have compacted"
+
+
 def test_what_was_removed_without_coordination_counts_for_the_fence() -> None:
     leader = leading(at(9), NOTHING, fence_below=6)
     assert leader.may_copy(6, report(1, NOTHING), in_sync=False)
     assert not leader.may_copy(5, report(1, at(5)), in_sync=False)
-    assert leader.may_copy(5, report(1, at(6)), in_sync=False)
+    assert leader.may_copy(5, report(1, at(6)), in_sync=True)
 
 
 def test_another_generations_replica_never_passes() -> None:

@@ -27,7 +27,7 @@ from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.folder import Folder
-from sexton.broker.handover import hand_over, reconcile, retreat
+from sexton.broker.handover import begin_anew, hand_over, reconcile, retreat
 from sexton.broker.news import News
 from sexton.broker.observe.pages import AdminPages
 from sexton.broker.peers import Peers
@@ -293,6 +293,7 @@ class Broker:
             await reconcile(self, former, folder)
             await self._mark_epoch(folder)
             await self.replicas.apply(self.view.replicas_on(self.config.node_id))
+            await begin_anew(self, is_starting=True)
             self.replicas.opened_all()
             self.replicas.set_strays_aside()
         await self.registration.set_status(BrokerStatus.ACTIVE)
@@ -318,6 +319,8 @@ class Broker:
             await asyncio.sleep(RETREAT_MS / 1000)
             try:
                 await retreat(self)
+                async with self._catching_up:
+                    await begin_anew(self)
             except (MetastoreUnavailableError, StaleError, LeaseLostError) as error:
                 logger.debug("leaving partitions to others: %s", error)
 

@@ -102,6 +102,35 @@ async def retreat(broker: Broker) -> None:
     await broker.catch_up()
 
 
+async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:
+    """Partitions that this broker should lead with a log that has lost its end (docs/decisions, 16). And before it
+    becomes active, all that it is in sync for: from then on it could be elected, and others that are not back yet would
+    not count. Raises StaleError: try again."""
+    own_id = broker.config.node_id
+    changed = [
+        elections.begin_anew(row, own_id, broker.view.brokers, fresh=new_id(broker.rng))
+        for key in broker.replicas.outlived()
+        if (row := broker.view.partition_by_id(*key)) is not None
+        and own_id in row.isr
+        and (row.leader == own_id or is_starting)
+    ]
+    if not changed:
+        return
+    for row in changed:
+        topic = broker.view.topic_by_id(row.topic_id)
+        logger.error(
+            "%s-%d: this broker's log has lost records that it was compacted by: %s",
+            topic.name if topic is not None else row.topic_id,
+            row.partition,
+            f"generation {row.generation} begins with it" if row.leader == own_id else "others in sync go on",
+        )
+    stored = await _write(broker, changed)
+    broker.view.apply_rows(stored)
+    await broker.replicas.apply(stored)
+    if len(stored) < len(changed):
+        raise StaleError("partitions changed meanwhile")
+
+
 async def _write(broker: Broker, rows: Sequence[PartitionRow]) -> list[PartitionRow]:
     own_id, own_epoch = broker.registration.identity
     written: list[PartitionRow] = []

@@ -137,6 +137,18 @@ def restart(
     return _changed(told, leader, isr, starts_again=leader == broker_id, before=row)
 
 
+def begin_anew(row: PartitionRow, broker_id: int, brokers: Brokers, *, fresh: uuid.UUID) -> PartitionRow:
+    """What a broker does that is in sync with a log that ends below its own watermarks: it has lost records that it, or
+    what it copied, was compacted by. Others in sync have them, so it leaves, as with a lost log. If there are none, its
+    log is all there is: as after a forced election a new generation begins, and nobody goes by what was known of the
+    old one."""
+    if any(member != broker_id for member in row.isr):
+        left = restart(row, broker_id, brokers, log=LogState.LOST, on_disk=None, fresh=fresh)
+        assert left is not None
+        return left
+    return _in_new_generation(replace(row, leader=broker_id, leader_epoch=row.leader_epoch + 1))
+
+
 # How the rules above choose
 
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sexton.errors import SextonError
 from sexton.log.log import Log
 from sexton.ports.metastore import PartitionRow
+from sexton.protocol.errors import KafkaError
+from sexton.records.checkpoints import EpochEntry
+from sexton.replication.history import end_of_epoch
 from sexton.replication.messages import NO_INCARNATION, Held, News
 from sexton.watermarks.checkpoint import Kept
 from sexton.watermarks.leader import LeaderWatermarks, Report
-from sexton.watermarks.replica import Pair, ReplicaWatermarks
+from sexton.watermarks.replica import NO_CLAIM, UNKNOWN_EPOCH, Claim, Pair, ReplicaWatermarks
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +32,10 @@ INDEPENDENT: Final = "independent"
 
 class AbsurdWatermarkError(SextonError):
     """A peer speaks of offsets that cannot be."""
+
+
+class LostRecordsError(SextonError):
+    """A leader lacks what a follower's watermarks speak of: it turns the follower away when it hears of it."""
 
 
 class Coordination:
@@ -45,6 +53,20 @@ class Coordination:
         """All of it durable: the log's start is, by itself."""
         value = self.kept.value
         return value.with_log_start(self._log.start_offset) if self._log.start_offset > min(value.compacted) else value
+
+    @property
+    def claim(self) -> Claim:
+        """What the log that is followed must have had, or everything here is about another one. Nothing, of what lies
+        below the log's own start."""
+        value = self.kept.value
+        epoch = value.epoch if value.epoch != UNKNOWN_EPOCH else self._log.epochs.latest_epoch
+        return Claim(value.highest, epoch) if value.highest > self._log.start_offset else NO_CLAIM
+
+    @property
+    def outlives_its_log(self) -> bool:
+        """Whether the log ends below what is said of it. While it is being copied, that is how it is; one that is to
+        lead has lost its end."""
+        return self.kept.value.highest > self._log.end_offset
 
     @property
     def is_independent(self) -> bool:
@@ -68,7 +90,7 @@ class Coordination:
         if generation > self.kept.value.generation:
             end_offset = self._log.end_offset
             logger.warning("%r: generation %d begins; watermarks are cut to its end", self._log, generation)
-            await self.kept.keep(lambda known: known.with_forced_election(generation, end_offset))
+            await self._keep(lambda known: known.with_forced_election(generation, end_offset))
 
     def follow_row(self, row: PartitionRow) -> None:
         if self.leader is not None:
@@ -101,6 +123,13 @@ class Coordination:
             return True
         return leader.may_copy(held.end_offset, _report(held), in_sync=in_sync)
 
+    def has_what_is_claimed(self, held: Held) -> bool:
+        """Whether a follower's watermarks are about this very log. If not, records were lost that it has compacted by,
+        or that what it copied was compacted by: be it in sync or not, its log may lack what ours has."""
+        if held.generation != self.kept.value.generation or held.claim.end_offset <= self._log.start_offset:
+            return True
+        return _is_true(held.claim, self._log.epochs.entries, self._log.end_offset)
+
     def advance(self) -> None:
         """Called whenever MTRO and MXRO may rise."""
         if self._advancing is None and self._due() is not None:
@@ -125,15 +154,36 @@ class Coordination:
                 await self._keep_removable(self.kept.value.generation, computed)
                 logger.debug("%r: MTRO and MXRO are %s", self._log, computed)
                 self.on_moved()
-        except OSError as error:
+        except (OSError, KafkaError) as error:
             logger.error("%r: MTRO and MXRO cannot be kept: %s", self._log, error)
         finally:
             self._advancing = None
 
     async def _keep_removable(self, generation: int, removable: Pair) -> None:
-        await self.kept.keep(lambda known: known.told(generation, removable))
+        await self._keep(lambda known: known.told(generation, removable))
+
+    async def _keep(self, change: Callable[[ReplicaWatermarks], ReplicaWatermarks]) -> None:
+        """What watermarks speak of is on this disk before they are, as far as it is here: also where producers are
+        answered before the flush. So a log that was whole never ends below its own watermarks, whatever it loses."""
+        if change(self.kept.value).highest > self._log.flushed_offset:
+            await self._log.flush()
+        await self.kept.keep(lambda known: self._with_epoch(known, change(known)))
+
+    def _with_epoch(self, before: ReplicaWatermarks, now: ReplicaWatermarks) -> ReplicaWatermarks:
+        return before if now == before else replace(now, epoch=self._log.epochs.latest_epoch)
 
     # As a follower
+
+    def check_claim(self, news: News) -> None:
+        """Before a leader's history is taken: the next report must still say what this log was made by."""
+        if news.history is None or news.generation != self.kept.value.generation:
+            return
+        claim = self.claim
+        if claim.end_offset > news.log_start_offset and not _is_true(claim, news.history, news.log_end_offset):
+            raise LostRecordsError(
+                f"the leader's log lacks what was committed up to {claim.end_offset} in leader epoch {claim.epoch}, "
+                "and this one may have been compacted by it"
+            )
 
     async def take(self, news: News) -> None:
         """Before the records that came with it: they may lack what these values allowed to remove."""
@@ -152,13 +202,13 @@ class Coordination:
                 f"the leader says that {news.removable} may go, and ends at {news.log_end_offset}"
             )
         told = news.generation, news.removable, news.fence_below, news.planned_high_watermark
-        await self.kept.keep(lambda known: known.told_while_empty(*told) if is_empty else known.told(*told))
+        await self._keep(lambda known: known.told_while_empty(*told) if is_empty else known.told(*told))
 
     # Compaction
 
     async def plan(self, high_watermark: int) -> ReplicaWatermarks:
         """The values that a pass may act on. The high watermark is durable before anything is removed by it."""
-        await self.kept.keep(lambda known: known.with_plan(high_watermark))
+        await self._keep(lambda known: known.with_plan(high_watermark))
         return self.watermarks
 
     async def before_adoption(
@@ -166,7 +216,7 @@ class Coordination:
     ) -> None:
         """What an adopted compaction carries, and the own high watermark, are durable before its segments are: they may
         lack what these values allowed to remove."""
-        await self.kept.keep(
+        await self._keep(
             lambda known: known.told(generation, removable, fence_below, planned_high_watermark).with_plan(
                 high_watermark
             )
@@ -175,11 +225,16 @@ class Coordination:
     async def committed(self, bound: int) -> None:
         """After the swap, before the report (rule 7)."""
         if self.is_independent:
-            await self.kept.keep(lambda known: known.with_independent_compaction(bound))
+            await self._keep(lambda known: known.with_independent_compaction(bound))
         elif bound > min(self.kept.value.compacted):
-            await self.kept.keep(lambda known: known.with_compaction(bound))
+            await self._keep(lambda known: known.with_compaction(bound))
         self.advance()
         self.on_moved()
+
+
+def _is_true(claim: Claim, history: Sequence[EpochEntry], log_end_offset: int) -> bool:
+    """Of a log with that history: no later leader began below what was committed."""
+    return end_of_epoch(history, claim.epoch, log_end_offset) >= claim.end_offset
 
 
 def _incarnations(row: PartitionRow) -> dict[int, uuid.UUID]:

@@ -242,7 +242,7 @@ def _held(following: _Following) -> Held:
         watermarks.incarnation,
         watermarks.generation,
         watermarks.compacted,
-        watermarks.planned_high_watermark,
+        replica.coordination.claim,
         replica.log.start_offset == replica.log.end_offset,
     )
 
@@ -278,6 +278,7 @@ async def _take(replica: Replica, news: News) -> None:
     log start that lies within our log the history comes second: one that is silent about records we still hold would,
     if we led next, make others cut theirs away."""
     log = replica.log
+    replica.coordination.check_claim(news)
     if news.history is not None:
         shared = common_end(
             log.epochs.entries,

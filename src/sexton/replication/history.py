@@ -44,6 +44,11 @@ def common_end(
     return high
 
 
+def end_of_epoch(history: Sequence[EpochEntry], epoch: int, log_end: int) -> int:
+    """Where the log stops being what the leader of that epoch knew: at the first record of a later one."""
+    return next((entry.start_offset for entry in history if entry.epoch > epoch), log_end)
+
+
 def is_prefix(held_end: int, held_last_epoch: int, history: Sequence[EpochEntry], log_end: int) -> bool:
     """Whether a follower's log of this end and last epoch is a prefix of a log with this history."""
     return held_end <= log_end and epoch_before(history, held_end) == held_last_epoch

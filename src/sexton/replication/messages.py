@@ -30,13 +30,13 @@ from sexton.ports.disk import Buffer
 from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
-from sexton.watermarks.replica import NOTHING, Pair
+from sexton.watermarks.replica import NO_CLAIM, NOTHING, Claim, Pair
 
 API_KEY = 30000
 VERSION = 2
 
 _REQUEST = struct.Struct(">iqiiii")
-_HELD = struct.Struct(">16siBiqiI16siqqq")
+_HELD = struct.Struct(">16siBiqiI16siqqqi")
 _ANSWER = struct.Struct(">i")
 _NEWS = struct.Struct(">16sihi16sqqqqiqqqqii")
 _EPOCH = struct.Struct(">iq")
@@ -66,8 +66,9 @@ class Held(NamedTuple):
     generation: int = 0
     compacted: Pair = NOTHING
     """MCCO and MXFO, durable."""
-    planned_high_watermark: int = 0
-    """What it copied may have been compacted at this high watermark: it joins the ISR only when it has reached it."""
+    claim: Claim = NO_CLAIM
+    """What its watermarks say of the partition's log. What it holds may have been compacted by all of that: it joins
+    the ISR only when it has reached it, and follows only a leader of which it is true."""
     is_empty: bool = False
     """It holds nothing at all: it has no past."""
 
@@ -134,7 +135,7 @@ def encode_request(request: FetchRequest) -> bytes:
             held.incarnation.bytes,
             held.generation,
             *held.compacted,
-            held.planned_high_watermark,
+            *held.claim,
         )
         for held in request.held
     )
@@ -165,10 +166,11 @@ def _held(
     generation: int,
     mcco: int,
     mxfo: int,
-    planned_high_watermark: int,
+    claimed_end_offset: int,
+    claimed_epoch: int,
 ) -> Held:
-    if min(generation, mcco, mxfo, planned_high_watermark) < 0 or flags & ~(_WANTED | _EMPTY):
-        raise ValueError(f"watermarks {mcco}, {mxfo}, {planned_high_watermark} of generation {generation} cannot be")
+    if min(generation, mcco, mxfo, claimed_end_offset) < 0 or flags & ~(_WANTED | _EMPTY):
+        raise ValueError(f"watermarks {mcco}, {mxfo}, {claimed_end_offset} of generation {generation} cannot be")
     return Held(
         _id(topic_id),
         partition,
@@ -180,7 +182,7 @@ def _held(
         _id(incarnation),
         generation,
         Pair(mcco, mxfo),
-        planned_high_watermark,
+        Claim(claimed_end_offset, claimed_epoch),
         bool(flags & _EMPTY),
     )
 

@@ -3,7 +3,8 @@
 A replica leads, follows or is idle (no leader is known, or the change of role is still under way). Its role changes
 only in `Replicas` (replicas.py), one change at a time; what clients and followers ask of it is answered here, at once.
 
-"On disk" below means flushed if the topic flushes before acknowledging, and appended otherwise (Kafka's behaviour).
+"On disk" below means flushed if the topic flushes before acknowledging, and appended otherwise (Kafka's behaviour). But
+what the replica's own watermarks speak of is flushed in any case (docs/decisions, 16).
 """
 
 from __future__ import annotations
@@ -107,7 +108,11 @@ class Replica:
 
     @property
     def durable_end(self) -> int:
-        return self.log.flushed_offset if self.config.flush_before_ack else self.log.end_offset
+        return self.log.flushed_offset if self._must_be_flushed else self.log.end_offset
+
+    @property
+    def _must_be_flushed(self) -> bool:
+        return self.config.flush_before_ack or self.log.flushed_offset < self.coordination.kept.value.highest
 
     @property
     def is_flushing(self) -> bool:
@@ -209,7 +214,7 @@ class Replica:
     def _flush_is_due(self) -> bool:
         """Without flushing before each acknowledgement, closed segments are flushed all the same: a restart after a
         crash then has only the last one to walk."""
-        if self.config.flush_before_ack:
+        if self._must_be_flushed:
             return self.log.flushed_offset < self.log.end_offset
         return self.log.has_unflushed_segments
 

@@ -238,6 +238,16 @@ class Replicas:
         damaged = [key for key, unopened in self._unopened.items() if unopened.is_damaged]
         return [(key, True) for key, _ in failed] + [(key, False) for key in damaged]
 
+    def outlived(self) -> list[Key]:
+        """In sync by their rows, with logs that end below their own watermarks. Unless they lead: those took what they
+        know when they began to."""
+        own_id = self._identity()[0]
+        return [
+            key
+            for key, replica in self._by_key.items()
+            if own_id in replica.row.isr and not replica.is_leader and outlives_its_log(replica, replica.row)
+        ]
+
     def reconfigure(self, topic: str) -> None:
         config = self._topic_config(topic)
         for replica in self._by_key.values():
@@ -357,6 +367,11 @@ class Replicas:
             replica.become_follower(row)
             replica.role = Role.IDLE
             return
+        if outlives_its_log(replica, row):
+            logger.warning("%r ends below its own watermarks: it does not lead as it is", replica)
+            replica.become_follower(row)
+            replica.role = Role.IDLE
+            return
         try:
             await replica.become_leader(row)
         except (OSError, KafkaError) as error:
@@ -461,6 +476,11 @@ class Replicas:
         await attempt(self.write_high_watermarks)
         await _some_at_once(OPEN_AT_ONCE, (attempt(replica.log.close) for replica in self.all()))
         return is_clean and not errors
+
+
+def outlives_its_log(replica: Replica, row: PartitionRow) -> bool:
+    """Of a replica that is in sync: whether its watermarks speak of more than it holds. A new generation cuts them."""
+    return replica.coordination.outlives_its_log and row.generation <= replica.coordination.kept.value.generation
 
 
 def _means_another_log(row: PartitionRow, than: PartitionRow, broker_id: int) -> bool:

@@ -127,6 +127,9 @@ class FollowerSession:
             known.held = held
             known.is_answered = False
         self._news[key] = None
+        if not replica.coordination.has_what_is_claimed(held):
+            self._fence(key, replica, request)
+            return
         if self._lies_on(held, replica):
             if not replica.coordination.may_copy(held, in_sync=request.broker_id in replica.row.isr):
                 self._fence(key, replica, request)
@@ -135,7 +138,7 @@ class FollowerSession:
                 request.broker_id,
                 request.broker_epoch,
                 held.end_offset,
-                held.planned_high_watermark,
+                held.claim.end_offset,
                 held.incarnation,
             )
         if known.told[:1] != (replica.high_watermark,):

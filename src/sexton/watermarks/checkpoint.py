@@ -9,6 +9,7 @@
     mxro 900
     planned 1300
     fence 0
+    epoch 7
     crc32c 9a0b1c2d
 
 The last line is the checksum of all bytes before it. A file that is missing beside a log with content, that is damaged,
@@ -29,7 +30,7 @@ from crc32c import crc32c
 
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.ports.disk import Disk
-from sexton.watermarks.replica import Pair, ReplicaWatermarks
+from sexton.watermarks.replica import UNKNOWN_EPOCH, Pair, ReplicaWatermarks
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ WATERMARKS_FILE: Final = "compaction-watermarks"
 VERSION: Final = 1
 _TITLE: Final = "sexton watermarks"
 _FIELDS: Final = ("generation", "mcco", "mxfo", "mtro", "mxro", "planned", "fence")
+_EPOCH: Final = "epoch"
+"""Files of earlier builds do not have it, and those overlook it."""
 OFFSET_MAX: Final = 2**63 - 1
 
 
@@ -50,6 +53,7 @@ def encode(watermarks: ReplicaWatermarks) -> bytes:
     )
     lines = [f"{_TITLE} {VERSION}", f"incarnation {watermarks.incarnation}"]
     lines += [f"{name} {number}" for name, number in zip(_FIELDS, numbers, strict=True)]
+    lines += [f"{_EPOCH} {watermarks.epoch}"]
     body = "".join(f"{line}\n" for line in lines).encode()
     return body + f"crc32c {crc32c(body):08x}\n".encode()
 
@@ -74,11 +78,12 @@ def decode(data: bytes, place: str) -> ReplicaWatermarks:
     try:
         incarnation = uuid.UUID(found["incarnation"])
         generation, mcco, mxfo, mtro, mxro, planned, fence = (int(found[name]) for name in _FIELDS)
+        epoch = int(found.get(_EPOCH, UNKNOWN_EPOCH))
     except (KeyError, ValueError) as error:
         raise _corrupt(f"a line is missing or makes no sense ({error})", place) from error
     if not all(0 <= number <= OFFSET_MAX for number in (generation, mcco, mxfo, mtro, mxro, planned, fence)):
         raise _corrupt("a number in it is no offset", place)
-    return ReplicaWatermarks(incarnation, generation, Pair(mcco, mxfo), Pair(mtro, mxro), planned, fence)
+    return ReplicaWatermarks(incarnation, generation, Pair(mcco, mxfo), Pair(mtro, mxro), planned, fence, epoch)
 
 
 def _corrupt(what: str, place: str) -> CorruptLogError:

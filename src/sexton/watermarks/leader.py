@@ -103,11 +103,18 @@ class LeaderWatermarks:
 
         One that is not in sync must in any case have compacted up to MTRO and MXRO, as every replica has that is what
         it was: a disk that went back in time still holds values whose tombstones are about to go, and would serve them
-        to consumers that then miss the tombstone."""
+        to consumers that then miss the tombstone.
+
+        Nor may one that has lost the end of what it has compacted, for it would get that back less compacted than it
+        says: only what all replicas have compacted comes as it was."""
         if report.generation != self.own.generation:
             return False
         removable = self.own.removable
-        if not in_sync and not report.compacted.covers(removable):
+        if not in_sync and (not report.compacted.covers(removable) or self._has_lost_its_end(end_offset, report)):
             return False
         gone = removable.join(Pair(self.own.fence_below, self.own.fence_below))
         return end_offset >= gone.highest or report.compacted.covers(gone)
+
+    def _has_lost_its_end(self, end_offset: int, report: Report) -> bool:
+        """A new one is on its way to what all have compacted."""
+        return end_offset < report.compacted.highest and not self.own.removable.covers(report.compacted)

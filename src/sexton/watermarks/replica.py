@@ -20,6 +20,7 @@ and settles, so keys and transactions are one pair of values; they keep two name
 | it throws its log away and goes on    | as with an empty log                                                      |
 | it compacts without coordination      | only MCCO rises, and the fence with it                                    |
 | what it knew is lost                  | it knows nothing, and the fence is where its log ends                     |
+| the records they speak of are lost    | they are about another log (`Claim`): wiped, or a new generation          |
 """
 
 from __future__ import annotations
@@ -50,6 +51,19 @@ class Pair(NamedTuple):
 
 
 NOTHING = Pair(0, 0)
+UNKNOWN_EPOCH = -1
+
+
+class Claim(NamedTuple):
+    """What a replica's watermarks say of the partition's log, whoever leads: up to `end_offset` it had been committed
+    when `epoch` was its latest leader epoch. Where that is not so (any more), they are about a log that is gone, and so
+    is whatever was compacted by them: a value may be missing because of a newer one that nobody has."""
+
+    end_offset: int
+    epoch: int
+
+
+NO_CLAIM = Claim(0, UNKNOWN_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,13 @@ class ReplicaWatermarks:
     fence_below: int = 0
     """Below it something may be gone that MTRO and MXRO do not account for: removed without coordination, or by values
     that were lost. For the fetch fence it counts like them; it allows nothing to be removed."""
+    epoch: int = UNKNOWN_EPOCH
+    """The latest leader epoch in the log's history when these values were last changed."""
+
+    @property
+    def highest(self) -> int:
+        """A log that ends below this has lost something that these values speak of, or has not copied it yet."""
+        return max(*self.compacted, *self.removable, self.planned_high_watermark, self.fence_below)
 
     @staticmethod
     def of_empty_log(incarnation: uuid.UUID, generation: int, removable: Pair) -> ReplicaWatermarks:

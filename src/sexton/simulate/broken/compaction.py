@@ -2,6 +2,59 @@
 
 from __future__ import annotations
 
-from sexton.simulate.broken.switch import Break
+from collections.abc import Callable
 
-COMPACTION: dict[str, Break] = {}
+from sexton.replication import replicas
+from sexton.replication.coordination import Coordination
+from sexton.replication.messages import Held, News
+from sexton.replication.replica import Replica
+from sexton.simulate.broken.switch import Break, Patch
+from sexton.simulate.plan import Profile
+from sexton.watermarks.leader import LeaderWatermarks, Report
+from sexton.watermarks.replica import UNKNOWN_EPOCH, Claim, ReplicaWatermarks
+
+
+async def _keeps_without_a_flush(self: Coordination, change: Callable[[ReplicaWatermarks], ReplicaWatermarks]) -> None:
+    await self.kept.keep(change)
+
+
+def _as_acknowledged(self: Replica) -> bool:
+    return self.config.flush_before_ack
+
+
+def _of_planned(self: Coordination) -> Claim:
+    """Only what keeps a replica from joining too early."""
+    return Claim(self.kept.value.planned_high_watermark, UNKNOWN_EPOCH)
+
+
+def _believes(self: Coordination, held: Held) -> bool:
+    return True
+
+
+def _takes_any(self: Coordination, news: News) -> None:
+    """However much of what it was compacted by the leader lacks."""
+
+
+def _is_whole(self: LeaderWatermarks, end_offset: int, report: Report) -> bool:
+    return False
+
+
+def _leads_as_it_is(replica: Replica, row: object) -> bool:
+    return False
+
+
+COMPACTION: dict[str, Break] = {
+    "watermarks-outlive-log": Break(
+        (
+            Patch(Coordination, "_keep", _keeps_without_a_flush),
+            Patch(Replica, "_must_be_flushed", property(_as_acknowledged)),
+            Patch(Coordination, "claim", property(_of_planned)),
+            Patch(Coordination, "has_what_is_claimed", _believes),
+            Patch(Coordination, "check_claim", _takes_any),
+            Patch(LeaderWatermarks, "_has_lost_its_end", _is_whole),
+            Patch(replicas, "outlives_its_log", _leads_as_it_is),
+        ),
+        profile=Profile.COMPACTION,
+    ),
+}
+"""A log that has lost its end goes on with its watermarks, whoever leads."""
