@@ -39,13 +39,17 @@ def a_broker(invariants: Invariants) -> tuple[Process, list[Breakable], Breakabl
     return process, replicas, coordinator
 
 
+def run_turns(invariants: Invariants, process: Process, count: int) -> None:
+    for _ in range(count):
+        invariants.after_turn(process)
+
+
 def test_every_replica_of_a_broker_that_runs_is_checked_within_a_few_turns() -> None:
     invariants = Invariants()
     process, replicas, _ = a_broker(invariants)
     replicas[1].is_broken = True
     with pytest.raises(SimulationFailure, match=r"broker-1\.1: rule 1"):
-        for _ in range(TURNS_PER_BROKER):
-            invariants.after_turn(process)
+        run_turns(invariants, process, TURNS_PER_BROKER)
 
 
 def test_coordinators_are_checked_too() -> None:
@@ -53,17 +57,15 @@ def test_coordinators_are_checked_too() -> None:
     process, _, coordinator = a_broker(invariants)
     coordinator.is_broken = True
     with pytest.raises(SimulationFailure, match="invariant"):
-        for _ in range(TURNS_PER_COORDINATOR):
-            invariants.after_turn(process)
+        run_turns(invariants, process, TURNS_PER_COORDINATOR)
 
 
 def test_one_that_is_dead_or_is_no_broker_is_left_alone() -> None:
     invariants = Invariants()
     process, replicas, _ = a_broker(invariants)
     process.alive = False
-    for _ in range(TURNS_PER_BROKER):
-        invariants.after_turn(process)
-        invariants.after_turn(Process("client"))
+    run_turns(invariants, process, TURNS_PER_BROKER)
+    run_turns(invariants, Process("client"), TURNS_PER_BROKER)
     assert not any(replica.checks_count for replica in replicas)
 
 

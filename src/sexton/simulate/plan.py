@@ -16,13 +16,14 @@ from sexton.simulate import faults
 from sexton.simulate.cluster import BrokerTimes
 from sexton.simulate.compactors import CompactorPlan
 from sexton.simulate.faults import Fault
+from sexton.simulate.formats import CODECS, batch_limits, topic_format, writer_format
 from sexton.simulate.history import Place
 from sexton.simulate.lives import LifePlan
 from sexton.simulate.loop import MS
 from sexton.simulate.network import Weather
 from sexton.simulate.transactors import TransactorPlan
 from sexton.simulate.truth import Retention
-from sexton.simulate.writers import ACKS_ALL, WriterPlan
+from sexton.simulate.writers import ACKS_ALL, Limits, WriterPlan
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 """Compacted like any other, where there are compactors."""
@@ -192,6 +193,13 @@ class Plan:
         return {topic.name: topic.retention for topic in self.topics if topic.is_compacted and topic.deletes}
 
     @property
+    def batch_limits(self) -> dict[str, Limits]:
+        """Of topics whose batches may come close to what they allow."""
+        changed = {item.topic for item in self.admin if item.action is Action.CHANGE_SETTINGS}
+        found = {topic.name: batch_limits(topic.settings, may_change=topic.name in changed) for topic in self.topics}
+        return {name: limits for name, limits in found.items() if limits is not None}
+
+    @property
     def unflushed_topics(self) -> list[str]:
         return [topic.name for topic in self.topics if not topic.flushes]
 
@@ -207,8 +215,9 @@ def make_plan(
     drawn = rng.choice((Profile.PLAIN, Profile.TRANSACTIONS, Profile.COMPACTION))
     profile = profile or drawn
     until_ms = int(minutes * 60_000)
-    topics = _topics(rng, brokers_count, profile, coordination)
-    writers = _writers(rng, topics, profile)
+    formats = random.Random(f"{seed}:formats")
+    topics = _varied(formats, _topics(rng, brokers_count, profile, coordination), coordination)
+    writers = [writer_format(formats, writer) for writer in _writers(rng, topics, profile)]
     transactors = _transactors(random.Random(f"{seed}:transactors"), topics, profile)
     compactors = _compactors(random.Random(f"{seed}:compactors"), profile)
     readers = _readers(rng, profile)
@@ -227,7 +236,10 @@ def make_plan(
     admin = _admin(random.Random(f"{seed}:admin"), topics, until_ms)
     admin += _deletions(random.Random(f"{seed}:deletions"), topics, until_ms)
     admin += _moves(random.Random(f"{seed}:moves"), topics, until_ms)
+    single = {topic.name for topic in topics if topic.replicas_count == 1}
+    admin = [each for each in admin if each.action is not Action.CHANGE_SETTINGS or each.topic not in single]
     admin.sort(key=lambda each: each.at_ms)
+    topics = _writable(topics, admin)
     weather = Weather(
         latency_ns=rng.choice((100_000, 500_000, 2 * MS)),
         jitter_ns=rng.choice((100_000, 1 * MS, 5 * MS)),
@@ -257,6 +269,27 @@ def _topics(
                 settings |= _deleting(rng)
         topics.append(TopicPlan(f"topic-{number}", rng.randint(1, 3), replicas_count, settings))
     return tuple(topics)
+
+
+def _varied(rng: random.Random, topics: tuple[TopicPlan, ...], coordination: Coordination) -> tuple[TopicPlan, ...]:
+    if coordination is Coordination.INDEPENDENT:
+        return topics  # which it is about, and nothing else
+    varied = []
+    for topic in topics:
+        replicas_count, settings = topic_format(rng, topic.replicas_count, topic.settings)
+        varied.append(replace(topic, replicas_count=replicas_count, settings=settings))
+    return tuple(varied)
+
+
+def _writable(topics: tuple[TopicPlan, ...], admin: Collection[AdminPlan]) -> tuple[TopicPlan, ...]:
+    """The administrator may leave a partition two replicas, and asks for two in sync at most."""
+    moved = {each.topic for each in admin if each.action is Action.REASSIGN}
+    return tuple(
+        replace(topic, settings=topic.settings | {"min.insync.replicas": "2"})
+        if topic.name in moved and topic.settings["min.insync.replicas"] > "2"
+        else topic
+        for topic in topics
+    )
 
 
 def _absence(rng: random.Random, brokers: list[str], until_ms: int) -> Fault:
@@ -332,6 +365,7 @@ def _transactors(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Pro
             linger_probability=rng.choice((0.0, 0.03, 0.2)),
             change_probability=rng.choice((0.0, 0.3, 0.8)),
             sends_offsets=rng.random() < 0.5,
+            codec=rng.choice(CODECS),
         )
         for number in range(rng.randint(1, 3))
     ]

@@ -290,7 +290,15 @@ class Simulation:
             rng = random.Random(f"{self.plan.seed}:{plan.name}:values")
             values = Values(plan.name, rng, plan.value_bytes_max, self.plan.compacted_topics)
             writer = Writer(
-                plan, client, self.history, self.trace, self.loop, rng, values, lambda: self._writing_is_over
+                plan,
+                client,
+                self.history,
+                self.trace,
+                self.loop,
+                rng,
+                values,
+                lambda: self._writing_is_over,
+                self.plan.batch_limits,
             )
             self._writers.append((writer, self._spawn(process, writer.run())))
         for each in self.plan.transactors:

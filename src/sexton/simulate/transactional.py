@@ -64,8 +64,10 @@ class TransactionalProducer:
         timeout_ms: int,
         patience_s: float,
         rng: random.Random,
+        codec: int = 0,
     ) -> None:
         self._client = client
+        self._codec = codec
         self._id = transactional_id
         self._version = version
         self._timeout_ms = timeout_ms
@@ -127,7 +129,7 @@ class TransactionalProducer:
         self._sequences[place] = sequence + len(records)
         made = batches.make_batch(
             records,
-            attributes=TRANSACTIONAL,
+            attributes=TRANSACTIONAL | self._codec,
             producer_id=self._producer[0],
             producer_epoch=self._producer[1],
             base_sequence=sequence,

@@ -40,6 +40,7 @@ class TransactorPlan:
     change_probability: float
     """How often an instance is replaced, at the end of each lifetime."""
     sends_offsets: bool
+    codec: int = 0
 
     @property
     def group(self) -> str:
@@ -122,7 +123,9 @@ class Transactor:
         number, plan = self._instances_count, self.plan
         process, client = self._start(f"{plan.name}.{number}")
         rng = random.Random(f"{self._seed}:{plan.name}.{number}")
-        producer = TransactionalProducer(client, plan.name, plan.version, plan.timeout_ms, plan.patience_s, rng)
+        producer = TransactionalProducer(
+            client, plan.name, plan.version, plan.timeout_ms, plan.patience_s, rng, plan.codec
+        )
         task = self._watch(self._loop.spawn(process, self._live(number, producer, client, rng)))
         self._instances.append(_Instance(number, process, producer, task))
         return self._instances[-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,10 +33,15 @@ NOT_WRITTEN = (
     ErrorCode.not_enough_replicas,
     ErrorCode.unknown_topic_or_partition,
     ErrorCode.message_too_large,
+    ErrorCode.record_list_too_large,
     ErrorCode.invalid_record,
 )
 """Errors of acks=all that are noticed before the write. A topic that is unknown may be known a moment later, but the
 batch was not appended by whoever said so."""
+
+
+Limits = tuple[int, int | None]
+"""How many bytes a batch may have at most, and from how many on it must be refused, if that is certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,15 @@ class WriterPlan:
     records_max: int
     value_bytes_max: int
     window_count: int
+    codec: int = 0
+    large_probability: float = 0.0
+    """How often a batch is as large as a topic allows, to the byte or nearly so."""
+    refused_probability: float = 0.0
+    """How often one is sent that is larger, which must be refused."""
+
+
+LARGE_WITHIN_BYTES = 60
+"""So close below a limit are batches that are to come close."""
 
 
 @dataclass(slots=True)
@@ -86,8 +100,11 @@ class Writer:
         rng: random.Random,
         values: Values,
         is_over: Callable[[], bool],
+        limits: Mapping[str, Limits] | None = None,
     ) -> None:
+        """`limits` say of topics how large a batch may be."""
         self._plan = plan
+        self._limits = limits or {}
         self._client = client
         self._history = history
         self._trace = trace
@@ -124,19 +141,31 @@ class Writer:
                 await self._deliver(lane)
             else:
                 await self._try_once(lane)
+            if self._rng.random() < self._plan.refused_probability:
+                await self._try_too_large(lane.place)
 
     # Making batches
 
     def _add_batch(self, lane: _Lane) -> None:
         plan, rng = self._plan, self._rng
         now_ms = self._client.clock.now_ms()
-        records, values = self._values.records(lane.place, rng.randint(1, plan.records_max), now_ms)
+        codec, limits = plan.codec, self._limits.get(lane.place[0])
+        if limits is not None and rng.random() < plan.large_probability:
+            size = limits[0] - rng.choice((0, 1, rng.randrange(LARGE_WITHIN_BYTES)))
+            codec, (records, values) = 0, self._values.sized(lane.place, size, now_ms)
+        else:
+            records, values = self._values.records(lane.place, rng.randint(1, plan.records_max), now_ms)
         write = Write(plan.name, lane.place, plan.acks, plan.is_idempotent, values, self._loop.now_ns)
         producer_id, epoch = lane.producer
         sequence = lane.sequence if plan.is_idempotent else NO_SEQUENCE
         data = batches.encode(
             batches.make_batch(
-                records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, leader_epoch=-1
+                records,
+                attributes=codec,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                leader_epoch=-1,
             )
         )
         lane.sequence += len(records)
@@ -213,6 +242,31 @@ class Writer:
                 await self._produce(peer, each)
         lane.pending.clear()
 
+    async def _try_too_large(self, place: Place) -> None:
+        """One that must be refused, of no producer in particular. That nobody reads it is seen to by the history."""
+        refused_bytes = self._limits.get(place[0], (0, None))[1]
+        if refused_bytes is None:
+            return
+        size = refused_bytes + self._rng.choice((2, 10, 1_000))  # it may lack a byte of what was asked for
+        records, values = self._values.sized(place, size, self._client.clock.now_ms())
+        write = Write(self._plan.name, place, ACKS_ALL, False, values, self._loop.now_ns, Outcome.FAILED)
+        data = batches.encode(batches.make_batch(records, leader_epoch=-1))
+        peer = await self._leader(place)
+        if peer is None:
+            return
+        self._history.begin(write)
+        body = {"acks": ACKS_ALL, "timeout": TIMEOUT_MS, "topic_data": _topic_data(place, data)}
+        try:
+            answer = await peer.call(apis.PRODUCE, body, 2 * TIMEOUT_MS)
+        except CallError:
+            return
+        code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+        self._trace.note(self._plan.name, f"{len(data)} bytes at once to {place[0]}-{place[1]}: {code.name}")
+        if code is ErrorCode.none:
+            raise SimulationFailure(
+                "limits", f"{place[0]} took a batch of {len(data)} bytes, its limit is {refused_bytes - 1}"
+            )
+
     async def _leader(self, place: Place) -> Peer | None:
         try:
             return await self._client.leader(*place)
@@ -222,11 +276,10 @@ class Writer:
 
     async def _produce(self, peer: Peer, each: _Batch) -> ErrorCode | None:
         """One attempt; None if no answer came."""
-        topic, partition = each.write.place
         body = {
             "acks": self._plan.acks,
             "timeout": TIMEOUT_MS,
-            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": each.data}]}],
+            "topic_data": _topic_data(each.write.place, each.data),
         }
         is_final = not self._plan.is_idempotent
         try:
@@ -280,3 +333,7 @@ class Writer:
         for each in lane.pending:
             self._end(each, Outcome.UNKNOWN, why)
         lane.pending.clear()
+
+
+def _topic_data(place: Place, data: bytes) -> list[dict[str, Any]]:
+    return [{"name": place[0], "partition_data": [{"index": place[1], "records": data}]}]

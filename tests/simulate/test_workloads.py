@@ -1,0 +1,59 @@
+"""What seeds let clients do: sizes to the byte, and every kind of topic among the plans of a few hundred seeds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sexton.records.batch import encode, make_batch
+from sexton.simulate.formats import batch_limits
+from sexton.simulate.history import identity
+from sexton.simulate.plan import Plan, make_plan
+from sexton.simulate.values import Values
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[Plan]:
+    return [make_plan(seed, 3, 1) for seed in range(300)]
+
+
+@pytest.mark.parametrize("size", [150, 2_000, 16_500, 100_000])
+@pytest.mark.parametrize("compacted", [[], ["t"]])
+def test_a_batch_is_as_large_as_it_is_asked_to_be(size: int, compacted: list[str]) -> None:
+    values = Values("w", random.Random(1), 5, compacted)
+    for _ in range(10):
+        records, identities = values.sized(("t", 0), size, 1_700_000_000_000)
+        assert size - 2 <= len(encode(make_batch(records))) <= size
+        assert [identity(record) for record in records] == list(identities)
+
+
+def test_a_topic_that_may_change_promises_only_what_every_change_leaves() -> None:
+    settings = {"segment.bytes": "100000"}
+    assert batch_limits(settings, may_change=False) == (100_000, 100_001)
+    assert batch_limits(settings, may_change=True) == (20_000, None)
+    assert batch_limits(settings | {"max.message.bytes": "15000"}, may_change=True) == (15_000, None)
+    assert batch_limits({"segment.bytes": str(1 << 20)}, may_change=False) is None
+
+
+def test_seeds_have_topics_of_every_kind(plans: list[Plan]) -> None:
+    topics = [topic for plan in plans for topic in plan.topics]
+    assert any(topic.replicas_count == 1 for topic in topics)
+    assert any(topic.settings["min.insync.replicas"] == "3" for topic in topics)
+    assert any("max.message.bytes" in topic.settings for topic in topics)
+    stamped = [topic for topic in topics if topic.settings.get("message.timestamp.type") == "LogAppendTime"]
+    assert {topic.is_compacted for topic in stamped} == {False, True}
+
+
+def test_seeds_have_clients_of_every_kind(plans: list[Plan]) -> None:
+    assert {writer.codec for plan in plans for writer in plan.writers} == {0, 1, 2, 3, 4}
+    assert {each.codec for plan in plans for each in plan.transactors} == {0, 1, 2, 3, 4}
+    assert any(writer.large_probability for plan in plans for writer in plan.writers)
+    assert any(writer.refused_probability for plan in plans for writer in plan.writers)
+
+
+def test_no_topic_asks_for_more_replicas_in_sync_than_it_may_have(plans: list[Plan]) -> None:
+    """A writer could wait for ever."""
+    for plan in plans:
+        for topic in plan.topics:
+            assert int(topic.settings["min.insync.replicas"]) <= topic.replicas_count
