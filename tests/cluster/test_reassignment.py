@@ -118,6 +118,16 @@ def test_cancelling_when_only_new_replicas_are_in_sync_needs_leave_to_lose_recor
     assert told(cancel(row, ALL, unclean=True)) == (1, 6, (1,))
 
 
+def test_going_back_uncleanly_elects_a_replica_that_runs() -> None:
+    row = replace(begun(partition((1, 2)), (3, 4)), isr=(3,), leader=3)
+    back = cancel(row, brokers("FAAA"), unclean=True)
+    assert told(back) == (2, 6, (2,))
+    assert set(back.incarnations) == {1, 2}
+    with pytest.raises(KafkaError) as raised:
+        cancel(row, brokers("FFAA"), unclean=True)
+    assert raised.value.code is ErrorCode.invalid_replica_assignment
+
+
 def test_there_must_be_something_to_cancel() -> None:
     with pytest.raises(KafkaError) as raised:
         cancel(partition(), ALL)

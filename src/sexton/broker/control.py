@@ -15,8 +15,8 @@ from sexton.cluster.controller import (
     UpdatePartitions,
     controller_steps,
 )
+from sexton.cluster.elections import allows_unclean
 from sexton.cluster.leases import LeaseWatch
-from sexton.compaction.config import TopicConfig
 from sexton.ports.metastore import LeaseLostError, MetastoreUnavailableError, StaleError
 
 if TYPE_CHECKING:
@@ -26,11 +26,6 @@ logger = logging.getLogger(__name__)
 
 ROUNDS_MAX = 5
 """Fencing makes elections due, elections may end reassignments: what is left after this waits for the next look."""
-
-
-def _allows_unclean(config: TopicConfig) -> bool:
-    """Never by itself on a compacted topic: its watermarks would be about records that the new leader lacks."""
-    return config.unclean_leader_election_enable and not config.compacts
 
 
 class Control:
@@ -54,7 +49,7 @@ class Control:
         for _ in range(ROUNDS_MAX):
             config = broker.config
             settings = ControllerSettings(
-                lambda topic: _allows_unclean(broker.topic_config(topic)),
+                lambda topic: allows_unclean(broker.topic_config(topic)),
                 config.auto_leader_rebalance_enable,
                 config.leader_imbalance_check_interval_seconds * 1000,
             )

@@ -23,6 +23,7 @@ from dataclasses import replace
 from enum import Enum
 
 from sexton.cluster.incarnations import is_missing, known_incarnation, marked_as_missing
+from sexton.compaction.config import TopicConfig
 from sexton.ports.metastore import NO_LEADER, BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -45,10 +46,32 @@ def elect(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> Part
     isr = _without_fenced(row, brokers)
     leader = _best_leader(row, isr, brokers)
     if leader == NO_LEADER and unclean:
-        forced = _unclean_leader(row, brokers)
+        forced = elect_uncleanly(row, brokers)
         if forced is not None:
             return forced
     return _changed(row, leader, isr)
+
+
+def allows_unclean(config: TopicConfig) -> bool:
+    """Whether a topic's settings do. Never by itself on a compacted topic: its watermarks would be about records that
+    the new leader lacks. There an operator must ask for it (`elect_on_request`)."""
+    return config.unclean_leader_election_enable and not config.compacts
+
+
+def elect_uncleanly(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
+    """A replica that runs, and has some of the log rather than one whose log is missing. If it must be the latter, it
+    starts from nothing, and what it had is forgotten: its log has a new id, which follows from the old one, so that two
+    who decide the same write the same."""
+    active = [id_ for id_ in row.replicas if id_ in brokers and brokers[id_].status is BrokerStatus.ACTIVE]
+    lost: Callable[[int], bool] = lambda id_: is_missing(row, id_)  # noqa: E731
+    leader = next(iter(sorted(active, key=lost)), None)
+    if leader is None:
+        return None
+    leader_epoch = row.leader_epoch + 1
+    incarnations = dict(row.incarnations)
+    if lost(leader):
+        incarnations[leader] = _following_id(row, leader, leader_epoch)
+    return replace(row, leader=leader, isr=(leader,), leader_epoch=leader_epoch, incarnations=incarnations)
 
 
 def elect_preferred(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
@@ -175,30 +198,17 @@ def _best_leader(row: PartitionRow, isr: tuple[int, ...], brokers: Brokers) -> i
     return row.leader if _can_lead(row, isr, brokers, row.leader, BrokerStatus.STARTING) else NO_LEADER
 
 
-def _unclean_leader(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
-    """A replica that has some of the log rather than one whose log is missing. If it must be the latter, it starts from
-    nothing, and what it had is forgotten."""
-    active = [id_ for id_ in row.replicas if id_ in brokers and brokers[id_].status is BrokerStatus.ACTIVE]
-    lost: Callable[[int], bool] = lambda id_: is_missing(row, id_)  # noqa: E731
-    leader = next(iter(sorted(active, key=lost)), None)
-    if leader is None:
-        return None
-    incarnations = dict(row.incarnations)
-    if lost(leader):
-        del incarnations[leader]
-    return replace(row, leader=leader, isr=(leader,), leader_epoch=row.leader_epoch + 1, incarnations=incarnations)
-
-
 def _in_new_generation(row: PartitionRow) -> PartitionRow:
     """Of all replicas but the leader, new logs. Their ids follow from the old ones, so that two who decide the same
     write the same."""
     generation = row.generation + 1
-    anew = {
-        id_: uuid.UUID(int=uuid.uuid5(row.incarnations.get(id_, row.topic_id), f"{id_} {generation}").int, version=4)
-        for id_ in row.replicas
-        if id_ != row.leader
-    }
+    anew = {id_: _following_id(row, id_, generation) for id_ in row.replicas if id_ != row.leader}
     return replace(row, incarnations={**row.incarnations, **anew}, generation=generation)
+
+
+def _following_id(row: PartitionRow, broker_id: int, number: int) -> uuid.UUID:
+    before = row.incarnations.get(broker_id, row.topic_id)
+    return uuid.UUID(int=uuid.uuid5(before, f"{broker_id} {number}").int, version=4)
 
 
 def _changed(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from sexton.cluster.elections import Brokers, elect
+from sexton.cluster.elections import Brokers, elect, elect_uncleanly
 from sexton.cluster.placement import check_assignment
 from sexton.ports.metastore import NO_LEADER, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -70,10 +70,20 @@ def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> Par
         raise KafkaError(ErrorCode.no_reassignment_in_progress, "the partition is not being reassigned")
     replicas = tuple(id_ for id_ in row.replicas if id_ not in row.adding)
     isr = tuple(id_ for id_ in row.isr if id_ not in row.adding)
-    if not isr and not unclean:
+    if isr:
+        return _elected(_settled(row, replicas, isr), brokers)
+    if not unclean:
         what = "only the new replicas are in sync: going back needs an unclean election"
         raise KafkaError(ErrorCode.invalid_replica_assignment, what)
-    return _elected(_settled(row, replicas, isr or replicas[:1]), brokers)
+    return _elected_uncleanly(row, replicas, brokers)
+
+
+def _elected_uncleanly(row: PartitionRow, replicas: tuple[int, ...], brokers: Brokers) -> PartitionRow:
+    forced = elect_uncleanly(_settled(row, replicas, row.isr), brokers)
+    if forced is None:
+        what = "only the new replicas are in sync, and no other one runs: going back would leave nobody to lead"
+        raise KafkaError(ErrorCode.invalid_replica_assignment, what)
+    return _elected(forced, brokers)
 
 
 def _settled(row: PartitionRow, replicas: tuple[int, ...], isr: tuple[int, ...]) -> PartitionRow:

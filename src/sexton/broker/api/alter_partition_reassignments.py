@@ -3,7 +3,8 @@
 The answer says that the move has begun; ListPartitionReassignments says what is still under way. A move that only
 changes the order of replicas, or removes some, ends at once.
 
-Deviations from Kafka: none known.
+Deviations from Kafka: going back to replicas none of which is in sync is refused on compacted topics, whatever
+`unclean.leader.election.enable` says, and where none of those replicas runs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sexton.broker.admin import Answer, told, update_rows
 from sexton.broker.topics import with_incarnations
 from sexton.cluster import reassignment
+from sexton.cluster.elections import allows_unclean
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -65,8 +67,7 @@ def _changed(
 ) -> PartitionRow | None:
     brokers = broker.view.brokers
     if target is None:
-        unclean = broker.topic_config(topic).unclean_leader_election_enable
-        return reassignment.cancel(row, brokers, unclean=unclean)
+        return reassignment.cancel(row, brokers, unclean=allows_unclean(broker.topic_config(topic)))
     kept = [id_ for id_ in row.replicas if id_ not in row.adding]
     if not may_change_factor and len(target) != len(kept):
         raise KafkaError(

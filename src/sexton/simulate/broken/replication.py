@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from sexton.broker.api import alter_partition_reassignments
+from sexton.cluster import reassignment
+from sexton.cluster.elections import Brokers
+from sexton.compaction.config import TopicConfig
+from sexton.ports.metastore import PartitionRow
 from sexton.replication import membership
 from sexton.replication.leadership import IsrChange, Leadership, Progress
 from sexton.replication.membership import BATCH_ROWS_MAX, Asked, Membership
@@ -30,6 +35,14 @@ def _names_whoever_is_there(self: Membership, asked: Asked) -> Mapping[int, int]
     return {b: -1 if (broker := self._view.broker(b)) is None else broker.epoch for b in joining}
 
 
+def _allows_what_the_setting_says(config: TopicConfig) -> bool:
+    return config.unclean_leader_election_enable
+
+
+def _takes_the_first(row: PartitionRow, replicas: tuple[int, ...], brokers: Brokers) -> PartitionRow:
+    return reassignment._elected(reassignment._settled(row, replicas, replicas[:1]), brokers)
+
+
 REPLICATION: dict[str, Break] = {
     "isr-join-forgotten": Break(
         (Patch(Leadership, "refused", _forgets_what_was_refused), Patch(membership, "_batches", _all_at_once)),
@@ -38,7 +51,16 @@ REPLICATION: dict[str, Break] = {
     "progress-outlives-incarnation": Break(
         Patch(Leadership, "_kept_progress", _keeps_progress_by_number), profile=None
     ),
+    "cancel-elects-uncleanly": Break(
+        (
+            Patch(alter_partition_reassignments, "allows_unclean", _allows_what_the_setting_says),
+            Patch(reassignment, "_elected_uncleanly", _takes_the_first),
+        ),
+        Profile.COMPACTION,
+    ),
     "join-names-another-process": Break(Patch(Membership, "_named", _names_whoever_is_there), Profile.PLAIN),
 }
 """A join whose repetition is refused counts no more, though the first attempt may have been carried out; what a
-replica's former log held counts for its new one; a join that is repeated names the process that is there by then."""
+replica's former log held counts for its new one; a reassignment of a compacted topic that is cancelled elects a replica
+that lacks records, in the same generation, and one that may not even run; a join that is repeated names the process
+that is there by then."""
