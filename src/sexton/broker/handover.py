@@ -32,7 +32,10 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
         topic = broker.view.topic_by_id(row.topic_id)
         assert topic is not None
         on_disk = broker.replicas.incarnation_on_disk(topic.name, row.partition)
-        is_lost = past is Past.LOST or broker.replicas.was_lost(topic.name, row, on_disk)
+        if broker.replicas.holds_a_former_topic(topic.name, row):
+            on_disk, is_lost = None, past is not Past.WHOLE
+        else:
+            is_lost = past is Past.LOST or broker.replicas.was_lost(topic.name, row, on_disk)
         if past is Past.OLD and on_disk is None and any(member != own_id for member in row.isr):
             is_lost = True  # it was made after the image
         state = LogState.LOST if is_lost else _log_state(broker, topic.name, folder, past)

@@ -97,6 +97,8 @@ class Replicas:
         self._fetchers: dict[int, Fetcher] = {}
         self._sessions: dict[Hashable, FollowerSession] = {}
         self._high_watermarks: dict[tuple[str, int], int] = {}
+        """As they were last written."""
+        self._writing_high_watermarks = asyncio.Lock()
         self._stopped_cleanly = False
         self.membership = Membership(self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng)
         self.on_role: Callable[[Replica], Awaitable[None]] | None = None
@@ -150,6 +152,16 @@ class Replicas:
             logger.warning("%s/%s: no id", self._directory(topic, partition), INCARNATION_FILE)
             return uuid.UUID(int=0)
 
+    def holds_a_former_topic(self, topic: str, row: PartitionRow) -> bool:
+        """Whether a deleted topic of the same name has its log where this partition's belongs: then this partition's
+        has never been here, for making it would have thrown the other away."""
+        path = f"{self._directory(topic, row.partition)}/{checkpoints.PARTITION_METADATA}"
+        content = self._disk.read_file(path)
+        try:
+            return content is not None and checkpoints.decode_partition_metadata(content, path).topic_id != row.topic_id
+        except SextonError:
+            return False
+
     def was_lost(self, topic: str, row: PartitionRow, on_disk: uuid.UUID | None) -> bool:
         """Whether this folder once held the replica that the metastore means, and does not any more."""
         if on_disk is None:
@@ -158,16 +170,17 @@ class Replicas:
 
     async def write_high_watermarks(self) -> None:
         """A log that cannot be opened is among them: so it is known that there was one (`was_lost`) when it is gone."""
-        watermarks = {}
-        for (_, partition), unopened in self._unopened.items():
-            name = unopened.topic, partition
-            if unopened.is_damaged or name in self._high_watermarks:
-                watermarks[name] = self._high_watermarks.get(name, 0)
-        watermarks.update(((r.topic, r.partition), r.high_watermark) for r in self._by_key.values())
-        if watermarks != self._high_watermarks:
-            content = checkpoints.encode_offset_checkpoint(watermarks)
-            await self._disk.replace_file(f"{self._folder}/{HIGH_WATERMARKS_FILE}", content)
-            self._high_watermarks = watermarks
+        async with self._writing_high_watermarks:
+            watermarks = {}
+            for (_, partition), unopened in self._unopened.items():
+                name = unopened.topic, partition
+                if unopened.is_damaged or name in self._high_watermarks:
+                    watermarks[name] = self._high_watermarks.get(name, 0)
+            watermarks.update(((r.topic, r.partition), r.high_watermark) for r in self._by_key.values())
+            if watermarks != self._high_watermarks:
+                content = checkpoints.encode_offset_checkpoint(watermarks)
+                await self._disk.replace_file(f"{self._folder}/{HIGH_WATERMARKS_FILE}", content)
+                self._high_watermarks = watermarks
 
     def _directory(self, topic: str, partition: int) -> str:
         return f"{self._folder}/{topic}-{partition}"
@@ -208,8 +221,7 @@ class Replicas:
         own_id = self._identity()[0]
         gone = [key for key in (*self._by_key, *self._unopened) if key[0] in deleted_topics]
         gone += [(r.topic_id, r.partition) for r in rows if own_id not in r.replicas]
-        for key in gone:
-            await self._remove(key)
+        await self._remove(gone)
         here = [row for row in rows if own_id in row.replicas]
         if not here:
             return
@@ -258,7 +270,7 @@ class Replicas:
     async def _make_sure_it_is_open(self, row: PartitionRow) -> None:
         replica = self._by_key.get((row.topic_id, row.partition))
         if replica is not None and _means_another_log(row, replica.row, self._identity()[0]):
-            await self._remove((row.topic_id, row.partition))
+            await self._remove([(row.topic_id, row.partition)])
             replica = None
         if replica is None:
             topic = self._view.topic_by_id(row.topic_id)
@@ -398,23 +410,34 @@ class Replicas:
         broker = self._view.broker(broker_id)
         return None if broker is None else (broker.host, broker.port)
 
-    async def _remove(self, key: Key) -> None:
-        replica = self._by_key.pop(key, None)
-        self._unopened.pop(key, None)
-        if replica is None:
-            return
-        self._by_name.pop((replica.topic, replica.partition), None)
-        self._high_watermarks.pop((replica.topic, replica.partition), None)
-        self._stop_following(replica)
-        async with replica.lock:
-            replica.stop()
-            if self.on_role is not None:
-                await self.on_role(replica)
-            await replica.coordination.kept.close()
+    async def _remove(self, keys: Sequence[Key]) -> None:
+        removed = []
+        for key in keys:
+            replica = self._by_key.pop(key, None)
+            self._unopened.pop(key, None)
+            if replica is not None:
+                self._by_name.pop((replica.topic, replica.partition), None)
+                self._stop_following(replica)
+                removed.append(replica)
+        await self._forget_high_watermarks(removed)
+        for replica in removed:
+            async with replica.lock:
+                replica.stop()
+                if self.on_role is not None:
+                    await self.on_role(replica)
+                try:
+                    await replica.log.delete()
+                except (OSError, KafkaError) as error:
+                    logger.error("%s could not be removed: %s", replica.log.directory, error)
+
+    async def _forget_high_watermarks(self, removed: Sequence[Replica]) -> None:
+        """Before their logs go: a partition that is made anew under the same name must not look as if its log had been
+        lost (`was_lost`)."""
+        if any((replica.topic, replica.partition) in self._high_watermarks for replica in removed):
             try:
-                await replica.log.delete()
-            except (OSError, KafkaError) as error:
-                logger.error("%s could not be removed: %s", replica.log.directory, error)
+                await self.write_high_watermarks()
+            except OSError as error:
+                logger.error("%s cannot be written: %s", HIGH_WATERMARKS_FILE, error)
 
     def _take_written(self, rows: Sequence[PartitionRow]) -> None:
         """Our own compare-and-set succeeded: no need to wait until the next poll tells us."""
