@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar, cast
 
 from sexton.broker.broker import Broker
 from sexton.client.admin import Admin
 from sexton.client.client import Client
+from sexton.client.errors import ProduceFailedError, ProduceUnknownError
 from sexton.client.producer import Message, Producer
 from sexton.compactor.plain_pass import carry_out
 from sexton.ports.metastore import PartitionRow
@@ -153,3 +155,30 @@ class Story:
             return plan.bound
 
         return await self.loop.spawn(process, passes())
+
+
+class Ledger:
+    """What was acknowledged, and what is left of it."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self._sent = 0
+        self.acknowledged: list[tuple[int, bytes]] = []
+
+    async def write(self, count: int, timeout_ms: int = 30_000) -> None:
+        async def send() -> None:
+            producer = Producer(self._story.admin.client, idempotent=False, delivery_timeout_ms=timeout_ms)
+            for _ in range(count):
+                self._sent += 1
+                value = b"value-%d" % self._sent
+                with suppress(ProduceFailedError, ProduceUnknownError):
+                    offset = await producer.send(TOPIC, 0, [Message(b"k", value)])
+                    self.acknowledged.append((offset, value))
+
+        await self._story.client_does(send())
+
+    def lost(self, broker_id: int) -> list[int]:
+        log = self._story.replica(broker_id).log
+        held = log.read(log.start_offset, 1 << 30, log.end_offset, min_one=True)
+        content = b"".join(bytes(cast(Any, part)) for part in held.parts)
+        return [offset for offset, value in self.acknowledged if value not in content]

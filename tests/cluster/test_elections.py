@@ -18,6 +18,7 @@ from sexton.cluster.elections import (
     elect_preferred,
     give_up,
     hand_over,
+    is_needed,
     restart,
 )
 from sexton.cluster.incarnations import is_missing, known_incarnation, marked_as_missing
@@ -139,6 +140,30 @@ def test_a_broker_that_shuts_down_goes_on_where_nobody_can_take_over() -> None:
     assert hand_over(partition(isr=(1,)), 1, brokers("DAA")) is None
     assert hand_over(partition(isr=(1, 2)), 1, brokers("DSA")) is None
     assert hand_over(partition(isr=(2, 3), leader=2), 1, brokers("DAA")) is None
+
+
+def test_a_partition_is_handed_over_only_to_one_that_answers() -> None:
+    assert told(hand_over(partition(), 1, brokers("DAA"), answering={3})) == (3, 6, (2, 3))
+    assert told(hand_over(partition(leader=2), 1, brokers("DAA"), answering={3})) == (2, 5, (2, 3))
+    assert hand_over(partition(isr=(1, 2)), 1, brokers("DAA"), answering={3}) is None
+    assert hand_over(partition(), 1, brokers("DDD"), answering={2, 3}) is None
+
+
+@pytest.mark.parametrize(
+    ("isr", "statuses", "answering", "expected"),
+    [
+        ((1, 2), "DAA", {3}, True),
+        ((1, 2), "DAA", {2}, False),
+        ((1, 2), "DDA", {2}, False),
+        ((1, 2), "DFA", set(), False),
+        ((1,), "DAA", set(), False),
+        ((2, 3), "DAA", set(), False),
+    ],
+)
+def test_a_broker_that_stops_is_needed_while_others_in_sync_only_seem_to_live(
+    isr: tuple[int, ...], statuses: str, answering: set[int], expected: bool
+) -> None:
+    assert is_needed(partition(isr=isr), 1, brokers(statuses), answering) is expected
 
 
 # A broker that cannot keep a log

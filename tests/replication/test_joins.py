@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 
 from sexton.client import apis
-from sexton.client.errors import ProduceFailedError, ProduceUnknownError
-from sexton.client.producer import Message, Producer
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken import breaking
-from tests.simulated import TOPIC, Story
+from tests.simulated import TOPIC, Ledger, Story
 
 LEADER, FOLLOWER, JOINING = 1, 2, 3
 
@@ -52,33 +49,6 @@ class Mouth:
         if is_lost:
             raise MetastoreUnavailableError("the answer was lost")
         return answer
-
-
-class Ledger:
-    """What was acknowledged, and what is left of it."""
-
-    def __init__(self, story: Story) -> None:
-        self._story = story
-        self._sent = 0
-        self.acknowledged: list[tuple[int, bytes]] = []
-
-    async def write(self, count: int, timeout_ms: int = 30_000) -> None:
-        async def send() -> None:
-            producer = Producer(self._story.admin.client, idempotent=False, delivery_timeout_ms=timeout_ms)
-            for _ in range(count):
-                self._sent += 1
-                value = b"value-%d" % self._sent
-                with suppress(ProduceFailedError, ProduceUnknownError):
-                    offset = await producer.send(TOPIC, 0, [Message(b"k", value)])
-                    self.acknowledged.append((offset, value))
-
-        await self._story.client_does(send())
-
-    def lost(self, broker_id: int) -> list[int]:
-        log = self._story.replica(broker_id).log
-        held = log.read(log.start_offset, 1 << 30, log.end_offset, min_one=True)
-        content = b"".join(bytes(cast(Any, part)) for part in held.parts)
-        return [offset for offset, value in self.acknowledged if value not in content]
 
 
 async def reassign(story: Story, replicas: list[int]) -> None:

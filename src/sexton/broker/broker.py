@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sexton.broker import folder as folders
-from sexton.broker import news
+from sexton.broker import handover, news
 from sexton.broker.compaction.adoption import Adopter
 from sexton.broker.compaction.requests import Requests as CompactionRequests
 from sexton.broker.compaction.service import CompactionService
@@ -27,7 +27,7 @@ from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.folder import Folder
-from sexton.broker.handover import begin_anew, hand_over, reconcile, retreat
+from sexton.broker.handover import begin_anew, reconcile, retreat
 from sexton.broker.news import News
 from sexton.broker.observe.pages import AdminPages
 from sexton.broker.peers import Peers
@@ -256,8 +256,9 @@ class Broker:
         await self.dispatch.stop()
         if await self.replicas.stop():
             await self._mark_clean()
-        with suppress(MetastoreUnavailableError, LeaseLostError):  # without it, the lease runs out by itself
-            await self.registration.set_status(BrokerStatus.FENCED)
+        if not handover.is_needed(self, self._answering):
+            with suppress(MetastoreUnavailableError, LeaseLostError):  # without it, the lease runs out by itself
+                await self.registration.set_status(BrokerStatus.FENCED)
         await self.metastore.close()
         self._locks.close()
 
@@ -366,8 +367,9 @@ class Broker:
     async def _drain(self) -> None:
         await self.registration.set_status(BrokerStatus.DRAINING)
         await self.catch_up()
+        self._answering = await handover.answering(self)
         if self.config.controlled_shutdown_enable:
-            await hand_over(self)
+            await handover.hand_over(self, self._answering)
 
     async def _role_changed(self, replica: Replica) -> None:
         self.transactions.role_changed(replica)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from sexton.broker.admin import serving_brokers
 from sexton.broker.folder import Folder, Past
 from sexton.cluster import elections
 from sexton.cluster.elections import LogState
@@ -19,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 1000
 HAND_OVER_ATTEMPTS = 5
+
+ANSWER_SHARE = 0.25
+"""Of its lease: how long a broker that stops waits for the others' answers."""
 
 
 async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) -> None:
@@ -60,24 +66,47 @@ def _log_state(broker: Broker, topic: str, folder: Folder, past: Past) -> LogSta
     return LogState.UNCERTAIN
 
 
-async def hand_over(broker: Broker) -> None:
-    """Before a stop: others lead, and nobody waits for this broker any more."""
+async def answering(broker: Broker) -> frozenset[int]:
+    """The other brokers that answer right now. That the metastore has somebody as active says only that its lease has
+    not run out yet."""
+    own_id = broker.config.node_id
+    wait_ms = int(broker.config.broker_lease_ms * ANSWER_SHARE)
+    asked = [row for row in serving_brokers(broker.view) if row.broker_id != own_id]
+    answers = await asyncio.gather(*(broker.news.is_answered_by(row, wait_ms) for row in asked))
+    return frozenset(row.broker_id for row, is_answered in zip(asked, answers, strict=True) if is_answered)
+
+
+async def hand_over(broker: Broker, answering: Collection[int]) -> None:
+    """Before a stop: others lead, and nobody waits for this broker any more. Each partition is left to a process that
+    has just answered, and only if it is still that process: one that starts again may have lost what it held."""
     own_id = broker.config.node_id
     for _ in range(HAND_OVER_ATTEMPTS):
-        changed = [
-            new_row
-            for row in broker.view.replicas_on(own_id)
-            if (new_row := elections.hand_over(row, own_id, broker.view.brokers)) is not None
-        ]
+        brokers = broker.view.brokers
+        changed: dict[int, list[PartitionRow]] = {}
+        for row in broker.view.replicas_on(own_id):
+            new_row = elections.hand_over(row, own_id, brokers, answering)
+            if new_row is not None:
+                successor = elections.successors(row, own_id, brokers, answering)[0]
+                changed.setdefault(successor, []).append(new_row)
         if not changed:
             return
-        logger.info("handing over %d partitions", len(changed))
-        try:
-            await _write(broker, changed)
-        except StaleError as error:
-            logger.info("handing over: %s", error)
+        for successor, rows in changed.items():
+            logger.info("handing over %d partitions, relying on broker %d", len(rows), successor)
+            try:
+                await _write(broker, rows, {successor: brokers[successor].epoch})
+            except StaleError as error:
+                logger.info("handing over: %s", error)
         await broker.catch_up()
         await broker.news.tell()
+
+
+def is_needed(broker: Broker, answering: Collection[int]) -> bool:
+    """Whether it must not be fenced before its lease has run out: somewhere the others in sync may all be dead."""
+    own_id, brokers = broker.config.node_id, broker.view.brokers
+    needed = [r for r in broker.view.replicas_on(own_id) if elections.is_needed(r, own_id, brokers, answering)]
+    if needed:
+        logger.warning("in %d partitions nobody else in sync answers: this broker's lease runs out", len(needed))
+    return bool(needed)
 
 
 async def retreat(broker: Broker) -> None:
@@ -134,10 +163,14 @@ async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:
         raise StaleError("partitions changed meanwhile")
 
 
-async def _write(broker: Broker, rows: Sequence[PartitionRow]) -> list[PartitionRow]:
+async def _write(
+    broker: Broker, rows: Sequence[PartitionRow], named: Mapping[int, int] = MappingProxyType({})
+) -> list[PartitionRow]:
+    """`named` are other processes (broker epochs) that must be the registered ones."""
     own_id, own_epoch = broker.registration.identity
+    live = {own_id: own_epoch, **named}
     written: list[PartitionRow] = []
     for start in range(0, len(rows), ROWS_AT_ONCE):
-        stored = await broker.metastore.update_partitions(rows[start : start + ROWS_AT_ONCE], {own_id: own_epoch})
+        stored = await broker.metastore.update_partitions(rows[start : start + ROWS_AT_ONCE], live)
         written += [row for row in stored if row is not None]
     return written

@@ -28,6 +28,8 @@ API_KEY: Final = 30009
 
 WAIT_MS: Final = 300
 
+ASKED_MAX: Final = 2
+
 _REVISION: Final = struct.Struct(">q")
 
 
@@ -49,6 +51,21 @@ class News:
             with suppress(MetastoreUnavailableError):
                 await broker.catch_up()
         return [_REVISION.pack(broker.view.revision)]
+
+    async def is_answered_by(self, row: BrokerRow, wait_ms: int) -> bool:
+        """Whether that broker answers now. It is asked about a revision that it has surely seen, so that it answers
+        without asking anybody itself; and twice, because a connection may have broken long ago."""
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                for _ in range(ASKED_MAX):
+                    try:
+                        await self._peers.call_raw(row, API_KEY, _REVISION.pack(0))
+                        return True
+                    except SextonError:
+                        self._peers.drop(row.broker_id)
+        except TimeoutError:
+            self._peers.drop(row.broker_id)
+        return False
 
     def close(self) -> None:
         self._peers.close()

@@ -18,7 +18,7 @@ What is written is compare-and-set on the row's partition epoch, so a decision b
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import Enum
 
@@ -99,14 +99,36 @@ def elect_on_request(row: PartitionRow, brokers: Brokers, *, unclean: bool, is_c
     return preferred
 
 
-def hand_over(row: PartitionRow, broker_id: int, brokers: Brokers) -> PartitionRow | None:
+def hand_over(
+    row: PartitionRow, broker_id: int, brokers: Brokers, answering: Collection[int] | None = None
+) -> PartitionRow | None:
     """What a broker that shuts down does to each of its partitions: another leads, and nobody waits for it any more.
-    Where no other member of the ISR is ACTIVE it stays as it is until the very end."""
+    Where no other member of the ISR is ACTIVE, and among those who are `answering`, it stays as it is: one that nobody
+    has heard of just now may have lost power, and with it what was not flushed."""
     isr = tuple(member for member in _without_fenced(row, brokers) if member != broker_id)
-    others = [id_ for id_ in row.replicas if _can_lead(row, isr, brokers, id_, BrokerStatus.ACTIVE)]
+    others = successors(row, broker_id, brokers, answering)
     if not others or broker_id not in row.isr:
         return None
     return _changed(row, row.leader if row.leader in isr else others[0], isr)
+
+
+def successors(
+    row: PartitionRow, broker_id: int, brokers: Brokers, answering: Collection[int] | None = None
+) -> list[int]:
+    """The other members of the ISR that could lead, in order of preference."""
+    isr = tuple(member for member in _without_fenced(row, brokers) if member != broker_id)
+    return [
+        id_
+        for id_ in row.replicas
+        if _can_lead(row, isr, brokers, id_, BrokerStatus.ACTIVE) and (answering is None or id_ in answering)
+    ]
+
+
+def is_needed(row: PartitionRow, broker_id: int, brokers: Brokers, answering: Collection[int]) -> bool:
+    """Whether others count as in sync and alive, and none of them is `answering`. A broker that fenced itself would
+    leave the partition to them at once. If its lease runs out instead, theirs do so before, if they are dead."""
+    others = [id_ for id_ in row.isr if id_ != broker_id and id_ in brokers and brokers[id_].is_live]
+    return broker_id in row.isr and bool(others) and not any(id_ in answering for id_ in others)
 
 
 def give_up(row: PartitionRow, broker_id: int, brokers: Brokers, *, is_readable: bool) -> PartitionRow | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from sexton.broker import handover
 from sexton.broker.api import alter_partition_reassignments
+from sexton.broker.broker import Broker
 from sexton.cluster import reassignment
 from sexton.cluster.elections import Brokers
 from sexton.compaction.config import TopicConfig
@@ -43,6 +45,10 @@ def _takes_the_first(row: PartitionRow, replicas: tuple[int, ...], brokers: Brok
     return reassignment._elected(reassignment._settled(row, replicas, replicas[:1]), brokers)
 
 
+async def _trusts_the_metastore(broker: Broker) -> frozenset[int]:
+    return frozenset(row.broker_id for row in broker.view.live_brokers())
+
+
 REPLICATION: dict[str, Break] = {
     "isr-join-forgotten": Break(
         (Patch(Leadership, "refused", _forgets_what_was_refused), Patch(membership, "_batches", _all_at_once)),
@@ -58,9 +64,11 @@ REPLICATION: dict[str, Break] = {
         ),
         Profile.COMPACTION,
     ),
+    "hands-over-to-the-dead": Break(Patch(handover, "answering", _trusts_the_metastore), Profile.PLAIN, minutes=2),
     "join-names-another-process": Break(Patch(Membership, "_named", _names_whoever_is_there), Profile.PLAIN),
 }
 """A join whose repetition is refused counts no more, though the first attempt may have been carried out; what a
 replica's former log held counts for its new one; a reassignment of a compacted topic that is cancelled elects a replica
-that lacks records, in the same generation, and one that may not even run; a join that is repeated names the process
+that lacks records, in the same generation, and one that may not even run; a broker that is stopped leaves its
+partitions to others whose leases have not run out yet, dead or alive; a join that is repeated names the process
 that is there by then."""

@@ -1,0 +1,108 @@
+"""A broker that is stopped in good order leaves its partitions to others that live, or to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sexton.simulate.broken import breaking
+from tests.simulated import Ledger, Story
+
+DEAD, STOPPED, WITNESS = 1, 2, 3
+SEEDS = range(1, 9)
+"""What a power loss takes is drawn from them."""
+
+
+async def stop(story: Story, broker_id: int) -> None:
+    stopped = asyncio.Event()
+    story.cluster.stop_orderly(story.node(broker_id), stopped.set)
+    await stopped.wait()
+
+
+def lost(seed: int, leader: int) -> list[int]:
+    """One of two in-sync replicas loses power; the other one's broker is stopped before anybody has noticed. The dead
+    one comes back first."""
+    story = Story(3, seed)
+    ledger = Ledger(story)
+    found: list[int] = []
+
+    async def told() -> None:
+        await story.start()
+        brokers = [leader, DEAD + STOPPED - leader]
+        await story.create_topic(brokers, {"flush.before.ack": "false", "min.insync.replicas": "2"})
+        await story.in_sync(DEAD, STOPPED)
+        await ledger.write(40)
+        story.cluster.kill(story.node(DEAD), power_lost=True)
+        await asyncio.sleep(0.2)
+        await stop(story, STOPPED)
+        await story.start(DEAD)
+        await asyncio.sleep(15)
+        await story.start(STOPPED)
+        await story.in_sync(DEAD, STOPPED)
+        await story.until(lambda: story.row().leader > 0)
+        await story.led_by(story.row().leader)
+        found.extend(ledger.lost(story.row().leader))
+
+    story.run(told())
+    return found
+
+
+@pytest.mark.parametrize("leader", [STOPPED, DEAD], ids=["which leads", "which follows"])
+def test_the_only_complete_copy_is_not_given_up_for_a_broker_that_lost_power_a_moment_ago(leader: int) -> None:
+    for seed in SEEDS[:4]:
+        assert lost(seed, leader) == []
+
+
+@pytest.mark.parametrize("leader", [STOPPED, DEAD], ids=["which leads", "which follows"])
+def test_it_is_lost_with_the_defect_put_back(leader: int) -> None:
+    with breaking("hands-over-to-the-dead"):
+        assert any(lost(seed, leader) for seed in SEEDS)
+
+
+def test_a_partition_is_handed_over_to_the_replica_that_answers() -> None:
+    """The first in order of preference does not."""
+    story = Story(3)
+
+    async def told() -> None:
+        await story.start()
+        await story.create_topic([STOPPED, DEAD, WITNESS])
+        await story.in_sync(DEAD, STOPPED, WITNESS)
+        story.cluster.kill(story.node(DEAD), power_lost=True)
+        await stop(story, STOPPED)
+        assert (story.row().leader, set(story.row().isr)) == (WITNESS, {DEAD, WITNESS})
+
+    story.run(told())
+
+
+def test_a_partition_is_handed_over_before_the_broker_is_gone() -> None:
+    story = Story(2)
+
+    async def told() -> None:
+        await story.start()
+        await story.create_topic([1, 2])
+        await story.in_sync(1, 2)
+        await stop(story, 1)
+        assert (story.row().leader, story.row().isr) == (2, (2,))
+        await story.write((b"k", b"v"))
+
+    story.run(told())
+
+
+def test_brokers_that_are_all_stopped_at_once_come_back_with_everything() -> None:
+    story = Story(3)
+    ledger = Ledger(story)
+
+    async def told() -> None:
+        await story.start()
+        await story.create_topic([1, 2, 3], {"flush.before.ack": "false"})
+        await story.in_sync(1, 2, 3)
+        await ledger.write(20)
+        await asyncio.gather(*(stop(story, broker_id) for broker_id in (1, 2, 3)))
+        await story.start()
+        await story.in_sync(1, 2, 3)
+        await story.until(lambda: story.row().leader > 0)
+        await story.led_by(story.row().leader)
+        assert ledger.lost(story.row().leader) == []
+
+    story.run(told())
