@@ -685,3 +685,15 @@ def test_a_transactional_batch_without_its_marker_is_open_and_stays() -> None:
     compacted = compact(log, terms(0, mtro=2, mxro=2))
     assert compacted.batches == log
     assert TRANSACTIONAL & compacted.batches[0].attributes
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_clean_may_be_believed(seed: int) -> None:
+    """A pass that looks again only at keys of the dirty part comes to the same as one that looks at all."""
+    rng = random.Random(seed)
+    log = logs.random_log(rng)
+    while not log.bounds() or log.clean_below is None:
+        log = logs.random_log(rng)
+    chosen = logs.random_terms(rng, log, log.bounds()[-1])
+    believed = compact(log.batches, chosen, (), (), min(log.clean_below, chosen.bound))
+    assert believed == compact(log.batches, chosen)

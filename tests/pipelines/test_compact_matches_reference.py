@@ -97,6 +97,26 @@ def run(context: SparkContext, cases: Sequence[Case], dry_run: bool = False) -> 
     return pipeline.compact(context, requests, dry_run=dry_run)
 
 
+def test_who_claims_too_much_gets_the_same_from_both(tmp_path: Path) -> None:
+    """Below what is said to be clean a key is believed to occur once: of two records, one survives its tombstone."""
+    a, b = b"a", b"b"
+    segments = [
+        [logs.data((a, b"1"), at=0), logs.data((a, b"2"), (b, b"1"), at=1)],
+        [logs.data((a, None), at=3), logs.data((b, b"2"), at=4)],
+        [logs.data((b"other", b""), at=5)],
+    ]
+    directory = tmp_path / "t-0"
+    logs.write_partition(logs.Log([0, 3, 5], segments), directory)
+    terms = Terms(logs.NOW_MS, 5, logs.RETENTION_MS)
+    case = case_of(directory, 3, terms, TopicConfig(cleanup_policy=frozenset({"compact"})))
+    expected = compact(case.before, terms, (), {2, 4, 5}, clean_below=3)
+    assert [record.offset for batch in expected.batches for record in batch.records] == [0, 3, 4, 5]
+    assert [record.offset for batch in case.expected.batches for record in batch.records] == [3, 4, 5]
+    run(LocalContext(random.Random(1)).as_spark, [case])
+    after = logs.read_batches(directory)
+    assert [_without_size(batch) for batch in after] == [_without_size(batch) for batch in expected.batches]
+
+
 def check(case: Case, report: Report) -> None:
     assert report.failure is None, report.failure
     check_records(case)

@@ -51,15 +51,18 @@ def compact(
     terms: Terms,
     producers: Iterable[LastOfProducer] = (),
     segment_ends: Collection[int] = (),
+    clean_below: int = 0,
 ) -> Compacted:
     """Clean what lies below ``terms.bound``. ``batches`` is the whole log, records and all.
 
-    ``segment_ends`` are the last offsets of the segments, where the log has more than one below the bound.
+    ``segment_ends`` are the last offsets of the segments, where the log has more than one below the bound. Up to
+    ``clean_below`` the log is believed to hold each key once, as the pipeline believes it: whoever claims too much gets
+    what the pipeline would make of it. Nothing is believed unless it is given.
     """
     terms.check_invariants()
     outcomes = _outcomes(batches)
     with_data = _markers_with_data(batches)
-    newest = _newest_offsets(batches, terms, outcomes)
+    newest = _newest_offsets(batches, terms, outcomes, clean_below)
     below = [batch for batch in batches if batch.base_offset < terms.bound]
     protected = list(producers)
     result = Compacted()
@@ -135,21 +138,29 @@ def _markers_with_data(batches: Sequence[Batch]) -> set[int]:
     return with_data
 
 
-def _newest_offsets(batches: Sequence[Batch], terms: Terms, outcomes: dict[int, ControlType]) -> dict[bytes, int]:
+def _newest_offsets(
+    batches: Sequence[Batch], terms: Terms, outcomes: dict[int, ControlType], clean_below: int
+) -> set[int]:
+    """Of records that are their key's newest. One in the clean part is, unless its key occurs in the dirty part."""
     newest: dict[bytes, int] = {}
+    clean: dict[bytes, int] = {}
+    believed: set[int] = set()
     for batch in batches:
         if batch.base_offset >= terms.bound or batch.is_control:
             continue
         if outcomes.get(batch.base_offset) == ControlType.ABORT:
             continue
+        is_clean = batch.last_offset < clean_below
         for record in batch.records:
             if record.key is not None:
-                newest[record.key] = record.offset
-    return newest
+                (clean if is_clean else newest)[record.key] = record.offset
+                believed |= {record.offset} if is_clean else set()
+    superseded = {offset for key, offset in clean.items() if key in newest}
+    return (believed - superseded) | set(newest.values())
 
 
 def _fates(
-    batch: Batch, terms: Terms, outcome: ControlType, marker_has_data: bool, newest: dict[bytes, int]
+    batch: Batch, terms: Terms, outcome: ControlType, marker_has_data: bool, newest: Collection[int]
 ) -> Iterator[Fate]:
     horizon_ms = NO_HORIZON if batch.delete_horizon_ms is None else batch.delete_horizon_ms
     for record in batch.records:
@@ -165,7 +176,7 @@ def _fates(
             fate = rules.record_fate(
                 terms,
                 has_key=record.key is not None,
-                is_newest=record.key is not None and newest.get(record.key) == record.offset,
+                is_newest=record.key is not None and record.offset in newest,
                 is_aborted=outcome == ControlType.ABORT,
                 is_tombstone=record.is_tombstone,
                 batch_last=batch.last_offset,

@@ -40,13 +40,15 @@ def compact_and_count(
     producers: Iterable[LastOfProducer],
     staging: str,
     segment_bytes: int,
+    first_dirty_offset: int = 0,
 ) -> tuple[list[Replacement], dict[str, int]]:
-    """Also how many records and markers met each fate."""
+    """Also how many records and markers met each fate. What is said to be clean is believed, as by the pipeline."""
     before = {base: _read(disk, directory, base, size) for base, size in segments}
     closed = [base for base, _ in segments if base < terms.bound]
     ends = {before[base][-1].last_offset for base in closed if before[base]}
     batches = [batch for base, _ in segments for batch in before[base]]
-    result = reference.compact(batches, terms, producers, ends)
+    clean_below = _clean_below([base for base, _ in segments], terms.bound, first_dirty_offset)
+    result = reference.compact(batches, terms, producers, ends, clean_below)
     after = result.batches
     fates = Counter(verdict.fate.name.lower() for verdict in result.verdicts)
     disk.make_directory(staging)
@@ -61,6 +63,13 @@ def compact_and_count(
             file.close()
             replacements.append(Replacement(group[0], kept[-1].next_offset, tuple(group)))
     return replacements, dict(fates)
+
+
+def _clean_below(bases: Sequence[int], bound: int, first_dirty_offset: int) -> int:
+    """A segment that reaches into the dirty section counts as dirty altogether."""
+    if first_dirty_offset >= bound:
+        return bound
+    return max((base for base in bases if base <= first_dirty_offset), default=0)
 
 
 def _groups(closed: Sequence[int], sizes: dict[int, int], segment_bytes: int) -> list[list[int]]:
