@@ -12,6 +12,7 @@ import pytest
 from tests.interop import suites
 from tests.interop.clients import CLIENTS, Client
 from tests.interop.features import FEATURES
+from tests.interop.frameworks import versions as frameworks
 from tests.project import PROJECT_DIR
 from tests.transactions import matrix
 
@@ -54,13 +55,15 @@ def render(passed: Collection[tuple[str, str]]) -> str:
     for name, versions in groupby(CLIENTS, key=lambda client: client.name):
         parts.append(_section(name, list(versions), passed))
     parts.append(matrix.section(passed))
+    parts.append(frameworks.section(passed))
     parts.append(suites.section())
     return "\n".join(parts)
 
 
 def everything() -> set[tuple[str, str]]:
     """What a run in which all goes well shows."""
-    return {(client.label, feature) for client in CLIENTS for feature in client.features} | matrix.everything()
+    features = {(client.label, feature) for client in CLIENTS for feature in client.features}
+    return features | matrix.everything() | frameworks.everything()
 
 
 def _section(name: str, versions: list[Client], passed: Collection[tuple[str, str]]) -> str:

@@ -19,8 +19,9 @@ librdkafka, kafka-python, aiokafka, Sarama, franz-go) send the requests of one k
 one connection at a time, and open the next one after they have given up on the former: that is when it was accepted,
 too, since a client can send nothing before the connection stands, and the kernel hands connections over in their order.
 Hence what is late has the lower number, and whatever the client did next has been seen on a higher one. A request that
-was given up on is never sent again by itself, so closing its connection brings nothing back. The kinds are kept apart (requests to the transaction's coordinator; Produce; offsets for a group's coordinator; markers), because
-clients use connections of their own for some of them.
+was given up on is never sent again by itself, so closing its connection brings nothing back. The kinds are kept apart
+(requests to the transaction's coordinator; Produce; offsets for a group's coordinator; markers), because clients use
+connections of their own for some of them.
 
 **Two clients, one producer.** Flink's sink writes with one client and ends the transaction with another (the committer,
 `FlinkKafkaInternalProducer.resumeTransaction`), whose connection may well be the older one: it is alive, so it connects
