@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sexton.adapters.files import FileDisk
 from sexton.compaction.config import TopicConfig
+from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Part
@@ -36,12 +37,26 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def open_log(
-    path: Path, *, is_clean: bool = False, now_ms: int = NOW_MS, disk: Any = None, **settings: Any
+    path: Path,
+    *,
+    is_clean: bool = False,
+    now_ms: int = NOW_MS,
+    disk: Any = None,
+    flushed_point: FlushedPoint | None = None,
+    **settings: Any,
 ) -> Log:
     config = TopicConfig(**settings)
     directory = str(path / "orders-0")
     return await Log.open(
-        disk or FileDisk(), directory, "orders", 0, TOPIC_ID, config, now_ms=now_ms, stopped_cleanly=is_clean
+        disk or FileDisk(),
+        directory,
+        "orders",
+        0,
+        TOPIC_ID,
+        config,
+        now_ms=now_ms,
+        stopped_cleanly=is_clean,
+        flushed_point=flushed_point,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sexton.log import recovery
+from sexton.log import replay
 from sexton.log.log import AbortedTransaction, Log
 from sexton.log.producers import Marker, ProducerStates, first_sequence_of, last_sequence_of
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -211,22 +211,26 @@ def test_an_open_transaction_holds_the_last_stable_offset(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("stopped_cleanly", [True, False])
 @pytest.mark.parametrize("recalled_bytes", [1 << 20, 1])
+@pytest.mark.parametrize("later_count", [0, 3])
 def test_after_a_restart_too_a_marker_that_is_not_committed_ends_nothing(
-    tmp_path: Path, stopped_cleanly: bool, recalled_bytes: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stopped_cleanly: bool, recalled_bytes: int, later_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the simulator: a replica compacted what its own high watermark did not show to have ended."""
-    monkeypatch.setattr(recovery, "RECALLED_BYTES", recalled_bytes)
+    monkeypatch.setattr(replay, "RECALLED_BYTES", recalled_bytes)
 
     async def work() -> None:
         log = await open_log(tmp_path)
         lead(log, plain(b"v"), sequenced(0, is_open=True), plain(b"v"))
         end_transaction(log, COMMIT)
+        for _ in range(later_count):
+            log.close_active(NOW_MS)
+            lead(log, plain(b"v"))
         await log.flush()
         if stopped_cleanly:
             await log.close()
         again = await open_log(tmp_path, is_clean=stopped_cleanly)
         assert again.last_stable_offset(3) <= 1
-        assert again.last_stable_offset(4) == 4
+        assert again.last_stable_offset(4 + later_count) == 4 + later_count
 
     run(work())
 

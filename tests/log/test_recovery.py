@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import struct
+import uuid
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from typing import Any
 import pytest
 
 from sexton.errors import CorruptLogError, NotALogError, UnsupportedFormatError
+from sexton.log import flushed
+from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.records import indexes
 from sexton.records.batch import ControlType, encode, make_marker
+from sexton.records.checkpoints import EpochEntry
 from sexton.records.producer_snapshot import read_producer_snapshot
 from tests import logs
 from tests.log.helpers import (
@@ -192,8 +196,25 @@ def test_recovery_leaves_certificates_so_that_the_next_one_is_short(tmp_path: Pa
 # Damage
 
 
-def test_a_corrupt_batch_before_valid_ones_is_an_error_that_changes_nothing(tmp_path: Path) -> None:
-    write(tmp_path, plain(b"a" * 50), plain(b"b" * 50), plain(b"c" * 50))
+THIRD = FlushedPoint(uuid.UUID(int=1), 3, EPOCH)
+"""Three records were on disk when it was kept."""
+
+
+async def with_history(path: Path, **settings: Any) -> Log:
+    log = await open_log(path, **settings)
+    await log.begin_epoch(EPOCH)
+    return log
+
+
+def write_with_history(path: Path, *batches: bytes) -> None:
+    async def go() -> None:
+        lead(await with_history(path), *batches)
+
+    run(go())
+
+
+def test_a_corrupt_batch_below_the_flushed_point_is_an_error_that_changes_nothing(tmp_path: Path) -> None:
+    write_with_history(tmp_path, plain(b"a" * 50), plain(b"b" * 50), plain(b"c" * 50))
     path = log_file(tmp_path, 0)
     size = len(plain(b"a" * 50))
     whole = path.read_bytes()
@@ -201,14 +222,71 @@ def test_a_corrupt_batch_before_valid_ones_is_an_error_that_changes_nothing(tmp_
         bad = bytearray(whole)
         bad[at_byte] ^= 0x40
         path.write_bytes(bad)
+        before = {file: (tmp_path / "orders-0" / file).read_bytes() for file in files(tmp_path)}
         with pytest.raises(CorruptLogError) as caught:
-            run(reopen(tmp_path))
+            run(reopen(tmp_path, flushed_point=THIRD))
         assert str(path) in caught.value.place
         assert f"byte {size}" in caught.value.place
         assert "another replica" in caught.value.remedy
-        assert path.read_bytes() == bad
+        assert {file: (tmp_path / "orders-0" / file).read_bytes() for file in files(tmp_path)} == before
     path.write_bytes(whole)
-    assert run(reopen(tmp_path)).end_offset == 3
+    assert run(reopen(tmp_path, flushed_point=THIRD)).end_offset == 3
+
+
+def test_a_hole_above_the_flushed_point_is_cut_off_with_what_follows_and_leaves_a_doubt(tmp_path: Path) -> None:
+    """Pages of an unflushed write reach the device in any order: the third of six is missing."""
+    batch = plain(b"a" * 4000)
+    write_with_history(tmp_path, *[batch] * 6)
+    path = log_file(tmp_path, 0)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8192] + bytes(4096) + whole[12288:])
+    log = run(reopen(tmp_path, flushed_point=FlushedPoint(uuid.UUID(int=1), 2, EPOCH)))
+    assert offsets(read_all(log)) == [0, 1]
+    assert log.is_doubtful
+    assert path.stat().st_size == log.size_bytes == 2 * len(batch)
+    assert flushed.is_marked(log.disk, log.directory), "the next start must know, too, if this one dies here"
+    again = run(reopen(tmp_path))
+    assert offsets(read_all(again)) == [0, 1]
+    assert not again.is_doubtful
+
+
+def test_a_torn_end_leaves_no_doubt(tmp_path: Path) -> None:
+    write_with_history(tmp_path, plain(b"a"), plain(b"b"))
+    path = log_file(tmp_path, 0)
+    path.write_bytes(path.read_bytes()[:-1])
+    log = run(reopen(tmp_path))
+    assert log.end_offset == 1
+    assert not log.is_doubtful
+    assert not flushed.is_marked(log.disk, log.directory)
+
+
+def test_a_flushed_point_of_a_history_that_was_cut_since_says_nothing(tmp_path: Path) -> None:
+    """A follower flushed three records, dropped two of them for its next leader, and had not yet flushed that one's."""
+
+    async def go() -> None:
+        log = await with_history(tmp_path)
+        lead(log, *[plain(b"a" * 50)] * 3)
+        await log.flush()
+        await log.truncate_to(1)
+        await log.replace_epochs([EpochEntry(EPOCH, 0), EpochEntry(EPOCH + 1, 1)])
+        lead(log, *[plain(b"b" * 50)] * 3, epoch=EPOCH + 1)
+        path = log_file(tmp_path, 0)
+        bad = bytearray(path.read_bytes())
+        bad[200] ^= 1
+        path.write_bytes(bad)
+        assert offsets(read_all(await reopen(tmp_path, flushed_point=THIRD))) == [0]
+
+    run(go())
+
+
+def test_flushed_points_come_back_as_they_were_kept_or_not_at_all() -> None:
+    points = {("orders", 0): THIRD, ("a.b_c-1", 17): FlushedPoint(uuid.UUID(int=2**127), 2**40, 0)}
+    data = flushed.encode_points(points)
+    assert flushed.decode_points(data) == points
+    assert flushed.decode_points(flushed.encode_points({})) == {}
+    for size in range(len(data)):
+        assert flushed.decode_points(data[:size]) == {}
+        assert flushed.decode_points(data[:size] + bytes([data[size] ^ 1]) + data[size + 1 :]) == {}
 
 
 def test_damage_below_the_certificate_is_an_error_even_at_the_end(tmp_path: Path) -> None:
@@ -229,12 +307,12 @@ def test_damage_below_the_certificate_is_an_error_even_at_the_end(tmp_path: Path
 
 
 def test_an_offset_that_comes_twice_is_damage(tmp_path: Path) -> None:
-    write(tmp_path, plain(b"a"), plain(b"b"))
+    write_with_history(tmp_path, plain(b"a"), plain(b"b"))
     path = log_file(tmp_path, 0)
     first = path.read_bytes()[: len(plain(b"a"))]
     path.write_bytes(path.read_bytes() + first + encode(logs.data((b"k", b"v"), at=2)))
     with pytest.raises(CorruptLogError, match="comes again"):
-        run(reopen(tmp_path))
+        run(reopen(tmp_path, flushed_point=THIRD))
 
 
 @pytest.mark.parametrize("magic", [0, 1])

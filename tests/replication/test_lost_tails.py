@@ -12,7 +12,7 @@ from sexton.client.errors import ProduceUnknownError
 from sexton.log.log import Log
 from sexton.simulate.cluster import DATA
 from sexton.simulate.copies import Copy
-from sexton.simulate.disk import Inode
+from sexton.simulate.inode import Inode
 from sexton.simulate.truth import fold
 from tests.simulated import TOPIC, Story
 

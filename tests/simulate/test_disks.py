@@ -15,7 +15,7 @@ import pytest
 
 from sexton.errors import LogInUseError
 from sexton.ports.disk import Disk
-from sexton.simulate.disk import VirtualDisk
+from sexton.simulate.disk import Trouble, VirtualDisk
 from sexton.simulate.loop import Process, SimulatedLoop, new_loop
 
 T = TypeVar("T")
@@ -390,6 +390,80 @@ def test_a_full_disk_refuses_an_append_whole() -> None:
         assert file.size_bytes == 90
         file.truncate(10)
         file.append([bytes(11)])
+
+    simulate(1, main)
+
+
+def test_pages_of_what_was_not_flushed_survive_in_any_order() -> None:
+    flushed, unflushed = b"f" * 700, b"u" * 2000
+    kept = set()
+
+    async def script(disk: Disk) -> None:
+        disk.volume.weather.page_bytes = 512  # type: ignore[attr-defined]
+        file = disk.open("/a", create=True)
+        file.append([flushed])
+        await file.flush()
+        await disk.flush_directory("/")
+        for at in range(0, len(unflushed), 100):
+            file.append([unflushed[at : at + 100]])
+        await asyncio.sleep(1000)
+
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> None:
+        content = (await crash(loop, volume, script)).read_file("/a")
+        assert content is not None
+        assert content.startswith(flushed)
+        assert len(content) <= len(flushed) + len(unflushed)
+        pages = [content[max(at, 700) : at + 512] for at in range(512, len(content), 512)]
+        kept.add(tuple(bool(page) and page == b"u" * len(page) for page in pages))
+
+    for seed in range(300):
+        simulate(seed, main)
+    assert (False,) in kept, "nothing"
+    assert (True,) * 5 in kept, "everything"
+    assert (True, False, True) in {pages[:3] for pages in kept}, "a hole, and what came after it"
+    assert (False, True) in {pages[:2] for pages in kept}
+
+
+def test_only_the_place_that_is_in_trouble_is_full_or_cannot_be_read() -> None:
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> None:
+        disk = volume.of(loop.world, loop)
+        for directory in ("/data/t-0/staged-1", "/data/t-1"):
+            disk.make_directory(directory)
+        files = [disk.open(f"/data/{name}", create=True) for name in ("t-0/1.log", "t-0/1.index", "t-1/1.log")]
+        for file in files:
+            file.append([b"before"])
+
+        def troubled(number: int, attempt: Callable[[Any], Any]) -> list[int]:
+            met = []
+            for index, file in enumerate(files):
+                try:
+                    attempt(file)
+                except OSError as error:
+                    assert error.errno == number
+                    met.append(index)
+            return met
+
+        volume.troubles = [Trouble(errno.ENOSPC, "/data/t-0", ".log")]
+        assert troubled(errno.ENOSPC, lambda file: file.append([b"x"])) == [0]
+        assert troubled(errno.EIO, lambda file: file.read(0, 1)) == []
+        with pytest.raises(OSError, match="No space"):
+            disk.open("/data/t-0/2.log", create=True)
+        await disk.replace_file("/data/t-0/checkpoint", b"x")
+        volume.troubles = [Trouble(errno.ENOSPC, "/data/t-0")]
+        with pytest.raises(OSError, match="No space"):
+            await disk.replace_file("/data/t-0/checkpoint", b"y")
+        assert disk.read_file("/data/t-0/checkpoint") == b"x"
+        volume.troubles = [Trouble(errno.ENOSPC, "/data/t-0", "staged-")]
+        assert troubled(errno.ENOSPC, lambda file: file.append([b"x"])) == []
+        with pytest.raises(OSError, match="No space"):
+            disk.open("/data/t-0/staged-1/1.log", create=True)
+        volume.troubles = [Trouble(errno.EIO, "/data/t-1")]
+        assert troubled(errno.EIO, lambda file: file.read(0, 1)) == [2]
+        with pytest.raises(OSError, match="Input/output"):
+            disk.read_file("/data/t-1/1.log")
+        assert troubled(errno.EIO, lambda file: file.append([b"x"])) == []
+        volume.troubles = []
+        assert troubled(errno.EIO, lambda file: file.read(0, 1)) == []
 
     simulate(1, main)
 

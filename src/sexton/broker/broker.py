@@ -27,7 +27,7 @@ from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.folder import Folder
-from sexton.broker.handover import begin_anew, reconcile, retreat
+from sexton.broker.handover import begin_anew, reconcile, retreat, settle_doubts
 from sexton.broker.news import News
 from sexton.broker.observe.pages import AdminPages
 from sexton.broker.peers import Peers
@@ -228,7 +228,7 @@ class Broker:
         self._spawn(self.replicas.membership.run())
         self._spawn(Control(self).run())
         self._spawn(self._every(self.config.log_retention_check_interval_ms, self.replicas.run_retention))
-        self._spawn(self._every(HIGH_WATERMARK_CHECKPOINT_MS, self.replicas.write_high_watermarks))
+        self._spawn(self._every(HIGH_WATERMARK_CHECKPOINT_MS, self.replicas.write_checkpoints))
         self._spawn(self._every(APPLY_AGAIN_MS, self._apply_failed))
         self._spawn(self._keep_retreating())
         self._spawn(self._look_for_compaction())
@@ -294,6 +294,7 @@ class Broker:
             await reconcile(self, former, folder)
             await self._mark_epoch(folder)
             await self.replicas.apply(self.view.replicas_on(self.config.node_id))
+            await settle_doubts(self)
             await begin_anew(self, is_starting=True)
             self.replicas.opened_all()
             self.replicas.set_strays_aside()

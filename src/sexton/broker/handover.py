@@ -44,7 +44,7 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
             is_lost = past is Past.LOST or broker.replicas.was_lost(topic.name, row, on_disk)
         if past is Past.OLD and on_disk is None and any(member != own_id for member in row.isr):
             is_lost = True  # it was made after the image
-        state = LogState.LOST if is_lost else _log_state(broker, topic.name, folder, past)
+        state = LogState.LOST if is_lost else _log_state(broker, topic.name, row.partition, folder, past)
         if is_lost:
             logger.warning("%s-%d: its log is not in this folder", topic.name, row.partition)
         new_row = elections.restart(
@@ -58,10 +58,15 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
         raise StaleError("partitions changed while the broker was starting")
 
 
-def _log_state(broker: Broker, topic: str, folder: Folder, past: Past) -> LogState:
+def _log_state(broker: Broker, topic: str, partition: int, folder: Folder, past: Past) -> LogState:
+    """By what was in force when the last process ended, which the log itself says, not by the settings of today alone:
+    those may have changed while the broker was down."""
     if past is Past.OLD:
         return LogState.UNCERTAIN
-    if folder.stopped_cleanly or broker.topic_config(topic).flush_before_ack:
+    if folder.stopped_cleanly:
+        return LogState.COMPLETE
+    flushed_first = broker.topic_config(topic).flush_before_ack
+    if flushed_first and not broker.replicas.acknowledged_unflushed(topic, partition):
         return LogState.COMPLETE
     return LogState.UNCERTAIN
 
@@ -74,6 +79,30 @@ async def answering(broker: Broker) -> frozenset[int]:
     asked = [row for row in serving_brokers(broker.view) if row.broker_id != own_id]
     answers = await asyncio.gather(*(broker.news.is_answered_by(row, wait_ms) for row in asked))
     return frozenset(row.broker_id for row, is_answered in zip(asked, answers, strict=True) if is_answered)
+
+
+async def settle_doubts(broker: Broker) -> None:
+    """Logs that were cut where recovery could not tell what had been flushed (docs/decisions, 15): they leave the ISR
+    to others, if one of those is there to go on. Raises StaleError: read and try again."""
+    doubtful = broker.replicas.doubtful()
+    if not doubtful:
+        return
+    own_id, brokers = broker.config.node_id, broker.view.brokers
+    heard = await answering(broker)
+    changed = [
+        new_row
+        for replica in doubtful
+        if (row := broker.view.partition_by_id(replica.topic_id, replica.partition)) is not None
+        and (new_row := elections.hand_over(row, own_id, brokers, heard)) is not None
+    ]
+    stored = await _write(broker, changed)
+    broker.view.apply_rows(stored)
+    if len(stored) < len(changed):
+        raise StaleError("partitions changed while the broker stepped back")
+    await broker.replicas.apply(stored)
+    for replica in doubtful:
+        logger.warning("%r was cut where it may have been flushed; in sync are %s", replica, list(replica.row.isr))
+        replica.settle_doubt()
 
 
 async def hand_over(broker: Broker, answering: Collection[int]) -> None:
@@ -112,6 +141,7 @@ def is_needed(broker: Broker, answering: Collection[int]) -> bool:
 async def retreat(broker: Broker) -> None:
     """Partitions whose log this broker cannot keep: others lead, and nobody waits for this broker any more. If nobody
     else has everything, what can still be read stays, and what cannot is marked as missing."""
+    await settle_doubts(broker)
     own_id = broker.config.node_id
     changed = [
         new_row

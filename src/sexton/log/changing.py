@@ -15,7 +15,8 @@ import uuid
 from collections.abc import Awaitable, Sequence
 
 from sexton.errors import CorruptLogError, UnsupportedFormatError
-from sexton.log.recovery import replay, snapshot_offsets, snapshot_path, start_offset_path
+from sexton.log.recovery import snapshot_offsets, snapshot_path, start_offset_path
+from sexton.log.replay import replay
 from sexton.log.segment import Segment
 from sexton.log.state import UNKNOWN_TIME_MS, LogState
 from sexton.protocol.errors import ErrorCode, KafkaError

@@ -25,6 +25,7 @@ from sexton.errors import NotALogError
 from sexton.log import reading
 from sexton.log.appending import Appending
 from sexton.log.epochs import EpochHistory
+from sexton.log.flushed import FlushedPoint
 from sexton.log.producers import ProducerStates
 from sexton.log.recovery import Recovered, Recovery
 from sexton.log.segment import Segment
@@ -62,9 +63,11 @@ class Log(Appending, Swapping):
         stopped_cleanly: bool,
         producer_expiry_ms: int = DAY_MS,
         start_offset: int = 0,
+        flushed_point: FlushedPoint | None = None,
     ) -> Log:
         """Makes it if there is none, and puts right what a crash left behind. `start_offset` is what Kafka's checkpoint
-        of log starts says, for a directory that comes from Kafka; the log keeps its own durably."""
+        of log starts says, for a directory that comes from Kafka; the log keeps its own durably. The flushed point is
+        the last that was kept of this very log."""
         if not disk.exists(directory):
             return await cls.create(
                 disk,
@@ -80,7 +83,9 @@ class Log(Appending, Swapping):
         log = cls(disk, directory, topic, partition, topic_id, config)
         await log._own_directory(stopped_cleanly)
         producers = ProducerStates(log._place, producer_expiry_ms)
-        recovery = Recovery(disk, directory, topic, partition, config, now_ms, stopped_cleanly, producers, start_offset)
+        recovery = Recovery(
+            disk, directory, topic, partition, config, now_ms, stopped_cleanly, producers, start_offset, flushed_point
+        )
         log._take(await recovery.run())
         return log
 

@@ -282,6 +282,10 @@ class ProducerStates:
         if len(batches) > BATCHES_MAX:
             del batches[0]
 
+    @property
+    def have_ended_transactions(self) -> bool:
+        return any(producer.coordinator_epoch >= 0 for producer in self._producers.values())
+
     def recall_end(self, first_offset: int, marker_offset: int) -> None:
         """Of a transaction that had ended when the snapshot was taken."""
         self._decided.append((first_offset, marker_offset))

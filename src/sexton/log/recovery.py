@@ -6,8 +6,12 @@ newest readable snapshot is a *certificate*: segments that end at or below it ar
 walked batch by batch with its CRC. (After a clean stop, which leaves a snapshot at the log's end, nothing is walked but
 the last few kilobytes.) Three things can be wrong with what is walked:
 
-- It ends in something that is no batch. That is how a torn write looks: the log is cut there. But not below the
-  certificate, and not if a valid batch follows, because then it is damage: an error that names the place.
+- There is something that is no batch. That is how an unfinished write looks, and valid batches may follow, for pages
+  reach the device in any order: the log is cut there. But not below the certificate, nor below the *flushed point*, a
+  later lower bound that the broker keeps for all its logs (see `flushed`): there it is damage, an error that names the
+  place. What lies between that point and the end of the last flush cannot be told apart. So where valid batches are
+  cut off, the log is in *doubt*, durably so, until its broker has left it to others to say what was acknowledged, if
+  there are others (docs/decisions, 15).
 - A segment does not begin where the one before ends, and no snapshot says that there is nothing in between. Then what
   is missing was never flushed, so neither was what follows: it goes.
 - The certificate lies beyond the end: records that were on disk are gone. An error.
@@ -26,15 +30,17 @@ from dataclasses import dataclass, field
 
 from sexton.compaction.config import TopicConfig
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
-from sexton.log import swap_disk
-from sexton.log.batches import SCAN_BYTES, Head, Walk, find_batch, read_marker
+from sexton.log import flushed, swap_disk
+from sexton.log.batches import SCAN_BYTES, Walk, find_batch
 from sexton.log.epochs import EpochHistory
+from sexton.log.flushed import FlushedPoint
 from sexton.log.producers import ProducerStates
-from sexton.log.segment import AbortedEntry, Segment
+from sexton.log.replay import note_batch, replay
+from sexton.log.segment import Segment
 from sexton.logdir.swap_steps import Outcome
 from sexton.ports.disk import Disk
 from sexton.records import names
-from sexton.records.batch import CONTROL, HEADER_BYTES, TRANSACTIONAL, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -49,10 +55,6 @@ logger = logging.getLogger(__name__)
 
 TEMPORARY_SUFFIX = ".tmp"
 
-RECALLED_BYTES = 1 << 20
-"""Of the log's end, in which earlier batches of producers are looked for. Little, because every partition pays for it
-at start; enough for five batches of Kafka's default size from each of a dozen producers."""
-
 
 @dataclass(slots=True)
 class Recovered:
@@ -61,6 +63,7 @@ class Recovered:
     epochs: EpochHistory
     start_offset: int
     end_offset: int
+    is_doubtful: bool = False
 
 
 @dataclass(slots=True)
@@ -76,11 +79,17 @@ class Recovery:
     stopped_cleanly: bool
     producers: ProducerStates
     start_offset: int = 0
+    flushed_point: FlushedPoint | None = None
     snapshots: list[int] = field(default_factory=list)
     """Offsets of those that are there, rising."""
     segments: list[Segment] = field(default_factory=list)
     walked: list[Segment] = field(default_factory=list)
     new_snapshots: dict[int, bytes] = field(default_factory=dict)
+    torn: Segment | None = None
+    """Whose file holds more than the batches that are kept."""
+    doomed: list[Segment] = field(default_factory=list)
+    is_doubtful: bool = False
+    """Valid batches are cut off, of which nobody knows whether they were flushed."""
 
     async def run(self) -> Recovered:
         found = await self._look_around()
@@ -98,7 +107,7 @@ class Recovery:
             self._believe_all()
         else:
             await self._read_back(certified)
-            self._walk_from(certified)
+            self._walk_from(certified, max(certified, self._flushed_bound()))
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         end_offset = self._end_of(self.segments[-1])
         if certified > end_offset:
@@ -110,11 +119,16 @@ class Recovery:
             )
         if is_believed:
             replay(self.producers, self.segments, certified, entries, self.now_ms)
+        await self._cut()
         await self._make_durable(is_new)
         await self._drop_below_start(end_offset)
         self._remove_stray_snapshots()
         epochs = await self._read_epochs(end_offset)
-        return Recovered(self.segments, self.producers, epochs, self.start_offset, end_offset)
+        return Recovered(self.segments, self.producers, epochs, self.start_offset, end_offset, self.is_doubtful)
+
+    @property
+    def _history_path(self) -> str:
+        return f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
 
     def _end_of(self, segment: Segment) -> int:
         """A log never ends below its start, even if what lay in between was never flushed."""
@@ -204,7 +218,13 @@ class Recovery:
     def _first_to_walk(self, certified: int) -> int:
         return max((index for index, one in enumerate(self.segments) if one.base_offset <= certified), default=0)
 
-    def _walk_from(self, certified: int) -> None:
+    def _flushed_bound(self) -> int:
+        data = self.disk.read_file(self._history_path)
+        if self.flushed_point is None or not data:
+            return 0
+        return self.flushed_point.bound(decode_leader_epochs(data, self._history_path))
+
+    def _walk_from(self, certified: int, flushed_offset: int) -> None:
         first = self._first_to_walk(certified)
         self._believe(self.segments[: first + 1])
         base_offset = self.segments[first].base_offset
@@ -218,13 +238,13 @@ class Recovery:
             if index > first:
                 self.new_snapshots[segment.base_offset] = self.producers.encode()
             self.walked.append(segment)
-            if self._walk(segment, certified):
+            if self._walk(segment, certified, flushed_offset):
                 if index + 1 < len(self.segments):
                     self._drop_from(index + 1, "the segment before it is torn")
                 return
 
-    def _walk(self, segment: Segment, certified: int) -> bool:
-        """True if it was torn, and cut."""
+    def _walk(self, segment: Segment, certified: int, flushed_offset: int) -> bool:
+        """True if it is torn, and to be cut."""
         file = segment.file
         size_bytes = file.size_bytes
         segment.forget_batches()
@@ -241,7 +261,8 @@ class Recovery:
             fault = "the file ends"
         if fault is None:
             return False
-        self._check_torn(segment, size_bytes, fault, certified)
+        self._check_unflushed(segment, fault, flushed_offset)
+        self._judge_rest(segment, size_bytes, fault)
         logger.warning(
             "%s: %s at byte %d; %d bytes of an unfinished write are cut off",
             file.path,
@@ -249,40 +270,51 @@ class Recovery:
             segment.size_bytes,
             size_bytes - segment.size_bytes,
         )
-        file.truncate(segment.size_bytes)
+        self.torn = segment
         return True
 
-    def _check_torn(self, segment: Segment, size_bytes: int, fault: str, certified: int) -> None:
-        """A torn write is unflushed and the last in its file. Anything else is damage, which is not ours to cut off."""
-        position = segment.size_bytes
-        where = f"{segment.path(names.LOG_SUFFIX)} at byte {position}"
-        if self._end_of(segment) < certified:
+    def _check_unflushed(self, segment: Segment, fault: str, flushed_offset: int) -> None:
+        """What was flushed is not ours to cut off."""
+        if self._end_of(segment) < flushed_offset:
             raise CorruptLogError(
-                f"{fault}, below offset {certified}, up to which the log was flushed",
-                where,
+                f"{fault}, below offset {flushed_offset}, up to which the log was flushed",
+                _place(segment),
                 WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
             )
+
+    def _judge_rest(self, segment: Segment, size_bytes: int, fault: str) -> None:
+        position = segment.size_bytes
         rest = segment.file.read(position, size_bytes - position)
         if _is_old_format(rest):
             raise UnsupportedFormatError(
                 f"message format v{rest[16]} (before Kafka 0.11) is not supported",
-                where,
+                _place(segment),
                 "Let a Kafka 3.x broker rewrite the topic, then try again",
             )
         found = find_batch(rest, 1, segment.end_offset - 1)
         if found is not None:
-            raise CorruptLogError(
-                f"{fault}, and valid batches follow from byte {position + found} on, so this is no torn write",
-                where,
-                WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
-            )
+            self._doubt(segment, fault, position + found)
+
+    def _doubt(self, segment: Segment, fault: str, position: int) -> None:
+        """Pages of an unflushed write may lie behind one that is missing. So might records that were acknowledged."""
+        logger.warning("%s: %s, and valid batches follow from byte %d on", _place(segment), fault, position)
+        self.is_doubtful = True
 
     def _drop_from(self, index: int, why: str) -> None:
-        """Highest first: whatever of this a crash undoes, the rest is in order."""
-        for segment in reversed(self.segments[index:]):
+        for segment in self.segments[index:]:
             logger.warning("%s was never flushed and goes: %s", segment.path(names.LOG_SUFFIX), why)
-            segment.remove()
+        self.doomed = self.segments[index:]
         del self.segments[index:]
+
+    async def _cut(self) -> None:
+        """Nothing of this before all was judged. Doubt first: once the log is cut, nothing shows it any more. Segments
+        from the highest down: whatever of this a crash undoes, the rest is in order."""
+        if self.is_doubtful:
+            await flushed.mark(self.disk, self.directory)
+        for segment in reversed(self.doomed):
+            segment.remove()
+        if self.torn is not None:
+            self.torn.file.truncate(self.torn.size_bytes)
 
     # Afterwards
 
@@ -321,7 +353,7 @@ class Recovery:
 
     async def _read_epochs(self, end_offset: int) -> EpochHistory:
         """What is dropped goes for good: left in the file, it would come back once the log has grown past it."""
-        path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
+        path = self._history_path
         data = self.disk.read_file(path)
         if not data:
             kept = found = self._epochs_of_batches()
@@ -342,97 +374,16 @@ class Recovery:
         return entries
 
 
+def _place(segment: Segment) -> str:
+    return f"{segment.path(names.LOG_SUFFIX)} at byte {segment.size_bytes}"
+
+
 def _is_old_format(rest: bytes) -> bool:
     """A whole message of format 0 or 1, by its own checksum."""
     if len(rest) < 26 or rest[16] not in (0, 1):
         return False
     length = int.from_bytes(rest[8:12], "big", signed=True)
     return 14 <= length <= len(rest) - 12 and zlib.crc32(rest[16 : 12 + length]) == int.from_bytes(rest[12:16], "big")
-
-
-# ---- producers ----
-
-
-def note_batch(producers: ProducerStates, segment: Segment, head: Head, *, is_index_kept: bool) -> None:
-    """As a follower does: the leader has judged. With `is_index_kept` the segment's transaction index is believed."""
-    if head.producer_id < 0:
-        return
-    if not head.attributes & CONTROL:
-        producers.note_data(
-            head.producer_id,
-            head.producer_epoch,
-            head.base_sequence,
-            head.base_offset,
-            head.last_offset,
-            head.max_timestamp_ms,
-            bool(head.attributes & TRANSACTIONAL),
-        )
-        return
-    body = segment.file.read(head.position + HEADER_BYTES, head.size_bytes - HEADER_BYTES)
-    read = read_marker(head, body)
-    if read is None:
-        return
-    marker, timestamp_ms = read
-    ended = producers.note_marker(head.producer_id, head.producer_epoch, head.base_offset, timestamp_ms, marker)
-    if ended is not None and ended.is_abort and not is_index_kept:
-        segment.add_aborted(
-            AbortedEntry(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
-        )
-
-
-def replay(
-    producers: ProducerStates,
-    segments: list[Segment],
-    snapshot_offset: int,
-    entries: tuple[ProducerEntry, ...],
-    now_ms: int,
-) -> None:
-    """The state at the end of these segments, from a snapshot and what came after it."""
-    producers.load(entries, now_ms)
-    if len(producers):
-        _recall(producers, segments, snapshot_offset)
-    for segment in segments:
-        if segment.end_offset > snapshot_offset:
-            for head in segment.heads(segment.position_of(snapshot_offset), SCAN_BYTES):
-                note_batch(producers, segment, head, is_index_kept=True)
-
-
-def _recall(producers: ProducerStates, segments: list[Segment], snapshot_offset: int) -> None:
-    """A snapshot has the last batch of each producer, as in Kafka. A client may have more in flight, and repeat them
-    all after a restart: those in the last stretch of the log are learned anew. So are the ends of transactions, for
-    their markers may lie above the high watermark: then they are not committed, and what they end is not stable."""
-    before = [segment for segment in segments if segment.base_offset < snapshot_offset]
-    left_bytes = RECALLED_BYTES
-    stretches: list[tuple[Segment, int]] = []
-    for segment in reversed(before):
-        end = segment.position_of(snapshot_offset) if segment.end_offset > snapshot_offset else segment.size_bytes
-        start = segment.index.boundary_before(max(0, end - left_bytes))
-        stretches.append((segment, start))
-        left_bytes -= end - start
-        if left_bytes <= 0:
-            break
-    begun: dict[int, int] = {}
-    # One that began before the stretch counts as if it had begun with the log.
-    before_stretch = None if not stretches or stretches[-1] == (segments[0], 0) else segments[0].base_offset
-    for segment, start in reversed(stretches):
-        for head in segment.heads(start, SCAN_BYTES):
-            if head.base_offset >= snapshot_offset:
-                break
-            if head.attributes & CONTROL:
-                first_offset = begun.pop(head.producer_id, before_stretch)
-                if first_offset is not None:
-                    producers.recall_end(first_offset, head.base_offset)
-            elif head.attributes & TRANSACTIONAL:
-                begun.setdefault(head.producer_id, head.base_offset)
-            if head.producer_id >= 0 and not head.attributes & CONTROL:
-                producers.recall(
-                    head.producer_id,
-                    head.producer_epoch,
-                    head.base_sequence,
-                    head.base_offset,
-                    head.last_offset,
-                    head.max_timestamp_ms,
-                )
 
 
 # ---- small files ----

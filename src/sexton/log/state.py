@@ -48,6 +48,8 @@ class LogState:
         self.is_deleted = False
         """The directory may be another log's by now: whoever waited for a lock, or comes late, has nothing to do here.
         """
+        self.is_doubtful = False
+        """Recovery cut off valid batches behind something that was none: the broker says when that has been settled."""
         self.start_offset = 0
         self.end_offset = 0
         self.flushed_offset = 0
@@ -77,6 +79,7 @@ class LogState:
         self.producers = recovered.producers
         self.epochs = recovered.epochs
         self.start_offset = recovered.start_offset
+        self.is_doubtful = recovered.is_doubtful
         self.end_offset = self.flushed_offset = recovered.end_offset
 
     def reconfigure(self, config: TopicConfig) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from sexton.compaction.config import TopicConfig
+from sexton.log import flushed
+from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Appended, Log, Read
 from sexton.log.producers import Verification
 from sexton.ports.clock import Clock
@@ -80,6 +82,8 @@ class Replica:
         self._append_watchers: dict[int, Callable[[], None]] = {}
         self._watcher_count = 0
         self._flushing: asyncio.Task[None] | None = None
+        self._is_marked = flushed.is_marked(log.disk, log.directory)
+        """As one that may acknowledge what is not flushed (`log.flushed`)."""
 
     def __repr__(self) -> str:
         return f"Replica({self.topic}-{self.partition}, {self.role.value}, hw={self._high_watermark})"
@@ -112,7 +116,18 @@ class Replica:
 
     @property
     def _must_be_flushed(self) -> bool:
-        return self.config.flush_before_ack or self.log.flushed_offset < self.coordination.kept.value.highest
+        """Until it is marked as one that does not flush first, it does. And what its watermarks speak of is flushed."""
+        if self.config.flush_before_ack or not self._is_marked:
+            return True
+        return self.log.flushed_offset < self.coordination.kept.value.highest
+
+    @property
+    def _mark_is_due(self) -> bool:
+        return self._is_marked == self.config.flush_before_ack and not self.log.is_doubtful
+
+    def flushed_point(self) -> FlushedPoint:
+        offset = self.log.flushed_offset
+        return FlushedPoint(self.coordination.kept.value.incarnation, offset, self.log.epochs.epoch_of(offset - 1))
 
     @property
     def is_flushing(self) -> bool:
@@ -214,6 +229,8 @@ class Replica:
     def _flush_is_due(self) -> bool:
         """Without flushing before each acknowledgement, closed segments are flushed all the same: a restart after a
         crash then has only the last one to walk."""
+        if self._mark_is_due:
+            return True
         if self._must_be_flushed:
             return self.log.flushed_offset < self.log.end_offset
         return self.log.has_unflushed_segments
@@ -290,8 +307,11 @@ class Replica:
         """One flush at a time; the next one covers everything that was appended meanwhile."""
         try:
             while self._flush_is_due():
+                has_changed = await self._change_mark()
                 await self.log.flush()
                 self._commit()
+                if not has_changed and self.log.flushed_offset >= self.log.end_offset:
+                    break  # it is tried again with the next append
         except (OSError, KafkaError) as error:
             if not self.log.is_deleted:
                 logger.error("%s-%d: flushing failed: %s", self.topic, self.partition, error)
@@ -300,6 +320,30 @@ class Replica:
             self._flushing = None
             if self.role is Role.FOLLOWER:
                 self.on_reportable()
+
+    async def _change_mark(self) -> bool:
+        """It comes before anything unflushed counts, and goes after everything that counted is flushed. False if the
+        disk does not allow it now: then each acknowledgement waits for its flush."""
+        log = self.log
+        if not self._mark_is_due:
+            return True
+        try:
+            if not self.config.flush_before_ack:
+                await flushed.mark(log.disk, log.directory)
+                self._is_marked = True
+            else:
+                await log.flush()
+                self._is_marked = False
+                await flushed.unmark(log.disk, log.directory)
+        except OSError as error:
+            logger.error("%r: whether it flushes before it acknowledges cannot be written down: %s", self, error)
+            return False
+        return True
+
+    def settle_doubt(self) -> None:
+        """Others lead, or there are no others to ask: from here on the log is what it is."""
+        self.log.is_doubtful = False
+        self.settle()
 
     # Changes of role (called by Replicas, one at a time)
 

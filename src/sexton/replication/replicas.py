@@ -17,6 +17,8 @@ from sexton.cluster.incarnations import is_missing, known_incarnation
 from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
 from sexton.errors import NotALogError, SextonError
+from sexton.log import flushed
+from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
@@ -39,6 +41,7 @@ logger = logging.getLogger(__name__)
 Key = tuple[uuid.UUID, int]
 
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
+FLUSHED_POINTS_FILE = "flushed-points"
 INCARNATION_FILE = "incarnation"
 OPEN_AT_ONCE = 64
 """Logs that are opened or closed at the same time: they wait for flushes, not for memory or the processor."""
@@ -99,6 +102,7 @@ class Replicas:
         self._high_watermarks: dict[tuple[str, int], int] = {}
         """As they were last written."""
         self._writing_high_watermarks = asyncio.Lock()
+        self._flushed_points: dict[tuple[str, int], FlushedPoint] = {}
         self._stopped_cleanly = False
         self.membership = Membership(self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng)
         self.on_role: Callable[[Replica], Awaitable[None]] | None = None
@@ -139,7 +143,14 @@ class Replicas:
         path = f"{self._folder}/{HIGH_WATERMARKS_FILE}"
         content = self._disk.read_file(path)
         self._high_watermarks = {} if content is None else checkpoints.decode_offset_checkpoint(content, path)
+        self._flushed_points = flushed.decode_points(
+            self._disk.read_file(f"{self._folder}/{FLUSHED_POINTS_FILE}") or b""
+        )
         self._stopped_cleanly = stopped_cleanly
+
+    def acknowledged_unflushed(self, topic: str, partition: int) -> bool:
+        """Whether the log here may lack what it acknowledged if it was not closed in good order."""
+        return flushed.is_marked(self._disk, self._directory(topic, partition))
 
     def incarnation_on_disk(self, topic: str, partition: int) -> uuid.UUID | None:
         """None if there is no log here; an id that nobody was given if it cannot be read."""
@@ -181,6 +192,22 @@ class Replicas:
                 content = checkpoints.encode_offset_checkpoint(watermarks)
                 await self._disk.replace_file(f"{self._folder}/{HIGH_WATERMARKS_FILE}", content)
                 self._high_watermarks = watermarks
+
+    async def write_flushed_points(self) -> None:
+        """What recovery does not cut below. Those of logs that cannot be opened are kept as they were."""
+        points = {
+            (unopened.topic, partition): point
+            for (_, partition), unopened in self._unopened.items()
+            if (point := self._flushed_points.get((unopened.topic, partition))) is not None
+        }
+        points.update(((r.topic, r.partition), r.flushed_point()) for r in self._by_key.values())
+        if points != self._flushed_points:
+            await self._disk.replace_file(f"{self._folder}/{FLUSHED_POINTS_FILE}", flushed.encode_points(points))
+            self._flushed_points = points
+
+    async def write_checkpoints(self) -> None:
+        await self.write_high_watermarks()
+        await self.write_flushed_points()
 
     def _directory(self, topic: str, partition: int) -> str:
         return f"{self._folder}/{topic}-{partition}"
@@ -260,6 +287,10 @@ class Replicas:
             if own_id in replica.row.isr and not replica.is_leader and outlives_its_log(replica, replica.row)
         ]
 
+    def doubtful(self) -> list[Replica]:
+        """Whose log was cut where nobody knows whether it had been flushed."""
+        return [replica for replica in self._by_key.values() if replica.log.is_doubtful]
+
     def reconfigure(self, topic: str) -> None:
         config = self._topic_config(topic)
         for replica in self._by_key.values():
@@ -320,11 +351,13 @@ class Replicas:
             self._high_watermarks.pop((topic, row.partition), None)
             log, kept = await self._make(topic, row, expected)
         else:
+            point = self._flushed_points.get((topic, row.partition))
             log = await Log.open(
                 *self._place(topic, row),
                 now_ms=self._clock.now_ms(),
                 stopped_cleanly=self._stopped_cleanly,
                 producer_expiry_ms=self._producer_expiry_ms,
+                flushed_point=point if point is not None and point.incarnation == on_disk else None,
             )
             incarnation = on_disk or messages.NO_INCARNATION
             kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
@@ -338,12 +371,15 @@ class Replicas:
     async def _make(self, topic: str, row: PartitionRow, incarnation: uuid.UUID) -> tuple[Log, Kept]:
         """A new log, with all that belongs beside it. The id comes last: it says that the rest is there."""
         watermarks = ReplicaWatermarks(incarnation)
+        beside = [(WATERMARKS_FILE, encode_watermarks(watermarks)), (INCARNATION_FILE, f"{incarnation}\n".encode())]
+        if not self._topic_config(topic).flush_before_ack:
+            beside.insert(0, (flushed.MARK_FILE, b""))
         log = await Log.create(
             *self._place(topic, row),
             now_ms=self._clock.now_ms(),
             producer_expiry_ms=self._producer_expiry_ms,
             epochs=[EpochEntry(FIRST_EPOCH, 0)] if _is_as_made(row) else (),
-            beside=[(WATERMARKS_FILE, encode_watermarks(watermarks)), (INCARNATION_FILE, f"{incarnation}\n".encode())],
+            beside=beside,
         )
         return log, Kept(self._disk, log.directory, watermarks)
 
@@ -496,7 +532,7 @@ class Replicas:
                 logger.error("stopping: %s. The next start reads what is there", error)
                 errors.append(error)
 
-        await attempt(self.write_high_watermarks)
+        await attempt(self.write_checkpoints)
         await _some_at_once(OPEN_AT_ONCE, (attempt(replica.log.close) for replica in self.all()))
         return is_clean and not errors
 

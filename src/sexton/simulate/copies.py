@@ -16,7 +16,8 @@ import crc32c
 from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.records import batch as batches
 from sexton.records.batch import Batch
-from sexton.simulate.disk import Inode, VirtualDisk
+from sexton.simulate.disk import VirtualDisk
+from sexton.simulate.inode import Inode
 
 SEGMENT_SUFFIX = ".log"
 SWAP_SUFFIX = ".log.swap"

@@ -3,7 +3,9 @@
 Everything that was done since the last flush is kept in an undo log: appends and cuts per file, names per directory. A
 power loss takes back a suffix of each log, chosen by the seed for each file and each directory on its own, so that a
 file may survive with its bytes but without its name, or the other way round. The last append that survives may be torn:
-cut anywhere, or whole in length with zeros or noise in place of its end.
+cut anywhere, or whole in length with zeros or noise in place of its end. Or pages survive in any order (`page_bytes`).
+
+Some places of it may be full, or not be readable, while others are (`Trouble`).
 
 What is stricter than most real file systems: flushing a file does not make its name durable, and after a flush has
 failed nothing that was appended since the last good one ever becomes durable, even if a later flush claims success.
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 
 from sexton.errors import LogInUseError
 from sexton.ports.disk import Buffer
+from sexton.simulate.inode import Inode
 from sexton.simulate.loop import MS, Process, SimulatedLoop
 
 VOLUME_BYTES = 1 << 34
@@ -36,78 +39,22 @@ class DiskWeather:
     hiccup_ns: int = 80 * MS
     slowness: int = 1
     flush_failure_probability: float = 0.0
+    page_bytes: int = 0
+    """Pages that reach the device in any order; 0 means that writes do, in theirs."""
 
 
-@dataclass(slots=True)
-class _Change:
-    """One append (how much came) or one cut (what went). Numbered in the order in which they happened."""
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """An error that only some files meet: those in one directory, or below it, whose name has a certain part."""
 
     number: int
-    appended_bytes: int
-    removed: bytes = b""
+    directory: str
+    part: str = ""
 
-
-class Inode:
-    """A file's content as the page cache has it, and how to get back to what the device has."""
-
-    def __init__(self, content: bytes = b"") -> None:
-        self.content = bytearray(content)
-        self.changes: list[_Change] = []
-        self.is_poisoned = False
-        self.cuts_count = 0
-        """How often something but an append happened: while this stays, what was read stays true."""
-
-    def append(self, data: bytes, number: int) -> None:
-        self.content += data
-        self.changes.append(_Change(number, len(data)))
-
-    def truncate(self, size_bytes: int, number: int) -> None:
-        if size_bytes < len(self.content):
-            self.cuts_count += 1
-            self.changes.append(_Change(number, 0, bytes(self.content[size_bytes:])))
-            del self.content[size_bytes:]
-
-    def flushed(self, number: int) -> None:
-        if not self.is_poisoned:
-            self.changes = [change for change in self.changes if change.number > number]
-
-    def forget_unwritten(self) -> None:
-        """What a failed flush left in the page cache, and only there."""
-        if self.is_poisoned:
-            while self.changes:
-                self._undo(self.changes.pop())
-            self.is_poisoned = False
-            self.cuts_count += 1
-
-    def _undo(self, change: _Change) -> None:
-        if change.appended_bytes:
-            del self.content[-change.appended_bytes :]
-        else:
-            self.content += change.removed
-
-    def lose_power(self, rng: random.Random) -> None:
-        self.cuts_count += 1
-        kept_count = 0 if self.is_poisoned else rng.randrange(len(self.changes) + 1)
-        torn: _Change | None = None
-        while len(self.changes) > kept_count:
-            torn = self.changes.pop()
-            lost = bytes(self.content[-torn.appended_bytes :]) if torn.appended_bytes else b""
-            self._undo(torn)
-        if torn is not None and torn.appended_bytes and not self.is_poisoned and rng.random() < 0.5:
-            self.content += _torn(lost, rng)
-        self.changes.clear()
-        self.is_poisoned = False
-
-
-def _torn(lost: bytes, rng: random.Random) -> bytes:
-    """What a write that was under way may leave behind."""
-    kept = lost[: rng.randrange(len(lost))]
-    style = rng.randrange(3)
-    if style == 0:
-        return kept
-    if style == 1:
-        return kept + bytes(len(lost) - len(kept))
-    return kept + rng.randbytes(len(lost) - len(kept))
+    def strikes(self, number: int, path: str) -> bool:
+        directory, _, name = path.rpartition("/")
+        is_inside = directory == self.directory or directory.startswith(f"{self.directory}/")
+        return number == self.number and is_inside and self.part in f"{directory[len(self.directory) :]}/{name}"
 
 
 class _Directory:
@@ -141,6 +88,7 @@ class VirtualDisk:
         self.weather = weather or DiskWeather()
         self.total_bytes = total_bytes
         self.used_bytes = 0
+        self.troubles: list[Trouble] = []
         self._root = _Directory()
         self._journal: list[_NameChange] = []
         self._number = 0
@@ -217,7 +165,7 @@ class VirtualDisk:
             self._lose_names()
         for _, inode in self._inodes(self._root):
             if power_lost or inode.is_poisoned:
-                inode.lose_power(self.rng)
+                inode.lose_power(self.rng, self.weather.page_bytes)
         self.used_bytes = sum(len(inode.content) for _, inode in self._inodes(self._root))
 
     def _lose_names(self) -> None:
@@ -262,9 +210,15 @@ class VirtualDisk:
             if self._holders.get(directory) is process:
                 del self._holders[directory]
 
-    def take(self, size_bytes: int) -> None:
+    def strike(self, number: int, path: str) -> None:
+        """Raises that error if a place is in that trouble."""
+        if self.troubles and any(one.strikes(number, path) for one in self.troubles):
+            raise _error(number, path)
+
+    def take(self, size_bytes: int, path: str) -> None:
+        self.strike(errno.ENOSPC, path)
         if self.used_bytes + size_bytes > self.total_bytes:
-            raise _error(errno.ENOSPC, "")
+            raise _error(errno.ENOSPC, path)
         self.used_bytes += size_bytes
 
     def flush_ns(self) -> int:
@@ -295,12 +249,13 @@ class _File:
     def append(self, parts: Sequence[Buffer]) -> None:
         self._check_open()
         data = b"".join(parts)
-        self._disk.volume.take(len(data))
+        self._disk.volume.take(len(data), self._path)
         if data:
             self._inode.append(data, self._disk.volume.next_number())
 
     def read(self, position: int, size_bytes: int) -> bytes:
         # A slice that is still to be sent keeps the file open, as in the real adapter.
+        self._disk.volume.strike(errno.EIO, self._path)
         return bytes(self._inode.content[position : position + size_bytes])
 
     def truncate(self, size_bytes: int) -> None:
@@ -352,6 +307,7 @@ class SimulatedDisk:
             if not create:
                 raise _error(errno.ENOENT, path)
             directory, name = self.volume.parent(path)
+            self.volume.strike(errno.ENOSPC, path)
             node = Inode()
             self.volume.set_names((directory, name, node))
         return _File(self, path, node)
@@ -367,6 +323,8 @@ class SimulatedDisk:
         node = self.volume.find(path)
         if isinstance(node, _Directory):
             raise _error(errno.EISDIR, path)
+        if node is not None:
+            self.volume.strike(errno.EIO, path)
         return None if node is None else bytes(node.content)
 
     async def replace_file(self, path: str, content: bytes) -> None:
@@ -380,7 +338,7 @@ class SimulatedDisk:
                 await self.flush_directory(directory)
             path = f"{directory}/{file_name}"
             self.volume.parent(path)
-            self.volume.take(len(content))
+            self.volume.take(len(content), path)
             await self.wait_for_device()
             parent, name = self.volume.parent(path)
             old = parent.children.get(name)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from sexton.errors import CorruptLogError
+from sexton.log.recovery import Recovery
 from sexton.log.segment import Segment
 from sexton.log.state import LogState
 from sexton.ports.metastore import PartitionRow
+from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.names import LOG_SUFFIX
 from sexton.replication.replica import Replica
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.watermarks.checkpoint import Kept
@@ -23,7 +27,16 @@ async def _begins_its_epoch_first(self: Replica, row: PartitionRow) -> None:
     await self.coordination.enter_generation(row.generation)
 
 
+def _takes_it_for_damage(self: Recovery, segment: Segment, fault: str, position: int) -> None:
+    raise CorruptLogError(
+        f"{fault}, and valid batches follow from byte {position} on, so this is no torn write",
+        f"{segment.path(LOG_SUFFIX)} at byte {segment.size_bytes}",
+        WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
+    )
+
+
 LOGS: dict[str, Break] = {
+    "torn-tail-is-damage": Break(Patch(Recovery, "_doubt", _takes_it_for_damage), profile=None),
     "deleted-log-goes-on": Break(
         (
             Patch(LogState, "check_not_deleted", _goes_on),
@@ -34,5 +47,6 @@ LOGS: dict[str, Break] = {
     ),
     "epoch-before-generation": Break(Patch(Replica, "_enter", _begins_its_epoch_first), profile=None),
 }
-"""What waits for a deleted log goes on in the next one of that name; a forced leader that meets a full disk keeps its
+"""Valid batches behind a page that never reached the device make a log one that is not opened; what waits for a deleted
+log goes on in the next one of that name; a forced leader that meets a full disk keeps its
 new epoch and not its generation, and never leads."""

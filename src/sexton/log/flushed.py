@@ -1,0 +1,73 @@
+"""How far a log was flushed, and whether it acknowledges more than that: what recovery and the cluster go by.
+
+A *flushed point* is a lower bound that outlives the process: below its offset everything was on disk. It is about one
+log and one history: when the epoch that held the offset before it is another one by now, the log has been cut since, and
+the point says nothing.
+
+The *mark* beside a log says that it may have acknowledged what is not on its disk. It is there, durably, before the first
+such acknowledgement, and goes when everything is flushed and the topic flushes first; so a crash is judged by what was in
+force then, not by the topic's settings when the broker starts again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from sexton.log.epochs import NO_EPOCH, EpochHistory
+from sexton.ports.disk import Disk
+from sexton.records.checkpoints import EpochEntry
+
+MARK_FILE: Final = "acknowledges-unflushed"
+_TITLE: Final = "sexton flushed points 1"
+
+
+class FlushedPoint(NamedTuple):
+    incarnation: uuid.UUID
+    offset: int
+    epoch: int
+    """Of the record before it."""
+
+    def bound(self, history: Sequence[EpochEntry]) -> int:
+        """What it vouches for in a log with this history."""
+        return self.offset if NO_EPOCH != self.epoch == EpochHistory(history).epoch_of(self.offset - 1) else 0
+
+
+Points = Mapping[tuple[str, int], FlushedPoint]
+
+
+def encode_points(points: Points) -> bytes:
+    lines = [f"{topic} {partition} {' '.join(map(str, point))}" for (topic, partition), point in points.items()]
+    body = "".join(f"{line}\n" for line in (_TITLE, *lines)).encode()
+    return body + f"crc32c {crc32c(body):08x}\n".encode()
+
+
+def decode_points(data: bytes) -> dict[tuple[str, int], FlushedPoint]:
+    """None at all, if the file is not what was written: a point is help, not a promise."""
+    body, _, checksum = data.removesuffix(b"\n").rpartition(b"\n")
+    body += b"\n"
+    title, *lines = body.decode(errors="replace").splitlines()
+    if checksum != f"crc32c {crc32c(body):08x}".encode() or title != _TITLE or not data.endswith(b"\n"):
+        return {}
+    points = {}
+    for line in lines:
+        topic, partition, incarnation, offset, epoch = line.split(" ")
+        points[topic, int(partition)] = FlushedPoint(uuid.UUID(incarnation), int(offset), int(epoch))
+    return points
+
+
+def is_marked(disk: Disk, directory: str) -> bool:
+    return disk.exists(f"{directory}/{MARK_FILE}")
+
+
+async def mark(disk: Disk, directory: str) -> None:
+    """Durable on return, and so is the end of one below."""
+    await disk.replace_file(f"{directory}/{MARK_FILE}", b"")
+
+
+async def unmark(disk: Disk, directory: str) -> None:
+    disk.remove(f"{directory}/{MARK_FILE}")
+    await disk.flush_directory(directory)

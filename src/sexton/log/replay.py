@@ -1,0 +1,100 @@
+"""The state of a log's producers, from a snapshot and from the batches around it."""
+
+from __future__ import annotations
+
+from sexton.log.batches import SCAN_BYTES, Head, read_marker
+from sexton.log.producers import ProducerStates
+from sexton.log.segment import AbortedEntry, Segment
+from sexton.records.batch import CONTROL, HEADER_BYTES, TRANSACTIONAL
+from sexton.records.producer_snapshot import ProducerEntry
+
+RECALLED_BYTES = 1 << 20
+"""Of the log's end, in which earlier batches of producers are looked for. Little, because every partition pays for it
+at start; enough for five batches of Kafka's default size from each of a dozen producers."""
+
+
+def note_batch(producers: ProducerStates, segment: Segment, head: Head, *, is_index_kept: bool) -> None:
+    """As a follower does: the leader has judged. With `is_index_kept` the segment's transaction index is believed."""
+    if head.producer_id < 0:
+        return
+    if not head.attributes & CONTROL:
+        producers.note_data(
+            head.producer_id,
+            head.producer_epoch,
+            head.base_sequence,
+            head.base_offset,
+            head.last_offset,
+            head.max_timestamp_ms,
+            bool(head.attributes & TRANSACTIONAL),
+        )
+        return
+    body = segment.file.read(head.position + HEADER_BYTES, head.size_bytes - HEADER_BYTES)
+    read = read_marker(head, body)
+    if read is None:
+        return
+    marker, timestamp_ms = read
+    ended = producers.note_marker(head.producer_id, head.producer_epoch, head.base_offset, timestamp_ms, marker)
+    if ended is not None and ended.is_abort and not is_index_kept:
+        segment.add_aborted(
+            AbortedEntry(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
+        )
+
+
+def replay(
+    producers: ProducerStates,
+    segments: list[Segment],
+    snapshot_offset: int,
+    entries: tuple[ProducerEntry, ...],
+    now_ms: int,
+) -> None:
+    """The state at the end of these segments, from a snapshot and what came after it."""
+    producers.load(entries, now_ms)
+    if len(producers):
+        _recall(producers, segments, snapshot_offset)
+    for segment in segments:
+        if segment.end_offset > snapshot_offset:
+            for head in segment.heads(segment.position_of(snapshot_offset), SCAN_BYTES):
+                note_batch(producers, segment, head, is_index_kept=True)
+
+
+def _recall(producers: ProducerStates, segments: list[Segment], snapshot_offset: int) -> None:
+    """A snapshot has the last batch of each producer, as in Kafka. A client may have more in flight, and repeat them
+    all after a restart: those in the last stretch of the log are learned anew. So are the ends of transactions, for
+    their markers may lie above the high watermark: then they are not committed, and what they end is not stable. Where
+    a transaction began or ended before the stretch, nobody looks: it counts as if it had begun with the log, and ended
+    just before the stretch."""
+    before = [segment for segment in segments if segment.base_offset < snapshot_offset]
+    left_bytes = RECALLED_BYTES
+    stretches: list[tuple[Segment, int]] = []
+    for segment in reversed(before):
+        end = segment.position_of(snapshot_offset) if segment.end_offset > snapshot_offset else segment.size_bytes
+        start = segment.index.boundary_before(max(0, end - left_bytes))
+        stretches.append((segment, start))
+        left_bytes -= end - start
+        if left_bytes <= 0:
+            break
+    begun: dict[int, int] = {}
+    before_stretch = None if not stretches or stretches[-1] == (segments[0], 0) else segments[0].base_offset
+    is_first = True
+    for segment, start in reversed(stretches):
+        for head in segment.heads(start, SCAN_BYTES):
+            if is_first and before_stretch is not None and producers.have_ended_transactions:
+                producers.recall_end(before_stretch, head.base_offset - 1)
+            is_first = False
+            if head.base_offset >= snapshot_offset:
+                break
+            if head.attributes & CONTROL:
+                first_offset = begun.pop(head.producer_id, before_stretch)
+                if first_offset is not None:
+                    producers.recall_end(first_offset, head.base_offset)
+            elif head.attributes & TRANSACTIONAL:
+                begun.setdefault(head.producer_id, head.base_offset)
+            if head.producer_id >= 0 and not head.attributes & CONTROL:
+                producers.recall(
+                    head.producer_id,
+                    head.producer_epoch,
+                    head.base_sequence,
+                    head.base_offset,
+                    head.last_offset,
+                    head.max_timestamp_ms,
+                )
