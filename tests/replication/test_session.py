@@ -127,6 +127,28 @@ def test_an_append_wakes_a_follower_that_waits(
     with_leader(scenario)
 
 
+def test_an_append_to_a_log_that_the_leader_made_anew_wakes_a_follower_that_knew_the_former_one(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
+) -> None:
+    """It has not noticed: the session saw one request for each, and nothing in between."""
+
+    async def scenario(leader: Leader) -> None:
+        await leader.fetch(leader.held(0))
+        former = leader.replica
+        leader.replica = Replica(ROW, former.log, 1, 0, SystemClock(), lambda: True)
+        await leader.replica.become_leader(replace(ROW, leader_epoch=4, partition_epoch=2))
+        held = leader.held(0)._replace(leader_epoch=4)
+        waiting = asyncio.ensure_future(leader.fetch(held, wait_ms=60_000))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        leader.replica.append(batch(b"v"), 1, 1000)
+        async with asyncio.timeout(10):
+            (news,) = await waiting
+        assert news.records_bytes > 0
+
+    with_leader(scenario)
+
+
 def test_every_request_is_answered_however_close_the_next_one_follows(
     with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
 ) -> None:

@@ -117,8 +117,9 @@ class FollowerSession:
             self._fail(key, error)
             return
         known = self._followed.get(key)
-        if known is not None and known.held.incarnation != held.incarnation:
-            self._forget(key)  # what was told to its former log is not known to this one
+        if known is not None and (known.held.incarnation != held.incarnation or known.replica is not replica):
+            # What was told to its former log is not known to this one, and our former one has no more to tell.
+            self._forget(key)
             known = None
         if known is None:
             watching = replica.watch_appends(lambda: self._note(key)), replica.watch(lambda: self._committed(key))
