@@ -121,10 +121,20 @@ def test_the_controller_fences_a_broker_whose_lease_has_run_out_but_never_itself
 
 def test_partitions_of_a_fenced_broker_get_leaders_who_are_named_as_alive() -> None:
     rows = [partition((2, 3, 1), index=0), partition((1, 2, 3), index=1), partition((3, 1), index=2)]
-    (action,) = steps(view_of("AFA", rows))
-    assert isinstance(action, UpdatePartitions)
-    assert [(row.partition, *(told(row) or ())) for row in action.rows] == [(0, 3, 6, (3, 1)), (1, 1, 5, (1, 3))]
-    assert action.live == {1: 101, 3: 103}
+    actions = steps(view_of("AFA", rows))
+    assert [(row.partition, *(told(row) or ())) for row in updates(actions)] == [(0, 3, 6, (3, 1)), (1, 1, 5, (1, 3))]
+    assert [action.live for action in actions if isinstance(action, UpdatePartitions)] == [{1: 101, 3: 103}, {1: 101}]
+
+
+def test_a_leader_that_is_not_that_process_any_more_stops_nobody_elses_election() -> None:
+    rows = [partition((4, leader), index=leader) for leader in (1, 2, 3)]
+    actions = steps(view_of("AAAF", rows))
+    named = {
+        tuple(action.live): [row.leader for row in action.rows]
+        for action in actions
+        if isinstance(action, UpdatePartitions)
+    }
+    assert named == {(1,): [1], (1, 2): [2], (1, 3): [3]}
 
 
 def test_many_partitions_are_written_in_batches() -> None:

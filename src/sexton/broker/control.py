@@ -63,10 +63,17 @@ class Control:
             )
             if not actions:
                 return
+            was_refused = False
             for action in actions:
-                await self._carry_out(action)
+                try:
+                    await self._carry_out(action)
+                except StaleError as error:
+                    logger.info("controller: %s", error)
+                    was_refused = True
             await broker.catch_up()
             await broker.news.tell()
+            if was_refused:
+                return  # the next look decides anew, by leases as they are then
 
     async def _carry_out(self, action: Action) -> None:
         metastore = self._broker.metastore

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sexton.cluster import reassignment
-from sexton.cluster.elections import Brokers, elect, elect_preferred
+from sexton.cluster.elections import elect, elect_preferred
 from sexton.cluster.leases import ExpiredLease, LeaseWatch
 from sexton.cluster.view import ClusterView
 from sexton.ports.metastore import NO_LEADER, BrokerRow, BrokerStatus, PartitionRow
@@ -147,14 +147,16 @@ def _rebalanced_rows(view: ClusterView) -> Iterator[PartitionRow]:
 
 
 def _updates(view: ClusterView, own: BrokerRow, rows: Iterator[PartitionRow], why: str) -> list[UpdatePartitions]:
-    all_rows = list(rows)
-    return [
-        UpdatePartitions(batch, {own.broker_id: own.epoch, **_leaders(batch, view.brokers)}, why)
-        for start in range(0, len(all_rows), ROWS_PER_ACTION_MAX)
-        if (batch := all_rows[start : start + ROWS_PER_ACTION_MAX])
-    ]
-
-
-def _leaders(rows: Sequence[PartitionRow], brokers: Brokers) -> dict[int, int]:
-    """Elected as the very processes that were seen alive."""
-    return {row.leader: brokers[row.leader].epoch for row in rows if row.leader != NO_LEADER}
+    """Leaders are elected as the very processes that were seen alive. Rows with the same leader go together: one that
+    has started again meanwhile is refused, and stops nobody else's election."""
+    by_leader: dict[int, list[PartitionRow]] = {}
+    for row in rows:
+        by_leader.setdefault(row.leader, []).append(row)
+    updates = []
+    for leader, led in by_leader.items():
+        live = {own.broker_id: own.epoch}
+        if leader != NO_LEADER:
+            live[leader] = view.brokers[leader].epoch
+        for start in range(0, len(led), ROWS_PER_ACTION_MAX):
+            updates.append(UpdatePartitions(led[start : start + ROWS_PER_ACTION_MAX], live, why))
+    return updates

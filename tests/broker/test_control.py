@@ -1,0 +1,55 @@
+"""The controller's loop: what it is refused does not keep it from the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from sexton.broker.control import Control
+from sexton.cluster.view import ClusterView
+from sexton.compaction.config import TopicConfig
+from sexton.ports.metastore import ControllerRow, PartitionRow, StaleError
+from tests.cluster.rows import TOPIC, brokers, partition
+
+
+class Refusing:
+    """A metastore to which one broker is not the process that the controller takes it for."""
+
+    def __init__(self, refused: int) -> None:
+        self._refused = refused
+        self.written: list[PartitionRow] = []
+
+    async def read_leases(self) -> Mapping[int, tuple[int, int]]:
+        return {}
+
+    async def update_partitions(self, rows: Sequence[PartitionRow], live: Mapping[int, int]) -> None:
+        if self._refused in live:
+            raise StaleError("another process")
+        self.written += rows
+
+
+def test_an_election_that_is_refused_does_not_keep_other_partitions_without_leader() -> None:
+    metastore = Refusing(2)
+    rows = [partition((4, leader), index=leader) for leader in (1, 2, 3)]
+    view = ClusterView()
+    view.apply_rows(
+        rows, brokers=list(brokers("AAAF").values()), topics=[TOPIC], controller=ControllerRow(1, 101, term=1)
+    )
+
+    async def nothing() -> None:
+        """There is nobody to tell, and nothing to hear."""
+
+    broker = SimpleNamespace(
+        metastore=metastore,
+        clock=SimpleNamespace(monotonic_ms=lambda: 0),
+        view=view,
+        config=SimpleNamespace(auto_leader_rebalance_enable=False, leader_imbalance_check_interval_seconds=300),
+        topic_config=lambda topic: TopicConfig(),
+        registration=SimpleNamespace(identity=(1, 101)),
+        catch_up=nothing,
+        news=SimpleNamespace(tell=nothing),
+    )
+    asyncio.run(Control(cast(Any, broker))._look())
+    assert [row.leader for row in metastore.written] == [1, 3]
