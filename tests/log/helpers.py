@@ -105,10 +105,10 @@ def content(parts: Sequence[Part]) -> bytes:
     )
 
 
-def read_all(log: Log, *, max_bytes: int = 1 << 20) -> list[Batch]:
+def read_all(log: Log, *, max_bytes: int = 1 << 20, from_offset: int | None = None) -> list[Batch]:
     """By reading on from each read's next offset."""
     batches: list[Batch] = []
-    offset = log.start_offset
+    offset = log.start_offset if from_offset is None else from_offset
     while offset < log.end_offset:
         read = log.read(offset, max_bytes, log.end_offset, min_one=True)
         data = content(read.parts)

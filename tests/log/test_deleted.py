@@ -75,7 +75,7 @@ def test_a_deleted_log_is_neither_appended_to_nor_read_by_the_names_it_had(tmp_p
         with pytest.raises(KafkaError):
             log.append_as_follower(plain(b"a" * 500))
         assert not log.close_active(NOW_MS)
-        with pytest.raises(OSError, match="gone"):
+        with pytest.raises(KafkaError, match="deleted"):
             log.read(0, 1000, 6, min_one=True)
         with pytest.raises(OSError, match="gone"):
             await log.checksum(closed[0])

@@ -8,6 +8,7 @@ import pytest
 
 from sexton.client.admin import Resource
 from sexton.ports.metastore import NO_LEADER
+from sexton.protocol.errors import KafkaError
 from sexton.simulate.broken import breaking
 from sexton.simulate.cluster import DATA
 from sexton.simulate.disk import Trouble
@@ -163,3 +164,79 @@ def test_with_the_defect_a_forced_leader_that_met_a_full_disk_never_leads() -> N
     story = Story(2)
     with breaking("epoch-before-generation"), pytest.raises(TimeoutError):
         story.run(a_leader_is_forced_while_its_disk_is_full(story))
+
+
+async def with_closed_segments(story: Story, value: bytes) -> None:
+    await story.start()
+    await story.create_topic([1, 2], {"segment.bytes": "2000000"})
+    await story.in_sync(1, 2)
+    for _ in range(3):
+        await story.write(*[(b"k", value)] * 3)
+        for broker_id in (1, 2):
+            story.replica(broker_id).log.close_active(NOW_MS)
+    await story.write((b"k", value))
+
+
+async def a_third_replica_is_added(story: Story) -> None:
+    await story.client_does(story.admin.reassign({(TOPIC, 0): [1, 2, 3]}))
+    await story.in_sync(1, 2, 3, seconds=120)
+
+
+@pytest.mark.parametrize("value", [b"v" * 300, b"v" * 40_000])
+@pytest.mark.parametrize("at_byte", [10, 200])
+def test_a_leader_whose_log_has_rotted_is_rebuilt_from_another_and_nobody_copies_the_damage(
+    value: bytes, at_byte: int
+) -> None:
+    """In a header or in a record; read through Python and checked here, or sent unseen and refused there."""
+    story = Story(3)
+
+    async def script() -> None:
+        await with_closed_segments(story, value)
+        whole = story.replica(2).log
+        damaged = story.row().incarnations[1]
+        (_, inode), *_ = [file for file in story.node(1).volume.files(DIRECTORY) if file[0].endswith(".log")]
+        second = whole._segments[0].position_of(1)
+        inode.content[second + at_byte] ^= 4
+        await a_third_replica_is_added(story)
+        assert story.row().incarnations[1] != damaged
+        logs = [read_all(story.replica(broker_id).log) for broker_id in (1, 2, 3)]
+        assert [offsets(log) for log in logs] == [list(range(10))] * 3
+        assert logs[0] == logs[1] == logs[2]
+
+    story.run(script())
+
+
+def test_a_log_that_has_rotted_and_is_the_only_one_goes_on_with_what_is_whole() -> None:
+    story = Story(1)
+
+    async def script() -> None:
+        await story.start()
+        await story.create_topic([1])
+        await story.write((b"k", b"one"), (b"k", b"two"))
+        log = story.replica(1).log
+        log.close_active(NOW_MS)
+        await story.write((b"k", b"three"))
+        (_, inode), *_ = [file for file in story.node(1).volume.files(DIRECTORY) if file[0].endswith(".log")]
+        inode.content[log._segments[0].position_of(1) + 70] ^= 4
+        with pytest.raises(KafkaError, match="CRC"):
+            log.read(1, 100, 3, min_one=True)
+        await story.write((b"k", b"four"))
+        assert story.replica(1).log is log
+        assert offsets(read_all(log, from_offset=2)) == [2, 3]
+
+    story.run(script())
+
+
+def test_a_leader_that_cannot_read_its_log_leaves_it_to_another() -> None:
+    story = Story(3)
+
+    async def script() -> None:
+        await with_closed_segments(story, b"v" * 300)
+        story.replica(1).log._keep_open(story.replica(1).log._segments[0])
+        story.node(1).volume.troubles = [Trouble(errno.EIO, DIRECTORY, "00000000.log")]
+        await story.client_does(story.admin.reassign({(TOPIC, 0): [1, 2, 3]}))
+        await story.led_by(2)
+        await story.until(lambda: 3 in story.row().isr)
+        assert offsets(read_all(story.replica(3).log)) == list(range(10))
+
+    story.run(script())

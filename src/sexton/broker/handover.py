@@ -142,6 +142,7 @@ async def retreat(broker: Broker) -> None:
     """Partitions whose log this broker cannot keep: others lead, and nobody waits for this broker any more. If nobody
     else has everything, what can still be read stays, and what cannot is marked as missing."""
     await settle_doubts(broker)
+    await rebuild(broker)
     own_id = broker.config.node_id
     changed = [
         new_row
@@ -162,6 +163,26 @@ async def retreat(broker: Broker) -> None:
         )
     await _write(broker, changed)
     await broker.catch_up()
+
+
+async def rebuild(broker: Broker) -> None:
+    """Logs in which something is damaged that was once flushed: if another member of the ISR answers, that one goes on,
+    and the damaged log is thrown away for a new one, which copies everything. Else it is better than none."""
+    damaged = broker.replicas.damaged()
+    if not damaged:
+        return
+    own_id, brokers = broker.config.node_id, broker.view.brokers
+    heard = await answering(broker)
+    changed = []
+    for replica in damaged:
+        row = broker.view.partition_by_id(replica.topic_id, replica.partition)
+        new_row = None if row is None else elections.rebuild(row, own_id, brokers, heard, fresh=new_id(broker.rng))
+        if new_row is not None:
+            logger.error("%r is damaged, and starts anew from others: in sync are %s", replica, list(new_row.isr))
+            changed.append(new_row)
+    if changed:
+        await _write(broker, changed)
+        await broker.catch_up()
 
 
 async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:

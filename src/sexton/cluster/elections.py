@@ -131,6 +131,16 @@ def is_needed(row: PartitionRow, broker_id: int, brokers: Brokers, answering: Co
     return broker_id in row.isr and bool(others) and not any(id_ in answering for id_ in others)
 
 
+def rebuild(
+    row: PartitionRow, broker_id: int, brokers: Brokers, answering: Collection[int], *, fresh: uuid.UUID
+) -> PartitionRow | None:
+    """What a broker does that finds its log damaged: an empty one takes its place. None if nobody else has it all."""
+    left = hand_over(row, broker_id, brokers, answering) if broker_id in row.isr else row
+    if left is None or left.leader in (broker_id, NO_LEADER):
+        return None
+    return replace(left, incarnations={**left.incarnations, broker_id: fresh})
+
+
 def give_up(row: PartitionRow, broker_id: int, brokers: Brokers, *, is_readable: bool) -> PartitionRow | None:
     """What a broker does whose disk failed under a log, or that finds one damaged: others take over, as above. If
     nobody can, a log that can be read is better than none. One that cannot be read is marked as missing, so that its

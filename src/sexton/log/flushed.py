@@ -1,12 +1,12 @@
 """How far a log was flushed, and whether it acknowledges more than that: what recovery and the cluster go by.
 
 A *flushed point* is a lower bound that outlives the process: below its offset everything was on disk. It is about one
-log and one history: when the epoch that held the offset before it is another one by now, the log has been cut since, and
-the point says nothing.
+log and one history: when the epoch that held the offset before it is another one by now, the log has been cut since,
+and the point says nothing.
 
-The *mark* beside a log says that it may have acknowledged what is not on its disk. It is there, durably, before the first
-such acknowledgement, and goes when everything is flushed and the topic flushes first; so a crash is judged by what was in
-force then, not by the topic's settings when the broker starts again.
+The *mark* beside a log says that it may have acknowledged what is not on its disk. It is there, durably, before the
+first such acknowledgement, and goes when everything is flushed and the topic flushes first; so a crash is judged by
+what was in force then, not by the topic's settings when the broker starts again.
 """
 
 from __future__ import annotations

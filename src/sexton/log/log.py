@@ -21,7 +21,7 @@ from typing import TypeVar
 from sexton.compaction import retention
 from sexton.compaction.config import DAY_MS, TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
-from sexton.errors import NotALogError
+from sexton.errors import CorruptLogError, NotALogError
 from sexton.log import reading
 from sexton.log.appending import Appending
 from sexton.log.epochs import EpochHistory
@@ -149,12 +149,20 @@ class Log(Appending, Swapping):
             )
         if offset == end_offset:
             return Read([], 0, offset, offset)
-        found = reading.read(self._segments, offset, max_bytes, end_offset, min_one)
+        try:
+            found = reading.read(self._segments, offset, max_bytes, end_offset, min_one)
+        except (CorruptLogError, OSError) as error:
+            raise self._unreadable(error) from error
         if offset < self._active.base_offset:
             index = reading.segment_index(self._segments, offset)
             for segment in self._segments[index : index + len(found.parts) + 1]:
                 self._keep_open(segment)
         return found
+
+    def verify(self, offset: int, end_offset: int) -> None:
+        """Somebody could not take what was read there. If that is our fault, raises as `read` would."""
+        with self._reading():
+            reading.verify(self._segments, max(offset, self.start_offset), min(end_offset, self.end_offset))
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Below it every transaction has ended, and its end is committed."""
@@ -164,15 +172,18 @@ class Log(Appending, Swapping):
         return min(high_watermark, max(unstable, self.start_offset))
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        found = reading.aborted_transactions(self._segments, start_offset, end_offset)
+        with self._reading():
+            found = reading.aborted_transactions(self._segments, start_offset, end_offset)
         return found if start_offset >= self._active.base_offset else self._released(found)
 
     def offset_for_time(self, timestamp_ms: int, end_offset: int) -> TimedOffset | None:
         """The first record of that time or later, below `end_offset`."""
-        return self._released(reading.offset_for_time(self._segments, timestamp_ms, self.start_offset, end_offset))
+        with self._reading():
+            return self._released(reading.offset_for_time(self._segments, timestamp_ms, self.start_offset, end_offset))
 
     def offset_of_max_timestamp(self, end_offset: int) -> TimedOffset | None:
-        return self._released(reading.newest_record(self._segments, self.start_offset, end_offset))
+        with self._reading():
+            return self._released(reading.newest_record(self._segments, self.start_offset, end_offset))
 
     def _released(self, answer: T) -> T:
         """The answer, after what was opened to find it is among what may stay open."""
@@ -184,10 +195,11 @@ class Log(Appending, Swapping):
     def retention_start(self, high_watermark: int, now_ms: int) -> int:
         """Where retention would put the log's start: only a leader asks, and all replicas follow. As in Kafka, the
         active segment goes too once all of it is due."""
-        summaries = [
-            SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, one.newest_ms())
-            for one in self._segments
-        ]
+        with self._reading():
+            summaries = [
+                SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, one.newest_ms())
+                for one in self._segments
+            ]
         if summaries[-1].size_bytes:
             summaries.append(SegmentSummary(self.end_offset, 0, -1, now_ms))
         return max(self.start_offset, retention.retained_from(summaries, self.config, high_watermark, now_ms))

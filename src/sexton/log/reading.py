@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from sexton.log.batches import SCAN_BYTES, Head
+from sexton.log.batches import SCAN_BYTES, Head, has_valid_crc, head_at
 from sexton.log.segment import AbortedEntry, Segment
 from sexton.log.types import AbortedTransaction, Read, TimedOffset
 from sexton.ports.disk import FileSlice
@@ -49,7 +49,7 @@ def read(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: i
                     if parts or not min_one:
                         break
                     cut, stop_offset = segment.boundary(start, start + segment.batch_bytes(start))
-            parts.append(_part(segment, start, cut - start))
+            parts.append(_part(segment, start, cut - start, is_closed=index < len(segments) - 1))
             size_bytes += cut - start
             if cut < segment.size_bytes:
                 segment.remember(stop_offset, cut)
@@ -62,10 +62,37 @@ def read(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: i
     return Read(parts, size_bytes, offset, next_offset)
 
 
-def _part(segment: Segment, position: int, size_bytes: int) -> Part:
-    if size_bytes < SENDFILE_BYTES_MIN:
-        return segment.file.read(position, size_bytes)
-    return FileSlice(segment.file, position, size_bytes)
+def _part(segment: Segment, position: int, size_bytes: int, *, is_closed: bool) -> Part:
+    """What was written long ago may have been damaged since, so small pieces of it are checked. Large ones leave
+    without passing through Python: those who get them check their CRC, as clients and followers do."""
+    if size_bytes >= SENDFILE_BYTES_MIN:
+        return FileSlice(segment.file, position, size_bytes)
+    data = segment.file.read(position, size_bytes)
+    if is_closed:
+        _check(segment, position, data)
+    return data
+
+
+def _check(segment: Segment, position: int, data: bytes) -> None:
+    view = memoryview(data)
+    at = 0
+    while at < len(data):
+        head = head_at(data, at, position + at)
+        if isinstance(head, str):
+            raise segment.corrupt(head, position + at)
+        if not has_valid_crc(view[at : at + head.size_bytes]):
+            raise segment.corrupt("the CRC does not match", head.position)
+        at += head.size_bytes
+
+
+def verify(segments: Sequence[Segment], offset: int, end_offset: int) -> None:
+    """Raises CorruptLogError if a batch between two offsets is not what was once written."""
+    for segment in segments[segment_index(segments, offset) :]:
+        if segment.base_offset >= end_offset:
+            return
+        start = segment.position_of(offset)
+        stop = segment.size_bytes if end_offset >= segment.end_offset else segment.position_of(end_offset)
+        _check(segment, start, segment.file.read(start, stop - start))
 
 
 def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_offset: int) -> list[AbortedTransaction]:

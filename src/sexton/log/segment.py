@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sexton.compaction.config import TopicConfig
+from sexton.errors import CorruptLogError
 from sexton.log.batches import LOOKUP_BYTES, SCAN_BYTES, Head, Walk
 from sexton.log.sparse import NO_TIMESTAMP, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SparseIndex
 from sexton.ports.disk import Buffer, Disk, File
 from sexton.records import names
+from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 
 TIME_ENTRY: Final = struct.Struct(">qi")
 
@@ -231,9 +233,13 @@ class Segment:
         end_offset, aborted = self.end_offset, self._aborted
         size_bytes = self.file.size_bytes
         self.forget_batches()
-        for head in Walk(self.file, 0, size_bytes, check_crc=False, chunk_bytes=SCAN_BYTES):
+        walk = Walk(self.file, 0, size_bytes, check_crc=False, chunk_bytes=SCAN_BYTES)
+        for head in walk:
             self.note(head.position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
         self.size_bytes, self.end_offset = size_bytes, end_offset
+        if walk.fault is not None:
+            self._index = None
+            raise self.corrupt(walk.fault, walk.position)
         self._aborted = aborted
         self.seal()
 
@@ -365,7 +371,7 @@ class Segment:
         hint = self._hints.get(offset)
         if hint is not None:
             return hint
-        for head in Walk(self.file, self.index.position_before(offset), self.size_bytes, check_crc=False):
+        for head in self.heads(self.index.position_before(offset)):
             if head.last_offset >= offset:
                 return head.position
         return self.size_bytes
@@ -379,8 +385,7 @@ class Segment:
         if positions and start >= positions[0]:
             at = bisect_right(positions, limit) - 1
             return positions[at], self._recent_ends[at - 1] if at else self._recent_floor
-        walk = Walk(self.file, max(start, self.index.boundary_before(limit)), self.size_bytes, check_crc=False)
-        for head in walk:
+        for head in self.heads(max(start, self.index.boundary_before(limit))):
             if head.position + head.size_bytes > limit:
                 return head.position, head.base_offset
         return self.size_bytes, self.end_offset
@@ -402,7 +407,15 @@ class Segment:
             hints[offset] = position
 
     def heads(self, position: int, chunk_bytes: int = LOOKUP_BYTES) -> Iterator[Head]:
-        return iter(Walk(self.file, position, self.size_bytes, check_crc=False, chunk_bytes=chunk_bytes))
+        """Raises CorruptLogError where there is no batch: whoever went on would pass over what is there."""
+        walk = Walk(self.file, position, self.size_bytes, check_crc=False, chunk_bytes=chunk_bytes)
+        yield from walk
+        if walk.fault is not None:
+            raise self.corrupt(walk.fault, walk.position)
+
+    def corrupt(self, what: str, position: int) -> CorruptLogError:
+        place = f"{self.path(names.LOG_SUFFIX)} at byte {position}"
+        return CorruptLogError(what, place, WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
 
     def newest_below(self, offset: int) -> tuple[int, int]:
         """The largest batch timestamp below `offset`, and the last offset of the first batch that has it."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import uuid
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from sexton.compaction.config import DAY_MS, TopicConfig
+from sexton.errors import CorruptLogError
 from sexton.log.epochs import EpochHistory
 from sexton.log.producers import ProducerStates
 from sexton.log.recovery import Recovered
 from sexton.log.segment import INT32_MAX, Segment
 from sexton.ports.disk import Disk
 from sexton.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What an operator can put right while the log goes on: nothing was written, and that is known."""
@@ -45,6 +51,8 @@ class LogState:
         self.directory = directory
         self.failure: OSError | None = None
         """The error of the device after which the log gave up."""
+        self.damage: CorruptLogError | None = None
+        """What was once flushed and is not any more what it was: the broker has the log rebuilt from others'."""
         self.is_deleted = False
         """The directory may be another log's by now: whoever waited for a lock, or comes late, has nothing to do here.
         """
@@ -186,6 +194,24 @@ class LogState:
         if error.errno not in PASSING_ERRORS:
             self.failure = error
         return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}. {_remedy(error)}")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Around whatever reads segments."""
+        try:
+            yield
+        except (CorruptLogError, OSError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: CorruptLogError | OSError) -> KafkaError:
+        """An error of the device, or damage in what it gave, is remembered: the broker leaves the log to others."""
+        if isinstance(error, OSError):
+            self.check_not_deleted()
+            return self._storage_error(error)
+        if self.damage is None:
+            logger.error("%s: %s", self._place, error)
+        self.damage = error
+        return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}")
 
     def _check_usable(self) -> None:
         self.check_not_deleted()

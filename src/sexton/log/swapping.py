@@ -77,9 +77,11 @@ class Swapped:
 class Swapping(Changing):
     def summaries(self) -> list[SegmentSummary]:
         """What eligibility asks about each segment, the active one last."""
-        found = [
-            SegmentSummary(one.base_offset, one.size_bytes, one.first_ms(), one.newest_ms()) for one in self._segments
-        ]
+        with self._reading():
+            found = [
+                SegmentSummary(one.base_offset, one.size_bytes, one.first_ms(), one.newest_ms())
+                for one in self._segments
+            ]
         for segment in self._segments:
             if segment.is_loaded:
                 self._keep_open(segment)

@@ -287,6 +287,10 @@ class Replicas:
             if own_id in replica.row.isr and not replica.is_leader and outlives_its_log(replica, replica.row)
         ]
 
+    def damaged(self) -> list[Replica]:
+        """Whose log is not any more what was once flushed."""
+        return [replica for replica in self._by_key.values() if replica.log.damage is not None]
+
     def doubtful(self) -> list[Replica]:
         """Whose log was cut where nobody knows whether it had been flushed."""
         return [replica for replica in self._by_key.values() if replica.log.is_doubtful]
@@ -505,13 +509,16 @@ class Replicas:
         for replica in self.all():
             replica.log.producers.expire(now_ms)
             if replica.is_leader and replica.config.deletes:
-                start = replica.log.retention_start(replica.high_watermark, now_ms)
-                if start > replica.log.start_offset:
-                    logger.info("%s-%d: retention moves the log start to %d", replica.topic, replica.partition, start)
-                    try:
-                        await replica.advance_start(start)
-                    except (OSError, KafkaError) as error:
-                        logger.error("%r: retention failed: %s", replica, error)
+                try:
+                    await self._retain(replica, now_ms)
+                except (OSError, KafkaError) as error:
+                    logger.error("%r: retention failed: %s", replica, error)
+
+    async def _retain(self, replica: Replica, now_ms: int) -> None:
+        start = replica.log.retention_start(replica.high_watermark, now_ms)
+        if start > replica.log.start_offset:
+            logger.info("%s-%d: retention moves the log start to %d", replica.topic, replica.partition, start)
+            await replica.advance_start(start)
 
     async def stop(self) -> bool:
         """Closes all logs. Whether everything that was appended is on disk afterwards: if not, the next start has to

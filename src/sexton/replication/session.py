@@ -48,6 +48,8 @@ class _Followed:
     """High watermark, log start and compaction's watermarks, as they were last sent."""
     told_of: ReplicaWatermarks | None = None
     """The replica's own watermarks, of which those were."""
+    sent: tuple[int, int] | None = None
+    """From and up to which offset the last answer had records."""
     is_answered: bool = False
     """Something was sent, and the follower has not said yet what it holds now: until then, nothing more is sent."""
 
@@ -125,6 +127,8 @@ class FollowerSession:
             watching = replica.watch_appends(lambda: self._note(key)), replica.watch(lambda: self._committed(key))
             known = self._followed[key] = _Followed(request.broker_id, held, watching, replica)
         else:
+            if not self._could_take(known, held, replica):
+                return
             known.held = held
             known.is_answered = False
         self._news[key] = None
@@ -145,6 +149,19 @@ class FollowerSession:
         if known.told[:1] != (replica.high_watermark,):
             self._stale[key] = None
         replica.coordination.take_report(request.broker_id, request.broker_epoch, held)
+
+    def _could_take(self, known: _Followed, held: Held, replica: Replica) -> bool:
+        """A follower that was sent records and still asks for them has a full disk, or we sent it none that are whole:
+        what left by sendfile nobody here has looked at."""
+        sent, known.sent = known.sent, None
+        if sent is None or sent[0] != held.end_offset:
+            return True
+        try:
+            replica.log.verify(*sent)
+        except KafkaError as error:
+            self._fail((held.topic_id, held.partition), error)
+            return False
+        return True
 
     def _fence(self, key: Key, replica: Replica, request: FetchRequest) -> None:
         """Its past may hold what everyone else has forgotten: it gets nothing, and is told by its row to start anew."""
@@ -226,6 +243,7 @@ class FollowerSession:
         size_bytes = 0
         if lies_on and held.end_offset < log.end_offset:
             read = log.read(held.end_offset, max_bytes, log.end_offset, min_one=is_first)
+            followed.sent = held.end_offset, read.next_offset
             records, size_bytes = read.parts, read.size_bytes
             if size_bytes == 0:
                 self._news[(held.topic_id, held.partition)] = None  # no room in this answer: in the next one
