@@ -55,6 +55,9 @@ CLEAN = {
     "disks are lost and put back": Arena(
         records_max=1, epochs_max=1, processes_max=3, incarnations_max=2, lost_disks=True, images=True
     ),
+    "brokers are stopped in good order": Arena(
+        records_max=1, epochs_max=2, processes_max=2, lazy_flush=True, stops=True, without=("flush",)
+    ),
     "a controller that is late": Arena(
         records_max=1, epochs_max=2, processes_max=2, requests_max=2, late_controller=True, lazy_flush=True
     ),
@@ -73,6 +76,7 @@ EVERYTHING = Arena(
     lost_disks=True,
     images=True,
     poisoned=True,
+    stops=True,
     late_controller=True,
     targets=((0, 1), (0, 1, 2), (1, 2), (0,), (2, 0)),
 )

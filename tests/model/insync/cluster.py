@@ -8,6 +8,7 @@ from tests.model.insync import real
 from tests.model.insync.leaders import Leaders
 from tests.model.insync.state import (
     ACTIVE,
+    BROKERS,
     FENCED,
     LOST_LOG,
     NO_LOG,
@@ -116,9 +117,11 @@ class Cluster(Leaders):
 
     def _decide(self, world: World, row: Row | None) -> bool:
         """By a controller or an operator. Those who stay in sync may have lost power, and nobody knows yet."""
+        before = world.store.row.isr
         if not self._write(world, row):
             return False
-        self._excuse(world)
+        if not any(world.brokers[one].is_last_copy for one in before if one not in world.store.row.isr):
+            self._excuse(world)
         return True
 
     def elect(self, world: World) -> bool:
@@ -168,12 +171,14 @@ class Cluster(Leaders):
         broker = world.brokers[index]
         if not broker.process:
             return False
-        has_lost = self.arena.lazy_flush or broker.has_lost
-        log = broker.log[: broker.flushed]
-        self._speaks_no_more(world, index)
-        world.set(index, process=0, lead=(), is_reconciled=False, log=log, has_lost=has_lost)
+        self._end(world, index)
+        world.set(index, log=broker.log[: broker.flushed], has_lost=self.arena.lazy_flush or broker.has_lost)
         self._excuse(world)
         return True
+
+    def _end(self, world: World, index: int) -> None:
+        self._speaks_no_more(world, index)
+        world.set(index, process=0, lead=(), is_reconciled=False)
 
     @staticmethod
     def _speaks_no_more(world: World, index: int) -> None:
@@ -217,7 +222,7 @@ class Cluster(Leaders):
         if index in store.row.replicas and not self._make_true(world, index):
             return False
         world.set_process(index, Process(broker.process, ACTIVE))
-        world.set(index, is_reconciled=True, is_old=False, has_lost=False)
+        world.set(index, is_reconciled=True, is_old=False, has_lost=False, is_last_copy=False)
         self.take_row(world, index)
         return True
 
@@ -248,21 +253,33 @@ class Cluster(Leaders):
     def fence(self, world: World, index: int) -> bool:
         """Its lease ran out. The process may be dead, or know nothing of it."""
         process = world.store.processes[index]
-        if process.status == FENCED:
+        if process.status == FENCED or self._runs_out_later(world, index):
             return False
         world.set_process(index, process._replace(status=FENCED))
         return True
 
-    def stop(self, world: World, index: int) -> bool:
-        """In good order: others lead, everything is flushed."""
+    @staticmethod
+    def _runs_out_later(world: World, index: int) -> bool:
+        """The leases of those that were dead when it stopped run out before its own: that much is assumed of clocks."""
+        dead = [one for one in BROKERS if one != index and not world.brokers[one].process]
+        return world.brokers[index].is_last_copy and any(world.store.processes[one].status != FENCED for one in dead)
+
+    def stop(self, world: World, index: int, is_answered: bool) -> bool:
+        """In good order: others lead, everything is flushed. All that live answer, or none."""
         broker, store = world.brokers[index], world.store
         if not broker.process or store.processes[index] != Process(broker.process, ACTIVE):
             return False
-        self._write(world, real.handed_over(store.row, index, store.processes))
-        world.set(index, flushed=len(broker.log))
-        self.crash(world, index)
-        world.set(index, has_lost=False)
-        world.set_process(index, Process(broker.process, FENCED))
+        living = [one for one in BROKERS if one != index and world.brokers[one].process and is_answered]
+        answering = frozenset(one for one in living if store.processes[one] == (world.brokers[one].process, ACTIVE))
+        asked = answering if self.rules.hands_over_to_the_living else None
+        self._write(world, real.handed_over(store.row, index, store.processes, asked))
+        others = [world.brokers[one] for one in store.row.isr if one != index]
+        is_last_copy = index in store.row.isr and all(one.has_lost for one in others)
+        is_needed = real.is_needed(world.store.row, index, store.processes, answering)
+        world.set(index, flushed=len(broker.log), is_last_copy=is_last_copy)
+        self._end(world, index)
+        if not (is_needed and self.rules.needed_is_not_fenced):
+            world.set_process(index, Process(broker.process, FENCED))
         return True
 
     # Disks

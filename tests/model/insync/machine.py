@@ -140,7 +140,8 @@ class Machine(Cluster):
         if arena.late_fetches:
             yield ("send_fetch", index)
         if arena.stops:
-            yield ("stop", index)
+            yield ("stop", index, True)
+            yield ("stop", index, False)
         if arena.lost_disks:
             yield ("lose_disk", index)
         if arena.images:

@@ -83,8 +83,13 @@ def elected_preferred(row: Row, processes: Processes) -> Row | None:
 
 
 @cache
-def handed_over(row: Row, broker: int, processes: Processes) -> Row | None:
-    return _row_or_none(elections.hand_over(to_real(row), broker, _brokers(processes)))
+def handed_over(row: Row, broker: int, processes: Processes, answering: frozenset[int] | None) -> Row | None:
+    return _row_or_none(elections.hand_over(to_real(row), broker, _brokers(processes), answering))
+
+
+@cache
+def is_needed(row: Row, broker: int, processes: Processes, answering: frozenset[int]) -> bool:
+    return elections.is_needed(to_real(row), broker, _brokers(processes), answering)
 
 
 @cache

@@ -24,6 +24,10 @@ class Rules(NamedTuple):
     """Off: a fetch counts whichever log of that broker it speaks of."""
     uncertain_leaves: bool = True
     """Off: a replica that may have lost its last records stays in sync over a restart."""
+    hands_over_to_the_living: bool = True
+    """Off: a broker that stops leaves its place to anyone whose lease has not run out."""
+    needed_is_not_fenced: bool = True
+    """Off: a broker that has stopped is fenced at once, whoever else is there."""
     partition_epoch_compared: bool = True
     """Off: the metastore carries changes out that are based on an old row."""
 

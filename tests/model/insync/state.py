@@ -128,6 +128,8 @@ class Broker(NamedTuple):
     """It was started with an old image of its disk."""
     has_lost: bool = False
     """Its last process ended without having flushed everything: what it acknowledged may be gone."""
+    is_last_copy: bool = False
+    """When it stopped in good order, all others in sync had lost power."""
     # Elsewhere
     late: Held | tuple[()] = ()
     image: Image | tuple[()] = ()

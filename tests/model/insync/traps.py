@@ -30,6 +30,11 @@ WRITTEN: Prefix = (("append", 0), *(("fetch", follower, 0, 0) for follower in (1
 
 ONE_LEADER: dict[str, Any] = {"epochs_max": 0, "without": ("fence",)}
 
+ONE_STOPS: dict[str, Any] = {
+    **{"epochs_max": 1, "processes_max": 2, "lazy_flush": True, "stops": True},
+    "prefix": (("leave", 0, 2), ("carry_out", 0), *WRITTEN[:2], WRITTEN[3]),
+}
+
 TRAPS = {
     "a replica that is to join does not count before it has joined": Trap(
         without("joining_is_counted"), Arena(**ONE_LEADER, prefix=LEFT)
@@ -86,6 +91,12 @@ TRAPS = {
     "a replica that may have lost its last records stays in sync over a restart": Trap(
         without("uncertain_leaves"),
         Arena(epochs_max=0, processes_max=2, lazy_flush=True, without=("fence", "flush")),
+    ),
+    "a broker that stops hands over to one that has lost power": Trap(
+        without("hands_over_to_the_living"), Arena(**ONE_STOPS, without=("fence", "flush", "leave"))
+    ),
+    "a broker that stops is fenced at once, and the controller leaves the place to one that has lost power": Trap(
+        without("needed_is_not_fenced"), Arena(**ONE_STOPS, without=("flush", "leave"))
     ),
     "the metastore carries out what is based on an old row": Trap(
         without("partition_epoch_compared"), Arena(epochs_max=1, requests_max=2)
