@@ -6,29 +6,41 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
+from sexton.client import apis
 from sexton.client import consumer as consuming
 from sexton.client.admin import Admin, Resource
 from sexton.client.client import Client
 from sexton.client.consumer import LATEST
-from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
+from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError, check
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History
+from sexton.simulate.history import History, Place
 from sexton.simulate.plan import Action, AdminPlan, TopicPlan
 from sexton.simulate.trace import Trace
 
 NAME = "admin"
 PARTITIONS_MAX = 6
+HIGH_WATERMARK = -1
+"""As an offset to delete records below."""
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 
 
 class Administrator:
-    def __init__(self, client: Client, history: History, trace: Trace, brokers_count: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        trace: Trace,
+        brokers_count: int,
+        segment_bases: Callable[[Place], Sequence[int]] = lambda place: (),
+    ) -> None:
+        """`segment_bases` says where the segments of a partition begin."""
         self._client = client
         self._admin = Admin(client)
         self._history = history
         self._trace = trace
         self._brokers_count = brokers_count
+        self._segment_bases = segment_bases
         self.topics: dict[str, int] = {}
         """Those that exist for sure, with the partitions that they have at least."""
 
@@ -117,10 +129,29 @@ class Administrator:
 
     async def _delete_records(self, topic: str, rng: random.Random) -> str:
         place = (topic, rng.randrange(self.topics.get(topic, 1)))
+        draw = rng.random()
+        if draw < 0.25:
+            return await self._delete_all_records(place)
         end = (await consuming.list_offsets(self._client, {place: LATEST}))[place]
         before = int(end * rng.random())
+        bases = [base for base in self._segment_bases(place) if 0 < base <= end]
+        if draw < 0.6 and bases:
+            before = rng.choice(bases)
         self._history.deleting_records(place, before)
         start = (await self._admin.delete_records({place: before}))[place]
         if start > before and start > self._history.start_bounds[place] and not self._history.is_gone(place):
             raise SimulationFailure("rule 1", f"{place}: {before} was asked for, but the log now starts at {start}")
         return f"{place[1]} starts at {start}"
+
+    async def _delete_all_records(self, place: Place) -> str:
+        """Everything that is committed by then. Asked once: whoever is not told how that went must expect it at any
+        time, and one that is asked again could be carried out twice, at two high watermarks."""
+        peer = await self._client.leader(*place)
+        topics = [{"name": place[0], "partitions": [{"partition_index": place[1], "offset": HIGH_WATERMARK}]}]
+        self._history.deleting_all.add(place)
+        answer = await peer.call(apis.DELETE_RECORDS, {"topics": topics, "timeout": self._client.timeout_ms})
+        part = answer.topics[0].partitions[0]
+        check(part.error_code, f"{place[0]}-{place[1]}")
+        self._history.deleting_all.discard(place)
+        self._history.deleting_records(place, int(part.low_watermark))
+        return f"{place[1]} starts at its high watermark, {part.low_watermark}"

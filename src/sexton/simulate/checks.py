@@ -111,6 +111,7 @@ class Judge:
         assert node.process is not None
         if replica.topic_id not in self._agreement.topics:
             return  # its topic is deleted, and its broker has not heard of it
+        self._history.starts((replica.topic, replica.partition), replica.start_offset, replica.high_watermark)
         place = (node.process.name, replica.key, replica.incarnation)
         hw = replica.high_watermark
         before = self._watermarks.get(place)
@@ -182,6 +183,10 @@ class Judge:
 
     def _process_names(self) -> set[str]:
         return {node.process.name for node in self._cluster.nodes.values() if node.process is not None}
+
+    def ends(self, node: Node) -> None:
+        """A process is about to be killed: what it has done so far counts."""
+        self.look()
 
     def disk_replaced(self, node: Node) -> None:
         self.compaction.disk_replaced(node.name)
@@ -257,6 +262,8 @@ class Judge:
 
     def sweep_partition(self, key: Key, row: PartitionRow) -> None:
         place = self._place(key)
+        for _, replica in self._running(key):
+            self._history.starts(place, replica.start_offset, replica.high_watermark)
         if place[0] in self._compacted:
             self._sweep_compacted(key, row)
             return

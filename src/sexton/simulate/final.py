@@ -222,7 +222,7 @@ async def _read(client: Client, place: Place, history: History, isolation: int =
 
 
 def _check_start(place: Place, start_offset: int, history: History) -> None:
-    if start_offset > history.start_bounds.get(place, 0) and not history.is_gone(place):
+    if not history.may_start_at(place, start_offset) and not history.is_gone(place):
         raise SimulationFailure("rule 1", f"{place} starts at {start_offset}, which nobody asked for")
 
 

@@ -85,6 +85,9 @@ class History:
     start_bounds: dict[Place, int] = field(default_factory=dict)
     """Up to where somebody has asked for records to be deleted, or retention may have done so: what is below may be
     gone."""
+    deleting_all: set[Place] = field(default_factory=set)
+    """Somebody has asked for everything below the high watermark to be deleted, wherever that is when it is carried
+    out, and has not been told."""
     dropped_topics: set[str] = field(default_factory=set)
     """Somebody has asked for them to be deleted."""
     lost_places: set[Place] = field(default_factory=set)
@@ -136,6 +139,15 @@ class History:
 
     def deleting_records(self, place: Place, before_offset: int) -> None:
         self.start_bounds[place] = max(self.start_bounds.get(place, 0), before_offset)
+
+    def may_start_at(self, place: Place, start_offset: int) -> bool:
+        """Whether somebody asked for what lies below to be deleted."""
+        return start_offset <= self.start_bounds.get(place, 0) or place in self.deleting_all
+
+    def starts(self, place: Place, start_offset: int, high_watermark: int) -> None:
+        """A replica was seen to start there. If that is where somebody's request has put it, it counts from now on."""
+        if place in self.deleting_all and self.start_bounds.get(place, 0) < start_offset <= high_watermark:
+            self.deleting_records(place, start_offset)
 
     def forced(self, place: Place, generation: int) -> None:
         self.generations[place] = generation

@@ -100,7 +100,7 @@ class Reader:
             if place in self._history.lost_places:
                 self._consumer.positions[place] = start
                 continue
-            if start > self._history.start_bounds.get(place, 0):
+            if not self._history.may_start_at(place, start):
                 raise SimulationFailure(
                     "rule 1",
                     f"{place} starts at {start}, though nobody asked for more than "

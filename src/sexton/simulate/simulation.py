@@ -26,7 +26,7 @@ from sexton.simulate.administrator import NAME as ADMIN
 from sexton.simulate.administrator import Administrator, CallError
 from sexton.simulate.checks import Judge
 from sexton.simulate.clock import SimulatedClock, WallClock
-from sexton.simulate.cluster import SimulatedCluster
+from sexton.simulate.cluster import DATA, SimulatedCluster
 from sexton.simulate.compactors import CompactorHost
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.faults import FORCING_S
@@ -96,6 +96,7 @@ class Simulation:
             has_transactions=bool(plan.transactors),
         )
         self.agreement.on_change = self.judge.row_changed
+        self.cluster.on_end = self.judge.ends
         self.cluster.on_power_lost = self.judge.power_lost
         self.cluster.on_disk_replaced = self.judge.disk_replaced
         for name in (ADMIN, OPERATOR, *MOVERS, *plan.clients):
@@ -154,7 +155,7 @@ class Simulation:
             self.cluster.start_later(node, node.rng.randrange(NS))
         self.nemesis.plan(plan.faults)
         admin_process, admin_client = self._clients[ADMIN]
-        admin = Administrator(admin_client, self.history, self.trace, plan.brokers_count)
+        admin = Administrator(admin_client, self.history, self.trace, plan.brokers_count, self._segment_bases)
         await self._spawn(admin_process, admin.create_all(plan.topics))
         self._start_clients()
         admin_task = self._spawn(
@@ -254,6 +255,14 @@ class Simulation:
         return pending + ["an administrator is not done" for task in admin_tasks if not task.done()]
 
     # Clients
+
+    def _segment_bases(self, place: Place) -> list[int]:
+        """Where segments begin, on any disk."""
+        found: set[int] = set()
+        for node in self.cluster.nodes.values():
+            names = [name for name, _ in node.volume.files(f"{DATA}/{place[0]}-{place[1]}")]
+            found.update(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
+        return sorted(found)
 
     async def _force_leaders(self) -> None:
         """An operator who does not wait for machines that are gone, and tries until each partition has a leader."""
