@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sexton.simulate.broken import breaking
+from sexton.simulate.metastore import HOST as METASTORE
 from tests.simulated import Ledger, Story
 
 DEAD, STOPPED, WITNESS = 1, 2, 3
@@ -17,7 +18,8 @@ SEEDS = range(1, 9)
 async def stop(story: Story, broker_id: int) -> None:
     stopped = asyncio.Event()
     story.cluster.stop_orderly(story.node(broker_id), stopped.set)
-    await stopped.wait()
+    async with asyncio.timeout(120):
+        await stopped.wait()
 
 
 def lost(seed: int, leader: int) -> list[int]:
@@ -104,5 +106,27 @@ def test_brokers_that_are_all_stopped_at_once_come_back_with_everything() -> Non
         await story.until(lambda: story.row().leader > 0)
         await story.led_by(story.row().leader)
         assert ledger.lost(story.row().leader) == []
+
+    story.run(told())
+
+
+def test_a_broker_that_cannot_reach_the_metastore_stops_in_good_order_all_the_same() -> None:
+    """It knows nothing of the others then, and leaves its place to its lease."""
+    story = Story(2)
+    ledger = Ledger(story)
+
+    async def told() -> None:
+        await story.start()
+        await story.create_topic([1, 2], {"flush.before.ack": "false"})
+        await story.in_sync(1, 2)
+        await ledger.write(20)
+        story.fabric.cut("broker-1", METASTORE)
+        await stop(story, 1)
+        assert not story.node(1).is_up
+        story.fabric.heal("broker-1", METASTORE)
+        await story.in_sync(2)
+        await story.start(1)
+        await story.in_sync(1, 2)
+        assert ledger.lost(1) == ledger.lost(2) == []
 
     story.run(told())

@@ -156,6 +156,7 @@ def test_a_partition_is_handed_over_only_to_one_that_answers() -> None:
         ((1, 2), "DAA", {2}, False),
         ((1, 2), "DDA", {2}, False),
         ((1, 2), "DFA", set(), False),
+        ((1, 2), "DSA", set(), False),
         ((1,), "DAA", set(), False),
         ((2, 3), "DAA", set(), False),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+from sexton.cluster.incarnations import marked_as_missing
 from sexton.ports.metastore import PartitionRow
 from sexton.replication.leadership import UNKNOWN_OFFSET, IsrChange, Leadership
 
@@ -85,3 +86,37 @@ def test_the_last_words_of_a_replaced_process_do_not_count() -> None:
     leadership.fetched(2, broker_epoch=5, end_offset=20, leader_end=20, now_ms=2)
     leadership.fetched(3, broker_epoch=5, end_offset=20, leader_end=20, now_ms=2)
     assert leadership.committed_end(20) == 0
+
+
+def test_what_a_followers_former_log_held_does_not_count_for_its_new_one() -> None:
+    """Removed and added again, seen as one change."""
+    first, second = uuid.UUID(int=5, version=4), uuid.UUID(int=6, version=4)
+    row = replace(ROW, replicas=(1, 2), isr=(1,), incarnations={2: first})
+    leadership = Leadership(row, 1, start_offset=0, now_ms=0)
+    leadership.fetched(2, 1, 20, leader_end=20, now_ms=1, incarnation=first)
+    assert leadership.caught_up(2, high_watermark=20)
+    leadership.follow_row(replace(row, partition_epoch=9, incarnations={2: second}), now_ms=2)
+    leadership.check_invariants()
+    assert not leadership.caught_up(2, high_watermark=20)
+    leadership.fetched(2, 1, 20, leader_end=20, now_ms=3, incarnation=second)
+    assert leadership.caught_up(2, high_watermark=20)
+
+
+def test_a_log_that_gets_its_id_after_it_was_heard_of_is_the_same_one() -> None:
+    """A follower is silent once it has said everything: what it said must not be forgotten without reason."""
+    own_id = uuid.UUID(int=5, version=4)
+    leadership = Leadership(replace(ROW, isr=(1,)), 1, start_offset=0, now_ms=0)
+    leadership.fetched(2, 1, 20, leader_end=20, now_ms=1, incarnation=own_id)
+    for seen in (own_id, marked_as_missing(own_id), own_id):
+        epoch = leadership.row.partition_epoch + 1
+        leadership.follow_row(replace(ROW, isr=(1,), partition_epoch=epoch, incarnations={2: seen}), now_ms=2)
+        assert leadership.caught_up(2, high_watermark=20)
+
+
+def test_a_process_that_was_replaced_cannot_take_back_what_its_successor_said() -> None:
+    leadership = Leadership(replace(ROW, isr=(1,)), 1, start_offset=0, now_ms=0)
+    leadership.fetched(2, broker_epoch=6, end_offset=10, leader_end=10, now_ms=1)
+    leadership.left(2, broker_epoch=5)
+    assert leadership.caught_up(2, high_watermark=10)
+    leadership.left(2, broker_epoch=6)
+    assert not leadership.caught_up(2, high_watermark=10)

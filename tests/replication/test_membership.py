@@ -136,6 +136,7 @@ class Scripted:
 
     def check_counted(self) -> None:
         for partition, row in self.rows.items():
+            self.leadership(partition).check_invariants()
             assert self.counted(partition) >= set(row.isr) - {1}
 
 

@@ -29,6 +29,9 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 Brokers = Mapping[int, BrokerRow]
 
+_PROVEN = (BrokerStatus.ACTIVE, BrokerStatus.DRAINING)
+"""Of brokers that have made their rows true: what the metastore says of their logs was so when they started."""
+
 
 class LogState(Enum):
     """What a broker that starts finds of a replica on its disk."""
@@ -126,8 +129,9 @@ def successors(
 
 def is_needed(row: PartitionRow, broker_id: int, brokers: Brokers, answering: Collection[int]) -> bool:
     """Whether others count as in sync and alive, and none of them is `answering`. A broker that fenced itself would
-    leave the partition to them at once. If its lease runs out instead, theirs do so before, if they are dead."""
-    others = [id_ for id_ in row.isr if id_ != broker_id and id_ in brokers and brokers[id_].is_live]
+    leave the partition to them at once (`_without_fenced`). If its lease runs out instead, theirs do so before, if they
+    are dead."""
+    others = [id_ for id_ in row.isr if id_ != broker_id and id_ in brokers and brokers[id_].status in _PROVEN]
     return broker_id in row.isr and bool(others) and not any(id_ in answering for id_ in others)
 
 
@@ -209,8 +213,7 @@ def begin_anew(row: PartitionRow, broker_id: int, brokers: Brokers, *, fresh: uu
 
 def _without_fenced(row: PartitionRow, brokers: Brokers) -> tuple[int, ...]:
     remaining = tuple(id_ for id_ in row.isr if (broker := brokers.get(id_)) is not None and broker.is_live)
-    proven = (BrokerStatus.ACTIVE, BrokerStatus.DRAINING)
-    if any(brokers[id_].status in proven and not is_missing(row, id_) for id_ in remaining):
+    if any(brokers[id_].status in _PROVEN and not is_missing(row, id_) for id_ in remaining):
         return remaining
     return row.isr
 

@@ -182,9 +182,18 @@ class Leadership:
     def progress_of(self, follower: int) -> Progress | None:
         return self._progress.get(follower)
 
+    # What must hold
+
     def check_invariants(self) -> None:
-        """Rule 1: whoever may be in the ISR counts, and progress is known of replicas alone."""
+        """Rule 1: whoever may be in the ISR counts, progress is known of replicas alone, and nobody counts with what
+        another log or another process held."""
         row = self.row
         assert row.leader == self.broker_id, f"rule 1: {self.broker_id} leads what {row.leader} should"
         assert self.broker_id in row.isr, f"rule 1: {self.broker_id} leads, and is not in sync: {row.isr}"
         assert {*self._progress, self.broker_id} == {*row.replicas, self.broker_id}, "rule 1: progress of no replica"
+        for follower, progress in self._progress.items():
+            meant, about = known_incarnation(row, follower), progress.incarnation
+            assert None in (meant, about) or meant == about, f"rule 1: what {about} held counts for {meant}"
+        if self.pending is not None and not self.pending.is_withdrawn:
+            joining = {b for b in self.pending.isr if b not in row.isr}
+            assert joining <= self.pending.processes.keys(), "rule 1: somebody joins as whichever process is there"
