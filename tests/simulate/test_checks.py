@@ -228,7 +228,7 @@ def test_only_an_empty_copy_may_begin_below_the_start_that_somebody_asked_for(
     history = History()
     history.deleting_records(PLACE, deleted_below)
     judge, key, _ = judge_of_unflushed(history, 1, 2)
-    node = cast(Any, SimpleNamespace(name="broker-1", process=SimpleNamespace(name="broker-1.1")))
+    node = judge._cluster.node_of(1)
     with nullcontext() if is_excused else pytest.raises(SimulationFailure, match="but ends at"):
         judge._look_at(node, snapshot(key, **fields))
 
@@ -248,7 +248,12 @@ def judge_of_unflushed(history: History, *isr: int) -> tuple[Judge, Key, Partiti
     volume = VirtualDisk(random.Random(1))
     nodes = {
         f"broker-{number}": SimpleNamespace(
-            broker=None, process=SimpleNamespace(name=f"broker-{number}.1"), is_wiped=True, volume=volume
+            name=f"broker-{number}",
+            broker_id=number,
+            broker=None,
+            process=SimpleNamespace(name=f"broker-{number}.1"),
+            is_wiped=True,
+            volume=volume,
         )
         for number in (1, 2, 3)
     }
@@ -257,7 +262,7 @@ def judge_of_unflushed(history: History, *isr: int) -> tuple[Judge, Key, Partiti
 
 
 def lose_power(judge: Judge, broker_id: int) -> None:
-    judge.power_lost(cast(Any, SimpleNamespace(broker_id=broker_id)))
+    judge.power_lost(judge._cluster.node_of(broker_id))
 
 
 def test_what_is_not_flushed_may_be_lost_only_if_all_in_sync_replicas_lose_power() -> None:
@@ -265,9 +270,9 @@ def test_what_is_not_flushed_may_be_lost_only_if_all_in_sync_replicas_lose_power
     judge, _, _ = judge_of_unflushed(history, 1, 2)
     lose_power(judge, 1)
     lose_power(judge, 3)
-    assert not history.is_gone(PLACE), "one in-sync replica still has it all"
+    assert PLACE not in history.doubtful, "one in-sync replica still has it all"
     lose_power(judge, 2)
-    assert history.is_gone(PLACE)
+    assert PLACE in history.doubtful
 
 
 def test_a_replica_that_has_joined_anew_has_copied_what_it_lost() -> None:
@@ -277,9 +282,9 @@ def test_a_replica_that_has_joined_anew_has_copied_what_it_lost() -> None:
     judge.row_changed("broker-2.1", key, replace(row, isr=(2,)))
     judge.row_changed("broker-2.1", key, row)
     lose_power(judge, 2)
-    assert not history.is_gone(PLACE)
+    assert PLACE not in history.doubtful
     lose_power(judge, 1)
-    assert history.is_gone(PLACE)
+    assert PLACE in history.doubtful
 
 
 @pytest.mark.parametrize(("who", "is_excused"), [("broker-1.0", True), ("broker-1.1", False), ("broker-2.1", False)])
@@ -289,22 +294,4 @@ def test_a_leaders_last_words_may_arrive_when_it_has_lost_power(who: str, is_exc
     judge, key, row = judge_of_unflushed(history, 1, 2, 3)
     lose_power(judge, 1)
     judge.row_changed(who, key, replace(row, isr=(1,)))
-    assert history.is_gone(PLACE) == is_excused
-
-
-def test_of_a_partition_that_may_have_lost_something_nothing_is_held_against_anybody() -> None:
-    history = History()
-    written(history, value(1), value(2))
-    history.saw("r", PLACE, 0, value(1))
-    history.lost_places.add(PLACE)
-    history.saw("r", PLACE, 0, value(2))
-    assert final.undelivered(history, {}) == []
-
-
-def test_of_a_partition_on_which_a_leader_was_forced_nothing_is_promised_but_it_is_written_to() -> None:
-    history = History()
-    history.forced(PLACE, 1)
-    assert history.is_gone(PLACE)
-    assert not history.is_over(PLACE)
-    history.dropped_topics.add(PLACE[0])
-    assert history.is_over(PLACE)
+    assert (PLACE in history.doubtful) == is_excused

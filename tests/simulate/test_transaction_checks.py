@@ -103,7 +103,7 @@ def test_a_committed_transaction_that_lacks_a_partition_is_torn() -> None:
     story.mark(HERE, ControlType.COMMIT)
     with pytest.raises(SimulationFailure, match="not in t-1"):
         story.judge.check_whole()
-    story.history.lost_places.add(THERE)
+    story.history.lost(THERE, 0, transaction.writes[0].started_ns)
     story.judge.check_whole()
 
 

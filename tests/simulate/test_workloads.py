@@ -41,6 +41,9 @@ def test_seeds_have_topics_of_every_kind(plans: list[Plan]) -> None:
     assert any(topic.replicas_count == 1 for topic in topics)
     assert any(topic.settings["min.insync.replicas"] == "3" for topic in topics)
     assert any("max.message.bytes" in topic.settings for topic in topics)
+    unflushed = [topic for topic in topics if not topic.flushes]
+    assert {topic.is_compacted for topic in unflushed} == {False, True}
+    assert any(plan.transactors and plan.unflushed_topics for plan in plans)
     stamped = [topic for topic in topics if topic.settings.get("message.timestamp.type") == "LogAppendTime"]
     assert {topic.is_compacted for topic in stamped} == {False, True}
 

@@ -11,14 +11,14 @@ here: offset, epoch, checksum. Whatever happens later,
 Log starts are the exception: what was deleted on request may be gone. Compacted partitions have a judge of their own
 (`compaction_checks`), and every committed batch is shown to the judge of transactions.
 
-**Topics that acknowledge before the flush** promise less: nothing is lost unless every in-sync replica has lost power
-since it joined. Once that has happened to a partition, nothing is held against it but that its replicas agree again.
+**Topics that acknowledge before the flush** promise less, and leaders that are forced have less: `losses` says when,
+and what is excused. Everything else is held against such partitions as well.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sexton.ports.metastore import PartitionRow
@@ -29,6 +29,7 @@ from sexton.simulate.compaction_checks import CompactionJudge, Known
 from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Place
+from sexton.simulate.losses import Line, Losses
 from sexton.simulate.observe import Agreement
 from sexton.simulate.snapshots import Glances, Key, Snapshot
 from sexton.simulate.trace import Trace
@@ -51,6 +52,23 @@ class Ledger:
         if committed == entry:
             return None
         return f"holds {entry}, committed is {committed or 'another batch across that offset'}"
+
+    def agreed_end(self, entries: Iterable[Entry], start_offset: int, deleted_below: int) -> int:
+        """Up to where a log that starts there holds what is committed, without a gap."""
+        end = start_offset
+        for entry in entries:
+            is_deleted = entry.last_offset < deleted_below
+            if entry.base_offset >= self.end_offset:
+                break
+            if not is_deleted and (entry.base_offset > max(end, deleted_below) or self.conflict(entry) is not None):
+                break
+            end = entry.last_offset + 1
+        return min(end, self.end_offset)
+
+    def cut(self, offset: int) -> None:
+        """What lies there and above is lost."""
+        self.entries = {base: entry for base, entry in self.entries.items() if entry.last_offset < offset}
+        self.end_offset = offset
 
     def add(self, entry: Entry) -> None:
         self.entries[entry.base_offset] = entry
@@ -91,12 +109,12 @@ class Judge:
         self._latest_ms = 0
         """What the fastest clock of the brokers showed at the last sweep: one may have jumped back since."""
         self._has_transactions = has_transactions
-        self._suspects: dict[Key, set[int]] = {}
-        """Of topics that acknowledge before the flush: who lost power while in sync, and has not joined anew since."""
+        self._losses = Losses(history)
         self.transactions = TransactionJudge(history)
-        self.compaction = CompactionJudge(self.transactions.committed)
+        self.compaction = CompactionJudge(self.transactions.committed, is_left_behind=self._losses.is_left_behind)
         self._ledgers: dict[Key, Ledger] = {}
-        self._watermarks: dict[tuple[str, Key, uuid.UUID | None], int] = {}
+        self._watermarks: dict[tuple[str, Key, uuid.UUID | None], tuple[int, int]] = {}
+        """High watermarks, and how much their partitions had lost by then."""
         self._glances = Glances()
         self._verified: dict[tuple[str, Key], _Verified] = {}
 
@@ -114,21 +132,22 @@ class Judge:
         self._history.starts((replica.topic, replica.partition), replica.start_offset, replica.high_watermark)
         place = (node.process.name, replica.key, replica.incarnation)
         hw = replica.high_watermark
-        before = self._watermarks.get(place)
+        before, losses_count = self._watermarks.get(place, (None, 0))
+        self._settle(node, replica)
         if replica.topic in self._compacted:
             self.compaction.look(node.name, place[1], (replica.topic, replica.partition), replica)
             self._check_start(node, place[1], replica)
         if before == hw:
             return
-        self._watermarks[place] = hw
+        self._watermarks[place] = hw, self._history.losses_count((replica.topic, replica.partition))
         self._trace.note(node.name, f"{replica.name} high watermark {hw} ({replica.role})")
         if replica.topic in self._compacted:
             self._learn(node, place[1], replica)
-        elif self._has_transactions and replica.topic_id in self._agreement.topics:
-            # At once: what is deleted on request within a second was committed, too.
+        elif (self._has_transactions or replica.topic in self._unflushed) and place[1] not in self._losses.doubts:
+            # At once: what is deleted on request, or lost, within a second was committed, too.
             ledger = self._ledgers.setdefault(place[1], Ledger())
             self._commit(node, place[1], ledger, hw, replica.start_offset)
-        if before is not None and hw < before and not self._history.is_gone((replica.topic, replica.partition)):
+        if before is not None and hw < before and not self._may_go_back(replica, losses_count):
             raise SimulationFailure(
                 "rule 7",
                 f"{node.name}: the high watermark of {replica.name} went {before} -> {hw}",
@@ -138,6 +157,12 @@ class Judge:
                 "rule 1",
                 f"{node.name}: {replica.name} has committed {hw}, but ends at {replica.end_offset}",
             )
+
+    def _may_go_back(self, replica: Snapshot, losses_count: int) -> bool:
+        """A high watermark goes back with what was lost since it was seen, as far as that and no further."""
+        place = (replica.topic, replica.partition)
+        since = self._history.losses.get(place, [])[losses_count:]
+        return self._history.is_gone(place) or any(replica.high_watermark >= loss.offset for loss in since)
 
     def _is_about_to_start(self, replica: Snapshot) -> bool:
         """An empty copy of a log that starts in the middle of a batch takes that batch first: it knows that everything
@@ -158,14 +183,14 @@ class Judge:
         """Whoever is no longer in sync and comes back has copied what it lost. But a leader's last words may be carried
         out when it is dead: that it alone is in sync, say, when it has lost power. Nobody can tell that from a loss of
         power that came later. From one who lives, such a change would be a mistake."""
-        suspects = self._suspects.get(key)
-        if suspects is not None:
-            suspects &= set(row.isr)
-            if who not in self._process_names():
-                self._note_loss(key, row)
-        if row.generation > self._history.generations.get(self._place(key), 0):
+        self._losses.isr_changed(key, row)
+        if who not in self._process_names():
+            self._note_loss(key, row)
+        place = self._place(key)
+        if row.generation > self._history.generations.get(place, 0):
             self._trace.note("judge", f"a leader was forced on {self._agreement.name(key)}")
-            self._history.forced(self._place(key), row.generation)
+            self._history.generations[place] = row.generation
+            self._losses.doubt(key, place, row.leader_epoch, is_forced=True)
         self.sweep_partition(key, row)
 
     def power_lost(self, node: Node) -> None:
@@ -173,13 +198,65 @@ class Judge:
         for key, row in self._agreement.rows.items():
             name = self._agreement.topics[key[0]]
             if name in self._unflushed and node.broker_id in row.isr:
-                self._suspects.setdefault(key, set()).add(node.broker_id)
+                self._losses.power_lost(key, row, node.broker_id, self._seen(node, key).copy.intact_end)
                 self._note_loss(key, row)
 
     def _note_loss(self, key: Key, row: PartitionRow) -> None:
-        if self._suspects[key].issuperset(row.isr):
+        if not self._losses.is_any_left(key, row):
             self._trace.note("judge", f"all in-sync replicas of {self._agreement.name(key)} have lost power")
-            self._history.lost_places.add(self._place(key))
+            self._losses.doubt(key, self._place(key), row.leader_epoch + 1, is_forced=False)
+
+    def _settle(self, node: Node, replica: Snapshot) -> None:
+        """Ends the doubt about a partition, if this leader shows what is left of it."""
+        key = replica.key
+        if not self._losses.is_shown_by(key, replica) or key not in self._agreement.rows:
+            return
+        if self._losses.doubts[key].is_forced and replica.kept.generation < self._agreement.rows[key].generation:
+            return  # it has not begun the new one
+        is_forced = self._losses.doubts[key].is_forced
+        place, copy = self._place(key), self._seen(node, key).copy
+        known = self.compaction.truths.get(key) if place[0] in self._compacted else self._ledgers.get(key)
+        self._losses.settle(key, place)
+        if known is None:
+            return
+        if is_forced:
+            line = Line(0, replica.leader_epoch)  # a log that was copied half may lack what it had replaced later
+        else:
+            line = Line(self._agreed_end(key, replica, copy), replica.leader_epoch)
+            where = f"{node.name}: {replica.name}"
+            self._losses.check_left(where, key, node.broker_id, line.offset, known.end_offset)
+            if line.offset == known.end_offset:
+                self._losses.caught_up(key, node.broker_id)
+                return  # all of it is left
+        self._trace.note("judge", f"{replica.name} goes on from {line.offset}, {known.end_offset} had been committed")
+        self._losses.caught_up(key, node.broker_id)
+        self._begin_line(key, line, copy, is_forced=is_forced)
+
+    def _agreed_end(self, key: Key, replica: Snapshot, copy: Copy) -> int:
+        truth, start = self.compaction.truths.get(key), replica.start_offset
+        if truth is not None:
+            return truth.agreed_end(copy.batches_from(start), start)
+        deleted_below = self._history.start_bounds.get(self._place(key), 0)
+        return self._ledgers[key].agreed_end(copy.entries_from(start), start, deleted_below)
+
+    def _begin_line(self, key: Key, line: Line, copy: Copy, *, is_forced: bool) -> None:
+        place, truth = self._place(key), self.compaction.truths.get(key)
+        self.compaction.forget(key)
+        left = copy.batches_from(0)
+        if is_forced:
+            self._history.lost(place, line.offset, self._cluster.loop.now_ns)
+        else:
+            self._losses.begin_line(key, place, line, self._cluster.loop.now_ns)
+            if truth is not None:
+                truth.cut(line.offset)
+                left = iter(truth.batches)
+            else:
+                self._ledgers[key].cut(line.offset)
+        if self._has_transactions:
+            self.transactions.begin_anew(place, (batch for batch in left if batch.base_offset < line.offset))
+        for (_, of), seen in self._verified.items():
+            if of == key:
+                seen.until_offset = min(seen.until_offset, line.offset)
 
     def _process_names(self) -> set[str]:
         return {node.process.name for node in self._cluster.nodes.values() if node.process is not None}
@@ -195,6 +272,8 @@ class Judge:
         return self._agreement.topics[key[0]], key[1]
 
     def _learn(self, node: Node, key: Key, replica: Snapshot) -> None:
+        if key in self._losses.doubts:
+            return
         generation = replica.kept.generation
         known = self.compaction.truths.get(key)
         if generation > (known.generation if known is not None else 0) and replica.is_leader:
@@ -218,7 +297,7 @@ class Judge:
         """Where nobody asked for it, only retention moves a log start. From here on, what is below may be gone."""
         place, start = (replica.topic, replica.partition), replica.start_offset
         allowed = self._history.start_bounds.get(place, 0)
-        if start <= allowed or self._history.is_gone(place):
+        if start <= allowed or self._history.is_gone(place) or key in self._losses.doubts:
             return
         self._learn(node, key, replica)
         retention = self._retentions.get(replica.topic, Retention(-1, -1))
@@ -238,16 +317,21 @@ class Judge:
     def _sweep_compacted(self, key: Key, row: PartitionRow) -> None:
         found = self._running(key)
         for node, replica in found:
+            self._settle(node, replica)
+        if key in self._losses.doubts:
+            return
+        for node, replica in found:
             self._learn(node, key, replica)
             self._check_start(node, key, replica)
         for node, replica in found:
             copy = self._seen(node, key).copy
             in_sync = node.broker_id in row.isr
             self.compaction.check(node.name, key, self._place(key), replica, copy, in_sync=in_sync)
-        self._require_ends(key, row)
+        self._require_ends(key, row, {node.broker_id for node, _ in found})
 
-    def _require_ends(self, key: Key, row: PartitionRow) -> None:
-        """Rule 1, of those that do not run, too: compaction leaves the last batch of a log where it is."""
+    def _require_ends(self, key: Key, row: PartitionRow, running: Collection[int]) -> None:
+        """Rule 1, of those that do not run, too: compaction leaves the last batch of a log where it is. What lies
+        before that is judged as well."""
         truth = self.compaction.truths.get(key)
         place = self._place(key)
         if truth is None or self._history.is_gone(place):
@@ -256,9 +340,15 @@ class Judge:
             return
         for broker_id in row.isr:
             node = self._cluster.node_of(broker_id)
-            end_offset = self._seen(node, key).copy.end_offset
-            if end_offset < truth.end_offset and not node.is_wiped:
-                self._missing(node, key, end_offset, truth.end_offset)
+            copy = self._seen(node, key).copy
+            if node.is_wiped or (copy.end_offset < truth.end_offset and self._losses.is_suspect(key, broker_id)):
+                continue
+            self._losses.caught_up(key, broker_id)
+            if copy.end_offset < truth.end_offset:
+                self._missing(node, key, copy.end_offset, truth.end_offset)
+            if broker_id not in running:
+                start_bound = self._history.start_bounds.get(place, 0)
+                self.compaction.check_stopped(node.name, key, place, copy, start_bound)
 
     def sweep_partition(self, key: Key, row: PartitionRow) -> None:
         place = self._place(key)
@@ -267,15 +357,23 @@ class Judge:
         if place[0] in self._compacted:
             self._sweep_compacted(key, row)
             return
-        if place in self._history.lost_places:
-            return
         ledger = self._ledgers.setdefault(key, Ledger())
-        for node, replica in self._running(key):
+        running = self._running(key)
+        for node, replica in running:
+            self._settle(node, replica)
+        if key in self._losses.doubts:
+            return
+        for node, replica in running:
             self._commit(node, key, ledger, replica.high_watermark, replica.start_offset)
         for broker_id in row.isr:
             node = self._cluster.node_of(broker_id)
-            if not node.is_wiped and broker_id not in self._suspects.get(key, ()):
-                self._require(node, key, ledger)
+            if node.is_wiped:
+                continue
+            if self._losses.is_suspect(key, broker_id):
+                if self._seen(node, key).copy.end_offset < ledger.end_offset:
+                    continue
+                self._losses.caught_up(key, broker_id)
+            self._require(node, key, ledger)
 
     def _commit(self, node: Node, key: Key, ledger: Ledger, hw: int, start_offset: int) -> None:
         """What lies below a replica's high watermark is committed, and agrees with what already was. What was deleted
@@ -283,7 +381,7 @@ class Judge:
         seen = self._seen(node, key)
         deleted_below = self._history.start_bounds.get(self._place(key), 0)
         for entry in seen.copy.entries_from(max(seen.until_offset, start_offset)):
-            if entry.base_offset >= hw:
+            if entry.base_offset >= hw or self._losses.is_left_behind(key, entry.base_offset, entry.leader_epoch):
                 break
             evidence = ledger.conflict(entry)
             if evidence is not None and entry.last_offset >= deleted_below:
@@ -340,7 +438,7 @@ class Judge:
         nodes = self._cluster.nodes.values()
         holders = {other.broker_id for other in nodes if other is not node and not other.is_wiped}
         return any(
-            node.broker_id in row.isr and not (holders - self._suspects.get(key, set())) & set(row.isr)
+            node.broker_id in row.isr and not (holders - self._losses.suspects.get(key, {}).keys()) & set(row.isr)
             for key, row in self._agreement.rows.items()
         )
 

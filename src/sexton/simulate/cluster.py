@@ -191,13 +191,13 @@ class SimulatedCluster:
             return
         if self.on_end is not None:
             self.on_end(node)
-        if self.on_power_lost is not None and (power_lost or node.disk_may_fail):
-            self.on_power_lost(node)
         node.process, node.broker, node.is_started, node.is_stopping = None, None, False, False
         self.loop.kill(process)
         node.host.is_up = not power_lost
         self.fabric.process_killed(process, node.host, power_lost)
         node.volume.process_killed(power_lost)
+        if self.on_power_lost is not None and (power_lost or node.disk_may_fail):
+            self.on_power_lost(node)
 
     def start_later(self, node: Node, delay_ns: int) -> None:
         self.loop.call_for(self.loop.world, delay_ns, self.start, node)

@@ -28,6 +28,7 @@ from sexton.simulate.snapshots import Key, Snapshot, Watermarks
 from sexton.simulate.truth import Fold, Retention, Truth, difference, fold
 
 Learned = Callable[[Place, Batch], None]
+LeftBehind = Callable[[Key, int, int], bool]
 Known = tuple[Copy, int]
 """One, and the high watermark of its replica."""
 
@@ -37,30 +38,34 @@ class CompactionJudge:
     on_learned: Learned
     """Told of every batch as it is committed."""
     truths: dict[Key, Truth] = field(default_factory=dict)
-    _checked: dict[tuple[str, Key], tuple[int, int, int, Watermarks]] = field(default_factory=dict)
+    _checked: dict[tuple[str, Key], tuple[int, int, int, Watermarks | None]] = field(default_factory=dict)
     _watermarks: dict[tuple[str, Key, uuid.UUID], Watermarks] = field(default_factory=dict)
     folds_count: int = 0
+    is_left_behind: LeftBehind = lambda key, offset, leader_epoch: False
+    """Whether a batch of a partition went with a loss: replicas that are not in sync may still have it."""
 
     def learn(self, place: Place, key: Key, copy: Copy, high_watermark: int, others: Iterable[Known]) -> None:
         """What lies below a high watermark is committed. Called as soon as one rises: before it can be compacted. What
         the log start has passed in one copy even so is found in others, as far as their own high watermarks go."""
         truth = self.truths.setdefault(key, Truth())
-        gap_end = self._learn_from(place, truth, copy, high_watermark)
+        gap_end = self._learn_from(place, key, truth, copy, high_watermark)
         if gap_end is None:
             return
         for other, its_high_watermark in others:
-            self._learn_from(place, truth, other, min(gap_end, its_high_watermark))
+            self._learn_from(place, key, truth, other, min(gap_end, its_high_watermark))
         if truth.end_offset < gap_end:
             lacking = f"{truth.end_offset} to {gap_end - 1}"
             raise SimulationFailure("rule 1", f"{_name(place)}: {lacking} were committed by nobody")
-        self._learn_from(place, truth, copy, high_watermark)
+        self._learn_from(place, key, truth, copy, high_watermark)
 
-    def _learn_from(self, place: Place, truth: Truth, copy: Copy, high_watermark: int) -> int | None:
+    def _learn_from(self, place: Place, key: Key, truth: Truth, copy: Copy, high_watermark: int) -> int | None:
         """Where what is known ends, and the copy goes on only later: where that is."""
         if high_watermark > truth.end_offset:
             for batch in copy.batches_from(truth.end_offset):
                 if batch.base_offset >= high_watermark:
                     break
+                if self.is_left_behind(key, batch.base_offset, batch.leader_epoch):
+                    return None
                 if not truth.may_add(batch):
                     return batch.base_offset
                 truth.add(batch)
@@ -70,6 +75,10 @@ class CompactionJudge:
     def begin_generation(self, key: Key, generation: int, log_end_offset: int) -> None:
         """A leader was forced: from here on its log is the truth."""
         self.truths[key] = Truth(generation, log_end_offset)
+        self.forget(key)
+
+    def forget(self, key: Key) -> None:
+        """What was checked is checked again."""
         self._checked = {known: value for known, value in self._checked.items() if known[1] != key}
 
     def check_start(
@@ -124,6 +133,8 @@ class CompactionJudge:
         if watermarks.generation != truth.generation:
             return  # it is to be wiped, or is about to lead
         batches = [batch for batch in copy.batches_from(0) if batch.base_offset < high_watermark]
+        if not in_sync:
+            batches = [one for one in batches if not self.is_left_behind(key, one.base_offset, one.leader_epoch)]
         where = f"{node}: {_name(place)}"
         _check_records(where, truth, batches)
         if in_sync:
@@ -144,6 +155,25 @@ class CompactionJudge:
                 _check_markers(where, truth, expected.stable_offset, batches, watermarks, log_start)
             self._checked[node, key] = state  # as long as it is not in sync, it is looked at again
 
+    def check_stopped(self, node: str, key: Key, place: Place, copy: Copy, log_start: int) -> None:
+        """Rules 1, 3 and 4 of an in-sync replica that does not run: its disk holds what was committed and nothing else
+        there, and folds to the same. Where its log starts nobody says: anywhere up to `log_start`."""
+        truth = self.truths.get(key)
+        if truth is None:
+            return
+        state = (copy.version, truth.end_offset, log_start, None)
+        if self._checked.get((node, key)) == state:
+            return
+        batches = [batch for batch in copy.batches_from(0) if batch.base_offset < truth.end_offset]
+        where = f"{node}, which is down: {_name(place)}"
+        _check_records(where, truth, batches)
+        expected = truth.fold(truth.end_offset, log_start)
+        found = fold(batches, truth.end_offset, log_start, expected.stable_offset if log_start else None)
+        evidence = difference(expected, found)
+        if evidence is not None:
+            raise SimulationFailure("rule 4", f"{where}, in sync, at {truth.end_offset}: {evidence}")
+        self._checked[node, key] = state
+
     def check_acknowledged(self, history: History, place: Place, key: Key) -> None:
         """Rule 1: what a producer was promised was committed, at that offset."""
         truth = self.truths.get(key) or Truth()
@@ -151,6 +181,8 @@ class CompactionJudge:
         for write in history.acknowledged(place):
             for index, value in enumerate(write.values):
                 offset = known.get(value)
+                if history.may_be_lost(write, write.base_offset + index if write.base_offset >= 0 else -1):
+                    continue
                 if write.acks == -1 and offset is None:
                     raise SimulationFailure("rule 1", f"{value!r} was acknowledged at {_name(place)}, and is lost")
                 if offset is not None and write.base_offset >= 0 and offset != write.base_offset + index:

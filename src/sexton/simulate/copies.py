@@ -103,6 +103,16 @@ class Copy:
                 offset = entries[-1].last_offset + 1
 
     @property
+    def intact_end(self) -> int:
+        """Where the first segment ends that goes on with what is no batch: what follows a torn write does not count."""
+        end = 0
+        for segment in self._segments.values():
+            end = segment.entries[-1].last_offset + 1 if segment.entries else end
+            if segment.parsed_bytes < len(segment.inode.content):
+                break
+        return end
+
+    @property
     def end_offset(self) -> int:
         return max(
             (segment.entries[-1].last_offset + 1 for segment in self._segments.values() if segment.entries), default=0

@@ -67,12 +67,14 @@ def unequal(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
     return missing
 
 
-def still_open(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
-    """Liveness, rule 8: nothing hangs. What nobody ended was aborted when its time was over."""
+def still_open(cluster: SimulatedCluster, history: History) -> list[str]:
+    """Liveness, rule 8: nothing hangs. What nobody ended was aborted when its time was over. Where the end of a
+    transaction was lost, it stays open until somebody ends it by hand."""
     missing: list[str] = []
     for node in cluster.nodes.values():
         for replica in snapshots.all_of(node):
-            if replica.last_stable_offset < replica.high_watermark:
+            is_torn = history.losses_count((replica.topic, replica.partition)) > 0
+            if replica.last_stable_offset < replica.high_watermark and not is_torn:
                 missing.append(
                     f"{node.name}: {replica.name} has a transaction open at "
                     f"{replica.last_stable_offset}, its high watermark is {replica.high_watermark}"
@@ -154,7 +156,7 @@ async def read_committed(client: Client, history: History, compacted: Collection
         expected = [
             value
             for write in transaction.writes
-            if write.place in starts and 0 <= starts[write.place] <= write.base_offset
+            if write.place in starts and 0 <= starts[write.place] <= write.base_offset and not history.is_torn(write)
             for value in write.values
         ]
         seen = [value for value in expected if value in visible]
@@ -243,6 +245,8 @@ def _lost(place: Place, log: _Log, history: History) -> SimulationFailure | None
         for index, value in enumerate(write.values):
             offset = where.get(value)
             promised = write.base_offset + index if write.base_offset >= 0 else None
+            if history.may_be_lost(write, -1 if promised is None else promised):
+                continue
             if (
                 offset is None
                 and (promised is None or promised >= log.start_offset)
@@ -296,10 +300,12 @@ def undelivered(history: History, delivered: Mapping[Place, set[int]], compacted
     """Liveness: a group was given every record that is still there."""
     missing = []
     for place, reads in history.reads.items():
-        if place[0] in compacted or place in history.lost_places:
+        if place[0] in compacted or history.is_gone(place):
             continue
         start_offset = history.start_bounds.get(place, 0)
-        lacking = [offset for offset in reads if offset >= start_offset and offset not in delivered.get(place, set())]
+        end_offset = history.lost_from(place)  # a group may stand above it, where there is something else now
+        kept = range(start_offset, max(reads, default=0) + 1 if end_offset is None else end_offset)
+        lacking = [offset for offset in reads if offset in kept and offset not in delivered.get(place, set())]
         if lacking:
             missing.append(f"the group was never given {place}@{min(lacking)} and {len(lacking) - 1} others")
     return missing

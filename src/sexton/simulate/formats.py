@@ -18,6 +18,7 @@ ONE_REPLICA_PROBABILITY = 0.08
 """Rare: a machine that alone holds something is spared the loss of its disk."""
 
 LOG_APPEND_TIME_PROBABILITY = 0.2
+UNFLUSHED_PROBABILITY = 0.2
 MESSAGE_LIMIT_PROBABILITY = 0.25
 MESSAGE_LIMITS_BYTES = (12_000, 15_000, 20_000)
 """More than ordinary batches have."""
@@ -40,6 +41,8 @@ def topic_format(rng: random.Random, replicas_count: int, settings: Mapping[str,
         changed["message.timestamp.type"] = "LogAppendTime"
     if rng.random() < MESSAGE_LIMIT_PROBABILITY:
         changed["max.message.bytes"] = str(rng.choice(MESSAGE_LIMITS_BYTES))
+    if rng.random() < UNFLUSHED_PROBABILITY:
+        changed["flush.before.ack"] = "false"
     return count, changed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from sexton.records.batch import Record
 from sexton.simulate.errors import SimulationFailure
@@ -77,6 +78,13 @@ class Write:
         return self.outcome is Outcome.OK
 
 
+class Loss(NamedTuple):
+    """From `offset` on, what was written before `at_ns` (true time) may be gone."""
+
+    offset: int
+    at_ns: int
+
+
 @dataclass(slots=True)
 class History:
     writes: list[Write] = field(default_factory=list)
@@ -90,11 +98,12 @@ class History:
     out, and has not been told."""
     dropped_topics: set[str] = field(default_factory=set)
     """Somebody has asked for them to be deleted."""
-    lost_places: set[Place] = field(default_factory=set)
-    """Partitions that acknowledge before the flush, all of whose in-sync replicas have lost power, and those on which a
-    leader was forced: nothing is promised of them any more but that their replicas agree again."""
+    losses: dict[Place, list[Loss]] = field(default_factory=dict)
+    """What partitions may have lost, in order. Clients that had something to lose begin anew."""
+    doubtful: set[Place] = field(default_factory=set)
+    """Partitions that may have lost something, of which no leader has shown yet what is left."""
     generations: dict[Place, int] = field(default_factory=dict)
-    """How often a leader was forced on a partition. Clients that had something to lose begin anew."""
+    """How often a leader was forced on a partition."""
     written: dict[bytes, Write] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
     committed_reads: dict[Place, dict[int, None]] = field(default_factory=dict)
@@ -112,8 +121,6 @@ class History:
         """A consumer was given a record. Rule 2: an offset has one value for life, whoever reads it and when. Rule 8:
         what read_committed shows, `is_committed`, is of no transaction that is aborted or not asked to commit."""
         self.reads_count += 1
-        if place in self.lost_places:
-            return
         if value is None or value not in self.written:
             raise SimulationFailure("rule 2", f"{reader} read {value!r} at {_at(place, offset)}: nobody wrote that")
         write = self.written[value]
@@ -123,6 +130,8 @@ class History:
             raise SimulationFailure(
                 "rule 9", f"{reader} read {value!r} at {_at(place, offset)}: its producer was told that it failed"
             )
+        if self.may_be_lost(write, offset):
+            return  # an answer of before the loss may come late, and an end of its transaction be lost
         transaction = write.transaction
         if is_committed:
             if transaction is not None and not transaction.may_be_committed:
@@ -149,17 +158,41 @@ class History:
         if place in self.deleting_all and self.start_bounds.get(place, 0) < start_offset <= high_watermark:
             self.deleting_records(place, start_offset)
 
-    def forced(self, place: Place, generation: int) -> None:
-        self.generations[place] = generation
-        self.lost_places.add(place)
+    # Excuses: each with what it excuses, and nothing else
 
-    def is_over(self, place: Place) -> bool:
-        """Whether nobody writes to it any more."""
-        return self.is_gone(place) and (place[0] in self.dropped_topics or place not in self.generations)
+    def lost(self, place: Place, offset: int, at_ns: int) -> None:
+        """A leader goes on from `offset`: what had been written there and above is lost, and was not to be relied on.
+        What was read of it is forgotten: another record may stand there from now on."""
+        self.losses.setdefault(place, []).append(Loss(offset, at_ns))
+        reads = self.reads.get(place, {})
+        for read in [read for read in reads if read >= offset]:
+            del reads[read]
+            self.committed_reads.get(place, {}).pop(read, None)
+
+    def losses_count(self, place: Place) -> int:
+        return len(self.losses.get(place, ()))
+
+    def lost_from(self, place: Place) -> int | None:
+        """The lowest offset at which something may have been lost, ever; None if nothing was."""
+        return min((loss.offset for loss in self.losses.get(place, ())), default=None)
+
+    def may_be_lost(self, write: Write, offset: int) -> bool:
+        """Whether what was at that offset, or had been promised to be there, went with a loss: only what was sent
+        before. An offset that nobody was told (-1) may be any."""
+        return any(
+            write.started_ns <= loss.at_ns and (offset < 0 or offset >= loss.offset)
+            for loss in self.losses.get(write.place, ())
+        )
+
+    def is_torn(self, write: Write) -> bool:
+        """Whether the end of its transaction may be lost where it was written: it began before a loss. That it was
+        ended is told once."""
+        losses = self.losses.get(write.place)
+        return losses is not None and write.started_ns <= losses[-1].at_ns
 
     def is_gone(self, place: Place) -> bool:
-        """Nothing is promised of it any more."""
-        return place[0] in self.dropped_topics or place in self.lost_places
+        """Its topic is deleted, or about to be."""
+        return place[0] in self.dropped_topics
 
     def acknowledged(self, place: Place) -> Iterator[Write]:
         return (write for write in self.writes if write.place == place and write.is_acknowledged)

@@ -261,8 +261,6 @@ def _topics(
             "unclean.leader.election.enable": "false",
         }
         draw = rng.random()
-        if profile is Profile.PLAIN and draw < 0.2:
-            settings["flush.before.ack"] = "false"
         if profile is Profile.COMPACTION and (number == 0 or draw < 0.7):
             settings |= _compacted(rng, coordination)
             if coordination is Coordination.COORDINATED and rng.random() < DELETING_PROBABILITY:

@@ -41,6 +41,7 @@ class Reader:
         self._history = history
         self._is_over = is_over
         self._consumer = Consumer(client, isolation=isolation)
+        self._losses_counts: dict[Place, int] = {}
         self.folds: dict[Place, dict[bytes, bytes]] = {}
         """What it makes of the keys in each partition: values that were not deleted since."""
 
@@ -51,6 +52,7 @@ class Reader:
             await asyncio.sleep(self._pause_ms / 1000)
 
     async def _poll(self) -> None:
+        self._begin_anew()
         before = dict(self._consumer.positions)
         try:
             consumed = await self._consumer.poll()
@@ -81,6 +83,14 @@ class Reader:
                 if record.value is not None:
                     fold[record.key] = record.value
 
+    def _begin_anew(self) -> None:
+        """Where something was lost, as one that notices must: what it has made of the records may be of lost ones."""
+        for place, losses in self._history.losses.items():
+            if place in self._consumer.positions and self._losses_counts.get(place, 0) < len(losses):
+                self._losses_counts[place] = len(losses)
+                self._consumer.positions[place] = 0
+                self.folds.pop(place, None)
+
     def position(self, place: Place) -> int:
         return self._consumer.positions.get(place, 0)
 
@@ -96,9 +106,6 @@ class Reader:
             try:
                 start = (await consuming.list_offsets(self._client, {place: EARLIEST}))[place]
             except CallError:
-                continue
-            if place in self._history.lost_places:
-                self._consumer.positions[place] = start
                 continue
             if not self._history.may_start_at(place, start):
                 raise SimulationFailure(

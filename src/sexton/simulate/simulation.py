@@ -174,7 +174,7 @@ class Simulation:
         await self._recovers("writers have their answers", lambda: self._pending(admin_task, moving, *self._living))
         await self._recovers("the cluster is whole", lambda: final.not_whole(self.cluster, self.agreement))
         await self._recovers("the logs are equal", lambda: final.unequal(self.cluster, self.agreement))
-        await self._recovers("no transaction is open", lambda: final.still_open(self.cluster, self.agreement))
+        await self._recovers("no transaction is open", lambda: final.still_open(self.cluster, self.history))
         if plan.compactors:
             await self._recovers("all is compacted", self._uncompacted, COMPACTION_RECOVERY_S)
             await self._recovers("readers have it all", self._misled)
@@ -211,7 +211,10 @@ class Simulation:
         return [
             line
             for key, place in places.items()
-            if place[0] in kept and place in self._read_places and not self.history.is_gone(place)
+            if place[0] in kept
+            and place in self._read_places
+            and not self.history.is_gone(place)
+            and not self.history.losses_count(place)
             for reader in self._committed_readers
             for line in final.misled(
                 reader,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 from sexton.broker.broker import Broker
-from sexton.replication.replica import Replica
+from sexton.replication.replica import Replica, Role
 from sexton.watermarks.replica import ReplicaWatermarks
 
 Key = tuple[uuid.UUID, int]
@@ -79,14 +79,14 @@ class Glances:
     """Remembers what was seen of each replica, so that little is done where nothing changed."""
 
     def __init__(self) -> None:
-        self._seen: dict[Replica, tuple[int, int, ReplicaWatermarks]] = {}
+        self._seen: dict[Replica, tuple[int, int, ReplicaWatermarks, Role]] = {}
 
     def changed(self, machines: Iterable[M]) -> Iterator[tuple[M, Snapshot]]:
-        """Replicas whose high watermark, log start or durable watermarks are not what they were."""
+        """Replicas whose high watermark, log start, durable watermarks or role are not what they were."""
         seen = self._seen
         for machine in machines:
             for replica in _open_on(machine):
-                state = replica.high_watermark, replica.log.start_offset, replica.coordination.kept.value
+                state = replica.high_watermark, replica.log.start_offset, replica.coordination.kept.value, replica.role
                 if seen.get(replica) != state:
                     seen[replica] = state
                     yield machine, _snapshot(machine, replica)

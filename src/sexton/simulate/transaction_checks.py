@@ -7,6 +7,8 @@ client can have wanted, and the same in every partition.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sexton.records.batch import Batch, ControlType
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Outcome, Place, Transaction, identity
@@ -24,13 +26,11 @@ class TransactionJudge:
             return
         in_place = self._open.setdefault(place, {})
         if not batch.is_control:
-            known = in_place.setdefault(batch.producer_id, [])
-            for record in batch.records:
-                write = self._history.written.get(identity(record) or b"")
-                if write is not None and write.transaction is not None and write.transaction not in known[-1:]:
-                    known.append(write.transaction)
+            self._note_open(in_place, batch)
         elif batch.control_type is not ControlType.UNKNOWN:
             for transaction in in_place.pop(batch.producer_id, []):
+                if any(write.place == place and self._history.is_torn(write) for write in transaction.writes):
+                    continue  # its end may have been lost here, and this be the next one's
                 self._ended(place, transaction, batch.control_type is ControlType.COMMIT, batch.base_offset)
 
     def _ended(self, place: Place, transaction: Transaction, is_commit: bool, offset: int) -> None:
@@ -50,11 +50,29 @@ class TransactionJudge:
             )
         transaction.fates[place] = is_commit
 
+    def begin_anew(self, place: Place, batches: Iterable[Batch]) -> None:
+        """A partition has lost its end: these batches are left. What ended among them has been judged."""
+        in_place: dict[int, list[Transaction]] = {}
+        for batch in batches:
+            if batch.is_transactional and batch.is_control:
+                in_place.pop(batch.producer_id, None)
+            elif batch.is_transactional:
+                self._note_open(in_place, batch)
+        self._open[place] = in_place
+
+    def _note_open(self, in_place: dict[int, list[Transaction]], batch: Batch) -> None:
+        known = in_place.setdefault(batch.producer_id, [])
+        for record in batch.records:
+            write = self._history.written.get(identity(record) or b"")
+            if write is not None and write.transaction is not None and write.transaction not in known[-1:]:
+                known.append(write.transaction)
+
     def check_whole(self) -> None:
         """Once nothing is open any more."""
         for transaction in self._history.transactions:
             places = {write.place for write in transaction.writes}
-            gone = {place for place in places if self._history.is_gone(place)}
+            gone = {write.place for write in transaction.writes if self._history.is_torn(write)}
+            gone |= {place for place in places if self._history.is_gone(place)}
             if any(transaction.fates.values()):
                 lacking = [place for place in sorted(places - gone) if not transaction.fates.get(place)]
                 if lacking:

@@ -97,6 +97,31 @@ class Truth:
     def may_add(self, batch: Batch) -> bool:
         return batch.base_offset == self.end_offset or self.end_offset < batch.base_offset <= self.gaps_below
 
+    def agreed_end(self, batches: Iterable[Batch], start_offset: int) -> int:
+        """Up to where a log, compacted or not, holds nothing else than this, if it holds anything."""
+        end = min(start_offset, self.end_offset)
+        for batch in batches:
+            if batch.base_offset >= self.end_offset:
+                return self.end_offset
+            known = [self.records.get(record.offset) for record in batch.records]
+            is_same = batch.is_control or all(
+                one is not None and (one.key, one.value) == (record.key, record.value)
+                for one, record in zip(known, batch.records, strict=True)
+            )
+            if not is_same or (batch.is_control and batch.records and batch.base_offset not in self.markers):
+                return min(batch.base_offset, self.end_offset)
+            end = min(batch.next_offset, self.end_offset)
+        return end
+
+    def cut(self, offset: int) -> None:
+        """What lies there and above is lost."""
+        self.batches = [batch for batch in self.batches if batch.last_offset < offset]
+        self.records = {at: record for at, record in self.records.items() if at < offset}
+        self.markers = {at: marker for at, marker in self.markers.items() if at < offset}
+        self.end_offset = offset
+        self.start_offset = min(self.start_offset, offset)
+        self._folds.clear()
+
     def fold(self, below: int, log_start: int = 0) -> Fold:
         found = self._folds.get((below, log_start))
         if found is None:

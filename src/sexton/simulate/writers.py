@@ -83,8 +83,8 @@ class _Lane:
     first was refused in passing and the second taken, the first could never follow."""
     newest_known: int = -1
     """The highest sequence that was acknowledged."""
-    generation: int = 0
-    """How often a leader had been forced on the partition when it began."""
+    losses_count: int = 0
+    """How often the partition had lost something when it began."""
     last_error: ErrorCode | None = None
     """Of the oldest batch that is pending; None if there was no answer."""
 
@@ -133,7 +133,7 @@ class Writer:
     async def _work(self, lane: _Lane) -> None:
         if self._plan.is_idempotent:
             await self._take_producer_id(lane)
-        while not self._is_over() and not self._history.is_over(lane.place):
+        while not self._is_over() and not self._history.is_gone(lane.place):
             await asyncio.sleep(self._plan.interval_ms * (0.5 + self._rng.random()) / 1000)
             for _ in range(self._rng.randint(1, self._plan.window_count)):
                 self._add_batch(lane)
@@ -173,8 +173,8 @@ class Writer:
 
     async def _begin_anew(self, lane: _Lane) -> None:
         """As a producer must whose partition has lost what it wrote: nobody knows what its sequence numbers mean."""
-        lane.generation = self._history.generations[lane.place]
-        self._give_up(lane, "a leader was forced")
+        lane.losses_count = self._history.losses_count(lane.place)
+        self._give_up(lane, "the partition has lost something")
         lane.sequence, lane.newest_known, lane.is_known = 0, -1, False
         await self._take_producer_id(lane)
 
@@ -200,11 +200,8 @@ class Writer:
             if lane.place[0] in self._history.dropped_topics:
                 self._give_up(lane, "the topic was deleted")
                 return
-            if lane.generation != self._history.generations.get(lane.place, 0):
+            if lane.losses_count != self._history.losses_count(lane.place):
                 await self._begin_anew(lane)
-                return
-            if self._history.is_over(lane.place):  # with what went before, and nothing can follow that
-                self._give_up(lane, "all its in-sync replicas had lost power")
                 return
             peer = await self._leader(lane.place)
             if peer is None:

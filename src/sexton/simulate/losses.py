@@ -1,0 +1,93 @@
+"""When a partition may lose what was acknowledged, and what exactly.
+
+Two things excuse a loss, and nothing else does:
+
+- *power*: its topic acknowledges before the flush, and every in-sync replica has lost power (or its disk failed)
+  since it joined. What was left on the disk of whoever leads next must still be there.
+- *force*: an operator has made a leader of a replica that was not in sync: a new generation.
+
+From that moment on the partition is *in doubt*: nobody can tell what is left, until a leader of a later epoch goes on
+with its own log. Where that parts from what had been committed begins a new *line*. What lies above, and was written
+before, is lost; a replica may still hold it while it is not in sync. All the rest is promised as ever, and so is all
+that follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sexton.ports.metastore import PartitionRow
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.history import History, Place
+from sexton.simulate.snapshots import Key, Snapshot
+
+
+class Line(NamedTuple):
+    """From `offset` on, what is committed is of this leader epoch or a later one."""
+
+    offset: int
+    leader_epoch: int
+
+
+class Doubt(NamedTuple):
+    first_epoch: int
+    """The first leader epoch that shows what is left."""
+    is_forced: bool
+
+
+@dataclass(slots=True)
+class Losses:
+    history: History
+    doubts: dict[Key, Doubt] = field(default_factory=dict)
+    suspects: dict[Key, dict[int, int]] = field(default_factory=dict)
+    """Of topics that acknowledge before the flush: who lost power while in sync and has not joined anew, or caught up,
+    since; and where the log ended that was left on its disk."""
+    lines: dict[Key, list[Line]] = field(default_factory=dict)
+
+    def power_lost(self, key: Key, row: PartitionRow, broker_id: int, left_end: int) -> None:
+        self.suspects.setdefault(key, {})[broker_id] = left_end
+
+    def isr_changed(self, key: Key, row: PartitionRow) -> None:
+        """Whoever is no longer in sync and comes back has copied what it lost."""
+        if key in self.suspects:
+            self.suspects[key] = {broker: end for broker, end in self.suspects[key].items() if broker in row.isr}
+
+    def is_suspect(self, key: Key, broker_id: int) -> bool:
+        return broker_id in self.suspects.get(key, ())
+
+    def caught_up(self, key: Key, broker_id: int) -> None:
+        self.suspects.get(key, {}).pop(broker_id, None)
+
+    def is_any_left(self, key: Key, row: PartitionRow) -> bool:
+        """Whether an in-sync replica has everything."""
+        return not self.suspects.get(key, {}).keys() >= set(row.isr)
+
+    def doubt(self, key: Key, place: Place, first_epoch: int, *, is_forced: bool) -> None:
+        known = self.doubts.get(key)
+        is_forced = is_forced or (known is not None and known.is_forced)
+        self.doubts[key] = Doubt(first_epoch, is_forced)
+        self.history.doubtful.add(place)
+
+    def is_shown_by(self, key: Key, replica: Snapshot) -> bool:
+        doubt = self.doubts.get(key)
+        return doubt is not None and replica.is_leader and replica.leader_epoch >= doubt.first_epoch
+
+    def settle(self, key: Key, place: Place) -> None:
+        del self.doubts[key]
+        self.history.doubtful.discard(place)
+
+    def check_left(self, where: str, key: Key, broker_id: int, goes_on_from: int, committed_end: int) -> None:
+        """Rule 1: a leader that lost power goes on from no less than its disk still had."""
+        left = min(self.suspects.get(key, {}).get(broker_id, 0), committed_end)
+        if goes_on_from < left:
+            raise SimulationFailure("rule 1", f"{where} goes on from {goes_on_from}, but {left} was left on its disk")
+
+    def begin_line(self, key: Key, place: Place, line: Line, at_ns: int) -> None:
+        self.lines.setdefault(key, []).append(line)
+        self.history.lost(place, line.offset, at_ns)
+
+    def is_left_behind(self, key: Key, offset: int, leader_epoch: int) -> bool:
+        """Whether a batch is of a line that was given up."""
+        lines = self.lines.get(key)
+        return lines is not None and any(offset >= line.offset and leader_epoch < line.leader_epoch for line in lines)

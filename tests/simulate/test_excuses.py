@@ -1,0 +1,334 @@
+"""What the judge excuses, each with something that looks like it and is not excused."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sexton.ports.metastore import PartitionRow
+from sexton.records import batch as batches
+from sexton.records.batch import TRANSACTIONAL, ControlType, Record, make_batch, make_marker
+from sexton.simulate import final
+from sexton.simulate.checks import Judge
+from sexton.simulate.compaction_checks import CompactionJudge
+from sexton.simulate.copies import Copy
+from sexton.simulate.disk import VirtualDisk
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.final import _Log, _lost
+from sexton.simulate.history import History, Outcome, Place, Transaction, Write
+from sexton.simulate.loop import new_loop
+from sexton.simulate.observe import Agreement
+from sexton.simulate.snapshots import Snapshot, Watermarks
+from sexton.simulate.trace import Trace
+from sexton.simulate.transaction_checks import TransactionJudge
+from sexton.simulate.truth import Truth
+
+PLACE: Place = ("t", 0)
+TOPIC = uuid.UUID(int=1)
+KEY = (TOPIC, 0)
+
+
+class World:
+    """One partition that acknowledges before the flush, on two machines; logs are put on their disks by hand."""
+
+    def __init__(self, *, compacted: bool = False) -> None:
+        self.loop = new_loop(random.Random(1))
+        self.history = History()
+        self.trace = Trace(self.loop)
+        self.agreement = Agreement(self.trace)
+        self.agreement.topics[TOPIC] = "t"
+        self.row = self.agreement.rows[KEY] = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 1, 0)
+        self.nodes = {f"broker-{number}": self._node(number) for number in (1, 2)}
+        cluster = SimpleNamespace(nodes=self.nodes, node_of=lambda n: self.nodes[f"broker-{n}"], loop=self.loop)
+        self.judge = Judge(
+            cast(Any, cluster), self.agreement, self.history, self.trace, ["t"] if compacted else [], unflushed=["t"]
+        )
+
+    def _node(self, number: int) -> SimpleNamespace:
+        process = SimpleNamespace(name=f"broker-{number}.1")
+        volume = VirtualDisk(random.Random(number))
+        fields = {"is_wiped": False, "is_started": True, "is_up": True, "broker": None}
+        return SimpleNamespace(name=f"broker-{number}", broker_id=number, process=process, volume=volume, **fields)
+
+    def hold(self, broker_id: int, *epochs: int) -> None:
+        """The log on a disk from now on: a record an offset, each of a leader epoch."""
+        node = self.nodes[f"broker-{broker_id}"]
+        node.volume = VirtualDisk(random.Random(broker_id))
+        disk = node.volume.of(self.loop.world, self.loop)
+        disk.make_directory("/data/t-0")
+        file = disk.open("/data/t-0/00000000000000000000.log", create=True)
+        for offset, epoch in enumerate(epochs):
+            record = Record(offset, 0, f"k{offset}".encode(), value(epoch, offset))
+            file.append([batches.encode(make_batch([record], leader_epoch=epoch))])
+
+    def show(self, broker_id: int, high_watermark: int, end_offset: int, epoch: int | None = None) -> None:
+        """A replica as its broker sees it; with an epoch it leads."""
+        known = Watermarks(uuid.UUID(int=9))
+        role = "follower" if epoch is None else "leader"
+        offsets = (high_watermark, high_watermark, 0, end_offset, end_offset)
+        seen = Snapshot(
+            "t", TOPIC, 0, role, epoch is not None, epoch or 0, uuid.UUID(int=9), *offsets, known, known, False
+        )
+        self.judge._look_at(cast(Any, self.nodes[f"broker-{broker_id}"]), seen)
+
+    def lose_power(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.judge.power_lost(cast(Any, self.nodes[f"broker-{broker_id}"]))
+
+    def sweep(self) -> None:
+        self.judge.sweep_partition(KEY, self.row)
+
+
+def value(epoch: int, offset: int) -> bytes:
+    return f"w:{epoch}:{offset}:".encode()
+
+
+def written(history: History, *values: bytes, base_offset: int = -1, started_ns: int = 0) -> Write:
+    write = Write("w", PLACE, -1, True, values, started_ns, Outcome.OK, base_offset)
+    return history.begin(write)
+
+
+# Power: which partitions
+
+
+@pytest.fixture(params=[False, True], ids=["not compacted", "compacted"])
+def world(request: pytest.FixtureRequest) -> World:
+    """Four records are committed."""
+    made = World(compacted=request.param)
+    for broker_id in (1, 2):
+        made.hold(broker_id, 1, 1, 1, 1)
+        made.show(broker_id, 4, 4, 1 if broker_id == 1 else None)
+    made.sweep()
+    return made
+
+
+def test_what_one_replica_lost_is_missed_if_it_leads(world: World) -> None:
+    """The other one has it all: nothing may be lost."""
+    world.hold(1, 1, 1)
+    world.lose_power(1)
+    world.hold(1, 1, 1, 2)
+    world.hold(2, 1, 1, 2)
+    with pytest.raises(SimulationFailure, match=r"rule 7|rule 2"):
+        world.show(1, 3, 3, 2)
+    assert not world.history.losses
+
+
+def test_what_all_in_sync_replicas_lost_is_excused_and_what_was_left_is_not(world: World) -> None:
+    world.hold(1, 1, 1, 1)
+    world.hold(2, 1, 1)
+    world.lose_power(1, 2)
+    assert PLACE in world.history.doubtful
+    world.hold(1, 1, 1, 1, 2)
+    world.show(1, 3, 4, 2)
+    assert PLACE not in world.history.doubtful
+    assert [loss.offset for loss in world.history.losses[PLACE]] == [3]
+    world.sweep()  # broker 2, in sync, has still to catch up
+
+
+def test_a_leader_that_drops_what_was_left_on_its_disk_breaks_rule_1(world: World) -> None:
+    world.hold(1, 1, 1, 1)
+    world.hold(2, 1, 1)
+    world.lose_power(1, 2)
+    world.hold(1, 1, 1, 2)
+    with pytest.raises(SimulationFailure, match="3 was left on its disk"):
+        world.show(1, 2, 3, 2)
+
+
+def test_who_leads_next_may_have_less_than_another(world: World) -> None:
+    world.hold(1, 1, 1, 1)
+    world.hold(2, 1, 1)
+    world.lose_power(1, 2)
+    world.hold(2, 1, 1, 2)
+    world.show(2, 2, 3, 2)
+    assert [loss.offset for loss in world.history.losses[PLACE]] == [2]
+
+
+def test_a_loss_of_power_that_took_nothing_excuses_nothing(world: World) -> None:
+    world.lose_power(1, 2)
+    world.show(1, 4, 4, 2)
+    assert not world.history.losses
+    assert PLACE not in world.history.doubtful
+
+
+def test_a_leader_of_the_epoch_before_shows_nothing(world: World) -> None:
+    """It is what was there before the loss: a look back."""
+    world.lose_power(1, 2)
+    world.show(1, 4, 4, 1)
+    assert PLACE in world.history.doubtful
+
+
+# Power: what follows a loss is judged as ever
+
+
+@pytest.fixture
+def after_a_loss(world: World) -> World:
+    """Offset 3 is lost, and written again in epoch 2 with all that follows."""
+    for broker_id in (1, 2):
+        world.hold(broker_id, 1, 1, 1)
+    world.lose_power(1, 2)
+    world.hold(1, 1, 1, 1, 2, 2)
+    world.show(1, 3, 5, 2)
+    return world
+
+
+def test_a_replica_out_of_sync_may_hold_what_was_lost_and_one_in_sync_may_not(after_a_loss: World) -> None:
+    world = after_a_loss
+    world.row = PartitionRow(TOPIC, 0, (1, 2), (1,), 1, 2, 0)
+    world.show(1, 5, 5, 2)
+    world.hold(2, 1, 1, 1, 1)
+    world.sweep()
+    world.show(2, 4, 4)
+    world.row = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 2, 0)
+    world.hold(2, 1, 1, 1, 1, 1)
+    with pytest.raises(SimulationFailure, match=r"rule 4|rule 2"):
+        world.sweep()
+
+
+def test_what_is_committed_after_a_loss_must_be_on_every_replica_in_sync(after_a_loss: World) -> None:
+    world = after_a_loss
+    world.hold(2, 1, 1, 1, 2, 2)
+    world.show(1, 5, 5, 2)
+    world.sweep()
+    world.hold(2, 1, 1, 1, 2)
+    with pytest.raises(SimulationFailure, match="rule 1"):
+        world.sweep()
+
+
+def test_a_high_watermark_goes_back_with_a_loss_and_no_further(world: World) -> None:
+    for broker_id in (1, 2):
+        world.hold(broker_id, 1, 1, 1)
+    world.lose_power(1, 2)
+    world.hold(1, 1, 1, 1, 2)
+    world.show(1, 3, 4, 2)
+    world.hold(2, 1, 1, 1)
+    world.show(2, 3, 3)
+    with pytest.raises(SimulationFailure, match="rule 7"):
+        world.show(2, 2, 3)
+
+
+# What clients were promised, and saw
+
+
+def test_only_what_was_promised_at_or_above_a_loss_and_before_it_is_excused() -> None:
+    history = History()
+    written(history, b"w:0:1:", base_offset=2)
+    written(history, b"w:0:2:", base_offset=3, started_ns=50)
+    history.lost(PLACE, 3, at_ns=100)
+    written(history, b"w:0:3:", base_offset=3, started_ns=101)
+    whole = {2: b"w:0:1:", 3: b"w:0:3:"}
+    assert _lost(PLACE, _Log(0, whole), history) is None
+    for missing in (2, 3):
+        failure = _lost(PLACE, _Log(0, {at: each for at, each in whole.items() if at != missing}), history)
+        assert failure is not None
+        assert failure.rule == "rule 1"
+
+
+def test_after_a_loss_an_offset_has_one_value_again() -> None:
+    history = History()
+    written(history, b"w:0:1:", b"w:0:2:")
+    written(history, b"w:0:3:", b"w:0:4:", started_ns=101)
+    history.saw("r", PLACE, 3, b"w:0:1:")
+    history.lost(PLACE, 3, at_ns=100)
+    history.saw("r", PLACE, 3, b"w:0:3:")
+    history.saw("late", PLACE, 3, b"w:0:1:")
+    with pytest.raises(SimulationFailure, match="rule 2"):
+        history.saw("r", PLACE, 3, b"w:0:4:")
+
+
+def test_below_a_loss_an_offset_keeps_its_value() -> None:
+    history = History()
+    written(history, b"w:0:1:", b"w:0:2:")
+    history.saw("r", PLACE, 2, b"w:0:1:")
+    history.lost(PLACE, 3, at_ns=100)
+    with pytest.raises(SimulationFailure, match="rule 2"):
+        history.saw("r", PLACE, 2, b"w:0:2:")
+
+
+def test_a_loss_does_not_excuse_what_a_producer_was_told_had_failed() -> None:
+    history = History()
+    written(history, b"w:0:1:").outcome = Outcome.FAILED
+    history.lost(PLACE, 0, at_ns=100)
+    with pytest.raises(SimulationFailure, match="rule 9"):
+        history.saw("r", PLACE, 3, b"w:0:1:")
+
+
+def test_a_group_need_not_be_given_again_what_it_may_have_passed_and_must_have_the_rest() -> None:
+    history = History(reads={PLACE: {0: b"a", 1: b"b"}})
+    history.lost(PLACE, 2, at_ns=1)
+    history.reads[PLACE] |= {2: b"c"}
+    assert final.undelivered(history, {PLACE: {0, 1}}) == []
+    assert final.undelivered(history, {PLACE: {1}}) != []
+
+
+# Transactions whose end was lost
+
+
+def test_a_transaction_is_excused_only_where_it_wrote_before_a_loss() -> None:
+    for started_ns, is_excused in ((100, True), (101, False)):
+        history = History()
+        judge = TransactionJudge(history)
+        transaction = Transaction("txn", 1, 1, is_commit_asked=True, outcome=Outcome.OK)
+        history.transactions.append(transaction)
+        write = Write("txn.1", PLACE, -1, True, (b"v",), started_ns, Outcome.OK, transaction=transaction)
+        transaction.writes.append(history.begin(write))
+        history.lost(PLACE, 0, at_ns=100)
+        judge.committed(PLACE, make_batch([Record(0, 0, b"k", b"v")], attributes=TRANSACTIONAL, producer_id=7))
+        abort = make_marker(1, ControlType.ABORT, 7, 0, 0)
+        if is_excused:
+            judge.committed(PLACE, abort)
+            judge.check_whole()
+        else:
+            with pytest.raises(SimulationFailure, match="rule 8"):
+                judge.committed(PLACE, abort)
+
+
+def test_what_a_lost_marker_had_ended_is_open_again() -> None:
+    history = History()
+    judge = TransactionJudge(history)
+    transaction = Transaction("txn", 1, 1, is_commit_asked=True)
+    write = history.begin(Write("txn.1", PLACE, -1, True, (b"v",), 0, transaction=transaction))
+    transaction.writes.append(write)
+    data = make_batch([Record(0, 0, b"k", b"v")], attributes=TRANSACTIONAL, producer_id=7)
+    judge.committed(PLACE, data)
+    judge.committed(PLACE, make_marker(1, ControlType.COMMIT, 7, 0, 0))
+    assert judge._open[PLACE] == {}
+    judge.begin_anew(PLACE, [data])
+    assert judge._open[PLACE] == {7: [transaction]}
+
+
+# Replicas of compacted partitions that are down
+
+
+def copy_of(*records: Record) -> Copy:
+    loop = new_loop(random.Random(1))
+    volume = VirtualDisk(random.Random(1))
+    disk = volume.of(loop.world, loop)
+    disk.make_directory("/data/t-0")
+    file = disk.open("/data/t-0/00000000000000000000.log", create=True)
+    for record in records:
+        file.append([batches.encode(make_batch([record]))])
+    copy = Copy(volume, "/data/t-0")
+    copy.refresh()
+    return copy
+
+
+def test_a_replica_that_is_down_is_judged_by_what_its_disk_holds() -> None:
+    first, second, last = (
+        Record(0, 0, b"a", b"1"),
+        Record(1, 0, b"b", b"2"),
+        Record(2, 0, b"c", b"3"),
+    )
+    judge = CompactionJudge(lambda place, batch: None)
+    truth = judge.truths[KEY] = Truth()
+    for record in (first, second, last):
+        truth.add(make_batch([record]))
+    judge.check_stopped("broker-1", KEY, PLACE, copy_of(first, second, last), 0)
+    with pytest.raises(SimulationFailure, match="rule 4"):
+        judge.check_stopped("broker-2", KEY, PLACE, copy_of(first, last), 0)
+    judge.check_stopped("broker-2", KEY, PLACE, copy_of(second, last), 1)
+    with pytest.raises(SimulationFailure, match="rule 2"):
+        judge.check_stopped("broker-2", KEY, PLACE, copy_of(first, Record(1, 0, b"b", b"x"), last), 0)
