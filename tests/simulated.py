@@ -55,11 +55,15 @@ class Story:
         )
         self.admin = Admin(self._client)
         self._producer: Producer | None = None
+        self.has_bugs = False
+        """Put there by the test: brokers are to survive them."""
 
     def run(self, story: Coroutine[Any, Any, None]) -> None:
         """To its end; raises what it raises, and SimulationFailure if a broker met what it did not expect."""
         try:
             self.loop.run_until_complete(story)
+            for broker in (node.broker for node in self.cluster.nodes.values()):
+                assert self.has_bugs or broker is None or not broker.supervisor.bugs, broker.supervisor.bugs
         finally:
             self.loop.close()
 
@@ -122,14 +126,16 @@ class Story:
     async def client_does(self, step: Coroutine[Any, Any, T]) -> T:
         return await self.loop.spawn(self._process, step)
 
-    async def create_topic(self, brokers: Sequence[int], settings: dict[str, str] | None = None) -> None:
+    async def create_topic(
+        self, brokers: Sequence[int], settings: dict[str, str] | None = None, *, topic: str = TOPIC
+    ) -> None:
         """The first of the brokers leads."""
 
         async def create() -> None:
-            await self.admin.create_topic(TOPIC, settings=settings, assignment=[brokers])
+            await self.admin.create_topic(topic, settings=settings, assignment=[brokers])
 
         await self.client_does(create())
-        await self.led_by(brokers[0])
+        await self.led_by(brokers[0], topic)
 
     async def write(self, *records: tuple[bytes, bytes | None], topic: str = TOPIC) -> None:
         """Each record a batch of its own, acknowledged by all in-sync replicas."""

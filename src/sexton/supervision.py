@@ -6,6 +6,8 @@ the supervisor makes them, and knows two kinds:
 | `loop` | what all rely on, for ever        | ends the broker, loudly (`fatal`); so does coming to an end      |
 | `work` | something for one partition, once | is logged with its trace, counted; whoever began it tries again  |
 
+Callbacks of the event loop are no tasks; what one of them raises comes here through `watch`.
+
 A bug is an exception that the code did not expect. What it did expect (a full disk, a peer that is away) is handled
 where it happens, and never comes here.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,27 @@ def back_off_ms(failures_count: int) -> int:
     """After so many failures in a row, at least one."""
     shortest, longest = BACK_OFF_MS
     return min(longest, shortest << min(failures_count - 1, 16))
+
+
+class Pauses:
+    """After bugs in a loop's work for one thing, each longer than the one before, until the work succeeds. They belong
+    to an incarnation or a leadership: another log of the same partition has done nothing wrong."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[Hashable, tuple[int, int]] = {}
+        """How many failures there were, and until when it pauses."""
+
+    def failed(self, one: Hashable, now_ms: int) -> None:
+        long_ago_ms = now_ms - 2 * BACK_OFF_MS[1]
+        self._pauses = {each: pause for each, pause in self._pauses.items() if pause[1] > long_ago_ms}
+        failures_count = self._pauses.get(one, (0, 0))[0] + 1
+        self._pauses[one] = failures_count, now_ms + back_off_ms(failures_count)
+
+    def succeeded(self, one: Hashable) -> None:
+        self._pauses.pop(one, None)
+
+    def last(self, one: Hashable, now_ms: int) -> bool:
+        return one in self._pauses and now_ms < self._pauses[one][1]
 
 
 class Supervisor:
@@ -55,7 +78,19 @@ class Supervisor:
         """To be told by whoever goes on with the next partition, or tries again."""
         self.bugs[what] += 1
         at = f" of {place}" if place else ""
-        logger.error("a bug in %s%s: the others go on, and it is tried again", what, at, exc_info=bug)
+        logger.error("a bug in %s%s. Everything else goes on", what, at, exc_info=bug)
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """For a process that is one broker: what a callback raises, or nobody retrieved, is a bug like others."""
+
+        def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            error = context.get("exception")
+            if isinstance(error, Exception):
+                self.survived(error, "a callback", context.get("message", ""))
+            else:
+                loop.default_exception_handler(context)
+
+        loop.set_exception_handler(handle)
 
     def _work_ended(self, task: asyncio.Task[None], what: str, place: object) -> None:
         self._works.discard(task)

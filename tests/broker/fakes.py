@@ -25,6 +25,7 @@ from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import decode_response, encode_request
 from sexton.records.checkpoints import EpochEntry
+from sexton.supervision import Supervisor
 
 TOPIC = "orders"
 TOPIC_ID = uuid.UUID(int=7)
@@ -240,6 +241,7 @@ class FakeBroker:
         self.replicas = FakeReplicas()
         self.view = FakeView(self.replicas)
         self.metastore = FakeMetastore()
+        self.supervisor = Supervisor()
         self.dispatch = Dispatch(cast(Broker, self))
         self.transactions = Transactions(cast(Broker, self))
         self.refused = RefusedBatches(self.clock)

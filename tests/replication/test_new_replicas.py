@@ -134,7 +134,7 @@ class CountingDisk(FileDisk):
         return "t-0" if directory.endswith("t-0") else "the folder"
 
 
-class PowerLostError(Exception):
+class PowerLostError(BaseException):
     pass
 
 

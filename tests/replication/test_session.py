@@ -308,3 +308,29 @@ def test_a_log_that_is_not_the_followers_any_more_gets_nothing(
         assert (news.error, news.records_bytes) == (ErrorCode.unknown_leader_epoch, 0)
 
     with_leader(scenario)
+
+
+def test_after_a_bug_in_a_flush_producers_are_told_and_it_is_tried_again(
+    with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else may come that would have it tried again."""
+    monkeypatch.setattr("sexton.replication.replica.BACK_OFF_MS", (1, 1))
+
+    async def scenario(leader: Leader) -> None:
+        replica = leader.replica
+        flush = replica.log.flush
+
+        async def has_a_bug() -> None:
+            replica.log.flush = flush  # type: ignore[method-assign]
+            raise IndexError("nobody expected this")
+
+        replica.log.flush = has_a_bug  # type: ignore[method-assign]
+        _, committed = replica.append(batch(b"v"), -1, 1000)
+        assert committed is not None
+        with pytest.raises(KafkaError, match="nobody expected this"):
+            await committed
+        async with asyncio.timeout(30):
+            while replica.log.flushed_offset < 1:
+                await asyncio.sleep(0.001)
+
+    with_leader(scenario)

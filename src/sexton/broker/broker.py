@@ -104,6 +104,7 @@ class Broker:
         self.rng = rng
         self.view = ClusterView()
         self.cluster_id = uuid.UUID(int=0)
+        self.supervisor = Supervisor(self._fail)
         self.dispatch = Dispatch(self)
         self.groups = GroupService(
             clock,
@@ -113,6 +114,7 @@ class Broker:
             lambda: self.view.partitions_count(OFFSETS_TOPIC),
             self._group_timing,
             self.lease_is_valid,
+            self.supervisor,
         )
         self.transactions = Transactions(self)
         self.news = News(self)
@@ -129,7 +131,6 @@ class Broker:
         """When it is stopped: the other brokers that it can leave its partitions to. Nobody, before it has asked."""
         self._listener: Listener | None = None
         self._catching_up = asyncio.Lock()
-        self.supervisor = Supervisor(self._fail)
         self._tasks: list[asyncio.Task[None]] = []
         self._topic_configs: dict[str, TopicConfig] = {}
         self._topic_configs_version = -1
@@ -206,6 +207,7 @@ class Broker:
             lambda: self.registration.identity,
             self.rng,
             lambda: self.config.compaction_share and self.config.log_cleaner_enable,
+            self.supervisor,
         )
         self.adopter = Adopter(
             self.compaction,
@@ -420,6 +422,7 @@ class Broker:
             lag_max_ms=config.replica_lag_time_max_ms,
             producer_expiry_ms=config.producer_id_expiration_ms,
             rng=self.rng,
+            supervisor=self.supervisor,
         )
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:

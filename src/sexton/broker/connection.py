@@ -15,7 +15,6 @@ What has been received but not looked at is kept, at most one chunk.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -28,8 +27,6 @@ from sexton.protocol.messages import MalformedMessageError
 
 if TYPE_CHECKING:
     from sexton.broker.dispatch import Dispatch
-
-logger = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 100
 """Requests of one connection that wait for something. Kafka's own clients send five at most."""
@@ -166,8 +163,8 @@ class ClientConnection:
         except (MalformedMessageError, DropConnectionError) as error:
             self.dispatch.complain("%s: closed: %s", self.peer, error)
             self._close_malformed()
-        except Exception:
-            logger.exception("%s: closed: a request failed in a way that nobody expected", self.peer)
+        except Exception as bug:
+            self.dispatch.survived(bug, self.peer)
             self.close()
         if self._out:
             self._send_out()
@@ -276,8 +273,8 @@ class ClientConnection:
             self.dispatch.complain("%s: closed: its request was cancelled", self.peer)
             self.close()
             return
-        except Exception:
-            logger.exception("%s: closed: a request failed in a way that nobody expected", self.peer)
+        except Exception as bug:
+            self.dispatch.survived(bug, self.peer)
             self.close()
             return
         slot.is_ready = True

@@ -106,7 +106,7 @@ class Dispatch:
             self.complain("%s: refused: its host has max.connections.per.ip=%d already", connection.peer, limit)
             client.close()
         if self._sweeping is None and config.connections_max_idle_ms >= 0:
-            self._sweeping = asyncio.ensure_future(self._sweep())
+            self._sweeping = self._broker.supervisor.loop(self._sweep(), "the sweep of idle connections")
         return client
 
     def closed(self, client: ClientConnection) -> None:
@@ -136,6 +136,10 @@ class Dispatch:
         """Until it is done. The loop holds tasks only weakly, and a connection forgets its own when it closes."""
         self._tasks[task] = None
         task.add_done_callback(lambda task: self._tasks.pop(task, None))
+
+    def survived(self, bug: Exception, peer: str) -> None:
+        """A request of this peer met it; its connection is closed."""
+        self._broker.supervisor.survived(bug, "a request", peer)
 
     def complain(self, message: str, *values: object) -> None:
         """One line, unless there were many of the kind."""

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
@@ -27,6 +26,7 @@ from sexton.coordinators.transactions.transaction import TopicPartition
 from sexton.errors import SextonError
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.supervision import BACK_OFF_MS
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -126,6 +126,9 @@ class MarkerSender:
         except MetastoreUnavailableError:
             self._retry(item)
             return
+        except Exception as bug:
+            self._survive(bug, item)
+            return
         if self._broker.view.partition(*item.place) is None:
             logger.info("%s-%d is gone: %s needs no marker there", *item.place, item.due.markers.transactional_id)
             self._service.marker_written(item.due, item.place)
@@ -138,14 +141,29 @@ class MarkerSender:
             await asyncio.sleep(0)  # what is decided in this turn of the loop travels together
             while self._waiting.get(leader):
                 items = self._take(leader)
-                if leader == self._broker.config.node_id:
-                    codes = await asyncio.gather(*(write_marker(self._broker, i.marker, i.place) for i in items))
-                else:
-                    codes = await self._ask(leader, items)
+                try:
+                    codes = await self._codes(leader, items)
+                except Exception as bug:
+                    codes = [bug] * len(items)
                 for item, code in zip(items, codes, strict=True):
-                    self._answered(item, code, leader)
+                    if isinstance(code, ErrorCode):
+                        self._answered(item, code, leader)
+                    else:
+                        self._survive(code, item)
         finally:
             self._in_flight[leader] -= 1
+
+    async def _codes(self, leader: int, items: list[_Item]) -> Sequence[ErrorCode | BaseException]:
+        if leader == self._broker.config.node_id:
+            writing = (write_marker(self._broker, i.marker, i.place) for i in items)
+            return await asyncio.gather(*writing, return_exceptions=True)
+        return await self._ask(leader, items)
+
+    def _survive(self, bug: BaseException, item: _Item) -> None:
+        """Without its marker a transaction never ends. One that was written after all is written once, however often
+        it is sent."""
+        self._broker.supervisor.survived(bug, "markers", f"{item.place.topic}-{item.place.partition}")
+        self._retry(item, BACK_OFF_MS[0] / 1000)
 
     def _take(self, leader: int) -> list[_Item]:
         waiting = self._waiting[leader]
@@ -191,7 +209,7 @@ class MarkerSender:
             self._peers.drop(leader)  # it may mean that our connection is older than its leadership
         self._retry(item)
 
-    def _retry(self, item: _Item) -> None:
+    def _retry(self, item: _Item, after_s: float = RETRY_S) -> None:
         if self._is_closed or item in self._retries:
             return
 
@@ -199,19 +217,12 @@ class MarkerSender:
             del self._retries[item]
             self._route(item)
 
-        self._retries[item] = asyncio.get_running_loop().call_later(RETRY_S, again)
+        self._retries[item] = asyncio.get_running_loop().call_later(after_s, again)
 
     def _spawn(self, coroutine: Any) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
+        task = self._broker.supervisor.work(coroutine, "markers")
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        with suppress(asyncio.CancelledError):
-            error = task.exception()
-            if error is not None:
-                logger.error("sending markers failed in a way that nobody expected", exc_info=error)
+        task.add_done_callback(self._tasks.discard)
 
 
 def _bodies(items: Iterable[_Item]) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ class Transactions:
             broker.dispatch.producer_ids.next,
             self.markers.send,
             broker.lease_is_valid,
+            broker.supervisor,
         )
         self._coordinated: dict[int, Bindings] = {}
         """By partition of the coordinator's topic."""

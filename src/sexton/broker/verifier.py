@@ -98,13 +98,13 @@ class Verifier:
             if leader is None:
                 self._answer_all(question, list(places), ErrorCode.coordinator_not_available)
             elif leader == self._broker.config.node_id:
-                self._spawn(self._ask_here(question, list(places)))
+                self._spawn(self._ask_here(question, list(places)), [(question, list(places))])
             else:
                 is_new = question.client_version >= EPOCH_BUMP_VERSION
                 version = NEW_CLIENTS_VERSION if is_new else OLD_CLIENTS_VERSION
                 by_broker.setdefault((leader, version), []).append((question, list(places)))
         for (leader, version), questions in by_broker.items():
-            self._spawn(self._ask_there(leader, version, questions))
+            self._spawn(self._ask_there(leader, version, questions), questions)
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
         broker = self._broker
@@ -157,15 +157,23 @@ class Verifier:
     def _answer(self, question: Question, place: TopicPartition, code: ErrorCode) -> None:
         _resume(self._under_way.pop((question, place), ()), code)
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(coroutine)
+    def _spawn(
+        self, asking: Coroutine[Any, Any, None], questions: Sequence[tuple[Question, list[TopicPartition]]]
+    ) -> None:
+        task = self._broker.supervisor.work(self._answered(asking, questions), "verification")
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._tasks.discard)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("verifying failed in a way that nobody expected", exc_info=error)
+    async def _answered(
+        self, asking: Coroutine[Any, Any, None], questions: Sequence[tuple[Question, list[TopicPartition]]]
+    ) -> None:
+        """A question in which there is a bug is answered, too: whoever waits tries again."""
+        try:
+            await asking
+        except Exception:
+            for question, places in questions:
+                self._answer_all(question, places, ErrorCode.network_exception)
+            raise
 
 
 def _resume(waiting: Sequence[GoOn], code: ErrorCode) -> None:

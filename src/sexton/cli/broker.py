@@ -128,6 +128,7 @@ async def _serve(config: BrokerConfig) -> None:
         metastore=open_metastore(config.metastore_url),
         rng=random.Random(secrets.randbits(128)),
     )
+    running.supervisor.watch(asyncio.get_running_loop())
     if not await _started(running, config, stop):
         logger.info("stopped before it was ready")
         _leave(0)

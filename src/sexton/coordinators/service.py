@@ -19,6 +19,7 @@ from sexton.coordinators.timers import Now
 from sexton.errors import SextonError
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.supervision import Supervisor, back_off_ms
 
 S = TypeVar("S", bound=LedPartition)
 T = TypeVar("T")
@@ -34,9 +35,16 @@ class CoordinatorService(ABC, Generic[S]):
     refusals: ClassVar[tuple[type[Exception], ...]] = (KafkaError,)
     """What an operation raises when it has changed nothing."""
 
-    def __init__(self, clock: Clock, partitions_count: Callable[[], int], may_serve: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        partitions_count: Callable[[], int],
+        may_serve: Callable[[], bool],
+        supervisor: Supervisor | None = None,
+    ) -> None:
         """`partitions_count` is that of the topic, 0 while it does not exist. `may_serve` tells whether this broker's
         lease is valid: without it another may be the coordinator by now, and even reads must not be answered."""
+        self.supervisor = supervisor or Supervisor()
         self._clock = clock
         self._partitions_count = partitions_count
         self._may_serve = may_serve
@@ -60,13 +68,14 @@ class CoordinatorService(ABC, Generic[S]):
         partition = shard.partition
         self.unload(partition)
         self._shards[partition] = shard
-        task = asyncio.get_running_loop().create_task(self._load(shard))
+        task = self.supervisor.work(self._load(shard), "loading a coordinator", f"{self.topic}-{partition}")
         self._loading[partition] = task
         task.add_done_callback(lambda done: self._forget_task(partition, done))
         return task
 
     async def _load(self, shard: S) -> None:
         await asyncio.sleep(shard.load_after_s)
+        bugs_count = 0
         while not shard.is_closed:
             try:
                 await shard.load()
@@ -75,6 +84,12 @@ class CoordinatorService(ABC, Generic[S]):
                 logger.warning("cannot load %s-%d, will try again: %s", self.topic, shard.partition, error)
                 self._empty(shard)
                 await asyncio.sleep(RELOAD_PAUSE_S)
+            except Exception as bug:
+                bugs_count += 1
+                self.supervisor.survived(bug, "loading a coordinator", f"{self.topic}-{shard.partition}")
+                shard.is_loaded = False
+                self._empty(shard)
+                await asyncio.sleep(back_off_ms(bugs_count) / 1000)
 
     def _forget_task(self, partition: int, task: asyncio.Task[None]) -> None:
         if self._loading.get(partition) is task:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from sexton.coordinators.timers import Now
 from sexton.errors import SextonError
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.supervision import Supervisor
 
 APPEND_BYTES_MAX = 256 * 1024
 """Operations are gathered up to here: well under any `max.message.bytes`. A larger one travels alone."""
@@ -128,7 +129,9 @@ class LedPartition(ABC):
         log: CoordinatorLog,
         now: Callable[[], Now],
         on_failed: Callable[[Any, KafkaError], None],
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self.partition = partition
         self.log = log
         self.now = now
@@ -173,7 +176,7 @@ class LedPartition(ABC):
         size = sum(len(key) + len(value or b"") for key, value in records)
         self._buffer.append(_Entry(self._appended, list(records), size, owner, marker))
         if self._appender is None:
-            self._appender = asyncio.get_running_loop().create_task(self._append())
+            self._appender = self._supervisor.work(self._append(), "a coordinator's append", self.partition)
 
     @property
     def is_committed(self) -> bool:
@@ -282,7 +285,12 @@ class LedPartition(ABC):
             self._alarm = asyncio.get_running_loop().call_later(LATE_MS / 1000, self._ring)
             return
         self._has_waited = False
-        self.ring(now)
+        try:
+            self.ring(now)
+        except Exception as bug:
+            # It may be between two states, and no alarm would ring again: it is loaded anew.
+            self._supervisor.survived(bug, "a coordinator's timers", self.partition)
+            self._on_failed(self, KafkaError(ErrorCode.unknown_server_error))
 
 
 def answer_to_failed_append(code: ErrorCode) -> ErrorCode:

@@ -206,11 +206,16 @@ class Appending(LogState):
             segment.file.append((view[start : start + size],))
         except OSError as error:
             raise self._storage_error(error) from error
-        for head in heads:
-            segment.note(position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
-            if head.producer_id >= 0:
-                self._note_copied(head, view)
-            position += head.size_bytes
+        try:
+            for head in heads:
+                segment.note(position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
+                if head.producer_id >= 0:
+                    self._note_copied(head, view)
+                position += head.size_bytes
+        except Exception as bug:
+            # The file holds what the log does not know of. Whoever goes on in spite of the bug must not append here.
+            self.failure = OSError(f"{self._place}: a bug after an append: {bug!r}")
+            raise
         self.end_offset = heads[-1].last_offset + 1
 
     def _note_copied(self, head: Head, view: memoryview) -> None:

@@ -21,6 +21,7 @@ from sexton.protocol.errors import KafkaError
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.history import end_of_epoch
 from sexton.replication.messages import NO_INCARNATION, Held, News
+from sexton.supervision import Supervisor
 from sexton.watermarks.checkpoint import Kept
 from sexton.watermarks.leader import LeaderWatermarks, Report
 from sexton.watermarks.replica import NO_CLAIM, UNKNOWN_EPOCH, Claim, Pair, ReplicaWatermarks
@@ -39,7 +40,8 @@ class LostRecordsError(SextonError):
 
 
 class Coordination:
-    def __init__(self, kept: Kept, log: Log, broker_id: int) -> None:
+    def __init__(self, kept: Kept, log: Log, broker_id: int, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
         self.kept = kept
         self.leader: LeaderWatermarks | None = None
         self.on_moved: Callable[[], None] = lambda: None
@@ -133,7 +135,7 @@ class Coordination:
     def advance(self) -> None:
         """Called whenever MTRO and MXRO may rise."""
         if self._advancing is None and self._due() is not None:
-            self._advancing = asyncio.ensure_future(self._advance())
+            self._advancing = self._supervisor.work(self._advance(), "MTRO and MXRO", self._log)
 
     def _due(self) -> Pair | None:
         leader = self._refreshed()

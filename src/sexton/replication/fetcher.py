@@ -25,6 +25,7 @@ from sexton.replication import messages
 from sexton.replication.history import common_end, epoch_before
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica, Role
+from sexton.supervision import Supervisor, back_off_ms
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class _Following:
     replica: Replica
     leader_epoch: int
     retry_at_ms: int = 0
+    bugs_count: int = 0
+    """Met in a row."""
 
 
 class Fetcher:
@@ -66,8 +69,10 @@ class Fetcher:
         network: Network,
         clock: Clock,
         limits: FetchLimits,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.leader_id = leader_id
+        self._supervisor = supervisor or Supervisor()
         self._address = address
         self._identity = identity
         self._network = network
@@ -88,7 +93,7 @@ class Fetcher:
         replica.settle()
         self._mark(key)
         if self._task is None:
-            self._task = asyncio.ensure_future(self._run())
+            self._task = self._supervisor.loop(self._run(), f"replication from broker {self.leader_id}")
 
     def forget(self, replica: Replica) -> None:
         key = replica.topic_id, replica.partition
@@ -174,10 +179,13 @@ class Fetcher:
                 wait_ms = min(wait_ms, following.retry_at_ms - now_ms)
                 continue
             del self._changed[key]
-            if self._is_durable(key, following):
-                held.append(_held(following))
-            elif key in self._changed:
-                wait_ms = min(wait_ms, FAILED_DISK_RETRY_MS)
+            try:
+                if self._is_durable(key, following):
+                    held.append(_held(following))
+                elif key in self._changed:
+                    wait_ms = min(wait_ms, FAILED_DISK_RETRY_MS)
+            except Exception as bug:
+                self._survive(bug, key, following)
         broker_id, broker_epoch = self._identity()
         request = FetchRequest(
             broker_id, broker_epoch, wait_ms, self._limits.max_bytes, self._limits.partition_max_bytes, held
@@ -213,11 +221,20 @@ class Fetcher:
                         self._report(key)  # until it says what it holds, it is told nothing more
                         continue
                     await _take(following.replica, news)
+                    following.bugs_count = 0
                     if self._is_durable(key, following):
                         self._report(key)
             except (OSError, KafkaError, SextonError) as error:
                 logger.error("%r cannot take what its leader sent: %s", following.replica, error)
                 self._retry_later(key, following, FAILED_DISK_RETRY_MS)
+            except Exception as bug:
+                self._survive(bug, key, following)
+
+    def _survive(self, bug: Exception, key: Key, following: _Following) -> None:
+        """One partition with a bug keeps no other from being followed."""
+        following.bugs_count += 1
+        self._supervisor.survived(bug, "replication", following.replica)
+        self._retry_later(key, following, back_off_ms(following.bugs_count))
 
     def _retry_later(self, key: Key, following: _Following, pause_ms: int) -> None:
         """Unless it has been forgotten meanwhile."""

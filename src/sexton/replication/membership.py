@@ -29,6 +29,7 @@ from sexton.ports.clock import Clock
 from sexton.ports.metastore import BrokerStatus, Metastore, MetastoreUnavailableError, PartitionRow, StaleError
 from sexton.replication.leadership import IsrChange, Leadership
 from sexton.replication.replica import Replica
+from sexton.supervision import Pauses, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,10 @@ class Membership:
         written: Callable[[Sequence[PartitionRow]], None],
         lag_max_ms: int,
         rng: random.Random,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
+        self._pauses = Pauses()
         self._replicas = replicas
         self._view = view
         self._metastore = metastore
@@ -111,10 +115,23 @@ class Membership:
             if leadership is None:
                 continue
             if leadership.pending is None:
-                leadership.pending = self._decided(replica, leadership, now_ms)
+                leadership.pending = self._decided_calmly(replica, leadership, now_ms)
             if leadership.pending is not None:
                 changes.append(Asked(replica, leadership, leadership.pending, leadership.row))
         return changes
+
+    def _decided_calmly(self, replica: Replica, leadership: Leadership, now_ms: int) -> IsrChange | None:
+        """A bug in the decision about one partition keeps no other from being decided about."""
+        if self._pauses.last(leadership, now_ms):
+            return None
+        try:
+            decided = self._decided(replica, leadership, now_ms)
+        except Exception as bug:
+            self._supervisor.survived(bug, "an in-sync set", replica)
+            self._pauses.failed(leadership, now_ms)
+            return None
+        self._pauses.succeeded(leadership)
+        return decided
 
     def _decided(self, replica: Replica, leadership: Leadership, now_ms: int) -> IsrChange | None:
         row = leadership.row

@@ -28,6 +28,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication.coordination import Coordination
 from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
 from sexton.replication.messages import NO_INCARNATION
+from sexton.supervision import BACK_OFF_MS, Supervisor
 from sexton.watermarks.checkpoint import Kept
 from sexton.watermarks.replica import ReplicaWatermarks
 
@@ -50,7 +51,9 @@ class Replica:
         clock: Clock,
         may_serve: Callable[[], bool],
         kept: Kept | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self.topic: str = log.topic
         self.topic_id: uuid.UUID = row.topic_id
         self.partition: int = row.partition
@@ -66,7 +69,7 @@ class Replica:
         """Held while the role changes, and while a fetcher applies what the leader sent."""
         self._broker_id = broker_id
         kept = kept or Kept(log.disk, log.directory, ReplicaWatermarks(row.incarnations.get(broker_id, NO_INCARNATION)))
-        self.coordination = Coordination(kept, log, broker_id)
+        self.coordination = Coordination(kept, log, broker_id, self._supervisor)
         self.coordination.on_moved = self._watermarks_moved
         self.on_fenced: Callable[[Replica, int], None] = lambda replica, follower: None
         """Set by `Replicas`: a follower's log may not go on."""
@@ -223,7 +226,7 @@ class Replica:
     def settle(self) -> None:
         """Called whenever an end may have moved: starts a flush if one is due, and moves the high watermark."""
         if self._flushing is None and self._flush_is_due():
-            self._flushing = asyncio.ensure_future(self._flush())
+            self._flushing = self._supervisor.work(self._flush(), "flush", self)
         self._commit()
 
     def _flush_is_due(self) -> bool:
@@ -316,6 +319,10 @@ class Replica:
             if not self.log.is_deleted:
                 logger.error("%s-%d: flushing failed: %s", self.topic, self.partition, error)
             self.fail_waiting(KafkaError(ErrorCode.kafka_storage_error, str(error)))
+        except Exception as bug:
+            self.fail_waiting(KafkaError(ErrorCode.unknown_server_error, str(bug)))
+            asyncio.get_running_loop().call_later(BACK_OFF_MS[0] / 1000, self._settle_again)
+            raise
         finally:
             self._flushing = None
             if self.role is Role.FOLLOWER:
@@ -344,6 +351,11 @@ class Replica:
         """Others lead, or there are no others to ask: from here on the log is what it is."""
         self.log.is_doubtful = False
         self.settle()
+
+    def _settle_again(self) -> None:
+        """After a bug in a flush: nothing else may come that would have it tried again."""
+        if self.role is not Role.IDLE and self.log.failure is None:
+            self.settle()
 
     # Changes of role (called by Replicas, one at a time)
 

@@ -32,6 +32,7 @@ from sexton.replication.fetcher import Fetcher, FetchLimits
 from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica, Role
 from sexton.replication.session import FollowerSession
+from sexton.supervision import Supervisor
 from sexton.watermarks.checkpoint import WATERMARKS_FILE, Kept
 from sexton.watermarks.checkpoint import encode as encode_watermarks
 from sexton.watermarks.replica import ReplicaWatermarks
@@ -58,7 +59,7 @@ class _Unopened:
 
     topic: str
     incarnation: uuid.UUID | None
-    error: OSError | KafkaError | SextonError
+    error: Exception
 
     @property
     def is_damaged(self) -> bool:
@@ -83,7 +84,9 @@ class Replicas:
         lag_max_ms: int,
         producer_expiry_ms: int,
         rng: random.Random,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self._folder = folder
         self._disk = disk
         self._clock = clock
@@ -104,7 +107,9 @@ class Replicas:
         self._writing_high_watermarks = asyncio.Lock()
         self._flushed_points: dict[tuple[str, int], FlushedPoint] = {}
         self._stopped_cleanly = False
-        self.membership = Membership(self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng)
+        self.membership = Membership(
+            self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng, self._supervisor
+        )
         self.on_role: Callable[[Replica], Awaitable[None]] | None = None
         """Told after each change of role: coordinators load and unload by it."""
 
@@ -323,7 +328,13 @@ class Replicas:
         replica = self._by_key.get((row.topic_id, row.partition))
         if replica is not None:
             async with replica.lock:
-                await self._change_role(replica, row)
+                try:
+                    await self._change_role(replica, row)
+                except Exception as bug:
+                    # It serves nobody, and is tried again with what has failed for other reasons.
+                    self._supervisor.survived(bug, "a change of role", replica)
+                    self._stop_following(replica)
+                    replica.stop()
 
     async def _try_to_open(self, topic: str, row: PartitionRow) -> Replica | None:
         """One log that cannot be opened is one partition that is not served here, not the end of the broker."""
@@ -338,6 +349,10 @@ class Replicas:
             self._unopened[key] = _Unopened(topic, incarnation, error)
             if before is None or str(before.error) != str(error):
                 logger.error("%s-%d is not served by this broker: %s", topic, row.partition, error)
+            return None
+        except Exception as bug:
+            self._unopened[key] = _Unopened(topic, incarnation, bug)
+            self._supervisor.survived(bug, "opening a log", f"{topic}-{row.partition}")
             return None
         if self._unopened.pop(key, None) is not None:
             logger.info("%s-%d could be opened after all", topic, row.partition)
@@ -366,7 +381,7 @@ class Replicas:
             incarnation = on_disk or messages.NO_INCARNATION
             kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
         high_watermark = self._high_watermarks.get((topic, row.partition), 0)
-        replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept)
+        replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept, self._supervisor)
         replica.on_caught_up = self.membership.may_join
         replica.on_fenced = self.membership.fence
         replica.is_made_here = expected is not None and on_disk != expected
@@ -443,6 +458,7 @@ class Replicas:
                 self._network,
                 self._clock,
                 self._limits,
+                self._supervisor,
             )
         return fetcher
 
@@ -462,13 +478,15 @@ class Replicas:
         await self._forget_high_watermarks(removed)
         for replica in removed:
             async with replica.lock:
-                replica.stop()
-                if self.on_role is not None:
-                    await self.on_role(replica)
                 try:
+                    replica.stop()
+                    if self.on_role is not None:
+                        await self.on_role(replica)
                     await replica.log.delete()
                 except (OSError, KafkaError) as error:
                     logger.error("%s could not be removed: %s", replica.log.directory, error)
+                except Exception as bug:
+                    self._supervisor.survived(bug, "a change of role", f"{replica!r}, which is to go")
 
     async def _forget_high_watermarks(self, removed: Sequence[Replica]) -> None:
         """Before their logs go: a partition that is made anew under the same name must not look as if its log had been
@@ -492,7 +510,7 @@ class Replicas:
     def replica_fetch(self, connection: Hashable, payload: memoryview) -> list[Part] | Awaitable[list[Part]]:
         session = self._sessions.get(connection)
         if session is None:
-            session = self._sessions[connection] = FollowerSession(self)
+            session = self._sessions[connection] = FollowerSession(self, self._supervisor)
         return session.fetch(messages.decode_request(payload))
 
     def connection_closed(self, connection: Hashable) -> None:
@@ -507,18 +525,20 @@ class Replicas:
         for long are forgotten by each replica for itself."""
         now_ms = self._clock.now_ms()
         for replica in self.all():
-            replica.log.producers.expire(now_ms)
-            if replica.is_leader and replica.config.deletes:
-                try:
-                    await self._retain(replica, now_ms)
-                except (OSError, KafkaError) as error:
-                    logger.error("%r: retention failed: %s", replica, error)
+            try:
+                await self._retain(replica, now_ms)
+            except (OSError, KafkaError) as error:
+                logger.error("%r: retention failed: %s", replica, error)
+            except Exception as bug:
+                self._supervisor.survived(bug, "retention", replica)
 
     async def _retain(self, replica: Replica, now_ms: int) -> None:
-        start = replica.log.retention_start(replica.high_watermark, now_ms)
-        if start > replica.log.start_offset:
-            logger.info("%s-%d: retention moves the log start to %d", replica.topic, replica.partition, start)
-            await replica.advance_start(start)
+        replica.log.producers.expire(now_ms)
+        if replica.is_leader and replica.config.deletes:
+            start = replica.log.retention_start(replica.high_watermark, now_ms)
+            if start > replica.log.start_offset:
+                logger.info("%s-%d: retention moves the log start to %d", replica.topic, replica.partition, start)
+                await replica.advance_start(start)
 
     async def stop(self) -> bool:
         """Closes all logs. Whether everything that was appended is on disk afterwards: if not, the next start has to

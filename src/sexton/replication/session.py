@@ -21,6 +21,7 @@ from sexton.replication import messages
 from sexton.replication.history import is_prefix
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
+from sexton.supervision import Supervisor
 from sexton.watermarks.replica import Pair, ReplicaWatermarks
 
 Key = tuple[uuid.UUID, int]
@@ -69,8 +70,9 @@ class _Followed:
 
 
 class FollowerSession:
-    def __init__(self, replicas: LocalReplicas) -> None:
+    def __init__(self, replicas: LocalReplicas, supervisor: Supervisor | None = None) -> None:
         self._replicas = replicas
+        self._supervisor = supervisor or Supervisor()
         self._followed: dict[Key, _Followed] = {}
         self._news: dict[Key, None] = {}
         self._failed: dict[Key, ErrorCode] = {}
@@ -85,7 +87,10 @@ class FollowerSession:
         request of the same follower has come."""
         self._stop_waiting()
         for held in request.held:
-            self._take(held, request)
+            try:
+                self._take(held, request)
+            except Exception as bug:
+                self._survive(bug, (held.topic_id, held.partition))
         answer = self._answer(request)
         if answer or request.max_wait_ms <= 0:
             return messages.encode_answer(answer)
@@ -187,6 +192,11 @@ class FollowerSession:
         self._forget(key)
         self._failed[key] = error.code
 
+    def _survive(self, bug: Exception, key: Key) -> None:
+        """One partition with a bug keeps the follower from no other; it asks for this one again."""
+        self._supervisor.survived(bug, "replication", f"{key[0]}-{key[1]}")
+        self._fail(key, KafkaError(ErrorCode.unknown_server_error, str(bug)))
+
     def _leader(self, held: Held, follower: int) -> Replica:
         replica = self._replicas.by_id(held.topic_id, held.partition)
         replica.check_epoch(held.leader_epoch)
@@ -222,6 +232,9 @@ class FollowerSession:
                 news = self._news_of(followed, min(room_bytes, request.partition_max_bytes), is_first=not answer)
             except KafkaError as error:
                 self._fail(key, error)
+                continue
+            except Exception as bug:
+                self._survive(bug, key)
                 continue
             if news is not None:
                 followed.is_answered = True

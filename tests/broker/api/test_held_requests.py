@@ -225,3 +225,25 @@ def test_without_the_rule_offsets_go_back(coordinator: list[asyncio.Future[None]
     with breaking("batch-overtakes-verification"):
         found = [asyncio.run(offsets(coordinator, turns_before)) for turns_before in range(TURNS_MAX)]
     assert any(each != sorted(each) for each in found)
+
+
+def test_a_question_in_which_there_is_a_bug_is_answered_and_may_be_asked_again(
+    coordinator: list[asyncio.Future[None]],
+) -> None:
+    async def body() -> tuple[list[bytes], list[ErrorCode]]:
+        broker = broker_that_counts_sequences()
+        client = Client(broker)
+        send(client, 0)
+        await turns()
+        coordinator[0].set_exception(IndexError("nobody expected this"))
+        await turns()
+        assert broker.supervisor.bugs == {"verification": 1}
+        send(client, 0)
+        await turns()
+        coordinator[1].set_result(None)
+        await turns()
+        return broker.replica().log.records, codes(client)
+
+    records, answers = asyncio.run(body())
+    assert (records, answers[-1]) == ([b"0"], ErrorCode.none)
+    assert answers[0] is not ErrorCode.none

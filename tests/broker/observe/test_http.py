@@ -18,6 +18,7 @@ from sexton.broker.observe.http import HttpError, HttpServer, Page, Request, par
 from sexton.ports.network import Connection
 from sexton.simulate.loop import Process, new_loop
 from sexton.simulate.network import Fabric, SimulatedNetwork
+from sexton.supervision import Supervisor
 
 GET = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -112,7 +113,7 @@ class World:
 
     def __init__(self, network: SimulatedNetwork) -> None:
         self.network = network
-        self.server = HttpServer(self.answer)
+        self.server = HttpServer(self.answer, Supervisor())
         self.answering_s = 0.0
         self.body = b"page"
         self.port = 0

@@ -458,3 +458,62 @@ def test_a_big_log_is_loaded_without_holding_up_the_loop() -> None:
         assert turns >= 6
 
     run(test())
+
+
+def test_a_bug_while_a_partition_is_loaded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would say that it is loading for ever."""
+
+    async def test() -> None:
+        monkeypatch.setattr("sexton.supervision.BACK_OFF_MS", (1, 1))
+        log = FakeLog(read_error=IndexError("nobody expected this"))
+        service = new_service()
+        loading = service.load(PARTITION, log)
+        while not service.supervisor.bugs:
+            await asyncio.sleep(0)
+        log.read_error = None
+        await loading
+        await service.commit_offsets(commit(1))
+        assert await offset_of(service) == 1
+        assert service.supervisor.bugs == {"loading a coordinator": 1}
+
+    run(test())
+
+
+def test_after_a_bug_in_an_append_everybody_is_told_and_the_log_is_read_again() -> None:
+    async def test() -> None:
+        log = FakeLog()
+        service = await loaded(log)
+        await service.commit_offsets(commit(1))
+        log.error = IndexError("nobody expected this")
+        with refused(ErrorCode.coordinator_not_available):
+            await service.commit_offsets(commit(2))
+        log.error = None
+        while not service._shards[PARTITION].is_loaded:
+            await asyncio.sleep(0)
+        assert await offset_of(service) == 1
+        assert service.supervisor.bugs == {"a coordinator's append": 1}
+
+    run(test())
+
+
+def test_after_a_bug_in_what_was_due_the_partition_is_loaded_again() -> None:
+    """Its alarm would never ring again."""
+
+    async def test() -> None:
+        service = await loaded(FakeLog())
+        await service.commit_offsets(commit(1))
+        shard = service._shards[PARTITION]
+
+        def has_a_bug(now: Any) -> Any:
+            raise IndexError("nobody expected this")
+
+        shard.coordinator.tick = has_a_bug  # type: ignore[method-assign]
+        shard._ring()
+        fresh = service._shards[PARTITION]
+        assert fresh is not shard
+        while not fresh.is_loaded:
+            await asyncio.sleep(0)
+        assert await offset_of(service) == 1
+        assert service.supervisor.bugs == {"a coordinator's timers": 1}
+
+    run(test())

@@ -39,7 +39,7 @@ from sexton.protocol.errors import KafkaError
 from sexton.records import names
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import Replicas
-from sexton.supervision import Supervisor, back_off_ms
+from sexton.supervision import Pauses, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -103,14 +103,6 @@ class _Leader:
     """In which leader epoch, and for which log of ours, it was asked about a partition."""
 
 
-@dataclass(slots=True)
-class _Pause:
-    """After bugs in the adoptions of one log."""
-
-    failures_count: int
-    until_ms: int
-
-
 class Adopter:
     def __init__(
         self,
@@ -135,8 +127,7 @@ class Adopter:
         self._leaders: dict[int, _Leader] = {}
         self._open: dict[Key, None] = {}
         """Offered, and not taken yet."""
-        self._pauses: dict[uuid.UUID, _Pause] = {}
-        """By incarnation: another log of the same partition has done nothing wrong."""
+        self._pauses = Pauses()
         self._runs: list[RunRow] = []
 
     async def step(self) -> None:
@@ -175,7 +166,7 @@ class Adopter:
             self._service.patience.heard(key, self._clock.monotonic_ms(), is_coming=is_worth or bool(news["is_coming"]))
             if is_worth:
                 self._open[key] = None
-                if not self._pauses_now(followed[key]):
+                if not self._pauses.last(_asker(followed[key])[1], self._clock.monotonic_ms()):
                     wanted.append(key)
             else:
                 self._open.pop(key, None)
@@ -187,24 +178,13 @@ class Adopter:
         compacted = min(replica.coordination.watermarks.compacted)
         return bound > compacted or (bound == compacted and made_ms > self._service.pass_of(replica).made_ms)
 
-    def _pauses_now(self, replica: Replica) -> bool:
-        pause = self._pauses.get(replica.coordination.watermarks.incarnation)
-        return pause is not None and self._clock.monotonic_ms() < pause.until_ms
-
-    def _pause(self, replica: Replica) -> None:
-        live = {one.coordination.watermarks.incarnation for one in self._replicas.all()}
-        self._pauses = {log: pause for log, pause in self._pauses.items() if log in live}
-        pause = self._pauses.setdefault(replica.coordination.watermarks.incarnation, _Pause(0, 0))
-        pause.failures_count += 1
-        pause.until_ms = self._clock.monotonic_ms() + back_off_ms(pause.failures_count)
-
     async def _take(self, leader: int, replica: Replica, gate: asyncio.Semaphore) -> None:
         key = replica.topic_id, replica.partition
         async with gate:
             try:
                 await self.adopt(leader, replica)
                 self._open.pop(key, None)
-                self._pauses.pop(replica.coordination.watermarks.incarnation, None)
+                self._pauses.succeeded(replica.coordination.watermarks.incarnation)
             except SwapRefusedError as error:
                 logger.info("%s-%d: not adopted from broker %d: %s", replica.topic, replica.partition, leader, error)
                 self._service.patience.failed(key)
@@ -213,7 +193,7 @@ class Adopter:
             except Exception as bug:
                 self._supervisor.survived(bug, "adoption", f"{replica.topic}-{replica.partition}")
                 self._service.patience.failed(key)
-                self._pause(replica)
+                self._pauses.failed(replica.coordination.watermarks.incarnation, self._clock.monotonic_ms())
 
     # One partition
 

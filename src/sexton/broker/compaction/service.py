@@ -29,6 +29,7 @@ from sexton.ports.work_queue import WorkKey, WorkRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication.replica import Replica, Role
 from sexton.replication.replicas import Replicas
+from sexton.supervision import Pauses, Supervisor
 from sexton.watermarks.replica import Pair
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,11 @@ class CompactionService:
         identity: Callable[[], tuple[int, int]],
         rng: random.Random,
         adopts: Callable[[], bool] = lambda: False,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`adopts`: whether followers take over what their leader has compacted."""
+        self._supervisor = supervisor or Supervisor()
+        self._pauses = Pauses()
         self.patience = Patience()
         self.judging = asyncio.Lock()
         """Held by the one log whose new segments are being judged (`Log.swap`)."""
@@ -138,6 +142,9 @@ class CompactionService:
             if not replica.config.compacts or replica.log.failure is not None:
                 self._forget((replica.topic_id, replica.partition))
                 continue
+            log, now_ms = replica.coordination.kept.value.incarnation, self._clock.monotonic_ms()
+            if self._pauses.last(log, now_ms):
+                continue
             try:
                 self._close_active(replica)
                 self._note_held_back(replica)
@@ -145,6 +152,11 @@ class CompactionService:
             except (OSError, KafkaError) as error:
                 logger.error("%r: whether it is due cannot be told: %s", replica, error)
                 continue
+            except Exception as bug:
+                self._supervisor.survived(bug, "what is due", replica)
+                self._pauses.failed(log, now_ms)
+                continue
+            self._pauses.succeeded(log)
             if row is not None:
                 rows.append(row)
         await self._publish(rows)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from sexton.ports.network import Connection, Listener, Network, Receiver
-
-logger = logging.getLogger(__name__)
+from sexton.supervision import Supervisor
 
 HEAD_BYTES_MAX: Final = 8192
 HEADERS_MAX: Final = 100
@@ -152,8 +150,9 @@ def encode(page: Page, request: Request | None) -> bytes:
 
 
 class HttpServer:
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, supervisor: Supervisor) -> None:
         self._answering = answering
+        self._supervisor = supervisor
         self._connections: dict[HttpConnection, None] = {}
         self._listener: Listener | None = None
 
@@ -163,7 +162,7 @@ class HttpServer:
         return self._listener.port
 
     def accept(self, connection: Connection) -> Receiver:
-        one = HttpConnection(connection, self._answering, self._closed)
+        one = HttpConnection(connection, self._answering, self._closed, self._supervisor)
         self._connections[one] = None
         if len(self._connections) > CONNECTIONS_MAX:
             one.refuse(HttpError(503, f"there are {CONNECTIONS_MAX} connections already"))
@@ -183,8 +182,13 @@ class HttpConnection:
     """`ports.network.Receiver`."""
 
     def __init__(
-        self, connection: Connection, answering: Answering, on_closed: Callable[[HttpConnection], None]
+        self,
+        connection: Connection,
+        answering: Answering,
+        on_closed: Callable[[HttpConnection], None],
+        supervisor: Supervisor,
     ) -> None:
+        self._supervisor = supervisor
         self._connection = connection
         self._answering = answering
         self._on_closed = on_closed
@@ -237,7 +241,7 @@ class HttpConnection:
         except HttpError as error:
             self.refuse(error)
             return
-        self._work = self._loop.create_task(self._answer(request))
+        self._work = self._supervisor.work(self._answer(request), "a page", request.path)
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -247,8 +251,8 @@ class HttpConnection:
             page = _error_page(error)
         except TimeoutError:
             page = _error_page(HttpError(504, "no answer in time; other brokers may be away"))
-        except Exception:
-            logger.exception("%s: what was asked at %s failed", self._connection.peer, request.path)
+        except Exception as bug:
+            self._supervisor.survived(bug, "a page", request.path)
             page = _error_page(HttpError(500, "a bug; the broker's log says more"))
         await self._send(encode(page, request))
         self._work = None
@@ -262,7 +266,7 @@ class HttpConnection:
         """The connection ends when the answer has left: what would follow cannot be told apart any more."""
         self._is_ending = True
         self._timer.cancel()
-        self._work = self._loop.create_task(self._send_and_close(encode(_error_page(error), None)))
+        self._work = self._supervisor.work(self._send_and_close(encode(_error_page(error), None)), "a page")
 
     async def _send_and_close(self, data: bytes) -> None:
         await self._send(data)

@@ -115,6 +115,9 @@ def _broker(out: Exposition, broker: Broker) -> None:
     out.counter("sexton_connections_accepted_total", "Kafka connections ever.", dispatch.accepted_count)
     doc = "Connections closed because what they sent was no request."
     out.counter("sexton_connections_malformed_total", doc, dispatch.traffic.malformed_count)
+    bugs = sorted(broker.supervisor.bugs.items())
+    doc = "Exceptions that nobody expected, by the work in which they were. The broker's log has their traces."
+    out.family("sexton_bugs_survived_total", "counter", doc, [({"work": what}, count) for what, count in bugs])
 
 
 def _disk(broker: Broker) -> tuple[int, int]:

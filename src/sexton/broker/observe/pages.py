@@ -36,7 +36,7 @@ class AdminPages:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._client: Client | None = None
-        self._server = HttpServer(self.answer)
+        self._server = HttpServer(self.answer, broker.supervisor)
         self.port = 0
         self._pages: Mapping[str, Callable[[Mapping[str, str]], Awaitable[Page]]] = {
             "/": self._index,

@@ -50,6 +50,7 @@ from sexton.coordinators.service import CoordinatorService
 from sexton.coordinators.shard import EndMarker, Owner
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.supervision import Supervisor
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -70,9 +71,10 @@ class GroupService(CoordinatorService[Shard]):
         partitions_count: Callable[[], int],
         timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None,
         may_serve: Callable[[], bool] = lambda: True,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`timing_of` is what was set for one group, by its name."""
-        super().__init__(clock, partitions_count, may_serve)
+        super().__init__(clock, partitions_count, may_serve, supervisor)
         self.settings = settings
         self._rng = rng
         self._topics = topics
@@ -84,7 +86,9 @@ class GroupService(CoordinatorService[Shard]):
             shard.coordinator.reconfigure(settings)
 
     def load(self, partition: int, log: TransactionalLog) -> asyncio.Task[None]:
-        return self._load_into(Shard(partition, log, self._new_coordinator(), self._now, self._on_failed))
+        return self._load_into(
+            Shard(partition, log, self._new_coordinator(), self._now, self._on_failed, self.supervisor)
+        )
 
     def check_invariants(self) -> None:
         for shard in self._shards.values():

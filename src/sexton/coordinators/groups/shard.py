@@ -22,6 +22,7 @@ from sexton.coordinators.shard import (
 from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
+from sexton.supervision import Supervisor
 
 __all__ = ["APPEND_BYTES_MAX", "CoordinatorLog", "Shard", "TransactionalLog"]
 
@@ -34,8 +35,9 @@ class Shard(LedPartition):
         coordinator: GroupCoordinator,
         now: Callable[[], Now],
         on_failed: Callable[[Shard, KafkaError], None],
+        supervisor: Supervisor | None = None,
     ) -> None:
-        super().__init__(partition, log, now, on_failed)
+        super().__init__(partition, log, now, on_failed, supervisor)
         self.transactional_log = log
         self.coordinator = coordinator
         self.parked: dict[int, asyncio.Future[Any]] = {}

@@ -48,6 +48,7 @@ from sexton.coordinators.transactions.transaction import (
 )
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.supervision import Supervisor
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -76,9 +77,10 @@ class TransactionService(CoordinatorService[Shard]):
         next_producer_id: Callable[[], Awaitable[int]],
         send_markers: Callable[[DueMarkers], None],
         may_serve: Callable[[], bool] = lambda: True,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """Even reads ask `may_serve`: a partition that is verified for a transaction which is over would hang."""
-        super().__init__(clock, partitions_count, may_serve)
+        super().__init__(clock, partitions_count, may_serve, supervisor)
         self.settings = settings
         self._next_producer_id = next_producer_id
         self._send_markers = send_markers
@@ -90,7 +92,9 @@ class TransactionService(CoordinatorService[Shard]):
 
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> asyncio.Task[None]:
         coordinator = TransactionCoordinator(self.settings)
-        return self._load_into(Shard(partition, epoch, log, coordinator, self._now, self._on_failed, self._on_decided))
+        return self._load_into(
+            Shard(partition, epoch, log, coordinator, self._now, self._on_failed, self._on_decided, self.supervisor)
+        )
 
     def _commit_timeout_ms(self) -> int:
         return self.settings.commit_timeout_ms

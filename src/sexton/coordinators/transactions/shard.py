@@ -13,6 +13,7 @@ from sexton.coordinators.transactions.messages import Effects, Markers
 from sexton.coordinators.transactions.records import encode_key, encode_value
 from sexton.protocol.errors import KafkaError
 from sexton.records import batch as batches
+from sexton.supervision import Supervisor
 
 
 class Shard(LedPartition):
@@ -25,10 +26,11 @@ class Shard(LedPartition):
         now: Callable[[], Now],
         on_failed: Callable[[Shard, KafkaError], None],
         on_decided: Callable[[Shard, Markers], None],
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`epoch` is the leader epoch: markers carry it, so that those of a former coordinator can be told apart.
         `on_decided` is called when markers are to be sent."""
-        super().__init__(partition, log, now, on_failed)
+        super().__init__(partition, log, now, on_failed, supervisor)
         self.epoch = epoch
         self.coordinator = coordinator
         self._on_decided = on_decided
