@@ -33,6 +33,8 @@ class Arena(NamedTuple):
     """What an operator may reassign the partition to."""
     late_controller: bool = False
     """A controller's change may be under way for long."""
+    late_starts: bool = False
+    """What a starting broker writes may be under way for long, and be written again."""
     without: tuple[str, ...] = ()
     """Actions that do not happen."""
     prefix: Prefix = ()
@@ -58,8 +60,14 @@ CLEAN = {
     "brokers are stopped in good order": Arena(
         records_max=1, epochs_max=2, processes_max=2, lazy_flush=True, stops=True, without=("flush",)
     ),
-    "a controller that is late": Arena(
-        records_max=1, epochs_max=2, processes_max=2, requests_max=2, late_controller=True, lazy_flush=True
+    "controllers and starting brokers are late": Arena(
+        records_max=1,
+        epochs_max=2,
+        processes_max=2,
+        requests_max=2,
+        late_controller=True,
+        late_starts=True,
+        lazy_flush=True,
     ),
 }
 """Explored with all rules on, as far as there is time."""
@@ -78,6 +86,7 @@ EVERYTHING = Arena(
     poisoned=True,
     stops=True,
     late_controller=True,
+    late_starts=True,
     targets=((0, 1), (0, 1, 2), (1, 2), (0,), (2, 0)),
 )
 """For random walks: all that can happen, for long."""

@@ -226,15 +226,32 @@ class Cluster(Leaders):
         self.take_row(world, index)
         return True
 
-    def _make_true(self, world: World, index: int) -> bool:
-        row = world.store.row
-        state = self._log_state(world, index)
+    def ask_to_reconcile(self, world: World, index: int) -> bool:
+        """It writes what it should, and has not heard in time whether that was carried out: so it looks again."""
+        broker, store = world.brokers[index], world.store
+        if not broker.process or broker.is_reconciled or index not in store.row.replicas:
+            return False
+        if store.processes[index] != (broker.process, STARTING) or len(store.requests) >= self.arena.requests_max:
+            return False
+        is_possible, changed = self._restarted(world, index)
+        if not is_possible or changed is None or changed.leader_epoch > self.arena.epochs_max:
+            return False
+        self._send(world, Request(changed, ((index, broker.process),)))
+        return True
+
+    def _restarted(self, world: World, index: int) -> tuple[bool, Row | None]:
+        """Whether there is room for a new log, if it needs one; and the row to write, if any."""
+        state, store = self._log_state(world, index), world.store
         fresh = self.fresh_log(world, index) if state is LogState.LOST else NO_LOG
         if fresh is None:
-            return False
-        broker = world.brokers[index]
-        changed = real.restarted(row, index, world.store.processes, state, broker.incarnation, fresh or 1)
-        if changed is not None and not self._write(world, changed):
+            return False, None
+        on_disk = world.brokers[index].incarnation
+        return True, real.restarted(store.row, index, store.processes, state, on_disk, fresh or 1)
+
+    def _make_true(self, world: World, index: int) -> bool:
+        broker, state = world.brokers[index], self._log_state(world, index)
+        is_possible, changed = self._restarted(world, index)
+        if not is_possible or (changed is not None and not self._write(world, changed)):
             return False
         truth = world.store.truth
         if state is LogState.UNCERTAIN and world.store.row.isr == (index,) and not self._has_all(world, index):

@@ -134,6 +134,8 @@ class Machine(Cluster):
             yield ("crash", index)
             yield ("register", index)
             yield ("reconcile", index)
+            if arena.late_starts:
+                yield ("ask_to_reconcile", index)
         yield ("fence", index)
         if arena.lazy_flush:
             yield ("flush", index)

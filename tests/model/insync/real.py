@@ -155,6 +155,7 @@ def _change(row: Row, pending: Pending) -> IsrChange:
 
 def _known(lead: Lead, leadership: Leadership) -> Lead:
     """What the leader knows by now."""
+    leadership.check_invariants()
     row, change = _from_real(leadership.row), leadership.pending
     pending: Pending | tuple[()] = ()
     if change is not None:
