@@ -35,6 +35,7 @@ from sexton.simulate.snapshots import Glances, Key, Snapshot
 from sexton.simulate.trace import Trace
 from sexton.simulate.transaction_checks import TransactionJudge
 from sexton.simulate.truth import Retention
+from sexton.simulate.unclean import UncleanElections
 
 
 @dataclass(slots=True)
@@ -96,9 +97,11 @@ class Judge:
         retentions: Mapping[str, Retention] | None = None,
         *,
         has_transactions: bool = False,
+        unclean: Collection[str] = (),
     ) -> None:
         """`compacted` and `unflushed` name topics: those that are compacted, and those that acknowledge too early.
-        `retentions` are those of compacted topics whose log starts move."""
+        `retentions` are those of compacted topics whose log starts move. On `unclean` the controller may make one lead
+        who is not in sync."""
         self._cluster = cluster
         self._agreement = agreement
         self._history = history
@@ -109,6 +112,7 @@ class Judge:
         self._latest_ms = 0
         """What the fastest clock of the brokers showed at the last sweep: one may have jumped back since."""
         self._has_transactions = has_transactions
+        self._unclean = UncleanElections(frozenset(unclean))
         self._losses = Losses(history)
         self.transactions = TransactionJudge(history)
         self.compaction = CompactionJudge(self.transactions.committed, is_left_behind=self._losses.is_left_behind)
@@ -143,7 +147,9 @@ class Judge:
         self._trace.note(node.name, f"{replica.name} high watermark {hw} ({replica.role})")
         if replica.topic in self._compacted:
             self._learn(node, place[1], replica)
-        elif (self._has_transactions or replica.topic in self._unflushed) and place[1] not in self._losses.doubts:
+        elif place[1] not in self._losses.doubts and (
+            self._has_transactions or replica.topic in self._unflushed or replica.topic in self._unclean.allowed
+        ):
             # At once: what is deleted on request, or lost, within a second was committed, too.
             ledger = self._ledgers.setdefault(place[1], Ledger())
             self._commit(node, place[1], ledger, hw, replica.start_offset)
@@ -187,6 +193,9 @@ class Judge:
         if who not in self._process_names():
             self._note_loss(key, row)
         place = self._place(key)
+        if self._unclean.is_one(place[0], row):
+            self._trace.note("judge", f"{row.leader} leads {self._agreement.name(key)} and was not in sync")
+            self._losses.doubt(key, place, row.leader_epoch, is_forced=False)
         if row.generation > self._history.generations.get(place, 0):
             self._trace.note("judge", f"a leader was forced on {self._agreement.name(key)}")
             self._history.generations[place] = row.generation

@@ -1,9 +1,11 @@
 """When a partition may lose what was acknowledged, and what exactly.
 
-Two things excuse a loss, and nothing else does:
+Three things excuse a loss, and nothing else does:
 
 - *power*: its topic acknowledges before the flush, and every in-sync replica has lost power (or its disk failed)
   since it joined. What was left on the disk of whoever leads next must still be there.
+- *an unclean election*: its topic allows those, and the controller has made a leader of a replica that was not in
+  sync. What that replica shares with what was committed must still be there.
 - *force*: an operator has made a leader of a replica that was not in sync: a new generation.
 
 From that moment on the partition is *in doubt*: nobody can tell what is left, until a leader of a later epoch goes on

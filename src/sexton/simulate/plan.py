@@ -40,6 +40,8 @@ of what was compacted."""
 
 FORCING_PROBABILITY = 0.4
 
+UNCLEAN = "unclean.leader.election.enable"
+
 READER_PAUSES_MS = (0, 200, 500, 1_500)
 
 
@@ -200,6 +202,11 @@ class Plan:
         return {name: limits for name, limits in found.items() if limits is not None}
 
     @property
+    def unclean_topics(self) -> list[str]:
+        """Those on which the setting counts."""
+        return [topic.name for topic in self.topics if topic.settings[UNCLEAN] == "true" and not topic.is_compacted]
+
+    @property
     def unflushed_topics(self) -> list[str]:
         return [topic.name for topic in self.topics if not topic.flushes]
 
@@ -217,6 +224,7 @@ def make_plan(
     until_ms = int(minutes * 60_000)
     formats = random.Random(f"{seed}:formats")
     topics = _varied(formats, _topics(rng, brokers_count, profile, coordination), coordination)
+    topics = _unclean(random.Random(f"{seed}:unclean"), topics, profile)
     writers = [writer_format(formats, writer) for writer in _writers(rng, topics, profile)]
     transactors = _transactors(random.Random(f"{seed}:transactors"), topics, profile)
     compactors = _compactors(random.Random(f"{seed}:compactors"), profile)
@@ -410,6 +418,16 @@ def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> 
             topic = f"scratch-{rng.randrange(3)}"
         admin.append(AdminPlan(at_ms, action, topic, rng.getrandbits(32)))
     return admin
+
+
+def _unclean(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile) -> tuple[TopicPlan, ...]:
+    """Some topics allow unclean elections. To compacted ones that makes no difference. Others lose records by them, so
+    those with transactions do not: the marker of one could be among them, and then it would stay open."""
+    changed = []
+    for topic in topics:
+        is_one = rng.random() < (0.5 if topic.is_compacted else 0.2 if profile is Profile.PLAIN else 0)
+        changed.append(replace(topic, settings=topic.settings | {UNCLEAN: "true"}) if is_one else topic)
+    return tuple(changed)
 
 
 def _lives(rng: random.Random, brokers_count: int, profile: Profile) -> list[LifePlan]:

@@ -94,6 +94,7 @@ class Simulation:
             plan.unflushed_topics,
             plan.retentions,
             has_transactions=bool(plan.transactors),
+            unclean=plan.unclean_topics,
         )
         self.agreement.on_change = self.judge.row_changed
         self.cluster.on_end = self.judge.ends
