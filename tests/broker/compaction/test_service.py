@@ -16,6 +16,7 @@ from sexton.broker.compaction.requests import COMMIT, PLAN, REQUEST, STATUS
 from sexton.broker.compaction.service import NotDueError
 from sexton.compactor.plain_pass import carry_out
 from sexton.log.swapping import SwapRefusedError
+from sexton.replication.replica import Replica
 from sexton.watermarks.checkpoint import Kept
 from sexton.watermarks.replica import Pair
 from tests.broker.compaction.harness import CONFIG, LOG, TOPIC, Broker, scenario
@@ -288,3 +289,47 @@ async def test_who_asks_for_a_topic_gets_its_active_segment_compacted(broker: Br
     (row,) = await broker.metastore.read_work()
     assert row.is_requested
     assert (await broker.service.plan(TOPIC, 0)).bound == 3
+
+
+@scenario
+async def test_a_plan_for_a_replica_that_was_wiped_meanwhile_is_not_committed(broker: Broker) -> None:
+    """The old replica and its log know nothing of that, and fit the plan as before."""
+    await broker.write(30)
+    plan = await broker.service.plan(TOPIC, 0)
+    result = carry_out(broker.disk, plan)
+    wiped, broker.replica = broker.replica, await another(broker)
+    before = read_all(wiped.log)
+    with pytest.raises(SwapRefusedError, match="another log"):
+        await broker.service.commit(result)
+    assert (broker.staged(), broker.service.underway_count) == ([], 0)
+    assert read_all(wiped.log) == before
+
+
+@scenario
+async def test_plans_for_a_replica_that_is_not_here_any_more_are_given_up(broker: Broker) -> None:
+    await broker.write(30)
+    await broker.service.plan(TOPIC, 0)
+    await broker.service.look()
+    assert broker.service.underway_count == 1
+    broker.replica = await another(broker)
+    await broker.service.look()
+    assert (broker.staged(), broker.service.underway_count) == ([], 0)
+
+
+@scenario
+async def test_a_replica_that_is_wiped_while_a_plan_is_made_gets_none(broker: Broker) -> None:
+    await broker.write(30)
+    anew = await another(broker)
+    planning = asyncio.ensure_future(broker.service.plan(TOPIC, 0))
+    await asyncio.sleep(0)
+    broker.replica = anew
+    with pytest.raises(NotDueError, match="removed meanwhile"):
+        await planning
+    assert broker.staged() == []
+
+
+async def another(broker: Broker) -> Replica:
+    """To take the place of the one that is there."""
+    other = Broker(broker.directory.parent / "anew")
+    await other.start()
+    return other.replica

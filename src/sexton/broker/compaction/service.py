@@ -282,6 +282,8 @@ class CompactionService:
             raise NotDueError("its disk has failed", str(replica))
         high_watermark = replica.high_watermark
         await replica.coordination.plan(high_watermark)  # durable before anything is removed by it (rule 7)
+        if not self._is_here(replica):
+            raise NotDueError("it was removed meanwhile", str(replica))
         due = self.due(replica, high_watermark)
         if not due.is_due:
             raise NotDueError(due.why, f"{replica.topic}-{partition}")
@@ -342,8 +344,17 @@ class CompactionService:
         """Plans that can never be committed, or whose compactor is gone."""
         now_ms = self._clock.monotonic_ms()
         for plan_id, one in list(self._underway.items()):
-            if now_ms - one.planned_ms > PLAN_AGE_MS_MAX or not one.replica.log.are_current(one.closed):
+            is_too_old = now_ms - one.planned_ms > PLAN_AGE_MS_MAX
+            if is_too_old or not self._is_here(one.replica) or not one.replica.log.are_current(one.closed):
                 self.abandon(plan_id)
+
+    def _is_here(self, replica: Replica) -> bool:
+        """One that was removed, or wiped and made anew, knows nothing of that: its log, its watermarks and the segments
+        that were planned on still fit together, and say nothing of what is in its directory by now."""
+        try:
+            return self._replicas.by_id(replica.topic_id, replica.partition) is replica
+        except KafkaError:
+            return False
 
     def _remove_staged(self, one: _Underway) -> None:
         try:
@@ -406,7 +417,8 @@ class CompactionService:
         """Judged at the moment of the commit, whatever held at the plan's."""
         plan, replica = found.plan, found.replica
         watermarks = replica.coordination.watermarks
-        if (str(watermarks.incarnation), watermarks.generation) != (plan.incarnation, plan.generation):
+        is_same = (str(watermarks.incarnation), watermarks.generation) == (plan.incarnation, plan.generation)
+        if not is_same or not self._is_here(replica):
             raise SwapRefusedError(f"{plan.topic}-{plan.partition} is another log by now")
         if not replica.config.compacts or replica.coordination.is_independent != plan.is_independent:
             raise SwapRefusedError(f"{plan.topic}-{plan.partition} has other settings by now")
