@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
+from sexton.simulate.broken import breaking
 from tests.model.explore import explore, tell
+from tests.model.insync import real
 from tests.model.insync.arenas import CLEAN, WALKS
 from tests.model.insync.machine import Machine
 from tests.model.insync.traps import TRAPS
@@ -38,6 +41,28 @@ def test_a_trap_is_found_without_its_rule(name: str) -> None:
     print(outcome)
     assert outcome.violation is not None, f"not found: {outcome}"
     print(tell(machine, outcome.trace))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered() -> Iterator[None]:
+    yield
+    real.forget()
+
+
+PUT_BACK = {
+    "isr-join-forgotten": "a join is carried out after a later attempt was refused",
+    "progress-outlives-incarnation": "a replica is removed and added again between two polls of its leader",
+}
+"""Defects of the past, and where they were."""
+
+
+@pytest.mark.parametrize("defect", PUT_BACK)
+def test_a_defect_that_is_put_back_into_the_product_is_found(defect: str) -> None:
+    real.forget()
+    with breaking(defect):
+        outcome = explore(Machine(TRAPS[PUT_BACK[defect]].arena), FOUND_WITHIN)
+    assert outcome.violation is not None, f"not found: {outcome}"
+    assert outcome.violation.kind in ("rule 1", "invariant")
 
 
 @pytest.mark.parametrize("name", TRAPS)

@@ -13,6 +13,7 @@ from sexton.cluster.incarnations import is_missing, known_incarnation, marked_as
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import KafkaError
 from sexton.replication.leadership import IsrChange, Leadership
+from tests.model.errors import Violation
 from tests.model.insync.state import (
     ACTIVE,
     BROKERS,
@@ -155,7 +156,10 @@ def _change(row: Row, pending: Pending) -> IsrChange:
 
 def _known(lead: Lead, leadership: Leadership) -> Lead:
     """What the leader knows by now."""
-    leadership.check_invariants()
+    try:
+        leadership.check_invariants()
+    except AssertionError as error:
+        raise Violation("invariant", str(error)) from error
     row, change = _from_real(leadership.row), leadership.pending
     pending: Pending | tuple[()] = ()
     if change is not None:
@@ -221,3 +225,9 @@ def asked_for(lead: Lead) -> Row:
     """The row to write."""
     assert lead.pending
     return _from_real(_change(lead.row, lead.pending).applied_to(to_real(lead.row)))
+
+
+def forget() -> None:
+    """All answers: the code that gave them is about to be another."""
+    for answer in (committed_end, has_caught_up, after_fetch, after_row, after_silence, after_refusal, asked_for):
+        answer.cache_clear()
