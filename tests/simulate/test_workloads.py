@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import Any, cast
 
 import pytest
 
 from sexton.records.batch import encode, make_batch
 from sexton.simulate.formats import batch_limits
-from sexton.simulate.history import identity
+from sexton.simulate.history import History, Write, identity
 from sexton.simulate.plan import Plan, make_plan
 from sexton.simulate.values import Values
+from sexton.simulate.writers import ACKS_ALL, Writer, WriterPlan, _Batch, _Lane
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,9 @@ def test_seeds_have_clients_of_every_kind(plans: list[Plan]) -> None:
     assert {each.codec for plan in plans for each in plan.transactors} == {0, 1, 2, 3, 4}
     assert any(writer.large_probability for plan in plans for writer in plan.writers)
     assert any(writer.refused_probability for plan in plans for writer in plan.writers)
+    readers = [reader for plan in plans for reader in plan.readers]
+    assert {reader.rack for reader in readers if reader.group is None} == {"", "rack-0", "rack-1"}
+    assert {reader.is_consumer_protocol for reader in readers if reader.group is not None} == {False, True}
 
 
 def test_no_topic_asks_for_more_replicas_in_sync_than_it_may_have(plans: list[Plan]) -> None:
@@ -60,3 +65,26 @@ def test_no_topic_asks_for_more_replicas_in_sync_than_it_may_have(plans: list[Pl
     for plan in plans:
         for topic in plan.topics:
             assert int(topic.settings["min.insync.replicas"]) <= topic.replicas_count
+
+
+@pytest.mark.parametrize(
+    ("topic", "sequence", "sent_in_epoch", "is_forgotten"),
+    [
+        ("compacted", 3, 1, True),
+        ("plain", 3, 1, False),  # nothing is dropped there
+        ("compacted", 7, 1, False),  # nothing later was taken
+        ("compacted", 3, 2, False),  # its leader has been there all the time
+        ("compacted", 3, None, False),  # it was never sent before
+    ],
+)
+def test_a_batch_out_of_order_was_taken_only_if_a_later_one_was_and_compaction_may_have_dropped_it(
+    topic: str, sequence: int, sent_in_epoch: int | None, is_forgotten: bool
+) -> None:
+    place = (topic, 0)
+    history = History(leader_epochs={place: 2})
+    plan = WriterPlan("w", (place,), ACKS_ALL, True, 100, 1, 5, 5)
+    rng, nobody = random.Random(1), cast(Any, None)
+    values = Values("w", rng, 5, ["compacted"])
+    writer = Writer(plan, nobody, history, nobody, nobody, rng, values, lambda: False)
+    batch = _Batch(Write("w", place, ACKS_ALL, True, (b"v",), 0), sequence, b"", sent_in_epoch)
+    assert writer._is_forgotten(_Lane(place, newest_known=5), batch) == is_forgotten

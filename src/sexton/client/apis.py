@@ -57,4 +57,6 @@ DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 1)
 DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0)
 DESCRIBE_TRANSACTIONS = Api(65, "DescribeTransactions", 0, 0)
 LIST_TRANSACTIONS = Api(66, "ListTransactions", 0, 2)
+CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", 1, 1)
+"""From version 1 on a member chooses its own id."""
 CONSUMER_GROUP_DESCRIBE = Api(69, "ConsumerGroupDescribe", 0, 1)

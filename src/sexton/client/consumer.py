@@ -54,9 +54,15 @@ _Fetch = tuple[TopicPartition, int, PartitionFetch]
 class Consumer:
     """Reads the partitions it was told to. `poll` moves the positions past what it returns."""
 
-    def __init__(self, client: Client, *, isolation: int = READ_UNCOMMITTED, reset_to: int | None = None) -> None:
-        """`reset_to` is EARLIEST or LATEST, for a position that the log no longer has; None makes that an error."""
+    def __init__(
+        self, client: Client, *, isolation: int = READ_UNCOMMITTED, reset_to: int | None = None, rack: str = ""
+    ) -> None:
+        """`reset_to` is EARLIEST or LATEST, for a position that the log no longer has; None makes that an error.
+        Leaders may name a replica in the same `rack` that is to be asked instead (KIP-392)."""
         self._client = client
+        self._rack = rack
+        self._near: dict[TopicPartition, int] = {}
+        """Which broker to ask instead of the leader, until it refuses."""
         self._isolation = isolation
         self._reset_to = reset_to
         self.positions: dict[TopicPartition, int] = {}
@@ -67,6 +73,7 @@ class Consumer:
         """Instead of what was assigned before."""
         self.positions = dict(positions)
         self.ends = {}
+        self._near = {}
 
     @property
     def is_at_end(self) -> bool:
@@ -115,7 +122,7 @@ class Consumer:
         is_any_lost = False
         for topic, partition in self.positions:
             try:
-                peer = await self._client.leader(topic, partition)
+                peer = await self._near_or_leader((topic, partition))
             except (RefusedError, NotConnectedError, ConnectionLostError) as error:
                 if isinstance(error, RefusedError) and not error.code.retriable:
                     raise
@@ -124,10 +131,23 @@ class Consumer:
             grouped.setdefault(id(peer), (peer, []))[1].append((topic, partition))
         return list(grouped.values()), is_any_lost
 
+    async def _near_or_leader(self, place: TopicPartition) -> Peer:
+        near = self._near.get(place)
+        if near is not None:
+            try:
+                return await self._client.peer(near)
+            except (NotConnectedError, ConnectionLostError):
+                del self._near[place]
+        return await self._client.leader(*place)
+
     async def _poll_one(self, peer: Peer, parts: Sequence[TopicPartition], max_wait_ms: int) -> list[_Fetch]:
         asked = {part: self.positions[part] for part in parts if part in self.positions}
-        body = fetch_body(asked, self._isolation, max_wait_ms)
-        answer = await peer.call(apis.FETCH, body, max_wait_ms + FETCH_MARGIN_MS)
+        body = fetch_body(asked, self._isolation, max_wait_ms) | {"rack_id": self._rack}
+        try:
+            answer = await peer.call(apis.FETCH, body, max_wait_ms + FETCH_MARGIN_MS)
+        except (NotConnectedError, ConnectionLostError):
+            self._near = {place: near for place, near in self._near.items() if place not in asked}
+            raise
         check(answer.error_code, peer.rpc.peer)
         fetches: list[_Fetch] = []
         for topic in answer.responses:
@@ -139,6 +159,11 @@ class Consumer:
 
     async def _take(self, place: TopicPartition, offset: int, part: Any) -> list[_Fetch]:
         code = ErrorCode(part.error_code)
+        if code != ErrorCode.none and self._near.pop(place, None) is not None:
+            return []  # a follower may know less than its leader, which is asked next
+        if getattr(part, "preferred_read_replica", -1) >= 0:
+            self._near[place] = int(part.preferred_read_replica)
+            return []
         if code == ErrorCode.offset_out_of_range and self._reset_to is not None:
             found = await list_offsets(self._client, {place: self._reset_to}, isolation=self._isolation)
             if self.positions.get(place) == offset:

@@ -292,9 +292,13 @@ async def commit_offsets(client: Client, group: str, body: Mapping[str, Any]) ->
 
 
 async def fetch_offsets(
-    client: Client, group: str, places: Sequence[TopicPartition] | None = None
+    client: Client,
+    group: str,
+    places: Sequence[TopicPartition] | None = None,
+    member: tuple[str | None, int] = (None, -1),
 ) -> dict[TopicPartition, int]:
-    """Committed offsets, of the given partitions or of all; those without one are left out."""
+    """Committed offsets, of the given partitions or of all; those without one are left out. A member by KIP-848
+    names itself and its epoch."""
     topics: dict[str, list[int]] = {}
     for topic, partition in places or ():
         topics.setdefault(topic, []).append(partition)
@@ -302,9 +306,8 @@ async def fetch_offsets(
 
     async def attempt() -> dict[TopicPartition, int]:
         peer = await client.coordinator(group)
-        answer = await peer.call(
-            apis.OFFSET_FETCH, {"groups": [{"group_id": group, "topics": asked}], "require_stable": True}
-        )
+        named = {"group_id": group, "member_id": member[0], "member_epoch": member[1], "topics": asked}
+        answer = await peer.call(apis.OFFSET_FETCH, {"groups": [named], "require_stable": True})
         told = answer.groups[0]
         check(told.error_code, f"group {group}")
         found: dict[TopicPartition, int] = {}

@@ -196,6 +196,8 @@ class Judge:
         if self._unclean.is_one(place[0], row):
             self._trace.note("judge", f"{row.leader} leads {self._agreement.name(key)} and was not in sync")
             self._losses.doubt(key, place, row.leader_epoch, is_forced=False)
+
+        self._history.leader_epochs[place] = row.leader_epoch
         if row.generation > self._history.generations.get(place, 0):
             self._trace.note("judge", f"a leader was forced on {self._agreement.name(key)}")
             self._history.generations[place] = row.generation

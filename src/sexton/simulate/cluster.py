@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from sexton.adapters.metastore.inprocess import InProcessMetastore
 from sexton.broker.broker import Broker
 from sexton.broker.config import BrokerConfig
+from sexton.cluster.settings import RACK_AWARE_SELECTOR
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.simulate.clock import RATE_PPM_MAX, SimulatedClock, WallClock
 from sexton.simulate.disk import VirtualDisk
@@ -151,6 +152,7 @@ class SimulatedCluster:
                 "log.dirs": DATA,
                 "metastore.url": "sqlite://",
                 "broker.rack": f"rack-{node.broker_id % 2}",
+                "replica.selector.class": RACK_AWARE_SELECTOR,
                 "broker.lease.ms": self._times.lease_ms,
                 "broker.lease.renew.ms": self._times.lease_ms // 5,
                 "replica.lag.time.max.ms": self._times.lag_max_ms,

@@ -102,6 +102,8 @@ class History:
     """What partitions may have lost, in order. Clients that had something to lose begin anew."""
     doubtful: set[Place] = field(default_factory=set)
     """Partitions that may have lost something, of which no leader has shown yet what is left."""
+    leader_epochs: dict[Place, int] = field(default_factory=dict)
+    """The latest of each partition. A broker that starts again leads in a new one."""
     generations: dict[Place, int] = field(default_factory=dict)
     """How often a leader was forced on a partition."""
     written: dict[bytes, Write] = field(default_factory=dict)

@@ -42,6 +42,9 @@ FORCING_PROBABILITY = 0.4
 
 UNCLEAN = "unclean.leader.election.enable"
 
+RACKS = ("", "rack-0", "rack-1")
+"""Of readers; brokers stand in one or the other."""
+
 READER_PAUSES_MS = (0, 200, 500, 1_500)
 
 
@@ -103,6 +106,10 @@ class ReaderPlan:
     name: str
     group: str | None
     isolation: int = READ_UNCOMMITTED
+    is_consumer_protocol: bool = False
+    """A member by KIP-848."""
+    rack: str = ""
+    """Where it stands: it may be sent to a follower that stands there, too."""
     pause_ms: int = 0
     """Between two polls. One that polls all the time takes as much of a run's time as all brokers together."""
 
@@ -397,7 +404,9 @@ def _readers(rng: random.Random, profile: Profile) -> list[ReaderPlan]:
         readers.append(ReaderPlan("committed-reader", None, READ_COMMITTED))
     for number in range(rng.choice((0, 0, 1, 2, 3))):
         readers.append(ReaderPlan(f"member-{number}", "group"))
-    return [replace(reader, pause_ms=rng.choice(READER_PAUSES_MS)) for reader in readers]
+    for number in range(rng.choice((0, 0, 1, 2, 3))):
+        readers.append(ReaderPlan(f"consumer-{number}", "consumers", is_consumer_protocol=True))
+    return [replace(reader, pause_ms=rng.choice(READER_PAUSES_MS), rack=rng.choice(RACKS)) for reader in readers]
 
 
 def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> list[AdminPlan]:

@@ -11,6 +11,7 @@ from sexton.client.consumer import EARLIEST, Consumer
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.client.groups import GroupConsumer
+from sexton.client.members import ConsumerMember
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Place, identity
@@ -32,7 +33,9 @@ class Reader:
         is_over: Callable[[], bool],
         isolation: int = READ_UNCOMMITTED,
         pause_ms: int = 0,
+        rack: str = "",
     ) -> None:
+        """With a rack it reads from a follower there, if a leader says so."""
         self._name = name
         self._isolation = isolation
         self._pause_ms = pause_ms
@@ -40,7 +43,7 @@ class Reader:
         self._client = client
         self._history = history
         self._is_over = is_over
-        self._consumer = Consumer(client, isolation=isolation)
+        self._consumer = Consumer(client, isolation=isolation, rack=rack)
         self._losses_counts: dict[Place, int] = {}
         self.folds: dict[Place, dict[bytes, bytes]] = {}
         """What it makes of the keys in each partition: values that were not deleted since."""
@@ -131,9 +134,15 @@ class GroupReader:
         trace: Trace,
         is_over: Callable[[], bool],
         pause_ms: int = 0,
+        *,
+        is_consumer_protocol: bool = False,
+        rack: str = "",
     ) -> None:
+        """By KIP-848, or by the classic protocol."""
         self._name = name
         self._group = group
+        self._is_consumer_protocol = is_consumer_protocol
+        self._rack = rack
         self._pause_ms = pause_ms
         self._topics = topics
         self._client = client
@@ -144,7 +153,11 @@ class GroupReader:
         self._is_over = is_over
 
     async def run(self) -> None:
-        member = GroupConsumer(self._client, self._group, self._topics, start_at=EARLIEST)
+        member: GroupConsumer | ConsumerMember
+        if self._is_consumer_protocol:
+            member = ConsumerMember(self._client, self._group, self._topics, start_at=EARLIEST, rack=self._rack)
+        else:
+            member = GroupConsumer(self._client, self._group, self._topics, start_at=EARLIEST)
         assigned: list[Place] = []
         while not self._is_over():
             try:

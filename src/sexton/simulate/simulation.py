@@ -112,7 +112,8 @@ class Simulation:
         names = [ADMIN, OPERATOR, *MOVERS, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
         self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
         self._writers: list[tuple[Writer | Transactor, asyncio.Task[None]]] = []
-        self._delivered: dict[Place, set[int]] = {}
+        self._delivered: dict[str, dict[Place, set[int]]] = {}
+        """To each group as a whole."""
         self._read_places = [place for topic in plan.topics for place in topic.places]
         self._committed_readers: list[Reader] = []
         self._lives: list[Lives] = []
@@ -252,7 +253,11 @@ class Simulation:
             self.judge.sweep()
 
     def _undelivered(self) -> list[str]:
-        return final.undelivered(self.history, self._delivered, self.plan.compacted_topics)
+        return [
+            f"{group}: {line}"
+            for group, delivered in self._delivered.items()
+            for line in final.undelivered(self.history, delivered, self.plan.compacted_topics)
+        ]
 
     def _pending(self, *admin_tasks: asyncio.Task[None]) -> list[str]:
         pending = [line for writer, task in self._writers if not task.done() for line in writer.stuck() or ["a writer"]]
@@ -361,6 +366,7 @@ class Simulation:
                 lambda: self._reading_is_over,
                 plan.isolation,
                 plan.pause_ms,
+                plan.rack,
             )
             if plan.isolation == READ_COMMITTED:
                 self._committed_readers.append(reader)
@@ -375,10 +381,12 @@ class Simulation:
             topics,
             client,
             self.history,
-            self._delivered,
+            self._delivered.setdefault(plan.group, {}),
             self.trace,
             lambda: self._reading_is_over,
             plan.pause_ms,
+            is_consumer_protocol=plan.is_consumer_protocol,
+            rack=plan.rack,
         )
         self._spawn(process, member.run())
 

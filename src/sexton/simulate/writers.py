@@ -70,6 +70,8 @@ class _Batch:
     write: Write
     sequence: int
     data: bytes
+    sent_in_epoch: int | None = None
+    """The partition's leader epoch when it was sent for the first time."""
 
 
 @dataclass(slots=True)
@@ -78,9 +80,6 @@ class _Lane:
     pending: list[_Batch] = field(default_factory=list)
     sequence: int = 0
     producer: tuple[int, int] = (NO_PRODUCER_ID, -1)
-    is_known: bool = False
-    """A first batch is sent alone. Brokers (Kafka's too) take any sequence of a producer they know nothing of: if the
-    first was refused in passing and the second taken, the first could never follow."""
     newest_known: int = -1
     """The highest sequence that was acknowledged."""
     losses_count: int = 0
@@ -175,7 +174,7 @@ class Writer:
         """As a producer must whose partition has lost what it wrote: nobody knows what its sequence numbers mean."""
         lane.losses_count = self._history.losses_count(lane.place)
         self._give_up(lane, "the partition has lost something")
-        lane.sequence, lane.newest_known, lane.is_known = 0, -1, False
+        lane.sequence, lane.newest_known = 0, -1
         await self._take_producer_id(lane)
 
     async def _take_producer_id(self, lane: _Lane) -> None:
@@ -207,14 +206,16 @@ class Writer:
             if peer is None:
                 await asyncio.sleep(BACKOFF_S)
                 continue
-            window = list(lane.pending) if lane.is_known else lane.pending[:1]
+            window = list(lane.pending)
+            epoch = self._history.leader_epochs.get(lane.place, 0)
+            for each in window:
+                each.sent_in_epoch = epoch if each.sent_in_epoch is None else each.sent_in_epoch
             results = await asyncio.gather(*(self._produce(peer, each) for each in window))
             for index, (each, code) in enumerate(zip(window, results, strict=True)):
                 if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
                     lane.pending.remove(each)
-                    lane.is_known = True
                     lane.newest_known = max(lane.newest_known, each.sequence)
-                elif self._is_forgotten(lane, each, code):
+                elif code is ErrorCode.out_of_order_sequence_number and self._is_forgotten(lane, each):
                     self._end(each, Outcome.OK, "before one that was acknowledged")
                     lane.pending.remove(each)
                 elif index == 0:
@@ -223,11 +224,13 @@ class Writer:
                 self._client.forget()
                 await asyncio.sleep(BACKOFF_S * (0.5 + self._rng.random()))
 
-    def _is_forgotten(self, lane: _Lane, each: _Batch, code: ErrorCode | None) -> bool:
-        """Compaction keeps the last batch of a producer only, as in Kafka: after a restart an older one that is sent
-        again is out of order. That it was taken follows from a later one that was."""
-        is_out_of_order = code is ErrorCode.out_of_order_sequence_number
-        return is_out_of_order and self._values.is_compacted(lane.place) and each.sequence < lane.newest_known
+    def _is_forgotten(self, lane: _Lane, each: _Batch) -> bool:
+        """Compaction keeps the last batch of a producer only, as in Kafka: for a leader that has read its log since, an
+        older one that is sent again is out of order. That it was taken follows from a later one that was. A leader
+        that has been there all the time knows its duplicates."""
+        is_superseded = self._values.is_compacted(lane.place) and each.sequence < lane.newest_known
+        epoch = self._history.leader_epochs.get(lane.place, 0)
+        return is_superseded and each.sent_in_epoch is not None and each.sent_in_epoch < epoch
 
     async def _try_once(self, lane: _Lane) -> None:
         """Without idempotence a batch is sent once, so that nothing can be in the log twice."""
