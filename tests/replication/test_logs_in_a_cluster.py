@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+from contextlib import suppress
 
 import pytest
 
+from sexton.broker.topics import NewTopic, create_topic
 from sexton.client.admin import Resource
 from sexton.ports.metastore import NO_LEADER
 from sexton.protocol.errors import KafkaError
@@ -13,6 +16,7 @@ from sexton.simulate.broken import breaking
 from sexton.simulate.cluster import DATA
 from sexton.simulate.disk import Trouble
 from sexton.simulate.inode import Inode
+from sexton.simulate.metastore import HOST as METASTORE
 from tests.log.helpers import NOW_MS, offsets, plain, read_all
 from tests.simulated import TOPIC, Story
 
@@ -240,3 +244,68 @@ def test_a_leader_that_cannot_read_its_log_leaves_it_to_another() -> None:
         assert offsets(read_all(story.replica(3).log)) == list(range(10))
 
     story.run(script())
+
+
+async def a_topic_is_made_again_while_the_old_one_is_flushed(story: Story) -> None:
+    """Its broker hears of both at once, when a flush of the old log waits behind its deletion."""
+    settings = {"segment.bytes": "2000000"}
+    await story.start()
+    await story.create_topic([2], settings)
+    await story.write((b"k", b"one"))
+    node, replica, old_id = story.node(2), story.replica(2), story.row().topic_id
+    assert node.process is not None
+    log, process = replica.log, node.process
+
+    async def flush_behind_the_deletion() -> None:
+        async with log._one_at_a_time:
+            for _ in range(2):
+                log.append_as_leader(plain(b"v" * 500), replica.leader_epoch, NOW_MS)
+                log.close_active(NOW_MS)
+            await story.until(log._shape.locked)  # the deletion has come, and waits for us
+            story.loop.spawn(process, take_long())
+            await asyncio.sleep(0)
+            story.loop.spawn(process, flush())
+            await asyncio.sleep(0.01)
+
+    async def take_long() -> None:
+        async with log._one_at_a_time:
+            await asyncio.sleep(2)
+
+    async def flush() -> None:
+        with suppress(KafkaError):
+            await log.flush()
+
+    async def make_it_again() -> None:
+        await other.metastore.delete_topic(old_id)
+        await other.catch_up()
+        await create_topic(other, NewTopic(TOPIC, assignments={0: [2]}, settings=settings))
+
+    def leads_the_new_one() -> bool:
+        return any(replica.is_leader and replica.topic_id != old_id for replica in story.broker(2).replicas.all())
+
+    other, others_process = story.broker(1), story.node(1).process
+    assert others_process is not None
+    flushing = story.loop.spawn(process, flush_behind_the_deletion())
+    story.fabric.cut("broker-2", METASTORE)
+    await story.loop.spawn(others_process, make_it_again())
+    story.fabric.heal("broker-2", METASTORE)
+    await flushing
+    assert story.row().topic_id != old_id
+    await story.until(leads_the_new_one)
+    await asyncio.sleep(3)
+    await story.write((b"k", b"two"))
+    story.cluster.kill(node, power_lost=True)
+    await story.start(2)
+    await story.until(leads_the_new_one)
+    assert offsets(read_all(story.replica(2).log)) == [0]
+
+
+def test_a_topic_that_was_made_again_is_whole_whatever_waited_for_the_old_one() -> None:
+    story = Story(2)
+    story.run(a_topic_is_made_again_while_the_old_one_is_flushed(story))
+
+
+def test_with_the_defect_what_waited_for_the_old_topic_breaks_the_new_one() -> None:
+    story = Story(2)
+    with breaking("deleted-log-goes-on"), pytest.raises(TimeoutError):
+        story.run(a_topic_is_made_again_while_the_old_one_is_flushed(story))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from sexton.broker.admin import serving_brokers
 from sexton.broker.folder import Folder, Past
 from sexton.cluster import elections
 from sexton.cluster.elections import LogState
-from sexton.cluster.incarnations import new_id
+from sexton.cluster.incarnations import is_missing, new_id
 from sexton.ports.metastore import BrokerRow, PartitionRow, StaleError
 
 if TYPE_CHECKING:
@@ -37,16 +38,13 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
     for row in broker.view.replicas_on(own_id):
         topic = broker.view.topic_by_id(row.topic_id)
         assert topic is not None
-        on_disk = broker.replicas.incarnation_on_disk(topic.name, row.partition)
-        if broker.replicas.holds_a_former_topic(topic.name, row):
-            on_disk, is_lost = None, past is not Past.WHOLE
-        else:
-            is_lost = past is Past.LOST or broker.replicas.was_lost(topic.name, row, on_disk)
-        if past is Past.OLD and on_disk is None and any(member != own_id for member in row.isr):
-            is_lost = True  # it was made after the image
-        state = LogState.LOST if is_lost else _log_state(broker, topic.name, row.partition, folder, past)
-        if is_lost:
-            logger.warning("%s-%d: its log is not in this folder", topic.name, row.partition)
+        try:
+            state, on_disk = _found(broker, topic.name, row, folder, past)
+        except OSError as error:
+            logger.error("%s-%d: what is in its directory cannot be read: %s", topic.name, row.partition, error)
+            if is_missing(row, own_id):
+                continue
+            state, on_disk = LogState.UNCERTAIN, None
         new_row = elections.restart(
             row, own_id, broker.view.brokers, log=state, on_disk=on_disk, fresh=new_id(broker.rng)
         )
@@ -56,6 +54,24 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
     broker.view.apply_rows(stored)
     if len(stored) < len(changed):
         raise StaleError("partitions changed while the broker was starting")
+
+
+def _found(
+    broker: Broker, topic: str, row: PartitionRow, folder: Folder, past: Past
+) -> tuple[LogState, uuid.UUID | None]:
+    """The state of the log in this folder, and its id."""
+    own_id = broker.config.node_id
+    on_disk = broker.replicas.incarnation_on_disk(topic, row.partition)
+    if broker.replicas.holds_a_former_topic(topic, row):
+        on_disk, is_lost = None, past is not Past.WHOLE
+    else:
+        is_lost = past is Past.LOST or broker.replicas.was_lost(topic, row, on_disk)
+    if past is Past.OLD and on_disk is None and any(member != own_id for member in row.isr):
+        is_lost = True  # it was made after the image
+    if is_lost:
+        logger.warning("%s-%d: its log is not in this folder", topic, row.partition)
+        return LogState.LOST, on_disk
+    return _log_state(broker, topic, row.partition, folder, past), on_disk
 
 
 def _log_state(broker: Broker, topic: str, partition: int, folder: Folder, past: Past) -> LogState:

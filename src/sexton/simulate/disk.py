@@ -128,6 +128,13 @@ class VirtualDisk:
             return []
         return [(name, child) for name, child in sorted(node.children.items()) if isinstance(child, Inode)]
 
+    def directories(self, directory: str) -> list[str]:
+        """Paths of those in a directory, sorted."""
+        node = self.find(directory)
+        if not isinstance(node, _Directory):
+            return []
+        return [f"{directory}/{name}" for name, child in sorted(node.children.items()) if isinstance(child, _Directory)]
+
     # Changing names
 
     def set_names(self, *changes: tuple[_Directory, str, _Child]) -> None:
@@ -256,7 +263,7 @@ class _File:
     def read(self, position: int, size_bytes: int) -> bytes:
         # A slice that is still to be sent keeps the file open, as in the real adapter.
         self._disk.volume.strike(errno.EIO, self._path)
-        return bytes(self._inode.content[position : position + size_bytes])
+        return self._inode.read(position, size_bytes)
 
     def truncate(self, size_bytes: int) -> None:
         self._check_open()
@@ -325,7 +332,7 @@ class SimulatedDisk:
             raise _error(errno.EISDIR, path)
         if node is not None:
             self.volume.strike(errno.EIO, path)
-        return None if node is None else bytes(node.content)
+        return None if node is None else node.read(0, len(node.content))
 
     async def replace_file(self, path: str, content: bytes) -> None:
         directory, _, name = path.rpartition("/")

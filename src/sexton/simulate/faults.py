@@ -69,6 +69,22 @@ class Kind(StrEnum):
     FULL_DISK = "full disk"
     FAILING_DISK = "failing disk"
     """Flushes fail now and then: a broker must stop trusting what it flushed."""
+    SCATTER = "scattered power loss"
+    """A power loss that keeps pages of what was not flushed in any order: 4 KiB each, or a sector's 512 bytes. What is
+    missing between them reads as zeros, noise, or what the blocks held before. Nothing more is lost than in any power
+    loss, and the replica comes back by itself."""
+    FULL_PLACE = "full place"
+    """There is no room for some files of one partition: its records, an index, a history, its watermarks, what is
+    staged for it; or for the folder's checkpoints. Other partitions go on, and this one when there is room again; the
+    broker has no reason to end."""
+    FAILING_READS = "failing reads"
+    """Files of one partition cannot be read for a while. Other partitions go on, others in sync lead this one, and the
+    broker has no reason to end. A log that gave up stays away until somebody starts the broker again."""
+    BIT_ROT = "bit rot"
+    """A bit of a closed segment that was flushed reads wrong, on a machine without which everything acknowledged is
+    there, too. Nobody takes the damaged batch for whole: neither consumers nor other replicas nor compactors; the
+    replica is rebuilt from another, or stays as it is until somebody has repaired it and started the broker again. The
+    judge reads what was once written, so that it sees the damage wherever it is copied to."""
     SLOW_NETWORK = "slow network"
     THIN_NETWORK = "thin network"
     """So many kilobytes a second: what our logs hold then takes as long as gigabytes elsewhere."""
@@ -112,6 +128,10 @@ SHAPES: dict[Kind, Shape] = {
     Kind.METASTORE_BREAKS: Shape((200, 10_000), (3_000, 30_000), (5, 90), weight=0.4),
     Kind.METASTORE_STRAGGLES: Shape((500, 15_000), (4_000, 40_000), (1, 40), weight=0.3),
     Kind.METASTORE_FAILS_OVER: Shape((50, 5_000), (6_000, 40_000), weight=0.25),
+    Kind.SCATTER: Shape((500, 15_000), (8_000, 40_000), (0, 1), weight=0.4),
+    Kind.FULL_PLACE: Shape((500, 15_000), (5_000, 30_000), (0, 1 << 20), weight=0.25),
+    Kind.BIT_ROT: Shape((2_000, 30_000), (5_000, 40_000), (0, 1 << 30), weight=0.2),
+    Kind.FAILING_READS: Shape((500, 10_000), (15_000, 60_000), (0, 1 << 20), weight=0.15),
 }
 
 OF_EVERYBODY = (

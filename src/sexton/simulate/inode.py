@@ -24,6 +24,15 @@ class Inode:
         self.is_poisoned = False
         self.cuts_count = 0
         """How often something but an append happened: while this stays, what was read stays true."""
+        self.flipped: tuple[int, int] | None = None
+        """A byte, and the bits of it that whoever reads gets wrong. The content is what was once written."""
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        data = bytes(self.content[position : position + size_bytes])
+        if self.flipped is not None and 0 <= self.flipped[0] - position < len(data):
+            at, bits = self.flipped[0] - position, self.flipped[1]
+            return data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :]
+        return data
 
     def append(self, data: bytes, number: int) -> None:
         self.content += data

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Sequence
 
-from sexton.simulate.cluster import Node, SimulatedCluster
-from sexton.simulate.disk import VOLUME_BYTES, VirtualDisk
+from sexton.simulate.cluster import DATA, Node, SimulatedCluster
+from sexton.simulate.disk import VOLUME_BYTES, Trouble, VirtualDisk
 from sexton.simulate.faults import FORCING_S, Fault, Kind
 from sexton.simulate.loop import MS, NS
 from sexton.simulate.metastore import HOST as METASTORE
@@ -14,6 +15,23 @@ Undo = Callable[[], None]
 
 ALONE_S = 8
 """Longer than it takes to start, and to be elected."""
+
+PAGE_BYTES = (512, 4096)
+FULL_PARTS = (
+    "",
+    ".log",
+    "index",
+    ".snapshot",
+    "leader-epoch-checkpoint",
+    "compaction-watermarks",
+    "log-start-offset",
+    "staged-",
+    "acknowledges-unflushed",
+    "replication-offset-checkpoint",
+    "flushed-points",
+)
+OF_THE_FOLDER = ("replication-offset-checkpoint", "flushed-points")
+READ_PARTS = ("", ".log", "index")
 
 ATTEMPTS_TO_LEAVE_ISR = 20
 """Seconds: longer than a lease. Whoever is in sync then is alone so."""
@@ -62,6 +80,10 @@ class Nemesis:
             Kind.SLOW_DISK: self._slow_disk,
             Kind.FULL_DISK: self._full_disk,
             Kind.FAILING_DISK: self._failing_disk,
+            Kind.SCATTER: self._scatter,
+            Kind.FULL_PLACE: self._full_place,
+            Kind.FAILING_READS: self._failing_reads,
+            Kind.BIT_ROT: self._rot,
             Kind.SLOW_NETWORK: self._slow_network,
             Kind.BREAKING_NETWORK: self._breaking_network,
             Kind.BLIP: self._isolate,
@@ -357,6 +379,56 @@ class Nemesis:
             weather.flush_failure_probability = 0.0
 
         return undo
+
+    def _scatter(self, fault: Fault) -> Undo:
+        weather = self._node(fault).volume.weather
+        weather.page_bytes = PAGE_BYTES[fault.amount]
+        undo = self._down(fault, power_lost=True)
+        weather.page_bytes = 0
+        return undo
+
+    def _full_place(self, fault: Fault) -> Undo:
+        number, part = divmod(fault.amount, len(FULL_PARTS))
+        if FULL_PARTS[part] in OF_THE_FOLDER:
+            return self._trouble(fault, Trouble(errno.ENOSPC, DATA, FULL_PARTS[part]))
+        return self._trouble(fault, Trouble(errno.ENOSPC, self._partition(fault, number), FULL_PARTS[part]))
+
+    def _failing_reads(self, fault: Fault) -> Undo:
+        self._node(fault).needs_operator = True
+        number, part = divmod(fault.amount, len(READ_PARTS))
+        return self._trouble(fault, Trouble(errno.EIO, self._partition(fault, number), READ_PARTS[part]))
+
+    def _rot(self, fault: Fault) -> Undo | None:
+        node = self._node(fault)
+        closed = [
+            (directory, name, inode)
+            for directory in node.volume.directories(DATA)
+            for name, inode in [file for file in node.volume.files(directory) if file[0].endswith(".log")][:-1]
+            if inode.content and not inode.changes and inode.flipped is None
+        ]
+        if not closed or not self._may_lose(node):
+            return None
+        node.needs_operator = True
+        number, bit = divmod(fault.amount, 8)
+        directory, name, inode = closed[number % len(closed)]
+        inode.flipped = number // len(closed) % len(inode.content), 1 << bit
+        self._cluster.trace.note("nemesis", f"{node.name}: byte {inode.flipped[0]} of {directory}/{name} has rotted")
+
+        def undo() -> None:
+            inode.flipped = None
+
+        return undo
+
+    def _partition(self, fault: Fault, number: int) -> str:
+        """The directory of one that is there now."""
+        found = self._node(fault).volume.directories(DATA)
+        return found[number % len(found)] if found else f"{DATA}/none"
+
+    def _trouble(self, fault: Fault, trouble: Trouble) -> Undo:
+        troubles = self._node(fault).volume.troubles
+        troubles.append(trouble)
+        self._cluster.trace.note("nemesis", str(trouble))
+        return lambda: troubles.remove(trouble)
 
 
 def _both_ways(pairs: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
