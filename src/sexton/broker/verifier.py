@@ -9,6 +9,13 @@ of asking: until then a newcomer finds the question under way and queues behind 
 done. Were they woken one turn later, a batch that arrives in between would find neither, and the next one, which finds
 the transaction open, would be appended ahead of it.
 
+**A deposed coordinator is not asked.** One whose clock stood still with it (a virtual machine that its host froze)
+takes its lease for valid and answers from memory, of a transaction that its successor has ended. Who asks it has not
+heard of the successor, but its log has, if the transaction's marker is there: a coordinator of an epoch below the
+marker's is history. (Where there is no marker of the successor yet, the transaction is still what it was: what a
+verification goes by is committed, so the successor knows it too. A marker that comes while a question is under way
+voids the answer.)
+
 The answer is an error code of the coordinator; `NETWORK_EXCEPTION` if it could not be asked.
 """
 
@@ -26,7 +33,8 @@ from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.messages import AddRequest
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.errors import SextonError
-from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.log.producers import ProducerStates
+from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -52,11 +60,16 @@ RETRIABLE = frozenset(
 """The client should ask again."""
 
 
+NO_COORDINATOR_EPOCH = -1
+
+
 class Question(NamedTuple):
     transactional_id: str
     producer: ProducerIdAndEpoch
     client_version: int
     adds: bool
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    """Of the last marker of this producer in the log of whoever asks: no coordinator before it may answer."""
 
 
 Answers = Mapping[TopicPartition, ErrorCode]
@@ -94,7 +107,7 @@ class Verifier:
         gathered, self._gathered = self._gathered, {}
         by_broker: dict[tuple[int, int], list[tuple[Question, list[TopicPartition]]]] = {}
         for question, places in gathered.items():
-            leader = self._coordinator_of(question.transactional_id)
+            leader = self._coordinator_of(question)
             if leader is None:
                 self._answer_all(question, list(places), ErrorCode.coordinator_not_available)
             elif leader == self._broker.config.node_id:
@@ -106,15 +119,16 @@ class Verifier:
         for (leader, version), questions in by_broker.items():
             self._spawn(self._ask_there(leader, version, questions), questions)
 
-    def _coordinator_of(self, transactional_id: str) -> int | None:
+    def _coordinator_of(self, question: Question) -> int | None:
         broker = self._broker
         try:
-            row = broker.view.partition(TRANSACTIONS_TOPIC, broker.transactions.service.partition_of(transactional_id))
+            partition = broker.transactions.service.partition_of(question.transactional_id)
         except KafkaError:
             return None
+        row = broker.view.partition(TRANSACTIONS_TOPIC, partition)
         if row is None or not is_serving(broker.view.broker(row.leader)):
             return None
-        return row.leader
+        return row.leader if _may_answer(row, question) else None
 
     async def _ask_here(self, question: Question, places: list[TopicPartition]) -> None:
         answers = await answer(self._broker, question, places)
@@ -174,6 +188,15 @@ class Verifier:
             for question, places in questions:
                 self._answer_all(question, places, ErrorCode.network_exception)
             raise
+
+
+def last_coordinator_epoch(producers: ProducerStates, producer_id: int) -> int:
+    known = producers.get(producer_id)
+    return NO_COORDINATOR_EPOCH if known is None else known.coordinator_epoch
+
+
+def _may_answer(row: PartitionRow, question: Question) -> bool:
+    return row.leader_epoch >= question.coordinator_epoch
 
 
 def _resume(waiting: Sequence[GoOn], code: ErrorCode) -> None:

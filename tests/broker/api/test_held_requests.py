@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sexton.broker import verifier
 from sexton.broker.verifier import Answers, Verifier
+from sexton.cluster.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
-from sexton.log.producers import Verification
+from sexton.log.producers import Marker, Verification
 from sexton.log.types import Appended
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken import breaking
 from tests.broker.api.transactional_client import batch
-from tests.broker.fakes import BROKER_ID, TOPIC, Client, FakeBroker
+from tests.broker.fakes import BROKER_ID, TOPIC, Client, FakeBroker, FakeReplica
 
 PRODUCE, TXN_OFFSET_COMMIT = 0, 28
 OLD_PRODUCE, OLD_COMMIT = 9, 3
@@ -36,7 +38,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[None]]:
         return dict.fromkeys(places, ErrorCode.none)
 
     monkeypatch.setattr(verifier, "answer", answer)
-    monkeypatch.setattr(Verifier, "_coordinator_of", lambda self, transactional_id: BROKER_ID)
+    monkeypatch.setattr(Verifier, "_coordinator_of", lambda self, question: BROKER_ID)
     return asked
 
 
@@ -165,6 +167,35 @@ def test_what_was_sent_behind_a_batch_whose_time_ran_out_waits_until_that_comes_
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("known_epoch", "is_asked"), [(5, False), (6, True), (7, True)])
+def test_a_coordinator_before_the_one_whose_marker_is_here_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, known_epoch: int, is_asked: bool
+) -> None:
+    """Frozen with its clock, it would take its lease for valid, and what its successor has ended for open."""
+    questions: list[verifier.Question] = []
+
+    async def answer(broker: object, question: verifier.Question, places: Sequence[TopicPartition]) -> Answers:
+        questions.append(question)
+        return dict.fromkeys(places, ErrorCode.none)
+
+    async def main() -> None:
+        broker = broker_that_counts_sequences()
+        state = broker.replicas.by_name[TRANSACTIONS_TOPIC, 0] = FakeReplica(TRANSACTIONS_TOPIC, 0)
+        state.row = replace(state.row, leader_epoch=known_epoch)
+        producers = broker.replica().log.producers
+        producers.note_data(*PRODUCER, 0, 0, 0, 0, True)
+        producers.note_marker(*PRODUCER, 1, 0, Marker(False, 6))
+        client = Client(broker)
+        send(client, 1)
+        await turns()
+        assert codes(client) == [ErrorCode.none if is_asked else ErrorCode.not_enough_replicas]
+        assert bool(questions) == is_asked
+        assert producers.is_open(*PRODUCER) == is_asked
+
+    monkeypatch.setattr(verifier, "answer", answer)
+    asyncio.run(main())
+
+
 class Groups:
     """A group's coordinator that remembers what was committed, in order."""
 
@@ -209,6 +240,7 @@ async def offsets(asked: list[asyncio.Future[None]], turns_before: int) -> list[
     broker = FakeBroker()
     groups = Groups()
     broker.groups = groups  # type: ignore[attr-defined]
+    broker.replicas.by_name[OFFSETS_TOPIC, 0] = FakeReplica(OFFSETS_TOPIC, 0)
     client = Client(broker)
     await answered_while(asked, [lambda n=n: commit(client, n) for n in range(3)], turns_before)  # type: ignore[misc]
     assert len(client.answers()) == 3

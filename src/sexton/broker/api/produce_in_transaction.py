@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION
 from sexton.broker.refused import producer_of
-from sexton.broker.verifier import RETRIABLE, Question
+from sexton.broker.verifier import RETRIABLE, Question, last_coordinator_epoch
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.log.producers import Verification
 from sexton.ports.disk import Buffer
@@ -69,7 +69,8 @@ def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) ->
         raise KafkaError(ErrorCode.invalid_txn_state, "a transactional batch without a transactional id")
     producer = ProducerIdAndEpoch(producer_id, epoch)
     version = NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION
-    question = Question(transactional_id, producer, version, adds=is_new)
+    coordinator_epoch = last_coordinator_epoch(producers, producer_id)
+    question = Question(transactional_id, producer, version, is_new, coordinator_epoch)
     verification = producers.begin_verification(producer_id, epoch)
     place = TopicPartition(replica.topic, replica.partition)
     return Held(question, place, verification, sequence)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
-from sexton.broker.verifier import RETRIABLE, Question
+from sexton.broker.verifier import RETRIABLE, Question, last_coordinator_epoch
 from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups.messages import NO_GENERATION, CommittedOffset, OffsetCommitRequest
 from sexton.coordinators.shard import Owner
@@ -104,13 +104,15 @@ def _when_verified(
 def _question(broker: Broker, request: Request) -> tuple[Question, TopicPartition]:
     body = request.body
     is_new = request.version >= NEW_CLIENTS_SINCE
+    place = TopicPartition(OFFSETS_TOPIC, broker.groups.partition_of(body.group_id))
     question = Question(
         body.transactional_id,
         ProducerIdAndEpoch(body.producer_id, body.producer_epoch),
         NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION,
-        adds=is_new,
+        is_new,
+        last_coordinator_epoch(broker.replicas.leader(*place).log.producers, body.producer_id),
     )
-    return question, TopicPartition(OFFSETS_TOPIC, broker.groups.partition_of(body.group_id))
+    return question, place
 
 
 def _told(code: ErrorCode, version: int) -> ErrorCode:
