@@ -28,7 +28,7 @@ def test_a_lost_log_whose_leader_was_forced_is_an_ordinary_log_after_the_next_re
         await story.client_does(story.admin.elect_leaders([(TOPIC, 0)], unclean=True))
         await story.led_by(OWNER)
         await story.write((b"k", b"2"), (b"k", b"3"))
-        await story.until(lambda: (TOPIC, 0) in story.broker(OWNER).replicas._high_watermarks)
+        await story.until(lambda: (TOPIC, 0) in story.broker(OWNER).replicas.folder.high_watermarks)
         story.cluster.kill(story.node(OWNER), power_lost=False)
         await story.start(OWNER)
         await story.led_by(OWNER)
@@ -46,7 +46,7 @@ def test_a_topic_made_again_under_the_same_name_while_its_broker_was_down_is_led
         await story.start()
         await story.create_topic([OWNER])
         await story.write((b"k", b"1"))
-        await story.until(lambda: (TOPIC, 0) in story.broker(OWNER).replicas._high_watermarks)
+        await story.until(lambda: (TOPIC, 0) in story.broker(OWNER).replicas.folder.high_watermarks)
         story.cluster.kill(story.node(OWNER), power_lost=False)
         await asyncio.sleep(0.1)  # the client hears that its connection is gone
         await story.client_does(story.admin.delete_topic(TOPIC))
@@ -68,7 +68,7 @@ def test_a_topic_made_again_just_after_its_broker_had_removed_the_former_one_is_
         await story.start()
         await story.create_topic([OWNER])
         await story.write((b"k", b"1"))
-        await story.until(lambda: (TOPIC, 0) in story.broker(OWNER).replicas._high_watermarks)
+        await story.until(lambda: (TOPIC, 0) in story.broker(OWNER).replicas.folder.high_watermarks)
         disk = story.broker(OWNER).disk
         await story.client_does(story.admin.delete_topic(TOPIC))
         await story.until(lambda: not disk.exists(f"/data/{TOPIC}-0"))
@@ -89,7 +89,7 @@ def test_a_log_that_vanished_is_still_found_to_be_lost() -> None:
         await story.start()
         await story.create_topic([OWNER])
         await story.write((b"k", b"1"))
-        await story.until(lambda: (TOPIC, 0) in story.broker(OWNER).replicas._high_watermarks)
+        await story.until(lambda: (TOPIC, 0) in story.broker(OWNER).replicas.folder.high_watermarks)
         disk = story.broker(OWNER).disk
         disk.remove_tree(f"/data/{TOPIC}-0")
         story.cluster.kill(story.node(OWNER), power_lost=False)

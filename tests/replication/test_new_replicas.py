@@ -59,7 +59,7 @@ def applied(folder: Path, rows: Sequence[PartitionRow], disk: Disk | None = None
             producer_expiry_ms=1000,
             rng=random.Random(1),
         )
-        replicas.read_folder(stopped_cleanly=False)
+        replicas.folder.read(stopped_cleanly=False)
         for one in rows:
             view.apply_rows([one])
             await replicas.apply([one])

@@ -195,7 +195,7 @@ class Broker:
         )
         self.replicas = self._make_replicas()
         self.replicas.on_role = self._role_changed
-        self.replicas.read_folder(folder.stopped_cleanly)
+        self.replicas.folder.read(folder.stopped_cleanly)
         self.dispatch.private[replica_messages.API_KEY] = self.replicas.replica_fetch
         self.dispatch.private[news.API_KEY] = self.news.receive
         self.dispatch.on_closed = self.replicas.connection_closed
@@ -300,7 +300,7 @@ class Broker:
             await self.replicas.apply(self.view.replicas_on(self.config.node_id))
             await settle_doubts(self)
             await begin_anew(self, is_starting=True)
-            self.replicas.opened_all()
+            self.replicas.folder.stopped_cleanly = False
             self.replicas.set_strays_aside()
         await self.registration.set_status(BrokerStatus.ACTIVE)
 

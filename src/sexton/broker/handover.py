@@ -61,11 +61,11 @@ def _found(
 ) -> tuple[LogState, uuid.UUID | None]:
     """The state of the log in this folder, and its id."""
     own_id = broker.config.node_id
-    on_disk = broker.replicas.incarnation_on_disk(topic, row.partition)
-    if broker.replicas.holds_a_former_topic(topic, row):
+    on_disk = broker.replicas.folder.incarnation_on_disk(topic, row.partition)
+    if broker.replicas.folder.holds_a_former_topic(topic, row):
         on_disk, is_lost = None, past is not Past.WHOLE
     else:
-        is_lost = past is Past.LOST or broker.replicas.was_lost(topic, row, on_disk)
+        is_lost = past is Past.LOST or broker.replicas.folder.was_lost(topic, row, own_id, on_disk)
     if past is Past.OLD and on_disk is None and any(member != own_id for member in row.isr):
         is_lost = True  # it was made after the image
     if is_lost:
@@ -82,7 +82,7 @@ def _log_state(broker: Broker, topic: str, partition: int, folder: Folder, past:
     if folder.stopped_cleanly:
         return LogState.COMPLETE
     flushed_first = broker.topic_config(topic).flush_before_ack
-    if flushed_first and not broker.replicas.acknowledged_unflushed(topic, partition):
+    if flushed_first and not broker.replicas.folder.acknowledged_unflushed(topic, partition):
         return LogState.COMPLETE
     return LogState.UNCERTAIN
 

@@ -10,25 +10,30 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 
 from sexton.cluster.incarnations import is_missing, known_incarnation
 from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
-from sexton.errors import NotALogError, SextonError
+from sexton.errors import SextonError
 from sexton.log import flushed
-from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import NO_LEADER, Metastore, PartitionRow
 from sexton.ports.network import Network, Part
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records import checkpoints, names
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
+from sexton.replication.log_folder import (
+    HIGH_WATERMARKS_FILE,
+    INCARNATION_FILE,
+    LogFolder,
+    Name,
+    Unopened,
+    some_at_once,
+)
 from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica, Role
 from sexton.replication.session import FollowerSession
@@ -41,9 +46,6 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[uuid.UUID, int]
 
-HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
-FLUSHED_POINTS_FILE = "flushed-points"
-INCARNATION_FILE = "incarnation"
 OPEN_AT_ONCE = 64
 """Logs that are opened or closed at the same time: they wait for flushes, not for memory or the processor."""
 
@@ -51,20 +53,6 @@ HIGH_WATERMARK_CHECKPOINT_MS = 5000
 
 FIRST_EPOCH = 0
 """Of the first leader of a partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Unopened:
-    """A log that should be here and cannot be opened."""
-
-    topic: str
-    incarnation: uuid.UUID | None
-    error: Exception
-
-    @property
-    def is_damaged(self) -> bool:
-        """Then only a person can help. Other reasons may pass: a full disk, a lack of descriptors."""
-        return isinstance(self.error, SextonError)
 
 
 class Replicas:
@@ -87,7 +75,7 @@ class Replicas:
         supervisor: Supervisor | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor()
-        self._folder = folder
+        self.folder = LogFolder(disk, folder)
         self._disk = disk
         self._clock = clock
         self._network = network
@@ -99,14 +87,9 @@ class Replicas:
         self._producer_expiry_ms = producer_expiry_ms
         self._by_key: dict[Key, Replica] = {}
         self._by_name: dict[tuple[str, int], Replica] = {}
-        self._unopened: dict[Key, _Unopened] = {}
+        self._unopened: dict[Key, Unopened] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._sessions: dict[Hashable, FollowerSession] = {}
-        self._high_watermarks: dict[tuple[str, int], int] = {}
-        """As they were last written."""
-        self._writing_high_watermarks = asyncio.Lock()
-        self._flushed_points: dict[tuple[str, int], FlushedPoint] = {}
-        self._stopped_cleanly = False
         self.membership = Membership(
             self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng, self._supervisor
         )
@@ -144,101 +127,37 @@ class Replicas:
 
     # What is in the folder
 
-    def read_folder(self, stopped_cleanly: bool) -> None:
-        path = f"{self._folder}/{HIGH_WATERMARKS_FILE}"
-        content = self._disk.read_file(path)
-        self._high_watermarks = {} if content is None else checkpoints.decode_offset_checkpoint(content, path)
-        self._flushed_points = flushed.decode_points(
-            self._disk.read_file(f"{self._folder}/{FLUSHED_POINTS_FILE}") or b""
-        )
-        self._stopped_cleanly = stopped_cleanly
-
-    def acknowledged_unflushed(self, topic: str, partition: int) -> bool:
-        """Whether the log here may lack what it acknowledged if it was not closed in good order."""
-        return flushed.is_marked(self._disk, self._directory(topic, partition))
-
-    def incarnation_on_disk(self, topic: str, partition: int) -> uuid.UUID | None:
-        """None if there is no log here; an id that nobody was given if it cannot be read."""
-        content = self._disk.read_file(f"{self._directory(topic, partition)}/{INCARNATION_FILE}")
-        if content is None:
-            return None
-        try:
-            return uuid.UUID(content.decode().strip())
-        except ValueError:
-            logger.warning("%s/%s: no id", self._directory(topic, partition), INCARNATION_FILE)
-            return uuid.UUID(int=0)
-
-    def holds_a_former_topic(self, topic: str, row: PartitionRow) -> bool:
-        """Whether a deleted topic of the same name has its log where this partition's belongs: then this partition's
-        has never been here, for making it would have thrown the other away."""
-        path = f"{self._directory(topic, row.partition)}/{checkpoints.PARTITION_METADATA}"
-        content = self._disk.read_file(path)
-        try:
-            return content is not None and checkpoints.decode_partition_metadata(content, path).topic_id != row.topic_id
-        except SextonError:
-            return False
-
-    def was_lost(self, topic: str, row: PartitionRow, on_disk: uuid.UUID | None) -> bool:
-        """Whether this folder once held the replica that the metastore means, and does not any more."""
-        if on_disk is None:
-            return (topic, row.partition) in self._high_watermarks
-        return on_disk != row.incarnations.get(self._identity()[0], on_disk)
-
     async def write_high_watermarks(self) -> None:
+        await self.folder.write_high_watermarks(self._present_high_watermarks)
+
+    def _present_high_watermarks(self) -> dict[Name, int]:
         """A log that cannot be opened is among them: so it is known that there was one (`was_lost`) when it is gone."""
-        async with self._writing_high_watermarks:
-            watermarks = {}
-            for (_, partition), unopened in self._unopened.items():
-                name = unopened.topic, partition
-                if unopened.is_damaged or name in self._high_watermarks:
-                    watermarks[name] = self._high_watermarks.get(name, 0)
-            watermarks.update(((r.topic, r.partition), r.high_watermark) for r in self._by_key.values())
-            if watermarks != self._high_watermarks:
-                content = checkpoints.encode_offset_checkpoint(watermarks)
-                await self._disk.replace_file(f"{self._folder}/{HIGH_WATERMARKS_FILE}", content)
-                self._high_watermarks = watermarks
+        written = self.folder.high_watermarks
+        watermarks = {}
+        for (_, partition), unopened in self._unopened.items():
+            name = unopened.topic, partition
+            if unopened.is_damaged or name in written:
+                watermarks[name] = written.get(name, 0)
+        watermarks.update(((r.topic, r.partition), r.high_watermark) for r in self._by_key.values())
+        return watermarks
 
     async def write_flushed_points(self) -> None:
         """What recovery does not cut below. Those of logs that cannot be opened are kept as they were."""
+        written = self.folder.flushed_points
         points = {
             (unopened.topic, partition): point
             for (_, partition), unopened in self._unopened.items()
-            if (point := self._flushed_points.get((unopened.topic, partition))) is not None
+            if (point := written.get((unopened.topic, partition))) is not None
         }
         points.update(((r.topic, r.partition), r.flushed_point()) for r in self._by_key.values())
-        if points != self._flushed_points:
-            await self._disk.replace_file(f"{self._folder}/{FLUSHED_POINTS_FILE}", flushed.encode_points(points))
-            self._flushed_points = points
+        await self.folder.write_flushed_points(points)
 
     async def write_checkpoints(self) -> None:
         await self.write_high_watermarks()
         await self.write_flushed_points()
 
-    def _directory(self, topic: str, partition: int) -> str:
-        return f"{self._folder}/{topic}-{partition}"
-
-    def opened_all(self) -> None:
-        """A log that is opened from now on was used by this very process: how the last one ended says nothing of it."""
-        self._stopped_cleanly = False
-
     def set_strays_aside(self) -> None:
-        """Directories of partitions that the cluster does not place here (any more) are renamed, not removed: whether
-        the topic was deleted while this broker was away, or the metastore was restored from an old backup, only a
-        person can tell. What a crash left of a removal is removed."""
-        for name in self._disk.list(self._folder):
-            try:
-                found = names.parse_partition_dir(name)
-            except NotALogError:
-                continue
-            path = f"{self._folder}/{name}"
-            if found.state is names.DirState.DELETE:
-                self._disk.remove_tree(path)
-            elif found.state is names.DirState.LIVE and not self._is_placed_here(found.topic, found.partition):
-                incarnation = self.incarnation_on_disk(found.topic, found.partition) or uuid.UUID(int=0)
-                aside = names.PartitionDir(found.topic, found.partition, names.DirState.STRAY, incarnation.hex)
-                logger.warning("%s is not placed on this broker: set aside as %s", path, aside.name)
-                self._disk.remove_tree(f"{self._folder}/{aside.name}")
-                self._disk.rename(path, f"{self._folder}/{aside.name}")
+        self.folder.set_strays_aside(self._is_placed_here)
 
     def _is_placed_here(self, topic: str, partition: int) -> bool:
         """Whether or not it could be opened."""
@@ -257,7 +176,7 @@ class Replicas:
         here = [row for row in rows if own_id in row.replicas]
         if not here:
             return
-        await _some_at_once(OPEN_AT_ONCE, (self._make_sure_it_is_open(row) for row in here))
+        await some_at_once(OPEN_AT_ONCE, (self._make_sure_it_is_open(row) for row in here))
         await asyncio.gather(*(self._take_role(row) for row in here))
 
     async def apply_failed(self) -> None:
@@ -346,12 +265,12 @@ class Replicas:
         try:
             replica = await self._open(topic, row)
         except (OSError, KafkaError, SextonError) as error:
-            self._unopened[key] = _Unopened(topic, incarnation, error)
+            self._unopened[key] = Unopened(topic, incarnation, error)
             if before is None or str(before.error) != str(error):
                 logger.error("%s-%d is not served by this broker: %s", topic, row.partition, error)
             return None
         except Exception as bug:
-            self._unopened[key] = _Unopened(topic, incarnation, bug)
+            self._unopened[key] = Unopened(topic, incarnation, bug)
             self._supervisor.survived(bug, "opening a log", f"{topic}-{row.partition}")
             return None
         if self._unopened.pop(key, None) is not None:
@@ -360,27 +279,27 @@ class Replicas:
 
     async def _open(self, topic: str, row: PartitionRow) -> Replica:
         own_id = self._identity()[0]
-        directory = self._directory(topic, row.partition)
+        directory = self.folder.directory(topic, row.partition)
         expected = row.incarnations.get(own_id)
-        on_disk = self.incarnation_on_disk(topic, row.partition)
+        on_disk = self.folder.incarnation_on_disk(topic, row.partition)
         if expected is not None and on_disk != expected:
             if self._disk.exists(directory):
                 logger.warning("%s holds another replica's past (%s): starting from an empty log", directory, on_disk)
                 self._disk.remove_tree(directory)
-            self._high_watermarks.pop((topic, row.partition), None)
+            self.folder.high_watermarks.pop((topic, row.partition), None)
             log, kept = await self._make(topic, row, expected)
         else:
-            point = self._flushed_points.get((topic, row.partition))
+            point = self.folder.flushed_points.get((topic, row.partition))
             log = await Log.open(
                 *self._place(topic, row),
                 now_ms=self._clock.now_ms(),
-                stopped_cleanly=self._stopped_cleanly,
+                stopped_cleanly=self.folder.stopped_cleanly,
                 producer_expiry_ms=self._producer_expiry_ms,
                 flushed_point=point if point is not None and point.incarnation == on_disk else None,
             )
             incarnation = on_disk or messages.NO_INCARNATION
             kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
-        high_watermark = self._high_watermarks.get((topic, row.partition), 0)
+        high_watermark = self.folder.high_watermarks.get((topic, row.partition), 0)
         replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept, self._supervisor)
         replica.on_caught_up = self.membership.may_join
         replica.on_fenced = self.membership.fence
@@ -404,7 +323,7 @@ class Replicas:
 
     def _place(self, topic: str, row: PartitionRow) -> tuple[Disk, str, str, int, uuid.UUID, TopicConfig]:
         """Where a log is, and of what: what it takes to open it, or to make it."""
-        directory = self._directory(topic, row.partition)
+        directory = self.folder.directory(topic, row.partition)
         return self._disk, directory, topic, row.partition, row.topic_id, self._topic_config(topic)
 
     async def _change_role(self, replica: Replica, row: PartitionRow) -> None:
@@ -491,7 +410,7 @@ class Replicas:
     async def _forget_high_watermarks(self, removed: Sequence[Replica]) -> None:
         """Before their logs go: a partition that is made anew under the same name must not look as if its log had been
         lost (`was_lost`)."""
-        if any((replica.topic, replica.partition) in self._high_watermarks for replica in removed):
+        if any((replica.topic, replica.partition) in self.folder.high_watermarks for replica in removed):
             try:
                 await self.write_high_watermarks()
             except OSError as error:
@@ -560,7 +479,7 @@ class Replicas:
                 errors.append(error)
 
         await attempt(self.write_checkpoints)
-        await _some_at_once(OPEN_AT_ONCE, (attempt(replica.log.close) for replica in self.all()))
+        await some_at_once(OPEN_AT_ONCE, (attempt(replica.log.close) for replica in self.all()))
         return is_clean and not errors
 
 
@@ -584,14 +503,3 @@ def _is_as_made(row: PartitionRow) -> bool:
 
 def _is_newer_row_of_the_same_reign(row: PartitionRow, than: PartitionRow) -> bool:
     return row.partition_epoch > than.partition_epoch and row.leader_epoch == than.leader_epoch
-
-
-async def _some_at_once(count: int, steps: Iterable[Awaitable[None]]) -> None:
-    """A semaphore would look through all that wait at each step: with a thousand logs that is most of the work."""
-    rest = iter(steps)
-
-    async def take_steps() -> None:
-        for step in rest:
-            await step
-
-    await asyncio.gather(*(take_steps() for _ in range(count)))

@@ -1,0 +1,141 @@
+"""What the data folder says of the logs in it, before and beside the logs themselves.
+
+Checkpoints name logs by topic and partition, as Kafka's do, and outlive the logs that they are about. Whatever is
+concluded from one is held against the id of the log that is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from sexton.errors import NotALogError, SextonError
+from sexton.log import flushed
+from sexton.log.flushed import FlushedPoint
+from sexton.ports.disk import Disk
+from sexton.ports.metastore import PartitionRow
+from sexton.records import checkpoints, names
+
+logger = logging.getLogger(__name__)
+
+Name = tuple[str, int]
+
+HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
+FLUSHED_POINTS_FILE = "flushed-points"
+INCARNATION_FILE = "incarnation"
+
+
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """A log that should be here and cannot be opened."""
+
+    topic: str
+    incarnation: uuid.UUID | None
+    error: Exception
+
+    @property
+    def is_damaged(self) -> bool:
+        """Then only a person can help. Other reasons may pass: a full disk, a lack of descriptors."""
+        return isinstance(self.error, SextonError)
+
+
+class LogFolder:
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self.high_watermarks: dict[Name, int] = {}
+        """As they were last written."""
+        self._writing_high_watermarks = asyncio.Lock()
+        self.flushed_points: dict[Name, FlushedPoint] = {}
+        """As they were last written."""
+        self.stopped_cleanly = False
+        """By the last process; False once this one has opened all logs: how the last one ended says nothing of those
+        that are opened from then on."""
+
+    def read(self, stopped_cleanly: bool) -> None:
+        path = f"{self._path}/{HIGH_WATERMARKS_FILE}"
+        content = self._disk.read_file(path)
+        self.high_watermarks = {} if content is None else checkpoints.decode_offset_checkpoint(content, path)
+        self.flushed_points = flushed.decode_points(self._disk.read_file(f"{self._path}/{FLUSHED_POINTS_FILE}") or b"")
+        self.stopped_cleanly = stopped_cleanly
+
+    def directory(self, topic: str, partition: int) -> str:
+        return f"{self._path}/{topic}-{partition}"
+
+    def acknowledged_unflushed(self, topic: str, partition: int) -> bool:
+        """Whether the log here may lack what it acknowledged if it was not closed in good order."""
+        return flushed.is_marked(self._disk, self.directory(topic, partition))
+
+    def incarnation_on_disk(self, topic: str, partition: int) -> uuid.UUID | None:
+        """None if there is no log here; an id that nobody was given if it cannot be read."""
+        content = self._disk.read_file(f"{self.directory(topic, partition)}/{INCARNATION_FILE}")
+        if content is None:
+            return None
+        try:
+            return uuid.UUID(content.decode().strip())
+        except ValueError:
+            logger.warning("%s/%s: no id", self.directory(topic, partition), INCARNATION_FILE)
+            return uuid.UUID(int=0)
+
+    def holds_a_former_topic(self, topic: str, row: PartitionRow) -> bool:
+        """Whether a deleted topic of the same name has its log where this partition's belongs: then this partition's
+        has never been here, for making it would have thrown the other away."""
+        path = f"{self.directory(topic, row.partition)}/{checkpoints.PARTITION_METADATA}"
+        content = self._disk.read_file(path)
+        try:
+            return content is not None and checkpoints.decode_partition_metadata(content, path).topic_id != row.topic_id
+        except SextonError:
+            return False
+
+    def was_lost(self, topic: str, row: PartitionRow, broker_id: int, on_disk: uuid.UUID | None) -> bool:
+        """Whether this folder once held the replica that the metastore means, and does not any more."""
+        if on_disk is None:
+            return (topic, row.partition) in self.high_watermarks
+        return on_disk != row.incarnations.get(broker_id, on_disk)
+
+    async def write_high_watermarks(self, present: Callable[[], dict[Name, int]]) -> None:
+        """Looked up when it is this write's turn: one that waits must not bring back what another has left out."""
+        async with self._writing_high_watermarks:
+            watermarks = present()
+            if watermarks != self.high_watermarks:
+                content = checkpoints.encode_offset_checkpoint(watermarks)
+                await self._disk.replace_file(f"{self._path}/{HIGH_WATERMARKS_FILE}", content)
+                self.high_watermarks = watermarks
+
+    async def write_flushed_points(self, points: dict[Name, FlushedPoint]) -> None:
+        if points != self.flushed_points:
+            await self._disk.replace_file(f"{self._path}/{FLUSHED_POINTS_FILE}", flushed.encode_points(points))
+            self.flushed_points = points
+
+    def set_strays_aside(self, is_placed_here: Callable[[str, int], bool]) -> None:
+        """Directories of partitions that the cluster does not place here (any more) are renamed, not removed: whether
+        the topic was deleted while this broker was away, or the metastore was restored from an old backup, only a
+        person can tell. What a crash left of a removal is removed."""
+        for name in self._disk.list(self._path):
+            try:
+                found = names.parse_partition_dir(name)
+            except NotALogError:
+                continue
+            path = f"{self._path}/{name}"
+            if found.state is names.DirState.DELETE:
+                self._disk.remove_tree(path)
+            elif found.state is names.DirState.LIVE and not is_placed_here(found.topic, found.partition):
+                incarnation = self.incarnation_on_disk(found.topic, found.partition) or uuid.UUID(int=0)
+                aside = names.PartitionDir(found.topic, found.partition, names.DirState.STRAY, incarnation.hex)
+                logger.warning("%s is not placed on this broker: set aside as %s", path, aside.name)
+                self._disk.remove_tree(f"{self._path}/{aside.name}")
+                self._disk.rename(path, f"{self._path}/{aside.name}")
+
+
+async def some_at_once(count: int, steps: Iterable[Awaitable[None]]) -> None:
+    """A semaphore would look through all that wait at each step: with a thousand logs that is most of the work."""
+    rest = iter(steps)
+
+    async def take_steps() -> None:
+        for step in rest:
+            await step
+
+    await asyncio.gather(*(take_steps() for _ in range(count)))
