@@ -190,7 +190,7 @@ def test_a_batch_with_a_wrong_checksum_is_none() -> None:
 
 
 def test_who_asked_for_everything_to_be_deleted_may_find_any_committed_start_until_he_is_told() -> None:
-    history = History(deleting_all={PLACE})
+    history = History(deleting_all=[PLACE])
     history.starts(PLACE, 7, high_watermark=6)
     assert history.start_bounds.get(PLACE, 0) == 0, "nobody deletes what is not committed"
     history.starts(PLACE, 5, high_watermark=6)

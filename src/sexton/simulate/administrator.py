@@ -88,7 +88,7 @@ class Administrator:
                 return f"{len(await self._admin.elect_leaders(None))} partitions"
             case Action.DELETE_RECORDS:
                 return await self._delete_records(plan.topic, rng)
-            case Action.FLAP | Action.CANCEL:
+            case Action.FLAP | Action.CANCEL | Action.BURST:
                 raise AssertionError(f"{plan.action} is for movers")
 
     async def _create(self, topic: str, rng: random.Random) -> str:
@@ -128,7 +128,10 @@ class Administrator:
         return f"{place[1]} to {replicas}"
 
     async def _delete_records(self, topic: str, rng: random.Random) -> str:
-        place = (topic, rng.randrange(self.topics.get(topic, 1)))
+        return await self.delete_records_of((topic, rng.randrange(self.topics.get(topic, 1))), rng)
+
+    async def delete_records_of(self, place: Place, rng: random.Random) -> str:
+        """Refused where cleanup.policy does not include delete."""
         draw = rng.random()
         if draw < 0.25:
             return await self._delete_all_records(place)
@@ -139,7 +142,7 @@ class Administrator:
             before = rng.choice(bases)
         self._history.deleting_records(place, before)
         start = (await self._admin.delete_records({place: before}))[place]
-        if start > before and start > self._history.start_bounds[place] and not self._history.is_gone(place):
+        if start > before and not self._history.may_start_at(place, start) and not self._history.is_gone(place):
             raise SimulationFailure("rule 1", f"{place}: {before} was asked for, but the log now starts at {start}")
         return f"{place[1]} starts at {start}"
 
@@ -148,10 +151,10 @@ class Administrator:
         time, and one that is asked again could be carried out twice, at two high watermarks."""
         peer = await self._client.leader(*place)
         topics = [{"name": place[0], "partitions": [{"partition_index": place[1], "offset": HIGH_WATERMARK}]}]
-        self._history.deleting_all.add(place)
+        self._history.deleting_all.append(place)
         answer = await peer.call(apis.DELETE_RECORDS, {"topics": topics, "timeout": self._client.timeout_ms})
         part = answer.topics[0].partitions[0]
         check(part.error_code, f"{place[0]}-{place[1]}")
-        self._history.deleting_all.discard(place)
+        self._history.deleting_all.remove(place)
         self._history.deleting_records(place, int(part.low_watermark))
         return f"{place[1]} starts at its high watermark, {part.low_watermark}"

@@ -93,9 +93,9 @@ class History:
     start_bounds: dict[Place, int] = field(default_factory=dict)
     """Up to where somebody has asked for records to be deleted, or retention may have done so: what is below may be
     gone."""
-    deleting_all: set[Place] = field(default_factory=set)
+    deleting_all: list[Place] = field(default_factory=list)
     """Somebody has asked for everything below the high watermark to be deleted, wherever that is when it is carried
-    out, and has not been told."""
+    out, and has not been told: once for each who asked."""
     dropped_topics: set[str] = field(default_factory=set)
     """Somebody has asked for them to be deleted."""
     losses: dict[Place, list[Loss]] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""Those who move replicas in haste: away and back again within milliseconds, or half the way and then not.
+"""Those who move replicas in haste: away and back again within milliseconds, or half the way and then not; and those
+who do whatever can be done to one partition, one thing after the other.
 
 Each move is a task of its own, so that several are under way at once, through whichever brokers their two clients know.
 """
@@ -7,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any
 
 from sexton.client.admin import Admin
 from sexton.client.client import Client
@@ -19,15 +21,28 @@ from sexton.simulate.trace import Trace
 NAMES = ("mover-1", "mover-2")
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 
+DeleteRecords = Callable[[Place, random.Random], Coroutine[Any, Any, object]]
+
 APART_MS = (5, 30, 100, 500)
 """Between taking a replica away and adding it again."""
 
-CANCEL_AFTER_MS = (5, 200, 2_000, 8_000)
+CANCEL_AFTER_MS = (5, 200, 2_000, 8_000, 20_000)
+BURST_STEPS_MAX = 6
 
 
 class Movers:
-    def __init__(self, clients: Sequence[Client], trace: Trace, brokers_count: int) -> None:
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        trace: Trace,
+        brokers_count: int,
+        delete_records: DeleteRecords,
+        deletes: Collection[str],
+    ) -> None:
+        """`delete_records` does so on a partition of a topic that `deletes`."""
         self._admins = [Admin(client) for client in clients]
+        self._delete_records = delete_records
+        self._deletes = deletes
         self._trace = trace
         self._brokers = range(1, brokers_count + 1)
         self._found: dict[Place, Sequence[int]] = {}
@@ -64,6 +79,8 @@ class Movers:
             self._found[place] = max(replicas, self._found.get(place, ()), key=len)
             if plan.action is Action.FLAP:
                 await self._flap(place, replicas, first, second, rng)
+            elif plan.action is Action.BURST:
+                await self._burst(place, replicas, rng)
             else:
                 await self._move_and_cancel(place, replicas, first, second, rng)
         except CallError as error:
@@ -85,6 +102,31 @@ class Movers:
         )
         for result in results:
             if isinstance(result, BaseException):
+                raise result
+
+    async def _burst(self, place: Place, replicas: Sequence[int], rng: random.Random) -> None:
+        """Step after step, some before the one before has been answered: what one of them makes of the log is on its
+        way to the followers when the next one comes."""
+        removed = rng.choice(replicas)
+        fewer = [broker for broker in replicas if broker != removed]
+        steps: list[Coroutine[Any, Any, object]] = []
+        for _ in range(rng.randint(3, BURST_STEPS_MAX)):
+            admin, kind = rng.choice(self._admins), rng.choice(("flap", "flap", "delete", "elect"))
+            if kind == "flap" and fewer:
+                steps += [admin.reassign({place: fewer}), admin.reassign({place: [*fewer, removed]})]
+            elif kind == "delete" and place[0] in self._deletes:
+                steps.append(self._delete_records(place, rng))
+            elif kind == "elect":
+                order = rng.sample(replicas, len(replicas))
+                steps += [admin.reassign({place: order}), admin.elect_leaders([place])]
+        apart_ms = rng.choice(APART_MS)
+        self._trace.note(NAMES[0], f"does {len(steps)} things to {place}, {apart_ms} ms apart, and removes {removed}")
+        under_way = []
+        for step in steps:
+            under_way.append(asyncio.ensure_future(step))
+            await asyncio.sleep(apart_ms * rng.random() / 1000)
+        for result in await asyncio.gather(*under_way, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, CallError):
                 raise result
 
     async def _move_and_cancel(

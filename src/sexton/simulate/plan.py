@@ -124,9 +124,10 @@ class Action(StrEnum):
     DELETE_RECORDS = "delete records"
     FLAP = "remove and add again"
     CANCEL = "move and cancel"
+    BURST = "do many things at once"
 
 
-HASTY = (Action.FLAP, Action.CANCEL)
+HASTY = (Action.FLAP, Action.CANCEL, Action.BURST)
 """What `movers` do."""
 
 
@@ -250,7 +251,7 @@ def make_plan(
             schedule.append(faults.forcing(forcing, brokers, until_ms))
     admin = _admin(random.Random(f"{seed}:admin"), topics, until_ms)
     admin += _deletions(random.Random(f"{seed}:deletions"), topics, until_ms)
-    admin += _moves(random.Random(f"{seed}:moves"), topics, until_ms)
+    admin += _moves(random.Random(f"{seed}:moves"), topics, until_ms, schedule)
     single = {topic.name for topic in topics if topic.replicas_count == 1}
     admin = [each for each in admin if each.action is not Action.CHANGE_SETTINGS or each.topic not in single]
     admin.sort(key=lambda each: each.at_ms)
@@ -463,15 +464,23 @@ def _lives(rng: random.Random, brokers_count: int, profile: Profile) -> list[Lif
     return lives
 
 
-def _moves(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> list[AdminPlan]:
-    """In some runs often: what a replica knew of its former log must be forgotten however short it was away."""
-    if rng.random() < 0.6:
+def _moves(
+    rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int, schedule: Collection[Fault]
+) -> list[AdminPlan]:
+    """In some runs often: what a replica knew of its former log must be forgotten however short it was away. And while
+    something is wrong, as that is when operators move replicas."""
+    if rng.random() < 0.5:
         return []
-    actions = rng.choice(((Action.FLAP,), (Action.CANCEL,), HASTY))
+    actions = rng.choice(((Action.FLAP,), (Action.CANCEL,), (Action.BURST,), HASTY))
     pause_ms = rng.choice((600, 2_000, 6_000))
+    times = [at_ms + rng.randrange(pause_ms) for at_ms in range(2_000, until_ms, pause_ms)]
+    if rng.random() < 0.7:
+        wrong = [fault for fault in schedule if fault.lasts_ms]
+        times = [each.at_ms + rng.randrange(each.lasts_ms) for each in wrong for _ in range(rng.choice((1, 1, 3)))]
     return [
-        AdminPlan(at_ms + rng.randrange(pause_ms), rng.choice(actions), rng.choice(topics).name, rng.getrandbits(32))
-        for at_ms in range(2_000, until_ms, pause_ms)
+        AdminPlan(at_ms, rng.choice(actions), rng.choice(topics).name, rng.getrandbits(32))
+        for at_ms in sorted(times)
+        if at_ms < until_ms
     ]
 
 

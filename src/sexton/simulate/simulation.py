@@ -163,7 +163,9 @@ class Simulation:
         admin_task = self._spawn(
             admin_process, admin.run(plan.admin, lambda: self.loop.now_ns // MS, lambda: self._writing_is_over)
         )
-        movers = Movers([self._clients[name][1] for name in MOVERS], self.trace, plan.brokers_count)
+        deletes = [topic.name for topic in plan.topics if topic.deletes]
+        clients = [self._clients[name][1] for name in MOVERS]
+        movers = Movers(clients, self.trace, plan.brokers_count, admin.delete_records_of, deletes)
         moving = self._spawn(
             self._clients[MOVERS[0]][0],
             movers.run(plan.moves, lambda: self.loop.now_ns // MS, lambda: self._writing_is_over),
