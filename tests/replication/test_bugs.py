@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sexton.broker.compaction.service import CompactionService
+from sexton.broker.observe.metrics import metrics
 from sexton.replication import fetcher, messages
 from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica
@@ -70,11 +72,21 @@ def test_a_bug_in_one_partition_keeps_no_other_from_going_on(
         await story.until(lambda: bug.met_count >= 2)
         await story.write((b"k", b"meanwhile"))
         assert sum(story.broker(one).supervisor.bugs.total() for one in (1, 2)) == bug.met_count
+        assert sum([await told(one) for one in (1, 2)]) == bug.met_count
         bug.is_there = False
         await writing
         await story.write((b"k", b"after"), topic=BAD)
         await story.in_sync(1, 2, topic=BAD)
         assert [story.node(one).process for one in (1, 2)] == processes
+
+    async def told(broker_id: int) -> int:
+        """What Prometheus is told."""
+        process = story.node(broker_id).process
+        assert process is not None
+        page = await story.loop.spawn(process, metrics(story.broker(broker_id)))
+        return sum(
+            int(count) for count in re.findall(rb"^sexton_bugs_survived_total{work=.*} (\d+)$", page, re.MULTILINE)
+        )
 
     story.run(body())
 
