@@ -246,6 +246,28 @@ def test_a_leader_that_cannot_read_its_log_leaves_it_to_another() -> None:
     story.run(script())
 
 
+def test_a_broker_starts_although_one_directory_cannot_be_read_and_takes_it_up_when_it_can() -> None:
+    story = Story(2)
+
+    async def script() -> None:
+        await story.start()
+        await story.create_topic([2, 1])
+        await story.in_sync(1, 2)
+        await story.write((b"k", b"one"))
+        incarnation = story.row().incarnations[2]
+        story.cluster.kill(story.node(2), power_lost=True)
+        story.node(2).volume.troubles = [Trouble(errno.EIO, DIRECTORY)]
+        await story.start(2)
+        await story.in_sync(1)
+        await story.led_by(1)
+        story.node(2).volume.troubles = []
+        await story.in_sync(1, 2)
+        assert story.row().incarnations[2] == incarnation, "what could not be read was not taken for lost"
+        assert offsets(read_all(story.replica(2).log)) == [0]
+
+    story.run(script())
+
+
 async def a_topic_is_made_again_while_the_old_one_is_flushed(story: Story) -> None:
     """Its broker hears of both at once, when a flush of the old log waits behind its deletion."""
     settings = {"segment.bytes": "2000000"}
