@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from sexton.simulate.broken import breaking
 from tests.simulated import Story
 
 SETTINGS = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.0"}
@@ -36,7 +39,14 @@ def test_a_follower_whose_log_starts_at_its_leaders_bound_goes_on() -> None:
         process = story.node(1).process
         await asyncio.sleep(5)  # several looks of the adopter, fewer than until the preferred leader is elected
         assert story.node(1).process is process, "it did not end by itself"
+        assert not story.broker(1).supervisor.bugs, story.broker(1).supervisor.bugs
         leaders = story.broker(2).compaction.pass_of(story.replica(2))
         assert story.broker(1).compaction.pass_of(story.replica(1)).made_ms == leaders.made_ms, "it is not asked again"
 
     story.run(body())
+
+
+def test_with_the_defect_it_would_meet_a_bug() -> None:
+    """So there is an offer in the story above of which the follower holds nothing."""
+    with breaking("adopter-empty-group"), pytest.raises(AssertionError, match="adoption"):
+        test_a_follower_whose_log_starts_at_its_leaders_bound_goes_on()
