@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from sexton.broker import handover
+from sexton.broker.broker import Broker
+from sexton.ports.metastore import PartitionRow
 from sexton.simulate.broken import breaking
 from sexton.simulate.metastore import HOST as METASTORE
 from tests.simulated import Ledger, Story
@@ -128,5 +133,36 @@ def test_a_broker_that_cannot_reach_the_metastore_stops_in_good_order_all_the_sa
         await story.start(1)
         await story.in_sync(1, 2)
         assert ledger.lost(1) == ledger.lost(2) == []
+
+    story.run(told())
+
+
+@pytest.mark.parametrize("step", [handover.rebuild, handover.settle_doubts], ids=["damaged", "doubtful"])
+def test_a_log_that_is_not_trusted_is_left_only_to_the_process_that_answered(
+    step: Callable[[Broker], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the brokers named are still those processes is for the metastore to check."""
+    story = Story(2)
+    named: list[Mapping[int, int] | None] = []
+
+    async def told() -> None:
+        await story.start()
+        await story.create_topic([STOPPED, DEAD])
+        await story.in_sync(DEAD, STOPPED)
+        broker, process = story.broker(STOPPED), story.node(STOPPED).process
+        assert process is not None
+        for found in ("damaged", "doubtful"):
+            monkeypatch.setattr(broker.replicas, found, lambda: [story.replica(STOPPED)])
+        write = broker.metastore.update_partitions
+
+        async def update(rows: Sequence[PartitionRow], live: Mapping[int, int] | None) -> Sequence[PartitionRow | None]:
+            named.append(live)
+            return await write(rows, live)
+
+        monkeypatch.setattr(broker.metastore, "update_partitions", update)
+        await story.loop.spawn(process, step(broker))
+        await story.in_sync(DEAD)
+        epochs = {id_: row.epoch for id_, row in broker.view.brokers.items()}
+        assert named[0] == {STOPPED: epochs[STOPPED], DEAD: epochs[DEAD]}
 
     story.run(told())

@@ -111,7 +111,7 @@ async def settle_doubts(broker: Broker) -> None:
         if (row := broker.view.partition_by_id(replica.topic_id, replica.partition)) is not None
         and (new_row := elections.hand_over(row, own_id, brokers, heard)) is not None
     ]
-    stored = await _write(broker, changed)
+    stored = await _write(broker, changed, _relied_on(broker, changed, heard))
     broker.view.apply_rows(stored)
     if len(stored) < len(changed):
         raise StaleError("partitions changed while the broker stepped back")
@@ -197,8 +197,16 @@ async def rebuild(broker: Broker) -> None:
             logger.error("%r is damaged, and starts anew from others: in sync are %s", replica, list(new_row.isr))
             changed.append(new_row)
     if changed:
-        await _write(broker, changed)
+        await _write(broker, changed, _relied_on(broker, changed, heard))
         await broker.catch_up()
+
+
+def _relied_on(broker: Broker, left: Sequence[PartitionRow], heard: Collection[int]) -> dict[int, int]:
+    """The processes that have just answered and that these rows are left to: one that has started again meanwhile may
+    have lost what it held."""
+    own_id, brokers = broker.config.node_id, broker.view.brokers
+    relied_on = (id_ for row in left for id_ in elections.successors(row, own_id, brokers, heard)[:1])
+    return {id_: brokers[id_].epoch for id_ in relied_on}
 
 
 async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:
