@@ -40,8 +40,8 @@ class Kind(StrEnum):
     (docs/decisions, 8)."""
     FORCING = "forced election"
     """One broker is away, then all others lose power and it comes back alone; an operator forces it to lead the
-    compacted topics, and the others return. What it lacks is lost; its replicas begin a new generation. Only in runs
-    without transactions: one whose marker is lost stays open for good, until somebody ends it by hand."""
+    compacted topics, and the others return. What it lacks is lost; its replicas begin a new generation. A
+    transaction whose marker is lost stays open, until the operator ends it by hand."""
     CUT = "cut"
     """Two hosts cannot reach each other."""
     CUT_ONE_WAY = "one-way cut"

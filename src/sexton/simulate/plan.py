@@ -232,7 +232,7 @@ def make_plan(
     until_ms = int(minutes * 60_000)
     formats = random.Random(f"{seed}:formats")
     topics = _varied(formats, _topics(rng, brokers_count, profile, coordination), coordination)
-    topics = _unclean(random.Random(f"{seed}:unclean"), topics, profile)
+    topics = _unclean(random.Random(f"{seed}:unclean"), topics)
     writers = [writer_format(formats, writer) for writer in _writers(rng, topics, profile)]
     transactors = _transactors(random.Random(f"{seed}:transactors"), topics, profile)
     compactors = _compactors(random.Random(f"{seed}:compactors"), profile)
@@ -245,7 +245,7 @@ def make_plan(
     schedule = faults.schedule(random.Random(f"{seed}:faults"), brokers, clients, until_ms)
     if coordination is Coordination.INDEPENDENT:
         schedule.append(_absence(rng, brokers, until_ms))
-    elif profile is Profile.COMPACTION and not transactors:
+    elif profile is Profile.COMPACTION:
         forcing = random.Random(f"{seed}:forcing")
         if forcing.random() < FORCING_PROBABILITY:
             schedule.append(faults.forcing(forcing, brokers, until_ms))
@@ -430,12 +430,11 @@ def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> 
     return admin
 
 
-def _unclean(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile) -> tuple[TopicPlan, ...]:
-    """Some topics allow unclean elections. To compacted ones that makes no difference. Others lose records by them, so
-    those with transactions do not: the marker of one could be among them, and then it would stay open."""
+def _unclean(rng: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
+    """Some topics allow unclean elections. To compacted ones that makes no difference, others lose records by them."""
     changed = []
     for topic in topics:
-        is_one = rng.random() < (0.5 if topic.is_compacted else 0.2 if profile is Profile.PLAIN else 0)
+        is_one = rng.random() < (0.5 if topic.is_compacted else 0.15)
         changed.append(replace(topic, settings=topic.settings | {UNCLEAN: "true"}) if is_one else topic)
     return tuple(changed)
 

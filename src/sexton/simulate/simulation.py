@@ -16,14 +16,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.client.fetching import READ_COMMITTED
 from sexton.errors import SextonError
 from sexton.protocol.errors import KafkaError
-from sexton.simulate import final, snapshots
+from sexton.simulate import final, operators, snapshots
 from sexton.simulate.administrator import NAME as ADMIN
-from sexton.simulate.administrator import Administrator, CallError
+from sexton.simulate.administrator import Administrator
 from sexton.simulate.checks import Judge
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cluster import DATA, SimulatedCluster
@@ -39,6 +38,7 @@ from sexton.simulate.movers import Movers
 from sexton.simulate.nemesis import Nemesis
 from sexton.simulate.network import Fabric
 from sexton.simulate.observe import Agreement
+from sexton.simulate.operators import NAME as OPERATOR
 from sexton.simulate.plan import INTERNAL_TOPICS, Plan, ReaderPlan
 from sexton.simulate.readers import GroupReader, Reader
 from sexton.simulate.trace import Trace
@@ -59,7 +59,6 @@ GROUP_RECOVERY_S = 180
 COMPACTION_RECOVERY_S = 180
 """A compactor leaves alone for half a minute what it failed at, and another waits for the lease of one that is gone."""
 
-OPERATOR = "operator"
 AFTERMATH_S = 3
 """How long writers go on after everything is healed."""
 
@@ -178,7 +177,8 @@ class Simulation:
         await self._recovers("writers have their answers", lambda: self._pending(admin_task, moving, *self._living))
         await self._recovers("the cluster is whole", lambda: final.not_whole(self.cluster, self.agreement))
         await self._recovers("the logs are equal", lambda: final.unequal(self.cluster, self.agreement))
-        await self._recovers("no transaction is open", lambda: final.still_open(self.cluster, self.history))
+        self._call_operator()
+        await self._recovers("no transaction is open", lambda: final.still_open(self.cluster))
         if plan.compactors:
             await self._recovers("all is compacted", self._uncompacted, COMPACTION_RECOVERY_S)
             await self._recovers("readers have it all", self._misled)
@@ -276,19 +276,16 @@ class Simulation:
         return sorted(found)
 
     async def _force_leaders(self) -> None:
-        """An operator who does not wait for machines that are gone, and tries until each partition has a leader."""
-        admin = Admin(self._clients[OPERATOR][1])
         places = [place for topic in self.plan.topics if topic.is_compacted for place in topic.places]
-        for _ in range(FORCING_S):
-            await asyncio.sleep(1)
-            try:
-                failures = await admin.elect_leaders(places, unclean=True)
-            except CallError as error:
-                self.trace.note(OPERATOR, f"could not force an election: {error.what}")
-                continue
-            forced = [place for place, failure in failures.items() if failure is None]
-            if forced:
-                self.trace.note(OPERATOR, f"has forced a leader on {forced}")
+        await operators.force_leaders(self._clients[OPERATOR][1], places, self.trace, FORCING_S)
+
+    def _call_operator(self) -> None:
+        """Somebody looks after transactions in partitions that have lost something."""
+        process, client = self._clients[OPERATOR]
+        losses = self.history.losses
+        if losses:
+            ending = operators.end_hanging(client, lambda: sorted(losses), self.trace, lambda: self._reading_is_over)
+            self._spawn(process, ending)
 
     def _client(self, host: str, name: str) -> tuple[Process, Client]:
         rng = random.Random(f"{self.plan.seed}:{name}")
