@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
 from sexton.ports.metastore import LEASE_MARGIN
 from sexton.simulate.clock import RATE_PPM_MAX, SimulatedClock, WallClock
-from sexton.simulate.faults import FIRST_FAULT_MS, SHAPES, Kind, schedule
+from sexton.simulate.faults import BREAKING_PROCESSES, FIRST_FAULT_MS, SHAPES, Kind, schedule
 from sexton.simulate.loop import NS, Process, new_loop
 from sexton.simulate.plan import make_plan
 from sexton.simulate.shrink import as_ranges, from_ranges
@@ -62,3 +63,25 @@ def test_a_wall_clock_jumps_and_a_monotonic_one_does_not() -> None:
     assert clock.now_ms() == before[0] - 60_000
     assert clock.monotonic_ms() == before[1] == 5000
     loop.close()
+
+
+def test_some_brokers_die_again_as_soon_as_they_have_started() -> None:
+    def is_a_loop(seed: int) -> bool:
+        faults = schedule(random.Random(seed), BROKERS, ["client"], 60_000)
+        falls = [each for each in faults if each.kind in (Kind.KILL, Kind.POWER) and each.targets == ("broker-1",)]
+        gaps_ms = [later.at_ms - before.at_ms - before.lasts_ms for before, later in pairwise(falls)]
+        return any(0 < gap_ms < 3_000 for gap_ms in gaps_ms)
+
+    assert any(is_a_loop(seed) for seed in range(30))
+    assert not all(is_a_loop(seed) for seed in range(30))
+
+
+def test_requests_break_when_something_else_is_over_or_at_any_time() -> None:
+    near = set()
+    for seed in range(60):
+        faults = schedule(random.Random(seed), BROKERS, ["client"], 60_000)
+        ends = [each.at_ms + each.lasts_ms for each in faults if each.kind in BREAKING_PROCESSES]
+        for fault in faults:
+            if fault.kind is Kind.METASTORE_BREAKS and ends:
+                near.add(any(-1_000 <= fault.at_ms - end < 3_000 for end in ends))
+    assert near == {True, False}

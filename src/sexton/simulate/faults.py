@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -142,6 +142,11 @@ OF_EVERYBODY = (
     Kind.BREAKING_NETWORK,
 )
 
+FOLLOWING = (Kind.METASTORE_BREAKS, Kind.METASTORE_STRAGGLES, Kind.METASTORE_FAILS_OVER)
+BREAKING_PROCESSES = (Kind.KILL, Kind.POWER, Kind.RESTART, Kind.PAUSE, Kind.ISOLATION, Kind.CUT)
+
+CRASH_LOOPS_WEIGHT = 0.25
+
 FORCING_S = 15
 """How long an operator has: leases run out, and a broker starts."""
 
@@ -178,8 +183,36 @@ def schedule(rng: random.Random, brokers: Sequence[str], clients: Sequence[str],
             targets = _targets(rng, kind, brokers, clients)
             faults.append(Fault(at_ms, lasts_ms, kind, targets, rng.randint(*shape.amount)))
             at_ms += lasts_ms // 2 + pause_ms // 2 + rng.randrange(pause_ms + 1)
+    if rng.random() < CRASH_LOOPS_WEIGHT:
+        faults += _crash_loops(rng, brokers, until_ms)
+    faults = [_after_another(rng, fault, faults, until_ms) for fault in faults]
     faults.sort(key=lambda fault: fault.at_ms)
     return faults
+
+
+def _crash_loops(rng: random.Random, brokers: Sequence[str], until_ms: int) -> list[Fault]:
+    """A broker that starts and dies again, a few times within seconds: each time another process is what others have to
+    deal with, and what they had decided was about the one before."""
+    faults = []
+    kind = rng.choice((Kind.KILL, Kind.POWER))
+    for _ in range(rng.randint(1, 4)):
+        target, at_ms = rng.choice(brokers), rng.randrange(FIRST_FAULT_MS, max(FIRST_FAULT_MS + 1, until_ms))
+        for _ in range(rng.randint(2, 5)):
+            lasts_ms = _skewed(rng, 100, 6_000)
+            faults.append(Fault(at_ms, lasts_ms, kind, (target,), 0))
+            at_ms += lasts_ms + _skewed(rng, 300, 5_000)
+    return [fault for fault in faults if fault.at_ms < until_ms]
+
+
+def _after_another(rng: random.Random, fault: Fault, others: Sequence[Fault], until_ms: int) -> Fault:
+    """Many requests to the metastore are made when something else is over: replicas join again, leaders change."""
+    if fault.kind not in FOLLOWING or rng.random() < 0.5:
+        return fault
+    ends = [other.at_ms + other.lasts_ms for other in others if other.kind in BREAKING_PROCESSES]
+    if not ends:
+        return fault
+    at_ms = rng.choice(ends) + rng.randrange(-1_000, 3_000)
+    return replace(fault, at_ms=min(max(at_ms, FIRST_FAULT_MS), until_ms - 1))
 
 
 def forcing(rng: random.Random, brokers: Sequence[str], until_ms: int) -> Fault:
