@@ -295,3 +295,14 @@ def test_a_leaders_last_words_may_arrive_when_it_has_lost_power(who: str, is_exc
     lose_power(judge, 1)
     judge.row_changed(who, key, replace(row, isr=(1,)))
     assert (PLACE in history.doubtful) == is_excused
+
+
+@pytest.mark.parametrize(("replicas", "is_excused"), [((1, 3), True), ((1, 2, 3), False)])
+def test_an_operator_may_remove_the_replica_that_had_everything(replicas: tuple[int, ...], is_excused: bool) -> None:
+    """Whoever lives and leaves it out of the ISR, though it is a replica still, makes a mistake."""
+    history = History()
+    judge, key, row = judge_of_unflushed(history, 1, 2)
+    judge.row_changed("broker-2.1", key, row)
+    lose_power(judge, 1)
+    judge.row_changed("broker-2.1", key, replace(row, replicas=replicas, isr=(1,)))
+    assert (PLACE in history.doubtful) == is_excused

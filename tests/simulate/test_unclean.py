@@ -41,3 +41,18 @@ def test_an_operator_may_force_it_in_a_new_generation_and_only_then() -> None:
     assert not after(UncleanElections(()), ROW, forced)
     with pytest.raises(SimulationFailure):
         after(UncleanElections(()), ROW, forced, replace(forced, leader=2, isr=(2,)))
+
+
+@pytest.mark.parametrize(
+    ("row", "is_one"),
+    [
+        (replace(ROW, replicas=(1, 3), isr=(1,)), True),
+        (replace(ROW, replicas=(1, 2)), False),
+        (replace(ROW, isr=(1,)), False),
+    ],
+    ids=["an in-sync one", "another", "nobody: it left the ISR"],
+)
+def test_only_who_is_no_replica_any_more_was_removed(row: PartitionRow, is_one: bool) -> None:
+    elections = UncleanElections(())
+    elections.is_one("t", ROW)
+    assert elections.removes_in_sync(row) == is_one

@@ -188,9 +188,10 @@ class Judge:
     def row_changed(self, who: str, key: Key, row: PartitionRow) -> None:
         """Whoever is no longer in sync and comes back has copied what it lost. But a leader's last words may be carried
         out when it is dead: that it alone is in sync, say, when it has lost power. Nobody can tell that from a loss of
-        power that came later. From one who lives, such a change would be a mistake."""
+        power that came later. From one who lives, such a change would be a mistake: unless an operator has removed the
+        replica that had everything, and left those that have not."""
         self._losses.isr_changed(key, row)
-        if who not in self._process_names():
+        if who not in self._process_names() or self._unclean.removes_in_sync(row):
             self._note_loss(key, row)
         place = self._place(key)
         if self._unclean.is_one(place[0], row):

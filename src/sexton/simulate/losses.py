@@ -3,7 +3,8 @@
 Three things excuse a loss, and nothing else does:
 
 - *power*: its topic acknowledges before the flush, and every in-sync replica has lost power (or its disk failed)
-  since it joined. What was left on the disk of whoever leads next must still be there.
+  since it joined, or an operator has removed those that have not. What was left on the disk of whoever leads next must
+  still be there.
 - *an unclean election*: its topic allows those, and the controller has made a leader of a replica that was not in
   sync. What that replica shares with what was committed must still be there.
 - *force*: an operator has made a leader of a replica that was not in sync: a new generation.

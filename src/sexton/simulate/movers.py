@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from sexton.client.admin import Admin
@@ -109,21 +110,21 @@ class Movers:
         way to the followers when the next one comes."""
         removed = rng.choice(replicas)
         fewer = [broker for broker in replicas if broker != removed]
-        steps: list[Coroutine[Any, Any, object]] = []
+        steps: list[Callable[[], Coroutine[Any, Any, object]]] = []
         for _ in range(rng.randint(3, BURST_STEPS_MAX)):
             admin, kind = rng.choice(self._admins), rng.choice(("flap", "flap", "delete", "elect"))
             if kind == "flap" and fewer:
-                steps += [admin.reassign({place: fewer}), admin.reassign({place: [*fewer, removed]})]
+                steps += [partial(admin.reassign, {place: fewer}), partial(admin.reassign, {place: [*fewer, removed]})]
             elif kind == "delete" and place[0] in self._deletes:
-                steps.append(self._delete_records(place, rng))
+                steps.append(partial(self._delete_records, place, rng))
             elif kind == "elect":
                 order = rng.sample(replicas, len(replicas))
-                steps += [admin.reassign({place: order}), admin.elect_leaders([place])]
+                steps += [partial(admin.reassign, {place: order}), partial(admin.elect_leaders, [place])]
         apart_ms = rng.choice(APART_MS)
         self._trace.note(NAMES[0], f"does {len(steps)} things to {place}, {apart_ms} ms apart, and removes {removed}")
         under_way = []
         for step in steps:
-            under_way.append(asyncio.ensure_future(step))
+            under_way.append(asyncio.ensure_future(step()))
             await asyncio.sleep(apart_ms * rng.random() / 1000)
         for result in await asyncio.gather(*under_way, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, CallError):

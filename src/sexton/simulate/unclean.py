@@ -21,6 +21,11 @@ class UncleanElections:
     """Topics. No compacted ones."""
     _before: dict[Key, PartitionRow] = field(default_factory=dict)
 
+    def removes_in_sync(self, row: PartitionRow) -> bool:
+        """Whether somebody has taken an in-sync replica away. To be asked before `is_one`."""
+        before = self._before.get((row.topic_id, row.partition), row)
+        return any(member not in row.replicas for member in before.isr)
+
     def is_one(self, topic: str, row: PartitionRow) -> bool:
         """Whether this row makes somebody lead who was not in sync by the one before."""
         key = (row.topic_id, row.partition)
