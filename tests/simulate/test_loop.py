@@ -41,6 +41,25 @@ def test_an_hour_of_sleep_takes_no_time() -> None:
     assert simulate(main()) == 3600
 
 
+def test_things_happen_between_two_turns_of_a_process_that_has_not_finished() -> None:
+    """What a callback puts off by a turn is no longer done before the next message comes."""
+
+    async def busy(log: list[str]) -> None:
+        for _ in range(200):
+            await asyncio.sleep(0)
+        log.append("finished")
+
+    async def main() -> list[str]:
+        loop, process, log = running(), Process("a"), list[str]()
+        task = loop.spawn(process, busy(log))
+        for number in range(5):
+            loop.call_for(process, number * 100_000, log.append, "message")
+        await task
+        return log
+
+    assert simulate(main()) == ["message"] * 5 + ["finished"]
+
+
 def test_a_paused_process_runs_nothing_and_catches_up_when_it_resumes() -> None:
     async def main() -> list[tuple[str, float]]:
         loop, process, log = running(), Process("a"), list[tuple[str, float]]()

@@ -11,8 +11,10 @@ Who a callback belongs to travels with its context: every task, timer and callba
 - A process sees time through its own clock, which may run fast or slow.
 
 Callbacks of one process run in the order in which they were made, as asyncio promises. Which of several processes runs
-next is drawn from the seed. Tasks and futures are numbered and hash by their number: a set of them iterates in the same
-order in every run. Cyclic garbage is collected at fixed virtual times for the same reason (`__del__` may speak up).
+next is drawn from the seed. Now and then a process loses the processor between two turns: what arrives meanwhile comes
+between a callback that has run and what that has put off by a turn. Tasks and futures are numbered and hash by their
+number: a set of them iterates in the same order in every run. Cyclic garbage is collected at fixed virtual times for
+the same reason (`__del__` may speak up).
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ CALLBACKS_PER_INSTANT_MAX = 200_000
 """More than this without time moving on is a loop that waits for itself."""
 
 GARBAGE_INTERVAL_NS = 20 * NS
+
+TURNS_WITHOUT_A_BREAK_MAX = 8
+BREAK_NS_MAX = 2 * MS
+"""How long it takes until a process that has lost the processor has it again."""
 
 
 class Process:
@@ -141,6 +147,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._stopping = False
         self._closed = False
         self._next_garbage_ns = GARBAGE_INTERVAL_NS
+        self._in_turn: Process | None = None
+        """It is not drawn before its turn is over, whatever that makes ready."""
+        self._turns_left = TURNS_WITHOUT_A_BREAK_MAX
         self.world = Process("world")
         self.current = self.world
         self.callbacks_count = 0
@@ -215,7 +224,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _enqueue(self, process: Process, handle: asyncio.Handle) -> None:
         if not process.alive:
             return
-        if not process.ready and not process.paused:
+        if not process.ready and not process.paused and process is not self._in_turn:
             self._ready.append(process)
         process.ready.append(handle)
 
@@ -353,7 +362,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _run_turn(self, process: Process) -> int:
         """One round of a process: what is ready now, not what that makes ready."""
         queue = process.ready
-        self.current = process
+        self.current = self._in_turn = process
         count = 0
         try:
             for _ in range(len(queue)):
@@ -370,12 +379,25 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     count += 1
         finally:
             self.current = self.world
+            self._in_turn = None
         if self.after_turn is not None:
             self.after_turn(process, count)
         if queue and process.alive and not process.paused:
-            self._ready.append(process)
+            self._turns_left -= 1
+            if self._turns_left > 0 or process is self.world:
+                self._ready.append(process)
+            else:
+                self._take_a_break(process)
         self.callbacks_count += count
         return count
+
+    def _take_a_break(self, process: Process) -> None:
+        self._turns_left = 1 + int(self._rng.random() * TURNS_WITHOUT_A_BREAK_MAX)
+        self.call_for(self.world, int(self._rng.random() * BREAK_NS_MAX), self._end_break, process)
+
+    def _end_break(self, process: Process) -> None:
+        if process.ready and not process.paused and process not in self._ready:
+            self._ready.append(process)
 
     def stop(self) -> None:
         self._stopping = True

@@ -102,10 +102,10 @@ class Batch:
         return self.is_oldest or (self._pipeline.is_in_order and self._attempts_count == 0)
 
     async def _until_it_may_go(self) -> None:
-        while not self._may_go:
-            if self._pipeline.is_broken:
-                raise AbortableError("a batch before it was given up")
+        while not self._may_go and not self._pipeline.is_broken:
             await asyncio.sleep(POLL_S)
+        if self._pipeline.is_broken:
+            raise AbortableError("a batch before it was given up")
 
     def judge(self, code: ErrorCode) -> ErrorCode:
         """What to make of the answer."""

@@ -371,7 +371,7 @@ def _transactors(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Pro
             version=rng.choice((1, 2)),
             timeout_ms=rng.choice((2_000, 8_000, 20_000)),
             interval_ms=rng.choice((100, 400, 1_500)),
-            batches_max=rng.choice((1, 2, 4)),
+            batches_max=rng.choice((1, 4, 12)),
             records_max=rng.choice((1, 3)),
             value_bytes_max=rng.choice((5, 100)),
             patience_s=rng.choice((3, 10, 30)),

@@ -1,8 +1,9 @@
 """One instance of a transactional producer, as Kafka's clients behave: before transaction version 2, and with it.
 
 It repeats what got no answer, over a new connection if the old one was given up, aborts when it must, and takes a new
-epoch after every abort that left something in doubt (Java since 2.5, librdkafka). One level below a real client's
-interface: whoever uses it says what is sent, and learns which of three things happened.
+epoch after every abort that left something in doubt (Java since 2.5, librdkafka). It has several batches of a partition
+on the way at once (`pipeline.py`). One level below a real client's interface: whoever uses it says what is sent, and
+learns which of three things happened.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from sexton.records import batch as batches
 from sexton.records.batch import TRANSACTIONAL, Record
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import Outcome, Place
+from sexton.simulate.pipeline import AbortableError, Pipeline, Started
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 
@@ -51,10 +53,6 @@ class FencedError(Exception):
     """Another instance has taken over, or nothing can be made of this one any more."""
 
 
-class AbortableError(Exception):
-    """The transaction cannot go on; the producer can, after `recover`."""
-
-
 class TransactionalProducer:
     def __init__(
         self,
@@ -76,6 +74,7 @@ class TransactionalProducer:
         self._producer = NO_PRODUCER
         self._coordinator: int | None = None
         self._sequences: dict[Place, int] = {}
+        self._pipelines: dict[Place, Pipeline] = {}
         self._added: set[Place] = set()
         self.last_error: str = ""
 
@@ -102,6 +101,7 @@ class TransactionalProducer:
         if (producer_id, epoch) != self._producer:
             self._producer = producer_id, epoch
             self._sequences.clear()
+            self._pipelines.clear()
         self._added.clear()
 
     # In a transaction
@@ -124,7 +124,8 @@ class TransactionalProducer:
         self._added.update(fresh)
 
     async def send(self, place: Place, records: Sequence[Record]) -> int:
-        """One batch, repeated until it is acknowledged. Its first offset; -1 if the broker has forgotten it."""
+        """One batch, repeated until it is acknowledged. Its first offset; -1 if the broker has forgotten it. The next
+        may be sent before this one is acknowledged: they go out in the order of the calls."""
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + len(records)
         made = batches.make_batch(
@@ -143,11 +144,13 @@ class TransactionalProducer:
             "topic_data": [{"name": place[0], "partition_data": [partition]}],
         }
 
-        async def attempt() -> Any:
+        async def start() -> Started:
             peer = await self._client.leader(*place)
-            return (await peer.call(PRODUCE[self._version], body, 2 * TIMEOUT_MS)).responses[0].partition_responses[0]
+            return peer, asyncio.ensure_future(peer.call(PRODUCE[self._version], body, 2 * TIMEOUT_MS))
 
-        part = await self._repeat(attempt, _produced)
+        batch = self._pipelines.setdefault(place, Pipeline(place)).enter(sequence, sequence + len(records))
+        with batch.on_its_way():
+            part = await self._repeat(lambda: batch.attempt(start), lambda part: batch.judge(_produced(part)))
         return int(part.base_offset)
 
     async def send_offset(self, group: str, place: Place, offset: int) -> None:

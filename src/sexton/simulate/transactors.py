@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sexton.client.client import Client
+from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Outcome, Place, Transaction, Write
 from sexton.simulate.loop import Process, SimulatedLoop
+from sexton.simulate.pipeline import AbortableError
 from sexton.simulate.trace import Trace
-from sexton.simulate.transactional import AbortableError, FencedError, TransactionalProducer
+from sexton.simulate.transactional import FencedError, TransactionalProducer
 from sexton.simulate.values import Values
+
+IN_FLIGHT_MAX = 5
+"""Batches of one partition, as with Java's clients."""
+
+SPREAD_S = 0.005
+"""At most so much time passes between two batches."""
 
 LIFETIME_S = 12
 """How long an instance is left alone, on average."""
@@ -169,10 +177,7 @@ class Transactor:
         places = rng.sample(plan.places, rng.randint(1, len(plan.places)))
         await producer.add(places)
         sends = (self._send(transaction, producer, place, client, rng) for place in places)
-        results = await asyncio.gather(*sends, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        _raise_first(await asyncio.gather(*sends, return_exceptions=True))
         if plan.sends_offsets and rng.random() < 0.7:
             transaction.offset = transaction.number
             await producer.send_offset(plan.group, plan.places[0], transaction.number)
@@ -196,13 +201,30 @@ class Transactor:
         client: Client,
         rng: random.Random,
     ) -> None:
+        """Several batches, none of which waits for the one before it."""
+        room = asyncio.Semaphore(IN_FLIGHT_MAX)
+
+        async def send_one(count: int) -> None:
+            async with room:
+                records, identities = self._values.records(place, count, client.clock.now_ms())
+                writer = f"{self.plan.name}.{transaction.instance}"
+                write = Write(writer, place, -1, True, identities, self._loop.now_ns, transaction=transaction)
+                transaction.writes.append(self._history.begin(write))
+                write.outcome = Outcome.UNKNOWN
+                write.base_offset = await producer.send(place, records)
+                write.outcome, write.ended_ns = Outcome.OK, self._loop.now_ns
+                self._history.acknowledged_count += 1
+
+        sends = []
         for _ in range(rng.randint(1, self.plan.batches_max)):
-            count = rng.randint(1, self.plan.records_max)
-            records, identities = self._values.records(place, count, client.clock.now_ms())
-            writer = f"{self.plan.name}.{transaction.instance}"
-            write = Write(writer, place, -1, True, identities, self._loop.now_ns, transaction=transaction)
-            transaction.writes.append(self._history.begin(write))
-            write.outcome = Outcome.UNKNOWN
-            write.base_offset = await producer.send(place, records)
-            write.outcome, write.ended_ns = Outcome.OK, self._loop.now_ns
-            self._history.acknowledged_count += 1
+            sends.append(asyncio.ensure_future(send_one(rng.randint(1, self.plan.records_max))))
+            if rng.random() < 0.5:
+                await asyncio.sleep(rng.random() * SPREAD_S)
+        _raise_first(await asyncio.gather(*sends, return_exceptions=True))
+
+
+def _raise_first(results: Sequence[object]) -> None:
+    """What went wrong with the cluster counts before what went wrong for the client."""
+    failures = [each for each in results if isinstance(each, BaseException)]
+    for failure in sorted(failures, key=lambda each: not isinstance(each, SimulationFailure)):
+        raise failure

@@ -9,6 +9,7 @@ from sexton.broker import verifier
 from sexton.broker.verifier import GoOn
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken.switch import Break, Patch
+from sexton.simulate.plan import Profile
 
 
 def _resumed_a_turn_later(waiting: Sequence[GoOn], code: ErrorCode) -> None:
@@ -19,5 +20,5 @@ def _resumed_a_turn_later(waiting: Sequence[GoOn], code: ErrorCode) -> None:
 
 
 TRANSACTIONS: dict[str, Break] = {
-    "batch-overtakes-verification": Break(Patch(verifier, "_resume", _resumed_a_turn_later)),
+    "batch-overtakes-verification": Break(Patch(verifier, "_resume", _resumed_a_turn_later), Profile.TRANSACTIONS),
 }
