@@ -11,7 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from sexton.clusters.brokers import SextonCluster
+from sexton.log.flushed import decode_points
 from sexton.protocol.errors import ErrorCode
+from sexton.replication.log_folder import FLUSHED_POINTS_FILE
 from tests.robustness.conftest import Watched, wait_until
 from tests.robustness.disks import SmallDisk, small_disk
 from tests.robustness.wire import CREATE_TOPICS, Wire, batch, refused
@@ -185,6 +187,13 @@ def damage(cluster: SextonCluster, topic: str) -> Path:
     return segment
 
 
+def written_down(cluster: SextonCluster, topic: str) -> int:
+    """Up to where broker 1 says that the log was flushed (docs/decisions, 15)."""
+    path = cluster.partition_dir(1, topic, 0).parent / FLUSHED_POINTS_FILE
+    points = decode_points(path.read_bytes()) if path.exists() else {}
+    return points[topic, 0].offset if (topic, 0) in points else 0
+
+
 def test_a_damaged_segment_costs_one_partition_of_one_broker(cluster: SextonCluster) -> None:
     broker, other = Watched(cluster, 1), Watched(cluster, 2)
     with other.wire() as wire:
@@ -195,6 +204,7 @@ def test_a_damaged_segment_costs_one_partition_of_one_broker(cluster: SextonClus
     for topic in topics:
         for _ in range(5):
             produce_to_all(cluster, topic, 1)
+    wait_until(lambda: all(written_down(cluster, topic) == 5 for topic in topics))
     broker.new_log()
     cluster.kill_node(1)
     damaged = [damage(cluster, topic) for topic in topics[:2]]

@@ -27,7 +27,7 @@ from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.folder import Folder
-from sexton.broker.handover import begin_anew, reconcile, retreat, settle_doubts
+from sexton.broker.handover import begin_anew, leave_unkept, reconcile, retreat, settle_doubts
 from sexton.broker.news import News
 from sexton.broker.observe.pages import AdminPages
 from sexton.broker.peers import Peers
@@ -300,6 +300,7 @@ class Broker:
             await self.replicas.apply(self.view.replicas_on(self.config.node_id))
             await settle_doubts(self)
             await begin_anew(self, is_starting=True)
+            await leave_unkept(self)
             self.replicas.folder.stopped_cleanly = False
             self.replicas.set_strays_aside()
         await self.registration.set_status(BrokerStatus.ACTIVE)

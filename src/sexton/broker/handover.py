@@ -181,6 +181,33 @@ async def retreat(broker: Broker) -> None:
     await broker.catch_up()
 
 
+async def leave_unkept(broker: Broker) -> None:
+    """Before it becomes active: what it cannot open or keep it leaves to the other members of the ISR, dead or alive.
+    From then on those that are not back yet would not count, and the partition would wait for a log that nobody can
+    read. One that is damaged is marked as missing. One that could not be opened now, and perhaps can later, is as good
+    as one that cannot be looked at (`reconcile`). Raises StaleError: read and try again."""
+    own_id, brokers = broker.config.node_id, broker.view.brokers
+    damaged = {key for key, is_readable in broker.replicas.unkept() if not is_readable}
+    changed = []
+    for key in broker.replicas.unserved():
+        row = broker.view.partition_by_id(*key)
+        if row is None or own_id not in row.isr or len(row.isr) == 1 or is_missing(row, own_id):
+            continue  # the last member stays; what is to be said of it, `retreat` says
+        if key in damaged:
+            new_row = elections.give_up(row, own_id, brokers, is_readable=False)
+        else:
+            fresh = new_id(broker.rng)
+            new_row = elections.restart(row, own_id, brokers, log=LogState.UNCERTAIN, on_disk=None, fresh=fresh)
+        if new_row is not None:
+            logger.error("partition %d of topic %s is left to others in sync: %s", key[1], key[0], list(row.isr))
+            changed.append(new_row)
+    stored = await _write(broker, changed)
+    broker.view.apply_rows(stored)
+    if len(stored) < len(changed):
+        raise StaleError("partitions changed while the broker was starting")
+    await broker.replicas.apply(stored)
+
+
 async def rebuild(broker: Broker) -> None:
     """Logs in which something is damaged that was once flushed: if another member of the ISR answers, that one goes on,
     and the damaged log is thrown away for a new one, which copies everything. Else it is better than none."""

@@ -201,6 +201,10 @@ class Replicas:
         damaged = [key for key, unopened in self._unopened.items() if unopened.is_damaged]
         return [(key, True) for key, _ in failed] + [(key, False) for key in damaged]
 
+    def unserved(self) -> list[Key]:
+        """What this broker should keep and cannot, be it only for now."""
+        return [*self._unopened, *(key for key, replica in self._by_key.items() if replica.log.failure is not None)]
+
     def outlived(self) -> list[Key]:
         """In sync by their rows, with logs that end below their own watermarks. Unless they lead: those took what they
         know when they began to."""
