@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from sexton.simulate.invariants import TURNS_PER_BROKER, TURNS_PER_COORDINATOR, 
 from sexton.simulate.loop import Process
 from sexton.watermarks.leader import LeaderWatermarks, Report
 from sexton.watermarks.replica import Pair, ReplicaWatermarks
+from tests.simulated import Story
 
 
 class Breakable:
@@ -93,3 +95,39 @@ def test_reports_of_replicas_that_are_gone_do_not_count() -> None:
     del known._incarnations[2]
     with pytest.raises(AssertionError, match="rule 7"):
         known.check_invariants()
+
+
+def test_a_leader_holds_what_its_watermarks_speak_of() -> None:
+    story = Story(1)
+
+    async def tell() -> None:
+        await story.start()
+        await story.create_topic([1], {"cleanup.policy": "compact"})
+        await story.write((b"k", b"v"))
+        replica = story.replica(1)
+        replica.check_invariants()
+        kept = replica.coordination.kept
+        kept.value = replace(kept.value, planned_high_watermark=1)
+        replica.check_invariants()
+        kept.value = replace(kept.value, planned_high_watermark=2)
+        with pytest.raises(AssertionError, match="rule 5"):
+            replica.check_invariants()
+
+    story.run(tell())
+
+
+def test_a_log_whose_segments_are_out_of_order_is_noticed() -> None:
+    story = Story(1)
+
+    async def tell() -> None:
+        await story.start()
+        await story.create_topic([1], {"segment.bytes": "100"})
+        await story.write(*[(b"k", bytes(20))] * 4)
+        log = story.replica(1).log
+        log.check_invariants()
+        assert len(log._segments) > 2
+        log._segments[0], log._segments[1] = log._segments[1], log._segments[0]
+        with pytest.raises(AssertionError, match="rule"):
+            log.check_invariants()
+
+    story.run(tell())

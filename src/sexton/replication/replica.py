@@ -443,6 +443,7 @@ class Replica:
         assert (self.leadership is None) or self.role is not Role.FOLLOWER, f"rule 1: {self!r} leads and follows"
         if self.leadership is not None:
             self.leadership.check_invariants()
+            assert not self.coordination.outlives_its_log, f"rule 5: {self!r} ends below its own watermarks, and leads"
         # A flush ends before whoever asked for it goes on: only then does the high watermark follow.
         if self.leadership is not None and self._flushing is None:
             committed = self.leadership.committed_end(self.durable_end)
