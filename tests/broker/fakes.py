@@ -97,6 +97,9 @@ class FakeReplica:
         if not self.is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower)
 
+    def is_held_by(self, follower: int, offset: int) -> bool:
+        return follower != BROKER_ID and self.log.start_offset <= offset <= self.high_watermark
+
     def check_epoch(self, current_leader_epoch: int) -> None:
         if 0 <= current_leader_epoch < self.leader_epoch:
             raise KafkaError(ErrorCode.fenced_leader_epoch)

@@ -108,6 +108,32 @@ def test_a_member_says_what_it_owns_only_when_that_has_changed() -> None:
     assert owned[0][0]["partitions"] == [0]
 
 
+def test_a_consumer_in_a_followers_rack_hears_that_its_position_is_gone() -> None:
+    """It is not sent back and forth between a leader that names the follower and a follower that refuses."""
+    story = Story(2)
+
+    async def tell() -> None:
+        await story.start()
+        await story.create_topic([1, 2])
+        await story.write(*RECORDS)
+        await story.in_sync(1, 2)
+        await story.client_does(story.admin.delete_records({(TOPIC, 0): 4}))
+        await story.until(lambda: story.replica(2).log.start_offset == 4)
+        consumer = Consumer(a_client(story), rack="rack-0", reset_to=EARLIEST)  # broker 2's
+        consumer.assign({(TOPIC, 0): 0})
+        got = await story.client_does(read(consumer))
+        assert got == [value for _, value in RECORDS[4:]]
+
+    async def read(consumer: Consumer) -> list[bytes | None]:
+        async with asyncio.timeout(30):
+            got: list[bytes | None] = []
+            while len(got) < 2:
+                got += [record.value for _, _, record in await consumer.poll(100)]
+            return got
+
+    story.run(tell())
+
+
 def test_a_consumer_reads_from_a_follower_in_its_rack_and_from_the_leader_when_that_is_gone() -> None:
     story = Story(2)
 

@@ -196,6 +196,11 @@ class Replica:
         """A replica that is catching up serves no consumer (rule 4)."""
         return self.role is Role.FOLLOWER and self._broker_id in self.row.isr
 
+    def is_held_by(self, follower: int, offset: int) -> bool:
+        """Whether the leader has heard that a follower reaches as far; below its log's start nobody does."""
+        progress = self.leadership.progress_of(follower) if self.leadership is not None else None
+        return progress is not None and self.log.start_offset <= offset <= progress.end_offset
+
     async def delete_records(self, offset: int) -> int:
         """Moves the log start; -1 means up to the high watermark. Returns the new log start."""
         self.check_serving_as_leader()
@@ -277,6 +282,7 @@ class Replica:
             await self.log.advance_start(offset)
             if self._high_watermark < self.log.start_offset:
                 self._raise_high_watermark(self.log.start_offset)
+            self.coordination.advance()  # a leader that is alone hears no report that would have it look again
 
     def _raise_high_watermark(self, offset: int) -> None:
         assert offset <= self.log.end_offset, f"rule 1: {self!r} would commit {offset}, beyond its own log"

@@ -159,7 +159,7 @@ class _Poll:
             found = Found()
             if wanted.last_fetched_epoch >= 0 and self._diverges(wanted, replica, found):
                 pass
-            elif self._rack and (near := self._near_replica(replica)) is not None:
+            elif self._rack and (near := self._near_replica(replica, wanted.fetch_offset)) is not None:
                 found.preferred_replica = near
             elif left_bytes > 0 or is_first:
                 self._read(wanted, replica, found, left_bytes, is_first)
@@ -213,8 +213,9 @@ class _Poll:
             return True
         return False
 
-    def _near_replica(self, replica: Replica) -> int | None:
-        """An in-sync replica in the consumer's rack, unless the leader itself is there."""
+    def _near_replica(self, replica: Replica, offset: int) -> int | None:
+        """An in-sync replica in the consumer's rack, unless the leader itself is there. One that has the offset: a
+        consumer that it refuses comes back here, and would be sent there again for ever."""
         broker = self._broker
         if not replica.is_leader or not broker.config.reads_from_near_replicas:
             return None
@@ -223,7 +224,8 @@ class _Poll:
             return None
         for broker_id in replica.row.isr:
             row = broker.view.broker(broker_id)
-            if row is not None and row.rack == self._rack and row.is_live:
+            is_near = row is not None and row.rack == self._rack and row.is_live
+            if is_near and replica.is_held_by(broker_id, offset):
                 return broker_id
         return None
 
