@@ -306,3 +306,19 @@ def test_an_operator_may_remove_the_replica_that_had_everything(replicas: tuple[
     lose_power(judge, 1)
     judge.row_changed("broker-2.1", key, replace(row, replicas=replicas, isr=(1,)))
     assert (PLACE in history.doubtful) == is_excused
+
+
+@pytest.mark.parametrize(("broker_id", "high_watermark", "is_excused"), [(3, 5, True), (3, 4, False), (1, 5, False)])
+def test_a_high_watermark_goes_back_with_a_loss_that_its_replica_has_not_followed_yet(
+    broker_id: int, high_watermark: int, is_excused: bool
+) -> None:
+    """It has just started, and is not in sync; but never below what was lost, nor once it is in sync."""
+    history = History()
+    judge, key, _ = judge_of_unflushed(history, 1, 2)
+    history.lost(PLACE, 5, 0)
+    process = SimpleNamespace(name=f"broker-{broker_id}.2")
+    volume = VirtualDisk(random.Random(1))
+    node = cast(Any, SimpleNamespace(name=f"broker-{broker_id}", broker_id=broker_id, process=process, volume=volume))
+    judge._look_at(node, snapshot(key, start_offset=0, end_offset=9))
+    with nullcontext() if is_excused else pytest.raises(SimulationFailure, match="rule 7"):
+        judge._look_at(node, snapshot(key, start_offset=0, end_offset=9, high_watermark=high_watermark))

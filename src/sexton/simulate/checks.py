@@ -118,7 +118,7 @@ class Judge:
         self.compaction = CompactionJudge(self.transactions.committed, is_left_behind=self._losses.is_left_behind)
         self._ledgers: dict[Key, Ledger] = {}
         self._watermarks: dict[tuple[str, Key, uuid.UUID | None], tuple[int, int]] = {}
-        """High watermarks, and how much their partitions had lost by then."""
+        """High watermarks, and how many losses of their partitions had been followed by then."""
         self._glances = Glances()
         self._verified: dict[tuple[str, Key], _Verified] = {}
 
@@ -136,14 +136,19 @@ class Judge:
         self._history.starts((replica.topic, replica.partition), replica.start_offset, replica.high_watermark)
         place = (node.process.name, replica.key, replica.incarnation)
         hw = replica.high_watermark
-        before, losses_count = self._watermarks.get(place, (None, 0))
+        before, followed_count = self._watermarks.get(place, (None, 0))
+        losses_count = followed_count
         self._settle(node, replica)
         if replica.topic in self._compacted:
             self.compaction.look(node.name, place[1], (replica.topic, replica.partition), replica)
             self._check_start(node, place[1], replica)
         if before == hw:
             return
-        self._watermarks[place] = hw, self._history.losses_count((replica.topic, replica.partition))
+        # One that is not in sync, and has just started, say, may still have to follow a loss that came before.
+        row = self._agreement.rows.get(replica.key)
+        if row is not None and node.broker_id in row.isr:
+            losses_count = self._history.losses_count((replica.topic, replica.partition))
+        self._watermarks[place] = hw, losses_count
         self._trace.note(node.name, f"{replica.name} high watermark {hw} ({replica.role})")
         if replica.topic in self._compacted:
             self._learn(node, place[1], replica)
@@ -153,7 +158,7 @@ class Judge:
             # At once: what is deleted on request, or lost, within a second was committed, too.
             ledger = self._ledgers.setdefault(place[1], Ledger())
             self._commit(node, place[1], ledger, hw, replica.start_offset)
-        if before is not None and hw < before and not self._may_go_back(replica, losses_count):
+        if before is not None and hw < before and not self._may_go_back(replica, followed_count):
             raise SimulationFailure(
                 "rule 7",
                 f"{node.name}: the high watermark of {replica.name} went {before} -> {hw}",
