@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sexton.adapters.files import FileDisk
 from sexton.log.log import Log
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.checkpoints import EpochEntry
-from tests.log.helpers import EPOCH, NOW_MS, lead, offsets, open_log, plain, read_all, run, sequenced
+from tests.log.helpers import EPOCH, NOW_MS, files, lead, offsets, open_log, plain, read_all, run, sequenced
 from tests.log.test_changes import at
 
 
@@ -27,6 +28,7 @@ class FailingFile:
         self._file.append(parts)
 
     async def flush(self) -> None:
+        await self._disk.flushing.wait()
         self._disk.strike("flush", self._file.path)
         await self._file.flush()
 
@@ -40,6 +42,9 @@ class FailingDisk:
     def __init__(self) -> None:
         self._disk = FileDisk()
         self.fails: Callable[[str, str], int] = lambda call, path: 0
+        self.flushing = asyncio.Event()
+        """Until it is set, flushes are under way."""
+        self.flushing.set()
 
     def strike(self, call: str, path: str) -> None:
         number = self.fails(call, path)
@@ -134,6 +139,43 @@ def test_a_failed_flush_is_never_forgotten(tmp_path: Path, number: int) -> None:
             await log.flush()
         assert log.flushed_offset == 0
         storage_error(log, plain(b"b"))
+
+    run(go())
+
+
+@pytest.mark.parametrize(
+    "change", [Log.flush, lambda log: log.truncate_to(3), lambda log: log.advance_start(3), Log.close]
+)
+def test_whoever_waited_for_a_flush_that_failed_does_not_flush_again(
+    tmp_path: Path, change: Callable[[Log], Awaitable[None]]
+) -> None:
+    """The second one would succeed without the pages that the first has lost: they would count as flushed, be vouched
+    for by a snapshot, and the log look as if it had been closed in good order."""
+
+    async def go() -> None:
+        disk = FailingDisk()
+        log = await open_log(tmp_path, disk=disk, segment_bytes=300)
+        lead(log, *[plain(b"a" * 100)] * 4)
+        disk.flushing.clear()
+        errors = [errno.EIO]
+        disk.fails = lambda call, path: errors.pop() if call == "flush" and errors else 0
+        first = asyncio.ensure_future(log.flush())
+        for _ in range(5):
+            await asyncio.sleep(0)  # until it waits for the device
+        lead(log, plain(b"b"))
+        second = asyncio.ensure_future(change(log))
+        for _ in range(5):
+            await asyncio.sleep(0)  # until it waits for the first
+        assert log.failure is None
+        disk.flushing.set()
+        with pytest.raises(KafkaError):
+            await first
+        with pytest.raises(KafkaError) as caught:
+            await second
+        assert caught.value.code is ErrorCode.kafka_storage_error
+        assert log.flushed_offset == 0
+        assert log.start_offset == 0
+        assert not any(name.endswith(".snapshot") for name in files(tmp_path))
 
     run(go())
 

@@ -72,15 +72,17 @@ class Changing(LogState):
     async def _flush_once(self) -> KafkaError | None:
         async with self._one_at_a_time:
             try:
-                self.check_not_deleted()
                 await self._flush_all()
-            except KafkaError as deleted:
-                return deleted
+            except KafkaError as unusable:
+                return unusable
             except OSError as error:
                 return self._storage_error(error)
             return None
 
     async def _flush_all(self) -> None:
+        """Never after a flush that failed, which whoever calls this may have waited for: the next one may succeed
+        without the pages that were lost."""
+        self._check_usable()
         end_offset, active = self.end_offset, self._active
         for sealed in list(self._sealed):
             await self._on_device(sealed.segment.file.flush())
@@ -109,7 +111,7 @@ class Changing(LogState):
             await self.restart_at(offset)
             return
         async with self._shape, self._one_at_a_time:
-            self.check_not_deleted()
+            self._check_usable()
             if offset >= self.end_offset:
                 return
             try:
@@ -298,7 +300,7 @@ class Changing(LogState):
                 segment.is_gone = True
             parent = self.directory.rpartition("/")[0]
             unique_id = uuid.uuid5(self.topic_id, str(self.partition)).hex
-            doomed = f"{parent}/{_name_of_deleted(self.topic, self.partition, unique_id)}"
+            doomed = f"{parent}/{name_of_deleted(self.topic, self.partition, unique_id)}"
             try:
                 self._disk.remove_tree(doomed)
                 self._disk.rename(self.directory, doomed)
@@ -308,7 +310,7 @@ class Changing(LogState):
                 raise self._storage_error(error) from error
 
 
-def _name_of_deleted(topic: str, partition: int, unique_id: str) -> str:
+def name_of_deleted(topic: str, partition: int, unique_id: str) -> str:
     """Kafka's name, which cuts the topic's end if a file system could not take it whole."""
     for length in range(len(topic), 0, -1):
         name = names.PartitionDir(topic[:length], partition, names.DirState.DELETE, unique_id).name
