@@ -9,9 +9,11 @@ client's own process (`Story.admin`, `Story.write`). Whatever a broker did not e
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from sexton.broker.broker import Broker
@@ -188,3 +190,30 @@ class Ledger:
         held = log.read(log.start_offset, 1 << 30, log.end_offset, min_one=True)
         content = b"".join(bytes(cast(Any, part)) for part in held.parts)
         return [offset for offset, value in self.acknowledged if value not in content]
+
+
+@contextmanager
+def crashing_at(story: Story, broker_id: int, step: int) -> Iterator[asyncio.Event]:
+    """The process that is started within loses its life, not its page cache, before its disk's names change for the
+    next time after so many changes. The event says that it did."""
+    node, crashed, changes = story.node(broker_id), asyncio.Event(), 0
+    volume = node.volume
+    carry_out = volume.set_names
+
+    def set_names(*names: Any) -> None:
+        nonlocal changes
+        changes += 1
+        if changes <= step or crashed.is_set():
+            carry_out(*names)
+            return
+        assert node.process is not None
+        node.process.alive = False
+        crashed.set()
+        story.loop.call_for(story.loop.world, 0, partial(story.cluster.kill, node, power_lost=False))
+        raise OSError(errno.EIO, "the process is dead")
+
+    volume.set_names = set_names  # type: ignore[method-assign]
+    try:
+        yield crashed
+    finally:
+        volume.set_names = carry_out  # type: ignore[method-assign]

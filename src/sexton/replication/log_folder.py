@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sexton.errors import NotALogError, SextonError
 from sexton.log import flushed
+from sexton.log.changing import name_of_deleted
 from sexton.log.flushed import FlushedPoint
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import PartitionRow
@@ -49,6 +50,7 @@ class LogFolder:
         self.high_watermarks: dict[Name, int] = {}
         """As they were last written."""
         self._writing_high_watermarks = asyncio.Lock()
+        self._going: set[Name] = set()
         self.flushed_points: dict[Name, FlushedPoint] = {}
         """As they were last written."""
         self.stopped_cleanly = False
@@ -101,9 +103,40 @@ class LogFolder:
         async with self._writing_high_watermarks:
             watermarks = present()
             if watermarks != self.high_watermarks:
-                content = checkpoints.encode_offset_checkpoint(watermarks)
-                await self._disk.replace_file(f"{self._path}/{HIGH_WATERMARKS_FILE}", content)
-                self.high_watermarks = watermarks
+                await self._replace_high_watermarks(watermarks)
+
+    async def discard(self, topic: str, partition: int, on_disk: uuid.UUID | None) -> None:
+        """What is in the place of a log that is to be made: its high watermark first, or a crash would leave it for the
+        new log, which was never committed that far, and which would look lost until it is made. Then its directory,
+        under another name and in one step, so that nobody takes half of it for a log."""
+        await self._forget_high_watermark((topic, partition))
+        path = self.directory(topic, partition)
+        if not self._disk.exists(path):
+            return
+        logger.warning("%s holds another replica's past (%s): starting from an empty log", path, on_disk)
+        doomed = f"{self._path}/{name_of_deleted(topic, partition, (on_disk or uuid.UUID(int=0)).hex)}"
+        self._disk.remove_tree(doomed)
+        self._disk.rename(path, doomed)
+        await self._disk.flush_directory(self._path)
+        self._disk.remove_tree(doomed)
+
+    async def _forget_high_watermark(self, name: Name) -> None:
+        """Durable on return. All who come while one is written share the next write."""
+        if name not in self.high_watermarks:
+            return
+        self._going.add(name)
+        try:
+            async with self._writing_high_watermarks:
+                if name in self.high_watermarks:
+                    left = {one: offset for one, offset in self.high_watermarks.items() if one not in self._going}
+                    await self._replace_high_watermarks(left)
+        finally:
+            self._going.discard(name)
+
+    async def _replace_high_watermarks(self, watermarks: dict[Name, int]) -> None:
+        content = checkpoints.encode_offset_checkpoint(watermarks)
+        await self._disk.replace_file(f"{self._path}/{HIGH_WATERMARKS_FILE}", content)
+        self.high_watermarks = watermarks
 
     async def write_flushed_points(self, points: dict[Name, FlushedPoint]) -> None:
         if points != self.flushed_points:

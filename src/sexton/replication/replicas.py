@@ -287,10 +287,7 @@ class Replicas:
         expected = row.incarnations.get(own_id)
         on_disk = self.folder.incarnation_on_disk(topic, row.partition)
         if expected is not None and on_disk != expected:
-            if self._disk.exists(directory):
-                logger.warning("%s holds another replica's past (%s): starting from an empty log", directory, on_disk)
-                self._disk.remove_tree(directory)
-            self.folder.high_watermarks.pop((topic, row.partition), None)
+            await self.folder.discard(topic, row.partition, on_disk)
             log, kept = await self._make(topic, row, expected)
         else:
             point = self.folder.flushed_points.get((topic, row.partition))
