@@ -8,9 +8,10 @@ from typing import Any, cast
 import pytest
 
 from sexton.records.batch import encode, make_batch
+from sexton.simulate.faults import Kind
 from sexton.simulate.formats import batch_limits
 from sexton.simulate.history import History, Write, identity
-from sexton.simulate.plan import Plan, make_plan
+from sexton.simulate.plan import Plan, Profile, make_plan
 from sexton.simulate.values import Values
 from sexton.simulate.writers import ACKS_ALL, Writer, WriterPlan, _Batch, _Lane
 
@@ -48,6 +49,15 @@ def test_seeds_have_topics_of_every_kind(plans: list[Plan]) -> None:
     assert any(plan.transactors and plan.unflushed_topics for plan in plans)
     stamped = [topic for topic in topics if topic.settings.get("message.timestamp.type") == "LogAppendTime"]
     assert {topic.is_compacted for topic in stamped} == {False, True}
+
+
+def test_where_compacted_topics_acknowledge_before_the_flush_all_brokers_lose_power_and_nobody_is_only_killed() -> None:
+    """One that is killed keeps what it has, and leaves the ISR to others that may have lost it."""
+    drawn = [make_plan(seed, 3, 0.5, Profile.COMPACTION) for seed in range(200)]
+    unflushed = [plan for plan in drawn if any(each.is_compacted and not each.flushes for each in plan.topics)]
+    dark = [plan for plan in unflushed if len({f.targets for f in plan.faults if f.kind is Kind.POWER}) == 3]
+    assert len(dark) > len(unflushed) // 2 > 10
+    assert any(not any(fault.kind is Kind.KILL for fault in plan.faults) for plan in dark)
 
 
 def test_seeds_have_clients_of_every_kind(plans: list[Plan]) -> None:

@@ -358,10 +358,12 @@ class Judge:
         for broker_id in row.isr:
             node = self._cluster.node_of(broker_id)
             copy = self._seen(node, key).copy
-            if node.is_wiped or (copy.end_offset < truth.end_offset and self._losses.is_suspect(key, broker_id)):
+            lacks = copy.end_offset < truth.end_offset
+            if node.is_wiped or (lacks and self._losses.is_suspect(key, broker_id)):
                 continue
-            self._losses.caught_up(key, broker_id)
-            if copy.end_offset < truth.end_offset:
+            if broker_id in running:  # while it is down, what it said before may still be counted
+                self._losses.caught_up(key, broker_id)
+            if lacks:
                 self._missing(node, key, copy.end_offset, truth.end_offset)
             if broker_id not in running:
                 start_bound = self._history.start_bounds.get(place, 0)
