@@ -361,7 +361,7 @@ class Judge:
             lacks = copy.end_offset < truth.end_offset
             if node.is_wiped or (lacks and self._losses.is_suspect(key, broker_id)):
                 continue
-            if broker_id in running:  # while it is down, what it said before may still be counted
+            if node.is_started:  # until then, what it said before may still be counted
                 self._losses.caught_up(key, broker_id)
             if lacks:
                 self._missing(node, key, copy.end_offset, truth.end_offset)
