@@ -388,3 +388,17 @@ def test_a_log_that_ends_below_its_watermarks_begins_a_generation_only_if_nobody
     assert (alone.leader, alone.isr, alone.leader_epoch, alone.generation) == (1, (1,), 6, 1)
     assert alone.incarnations[1] == ids[1]
     assert alone.incarnations[2] != ids[2]
+    other_is_missing = replace(row, incarnations={**ids, 2: marked_as_missing(ids[2])})
+    assert begin_anew(other_is_missing, 1, brokers("S-"), fresh=fresh).isr == (1,), "the other has nothing"
+    assert begin_anew(other_is_missing, 1, brokers("S-"), fresh=fresh).incarnations[1] == ids[1]
+
+
+@pytest.mark.parametrize("log", [LogState.UNCERTAIN, LogState.LOST])
+def test_nobody_leaves_the_isr_to_a_member_whose_log_is_missing(log: LogState) -> None:
+    ids = {1: uuid.UUID(int=11, version=4), 2: marked_as_missing(uuid.UUID(int=12, version=4))}
+    row = PartitionRow(uuid.UUID(int=1), 0, (1, 2), (1, 2), NO_LEADER, 5, 7, incarnations=ids)
+    on_disk, fresh = (ids[1] if log is LogState.UNCERTAIN else None), uuid.UUID(int=99, version=4)
+    told = restart(row, 1, brokers("SA"), log=log, on_disk=on_disk, fresh=fresh) or row
+    assert told.isr == (1, 2)
+    assert told.leader == (1 if log is LogState.UNCERTAIN else NO_LEADER)
+    assert is_missing(told, 1) == (log is LogState.LOST)

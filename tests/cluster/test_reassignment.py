@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sexton.cluster.incarnations import marked_as_missing
 from sexton.cluster.isr import expand, shrink
 from sexton.cluster.reassignment import cancel, in_progress, is_in_progress, progress, start
 from sexton.ports.metastore import PartitionRow
@@ -37,6 +39,28 @@ def test_it_does_not_end_before_all_that_stay_are_in_sync() -> None:
     row = begun(partition((1, 2, 3)), (4, 2, 5))
     for isr in [(1, 2, 3), (1, 2, 3, 4), (4, 5), (1, 3)]:
         assert progress(replace(row, isr=isr, leader=isr[0]), ALL) is None
+
+
+def with_log_missing(row: PartitionRow, broker_id: int) -> PartitionRow:
+    missing = marked_as_missing(uuid.UUID(int=broker_id, version=4))
+    return replace(row, incarnations={**row.incarnations, broker_id: missing})
+
+
+def test_it_does_not_end_with_replicas_whose_logs_are_missing_although_the_isr_names_them() -> None:
+    """Who is removed throws its log away: it may be the only one."""
+    row = begun(with_log_missing(partition((1, 2)), 2), (2,))
+    assert (row.replicas, row.isr, row.removing) == ((2, 1), (1, 2), (1,))
+    row = begun(with_log_missing(partition((1, 2)), 2), (2, 3))
+    assert progress(replace(row, isr=(1, 2, 3)), ALL) is None
+
+
+def test_it_does_not_go_back_to_replicas_whose_logs_are_missing() -> None:
+    row = replace(begun(with_log_missing(partition((1,)), 1), (4,)), isr=(1, 4), leader=4)
+    with pytest.raises(KafkaError, match="unclean"):
+        cancel(row, ALL)
+    replaced = begun(row, (5,))
+    assert 4 in replaced.replicas, "what only it has must be copied first"
+    assert 4 in replaced.isr
 
 
 def test_it_ends_when_all_that_stay_are_in_sync_and_elects_if_the_leader_goes() -> None:

@@ -191,7 +191,9 @@ async def leave_unkept(broker: Broker) -> None:
     changed = []
     for key in broker.replicas.unserved():
         row = broker.view.partition_by_id(*key)
-        if row is None or own_id not in row.isr or len(row.isr) == 1 or is_missing(row, own_id):
+        if row is None or own_id not in row.isr or is_missing(row, own_id):
+            continue
+        if not elections.others_have_it(row, own_id):
             continue  # the last member stays; what is to be said of it, `retreat` says
         if key in damaged:
             new_row = elections.give_up(row, own_id, brokers, is_readable=False)

@@ -174,10 +174,11 @@ def restart(
     if is_missing(row, broker_id):
         log = LogState.UNCERTAIN if on_disk == known else LogState.LOST
     others_in_sync = tuple(member for member in row.isr if member != broker_id)
+    is_last = not others_have_it(row, broker_id)
     incarnations = dict(row.incarnations)
     isr = row.isr
     if log is LogState.LOST:
-        if broker_id in row.isr and not others_in_sync:
+        if broker_id in row.isr and is_last:
             incarnations[broker_id] = marked_as_missing(known or fresh)
         else:
             incarnations[broker_id] = fresh
@@ -185,7 +186,7 @@ def restart(
     else:
         if on_disk is not None:
             incarnations[broker_id] = on_disk
-        if log is LogState.UNCERTAIN and others_in_sync:
+        if log is LogState.UNCERTAIN and not is_last:
             isr = others_in_sync
     told = replace(row, incarnations=incarnations)
     leader = row.leader
@@ -201,14 +202,20 @@ def begin_anew(row: PartitionRow, broker_id: int, brokers: Brokers, *, fresh: uu
     what it copied, was compacted by. Others in sync have them, so it leaves, as with a lost log. If there are none, its
     log is all there is: as after a forced election a new generation begins, and nobody goes by what was known of the
     old one."""
-    if any(member != broker_id for member in row.isr):
+    if others_have_it(row, broker_id):
         left = restart(row, broker_id, brokers, log=LogState.LOST, on_disk=None, fresh=fresh)
         assert left is not None
         return left
-    return _in_new_generation(replace(row, leader=broker_id, leader_epoch=row.leader_epoch + 1))
+    return _in_new_generation(replace(row, leader=broker_id, isr=(broker_id,), leader_epoch=row.leader_epoch + 1))
 
 
 # How the rules above choose
+
+
+def others_have_it(row: PartitionRow, broker_id: int) -> bool:
+    """Whether there are other members of the ISR, dead or alive, whose logs are not known to be missing: a partition is
+    left to nobody else."""
+    return any(member != broker_id and not is_missing(row, member) for member in row.isr)
 
 
 def _without_fenced(row: PartitionRow, brokers: Brokers) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from sexton.cluster.elections import Brokers, elect, elect_uncleanly
+from sexton.cluster.incarnations import is_missing
 from sexton.cluster.placement import check_assignment
 from sexton.ports.metastore import NO_LEADER, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -37,7 +38,7 @@ def start(row: PartitionRow, target: Sequence[int], brokers: Brokers) -> Partiti
     base = tuple(id_ for id_ in row.replicas if id_ not in row.adding)
     isr = row.isr
     dropped = tuple(id_ for id_ in row.adding if id_ not in target)
-    if dropped and any(id_ not in dropped for id_ in row.isr):
+    if dropped and _have_it(row, (id_ for id_ in row.isr if id_ not in dropped)):
         isr = tuple(id_ for id_ in row.isr if id_ not in dropped)
     elif dropped:
         base = (*base, *(id_ for id_ in dropped if id_ in row.isr))  # what only they have must be copied first
@@ -59,7 +60,7 @@ def progress(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
         return None
     replicas = tuple(id_ for id_ in row.replicas if id_ not in row.removing)
     isr = tuple(id_ for id_ in row.isr if id_ not in row.removing)
-    if not isr or any(id_ not in isr for id_ in replicas):
+    if any(id_ not in isr or is_missing(row, id_) for id_ in replicas):
         return None
     return _elected(_settled(row, replicas, isr), brokers)
 
@@ -70,7 +71,7 @@ def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> Par
         raise KafkaError(ErrorCode.no_reassignment_in_progress, "the partition is not being reassigned")
     replicas = tuple(id_ for id_ in row.replicas if id_ not in row.adding)
     isr = tuple(id_ for id_ in row.isr if id_ not in row.adding)
-    if isr:
+    if _have_it(row, isr):
         return _elected(_settled(row, replicas, isr), brokers)
     if not unclean:
         what = "only the new replicas are in sync: going back needs an unclean election"
@@ -84,6 +85,11 @@ def _elected_uncleanly(row: PartitionRow, replicas: tuple[int, ...], brokers: Br
         what = "only the new replicas are in sync, and no other one runs: going back would leave nobody to lead"
         raise KafkaError(ErrorCode.invalid_replica_assignment, what)
     return _elected(forced, brokers)
+
+
+def _have_it(row: PartitionRow, members: Iterable[int]) -> bool:
+    """Whether one of these members of the ISR has a log: whoever else has one throws it away when it is removed."""
+    return any(not is_missing(row, id_) for id_ in members)
 
 
 def _settled(row: PartitionRow, replicas: tuple[int, ...], isr: tuple[int, ...]) -> PartitionRow:
