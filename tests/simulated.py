@@ -23,6 +23,7 @@ from sexton.client.errors import ProduceFailedError, ProduceUnknownError
 from sexton.client.producer import Message, Producer
 from sexton.compactor.plain_pass import carry_out
 from sexton.ports.metastore import PartitionRow
+from sexton.protocol.errors import KafkaError
 from sexton.replication.replica import Replica
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cluster import BrokerTimes, Node, SimulatedCluster
@@ -104,7 +105,9 @@ class Story:
 
     async def led_by(self, broker_id: int, topic: str = TOPIC) -> None:
         def is_led() -> bool:
-            return self.node(broker_id).is_started and self.replica(broker_id, topic).is_leader
+            with suppress(KafkaError):  # its log is being made
+                return self.node(broker_id).is_started and self.replica(broker_id, topic).is_leader
+            return False
 
         await self.until(is_led)
 
