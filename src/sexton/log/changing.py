@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from bisect import bisect_right
 from collections.abc import Awaitable, Sequence
 
+from sexton.compaction.config import DAY_MS
 from sexton.errors import CorruptLogError, UnsupportedFormatError
+from sexton.log.producers import ProducerStates
 from sexton.log.recovery import snapshot_offsets, snapshot_path, start_offset_path
 from sexton.log.replay import replay
 from sexton.log.segment import Segment
@@ -115,6 +118,7 @@ class Changing(LogState):
             if offset >= self.end_offset:
                 return
             try:
+                await self._vouch_below(offset)
                 await self._remove_snapshots_above(offset)
                 self._cut_segments(offset)
                 self._reload_producers()
@@ -127,6 +131,18 @@ class Changing(LogState):
                 raise self._storage_error(error) from error
             if not self._sealed:
                 self.flushed_offset = self.end_offset
+
+    async def _vouch_below(self, offset: int) -> None:
+        """Before snapshots above it go: those below may have gone with a swap, and without any nobody knows that what
+        lies before a segment that does not begin where the one before it ends was flushed (see `recovery`)."""
+        index = max(0, bisect_right(self._segments, offset, key=lambda one: one.base_offset) - 1)
+        base_offset = self._segments[index].base_offset
+        known = snapshot_offsets(self._disk, self.directory)
+        if index == 0 or base_offset > self.flushed_offset or any(base_offset <= one <= offset for one in known):
+            return
+        producers = ProducerStates(self._place, DAY_MS)
+        replay(producers, self._segments[:index], *self._newest_snapshot(base_offset), now_ms=-1)
+        await self._disk.replace_file(snapshot_path(self.directory, base_offset), producers.encode())
 
     def _cut_segments(self, offset: int) -> None:
         for segment in reversed(self._segments[1:]):
@@ -158,12 +174,14 @@ class Changing(LogState):
 
     def _reload_producers(self) -> None:
         """From the newest snapshot that is left and what follows it. Nobody expires here: time does not pass."""
-        snapshot_offset, entries = self._newest_snapshot()
+        snapshot_offset, entries = self._newest_snapshot(names.OFFSET_MAX)
         replay(self.producers, self._segments, snapshot_offset, entries, now_ms=-1)
 
-    def _newest_snapshot(self) -> tuple[int, tuple[ProducerEntry, ...]]:
+    def _newest_snapshot(self, limit: int) -> tuple[int, tuple[ProducerEntry, ...]]:
         first = self._segments[0].base_offset
         for offset in reversed(snapshot_offsets(self._disk, self.directory)):
+            if offset > limit:
+                continue
             if offset < first:
                 break
             path = snapshot_path(self.directory, offset)

@@ -2,9 +2,10 @@
 
 The directory itself says how far it was flushed. A producer snapshot at offset S is written only after everything below
 S is on disk, indexes included, and always when a segment is closed and the next has begun. So after a crash the
-newest readable snapshot is a *certificate*: segments that end at or below it are believed as they are, the rest is
-walked batch by batch with its CRC. (After a clean stop, which leaves a snapshot at the log's end, nothing is walked but
-the last few kilobytes.) Three things can be wrong with what is walked:
+newest snapshot is a *certificate*, by its name alone: segments that end at or below it are believed as they are, the
+rest is walked batch by batch with its CRC. If what it says of producers cannot be read, it is made again. (After a
+clean stop, which leaves a snapshot at the log's end, nothing is walked but the last few kilobytes.)
+Three things can be wrong with what is walked:
 
 - There is something that is no batch. That is how an unfinished write looks, and valid batches may follow, for pages
   reach the device in any order: the log is cut there. But not below the certificate, nor below the *flushed point*, a
@@ -12,8 +13,8 @@ the last few kilobytes.) Three things can be wrong with what is walked:
   place. What lies between that point and the end of the last flush cannot be told apart. So where valid batches are
   cut off, the log is in *doubt*, durably so, until its broker has left it to others to say what was acknowledged, if
   there are others (docs/decisions, 15).
-- A segment does not begin where the one before ends, and no snapshot says that there is nothing in between. Then what
-  is missing was never flushed, so neither was what follows: it goes.
+- A segment does not begin where the one before ends, and lies above what is known to have been flushed. Then what is
+  missing was never flushed, so neither was what follows: it goes. Below, compaction left nothing in between.
 - The certificate lies beyond the end: records that were on disk are gone. An error.
 
 A Kafka broker writes its snapshots at the same offsets but does not flush first, so a directory of a broker that lost
@@ -82,6 +83,8 @@ class Recovery:
     flushed_point: FlushedPoint | None = None
     snapshots: list[int] = field(default_factory=list)
     """Offsets of those that are there, rising."""
+    unreadable: set[int] = field(default_factory=set)
+    """Those among them that say nothing of producers."""
     segments: list[Segment] = field(default_factory=list)
     walked: list[Segment] = field(default_factory=list)
     new_snapshots: dict[int, bytes] = field(default_factory=dict)
@@ -101,7 +104,8 @@ class Recovery:
             segment = Segment(self.disk, self.directory, self.start_offset, self.config, self.now_ms)
             segment.create()
             self.segments.append(segment)
-        certified, entries = self._newest_snapshot(names.OFFSET_MAX)
+        certified = max([self.segments[0].base_offset, *self.snapshots])
+        snapshot, entries = self._newest_snapshot(names.OFFSET_MAX)
         is_believed = self.stopped_cleanly or is_new
         if is_believed:
             self._believe_all()
@@ -118,9 +122,10 @@ class Recovery:
                 f"{names.producer_snapshot_file_name(certified)} file",
             )
         if is_believed:
-            replay(self.producers, self.segments, certified, entries, self.now_ms)
+            replay(self.producers, self.segments, snapshot, entries, self.now_ms)
         await self._cut()
         await self._make_durable(is_new)
+        await self._remove_unreadable(end_offset)
         await self._drop_below_start(end_offset)
         self._remove_stray_snapshots()
         epochs = await self._read_epochs(end_offset)
@@ -172,21 +177,22 @@ class Recovery:
 
     async def _write_snapshot(self, offset: int, content: bytes) -> None:
         await self.disk.replace_file(snapshot_path(self.directory, offset), content)
+        self.unreadable.discard(offset)
         if offset not in self.snapshots:
             insort(self.snapshots, offset)
 
     def _newest_snapshot(self, limit: int) -> tuple[int, tuple[ProducerEntry, ...]]:
         """The newest readable one at or below `limit`; the log's first offset if there is none. What cannot be read
-        goes, as in Kafka: an older one and the log say the same. One from before the first segment does not: what came
-        after it is gone."""
-        for offset in reversed(self.snapshots.copy()):
-            if self.segments[0].base_offset <= offset <= limit:
+        goes in the end, as in Kafka: an older one and the log say the same of producers. One from before the first
+        segment does not: what came after it is gone."""
+        for offset in reversed(self.snapshots):
+            if self.segments[0].base_offset <= offset <= limit and offset not in self.unreadable:
                 path = snapshot_path(self.directory, offset)
                 try:
                     return offset, decode_producer_snapshot(self.disk.read_file(path) or b"", path)
                 except (CorruptLogError, UnsupportedFormatError) as error:
-                    logger.warning("%s; it is removed and made again", error)
-                    self._remove_snapshot(offset)
+                    logger.warning("%s; it is made again", error)
+                    self.unreadable.add(offset)
         return self.segments[0].base_offset, ()
 
     # Believing
@@ -230,9 +236,12 @@ class Recovery:
         base_offset = self.segments[first].base_offset
         snapshot, entries = self._newest_snapshot(base_offset)
         replay(self.producers, self.segments[:first], snapshot, entries, self.now_ms)
+        if base_offset in self.unreadable:
+            self.new_snapshots[base_offset] = self.producers.encode()
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
-            if index > first and self.segments[index - 1].end_offset != segment.base_offset:
+            is_next = index == first or self.segments[index - 1].end_offset == segment.base_offset
+            if not is_next and segment.base_offset > flushed_offset:
                 self._drop_from(index, "it does not begin where the segment before it ends")
                 return
             if index > first:
@@ -329,8 +338,16 @@ class Recovery:
         if self.walked or is_new:
             await self.disk.flush_directory(self.directory)
         for offset, content in self.new_snapshots.items():
-            if offset not in self.snapshots and offset <= active.base_offset:
+            is_there = offset in self.snapshots and offset not in self.unreadable
+            if not is_there and offset <= active.base_offset:
                 await self._write_snapshot(offset, content)
+
+    async def _remove_unreadable(self, end_offset: int) -> None:
+        """Not the newest, before there is another that vouches for as much."""
+        if self.unreadable and self.snapshots[-1] in self.unreadable:
+            await self._write_snapshot(end_offset, self.producers.encode())
+        for offset in self.unreadable:
+            self._remove_snapshot(offset)
 
     async def _drop_below_start(self, end_offset: int) -> None:
         """The log's start had moved on and these had not gone yet. What is known of their producers stays."""
