@@ -48,6 +48,7 @@ from sexton.ports.disk import Disk
 from sexton.ports.metastore import (
     BrokerRow,
     BrokerStatus,
+    Changes,
     ConfigScope,
     LeaseLostError,
     Metastore,
@@ -161,9 +162,18 @@ class Broker:
         """On return, this broker has seen and applied every change that was made before the call."""
         async with self._catching_up:
             changes = await self.metastore.read_changes(self.view.revision)
-            delta = self.view.apply(changes)
-            await self.replicas.apply(delta.partitions, delta.deleted_topics)
-            self._reconfigure(delta.configs)
+            applying = asyncio.ensure_future(self._apply(changes))
+            try:
+                await asyncio.shield(applying)
+            except asyncio.CancelledError:
+                # A request whose time is over gives up waiting. Nobody would be shown the rest of these changes again.
+                await asyncio.wait([applying])
+                raise
+
+    async def _apply(self, changes: Changes) -> None:
+        delta = self.view.apply(changes)
+        await self.replicas.apply(delta.partitions, delta.deleted_topics)
+        self._reconfigure(delta.configs)
 
     async def ensure_internal_topic(self, name: str) -> None:
         await ensure_topic(self, name)
