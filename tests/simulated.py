@@ -196,9 +196,9 @@ class Ledger:
 
 
 @contextmanager
-def crashing_at(story: Story, broker_id: int, step: int) -> Iterator[asyncio.Event]:
-    """The process that is started within loses its life, not its page cache, before its disk's names change for the
-    next time after so many changes. The event says that it did."""
+def crashing_at(story: Story, broker_id: int, step: int, *, power_lost: bool) -> Iterator[asyncio.Event]:
+    """The process that is started within loses its life, or its machine the power, before its disk's names change for
+    the next time after so many changes. The event says that it did."""
     node, crashed, changes = story.node(broker_id), asyncio.Event(), 0
     volume = node.volume
     carry_out = volume.set_names
@@ -212,7 +212,7 @@ def crashing_at(story: Story, broker_id: int, step: int) -> Iterator[asyncio.Eve
         assert node.process is not None
         node.process.alive = False
         crashed.set()
-        story.loop.call_for(story.loop.world, 0, partial(story.cluster.kill, node, power_lost=False))
+        story.loop.call_for(story.loop.world, 0, partial(story.cluster.kill, node, power_lost=power_lost))
         raise OSError(errno.EIO, "the process is dead")
 
     volume.set_names = set_names  # type: ignore[method-assign]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from sexton.cluster.incarnations import is_missing
 from tests.simulated import TOPIC, Story, crashing_at
 
@@ -136,17 +138,18 @@ async def _create(story: Story) -> None:
     await story.admin.create_topic(TOPIC, assignment=[[OWNER]])
 
 
-def test_a_topic_made_again_is_led_by_its_broker_wherever_a_crash_interrupts_the_start() -> None:
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_a_topic_made_again_is_led_by_its_broker_wherever_a_crash_interrupts_the_start(power_lost: bool) -> None:
     """What is left of the topic from before goes in many steps: none of them may look like a loss."""
     steps_count = 1  # the first marks the folder with the process, without which all of it counts as an old image
-    while _leads_after_a_crash_at(steps_count):
+    while _leads_after_a_crash_at(steps_count, power_lost):
         steps_count += 1
     assert steps_count > 10, "nothing was interrupted"
 
 
-def _leads_after_a_crash_at(step: int) -> bool:
+def _leads_after_a_crash_at(step: int, power_lost: bool) -> bool:
     """False if the start has fewer steps."""
-    story = Story(2)
+    story = Story(2, seed=step)
     crashes = 0
 
     async def told() -> None:
@@ -160,7 +163,7 @@ def _leads_after_a_crash_at(step: int) -> bool:
         await asyncio.sleep(0.1)  # the client hears that its connection is gone
         await story.client_does(story.admin.delete_topic(TOPIC))
         await story.client_does(_create(story))
-        with crashing_at(story, OWNER, step) as crashed:
+        with crashing_at(story, OWNER, step, power_lost=power_lost) as crashed:
             story.cluster.start(node)
             await story.until(lambda: node.is_started or crashed.is_set())
         crashes += crashed.is_set()
