@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sexton.broker.broker import Broker
 from sexton.broker.compaction.service import CompactionService
 from sexton.broker.observe.metrics import metrics
 from sexton.replication import fetcher, messages
@@ -91,8 +92,13 @@ def test_a_bug_in_one_partition_keeps_no_other_from_going_on(
     story.run(body())
 
 
-def test_a_bug_in_the_change_of_one_role_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    story, bug = Story(2), Bug(monkeypatch, Replicas, "_change_role")
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize(("owner", "attribute"), [(Replicas, "_change_role"), (Broker, "_role_changed")])
+def test_a_bug_in_the_change_of_one_role_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, attribute: str, is_restarted: bool
+) -> None:
+    """Before the new epoch is in the leader's history, or after it."""
+    story, bug = Story(2), Bug(monkeypatch, owner, attribute)
     story.has_bugs = True
 
     async def body() -> None:
@@ -100,6 +106,10 @@ def test_a_bug_in_the_change_of_one_role_is_tried_again(monkeypatch: pytest.Monk
         for topic in ("t", BAD):
             await story.create_topic([1, 2], topic=topic)
             await story.write((b"k", b"before"), topic=topic)
+        if is_restarted:  # its log is then one that another process may have led
+            story.cluster.kill(story.node(2), power_lost=False)
+            await story.start(2)
+            await story.in_sync(1, 2, topic=BAD)
         bug.is_there = True
         story.cluster.kill(story.node(1), power_lost=False)
         await story.led_by(2)

@@ -27,7 +27,7 @@ from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.folder import Folder
-from sexton.broker.handover import begin_anew, leave_unkept, reconcile, retreat, settle_doubts
+from sexton.broker.handover import begin_anew, lead_again, leave_unkept, reconcile, retreat, settle_doubts
 from sexton.broker.news import News
 from sexton.broker.observe.pages import AdminPages
 from sexton.broker.peers import Peers
@@ -451,6 +451,8 @@ class Broker:
     async def _apply_failed(self) -> None:
         async with self._catching_up:
             await self.replicas.apply_failed()
+            with suppress(MetastoreUnavailableError, StaleError, LeaseLostError):  # it is tried again
+                await lead_again(self)
 
     async def _every(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
         while True:

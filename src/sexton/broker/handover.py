@@ -6,6 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -265,6 +266,17 @@ async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:
     await broker.replicas.apply(stored)
     if len(stored) < len(changed):
         raise StaleError("partitions changed meanwhile")
+
+
+async def lead_again(broker: Broker) -> None:
+    """Partitions that this broker led until it met a bug in a change of role: they go on in a new epoch, as after a
+    restart."""
+    own_id = broker.config.node_id
+    rows = [row for key in broker.replicas.stranded() if (row := broker.view.partition_by_id(*key)) is not None]
+    changed = [replace(row, leader_epoch=row.leader_epoch + 1) for row in rows if row.leader == own_id]
+    stored = await _write(broker, changed)
+    broker.view.apply_rows(stored)
+    await broker.replicas.apply(stored)
 
 
 async def _write(

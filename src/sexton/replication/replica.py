@@ -62,7 +62,7 @@ class Replica:
         self.role = Role.IDLE
         self.leadership: Leadership | None = None
         self.is_made_here = False
-        """Its log was made by this very process: no former one can have led it."""
+        """Its log was made by this very process, and it has not led yet: no epoch in its history can have been led."""
         self.on_caught_up: Callable[[], None] = lambda: None
         """Set by `Replicas`: a follower outside the ISR may join it."""
         self.lock = asyncio.Lock()

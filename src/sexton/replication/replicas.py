@@ -346,10 +346,21 @@ class Replicas:
         if self.on_role is not None:
             await self.on_role(replica)
 
+    def stranded(self) -> list[Key]:
+        """Should lead an epoch that was led before, and do not: nobody else will make another one."""
+        return [
+            key
+            for key, replica in self._by_key.items()
+            if replica.role is Role.IDLE
+            and replica.log.failure is None
+            and replica.row.leader == self._identity()[0]
+            and _was_led(replica, replica.row.leader_epoch)
+        ]
+
     async def _lead(self, replica: Replica, row: PartitionRow) -> None:
-        known = [entry.epoch for entry in replica.log.epochs.entries]
-        if row.leader_epoch in known and not replica.is_made_here:
-            # Led by our former process. What it sent may be more than what is on our disk: only a new epoch may go on.
+        if _was_led(replica, row.leader_epoch):
+            # By our former process: what it sent may be more than what is on our disk. Or by this one, before it met a
+            # bug: what it asked for then may still be carried out. Only a new epoch may go on.
             logger.info("%r waits for a new leader epoch after %d", replica, row.leader_epoch)
             replica.become_follower(row)
             replica.role = Role.IDLE
@@ -361,6 +372,7 @@ class Replicas:
             return
         try:
             await replica.become_leader(row)
+            replica.is_made_here = False
         except (OSError, KafkaError) as error:
             logger.error("%r cannot lead: %s", replica, error)
 
@@ -482,6 +494,11 @@ class Replicas:
         await attempt(self.write_checkpoints)
         await some_at_once(OPEN_AT_ONCE, (attempt(replica.log.close) for replica in self.all()))
         return is_clean and not errors
+
+
+def _was_led(replica: Replica, leader_epoch: int) -> bool:
+    is_known = any(entry.epoch == leader_epoch for entry in replica.log.epochs.entries)
+    return is_known and not replica.is_made_here
 
 
 def outlives_its_log(replica: Replica, row: PartitionRow) -> bool:

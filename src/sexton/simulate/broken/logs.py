@@ -10,6 +10,7 @@ from sexton.ports.metastore import PartitionRow
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.names import LOG_SUFFIX
 from sexton.replication.replica import Replica
+from sexton.replication.replicas import Key, Replicas
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.watermarks.checkpoint import Kept
 
@@ -20,6 +21,10 @@ def _goes_on(self: LogState | Segment) -> None:
 
 async def _stays_open(self: Kept) -> None:
     """Beside whatever log has the name by now."""
+
+
+def _finds_nobody_stranded(self: Replicas) -> list[Key]:
+    return []
 
 
 async def _begins_its_epoch_first(self: Replica, row: PartitionRow) -> None:
@@ -45,7 +50,10 @@ LOGS: dict[str, Break] = {
         ),
         profile=None,
     ),
-    "epoch-before-generation": Break(Patch(Replica, "_enter", _begins_its_epoch_first), profile=None),
+    "epoch-before-generation": Break(
+        (Patch(Replica, "_enter", _begins_its_epoch_first), Patch(Replicas, "stranded", _finds_nobody_stranded)),
+        profile=None,
+    ),
 }
 """Valid batches behind a page that never reached the device make a log one that is not opened; what waits for a deleted
 log goes on in the next one of that name; a forced leader that meets a full disk keeps its
