@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from sexton.broker import handover
 from sexton.broker.broker import Broker
 from sexton.ports.metastore import PartitionRow
+from sexton.protocol.errors import KafkaError
 from sexton.simulate.broken import breaking
 from sexton.simulate.metastore import HOST as METASTORE
 from tests.simulated import Ledger, Story
@@ -166,3 +168,36 @@ def test_a_log_that_is_not_trusted_is_left_only_to_the_process_that_answered(
         assert named[0] == {STOPPED: epochs[STOPPED], DEAD: epochs[DEAD]}
 
     story.run(told())
+
+
+def test_a_log_that_can_still_be_read_is_not_left_to_a_broker_that_lost_power_a_moment_ago() -> None:
+    """The disk fails under the only complete copy, of a topic that acknowledges before the flush."""
+
+    def lost_with(seed: int) -> list[int]:
+        story = Story(3, seed)
+        ledger = Ledger(story)
+        found: list[int] = []
+
+        async def told() -> None:
+            await story.start()
+            await story.create_topic([STOPPED, DEAD], {"flush.before.ack": "false", "min.insync.replicas": "2"})
+            await story.in_sync(DEAD, STOPPED)
+            await ledger.write(40)
+            story.cluster.kill(story.node(DEAD), power_lost=True)
+            node, replica = story.node(STOPPED), story.replica(STOPPED)
+            assert node.process is not None
+            node.volume.weather.flush_failure_probability = 1
+            with suppress(KafkaError):
+                await story.loop.spawn(node.process, replica.log.flush())
+            assert replica.log.failure is not None
+            node.volume.weather.flush_failure_probability = 0
+            await asyncio.sleep(3)
+            await story.start(DEAD)
+            await story.led_by(DEAD)
+            found.extend(ledger.lost(DEAD))
+
+        story.run(told())
+        return found
+
+    for seed in SEEDS[:4]:
+        assert lost_with(seed) == []

@@ -160,12 +160,22 @@ async def retreat(broker: Broker) -> None:
     else has everything, what can still be read stays, and what cannot is marked as missing."""
     await settle_doubts(broker)
     await rebuild(broker)
-    own_id = broker.config.node_id
+    own_id, brokers = broker.config.node_id, broker.view.brokers
+    unkept = [
+        (row, is_readable, is_readable and _acknowledges_unflushed(broker, row))
+        for key, is_readable in broker.replicas.unkept()
+        if (row := broker.view.partition_by_id(*key)) is not None and own_id in row.isr
+    ]
+    heard = await answering(broker) if any(asks for _, _, asks in unkept) else frozenset()
     changed = [
         new_row
-        for key, is_readable in broker.replicas.unkept()
-        if (row := broker.view.partition_by_id(*key)) is not None
-        and (new_row := elections.give_up(row, own_id, broker.view.brokers, is_readable=is_readable)) is not None
+        for row, is_readable, asks in unkept
+        if (
+            new_row := elections.give_up(
+                row, own_id, brokers, is_readable=is_readable, answering=heard if asks else None
+            )
+        )
+        is not None
     ]
     if not changed:
         return
@@ -180,6 +190,12 @@ async def retreat(broker: Broker) -> None:
         )
     await _write(broker, changed)
     await broker.catch_up()
+
+
+def _acknowledges_unflushed(broker: Broker, row: PartitionRow) -> bool:
+    """Then one that nobody has heard of just now may lack what is here. What others flushed first, they have."""
+    topic = broker.view.topic_by_id(row.topic_id)
+    return topic is not None and not broker.topic_config(topic.name).flush_before_ack
 
 
 async def leave_unkept(broker: Broker) -> None:

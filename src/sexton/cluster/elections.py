@@ -145,11 +145,18 @@ def rebuild(
     return replace(left, incarnations={**left.incarnations, broker_id: fresh})
 
 
-def give_up(row: PartitionRow, broker_id: int, brokers: Brokers, *, is_readable: bool) -> PartitionRow | None:
+def give_up(
+    row: PartitionRow,
+    broker_id: int,
+    brokers: Brokers,
+    *,
+    is_readable: bool,
+    answering: Collection[int] | None = None,
+) -> PartitionRow | None:
     """What a broker does whose disk failed under a log, or that finds one damaged: others take over, as above. If
     nobody can, a log that can be read is better than none. One that cannot be read is marked as missing, so that its
     broker is not taken for a leader; it leads again when it has started with that very log repaired."""
-    handed_over = hand_over(row, broker_id, brokers)
+    handed_over = hand_over(row, broker_id, brokers, answering)
     known = known_incarnation(row, broker_id)
     if handed_over is not None or is_readable or known is None or broker_id not in row.isr:
         return handed_over
