@@ -33,9 +33,10 @@ KEY = (TOPIC, 0)
 
 
 class World:
-    """One partition that acknowledges before the flush, on two machines; logs are put on their disks by hand."""
+    """One partition that acknowledges before the flush, on two machines; logs are put on their disks by hand. It may
+    be one that allows unclean elections instead."""
 
-    def __init__(self, *, compacted: bool = False) -> None:
+    def __init__(self, *, compacted: bool = False, unclean: bool = False) -> None:
         self.loop = new_loop(random.Random(1))
         self.history = History()
         self.trace = Trace(self.loop)
@@ -45,7 +46,13 @@ class World:
         self.nodes = {f"broker-{number}": self._node(number) for number in (1, 2)}
         cluster = SimpleNamespace(nodes=self.nodes, node_of=lambda n: self.nodes[f"broker-{n}"], loop=self.loop)
         self.judge = Judge(
-            cast(Any, cluster), self.agreement, self.history, self.trace, ["t"] if compacted else [], unflushed=["t"]
+            cast(Any, cluster),
+            self.agreement,
+            self.history,
+            self.trace,
+            ["t"] if compacted else [],
+            unflushed=[] if unclean else ["t"],
+            unclean=["t"] if unclean else [],
         )
 
     def _node(self, number: int) -> SimpleNamespace:
@@ -78,6 +85,11 @@ class World:
     def lose_power(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
             self.judge.power_lost(cast(Any, self.nodes[f"broker-{broker_id}"]))
+
+    def elect(self, broker_id: int, epoch: int) -> None:
+        """It alone is in sync from now on, whether it was before or not."""
+        self.row = self.agreement.rows[KEY] = PartitionRow(TOPIC, 0, (1, 2), (broker_id,), broker_id, epoch, 0)
+        self.judge.row_changed(f"broker-{broker_id}.1", KEY, self.row)
 
     def sweep(self) -> None:
         self.judge.sweep_partition(KEY, self.row)
@@ -208,6 +220,59 @@ def test_a_high_watermark_goes_back_with_a_loss_and_no_further(world: World) -> 
     world.show(2, 3, 3)
     with pytest.raises(SimulationFailure, match="rule 7"):
         world.show(2, 2, 3)
+
+
+# Unclean elections: what whoever leads next had
+
+
+@pytest.fixture(params=[(), (2, 2)], ids=["nothing was written meanwhile", "something was"])
+def brought_back(request: pytest.FixtureRequest) -> World:
+    """Broker 2 had nothing and led in epoch 2. In epoch 3 broker 1 leads again, with all that had been lost."""
+    world = World(unclean=True)
+    world.elect(1, 1)
+    world.hold(1, 1, 1, 1, 1)
+    world.show(1, 4, 4, 1)
+    world.elect(2, 2)
+    world.hold(2, *request.param)
+    world.show(2, len(request.param), len(request.param), 2)
+    assert [loss.offset for loss in world.history.losses[PLACE]] == [0]
+    world.elect(1, 3)
+    world.hold(1, 1, 1, 1, 1, 3)
+    world.show(1, 5, 5, 3)
+    world.sweep()
+    return world
+
+
+@pytest.mark.parametrize("left", [(1, 1, 1), (1, 1, 1, 1)], ids=["of what came back", "of what came after it"])
+def test_what_a_second_unclean_election_brings_back_is_promised_again(
+    brought_back: World, left: tuple[int, ...]
+) -> None:
+    brought_back.hold(1, *left)
+    with pytest.raises(SimulationFailure, match="rule 1"):
+        brought_back.sweep()
+
+
+def test_what_a_second_unclean_election_has_lost_may_be_held_only_out_of_sync(brought_back: World) -> None:
+    brought_back.hold(2, 2, 2)
+    brought_back.show(2, 2, 2)
+    brought_back.sweep()
+    brought_back.row = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 3, 0)
+    with pytest.raises(SimulationFailure, match="rule 4"):
+        brought_back.sweep()
+
+
+def test_what_had_not_been_committed_counts_once_an_unclean_leader_goes_on_with_it() -> None:
+    world = World(unclean=True)
+    world.elect(1, 2)
+    world.hold(1, 1, 2)
+    world.hold(2, 1, 1, 1)
+    world.show(1, 2, 2, 2)
+    world.elect(2, 3)
+    world.show(2, 3, 3, 3)
+    assert [loss.offset for loss in world.history.losses[PLACE]] == [1]
+    world.hold(2, 1, 1)
+    with pytest.raises(SimulationFailure, match="rule 1"):
+        world.sweep()
 
 
 # What clients were promised, and saw

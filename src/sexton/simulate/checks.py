@@ -239,10 +239,12 @@ class Judge:
         if is_forced:
             line = Line(0, replica.leader_epoch)  # a log that was copied half may lack what it had replaced later
         else:
-            line = Line(self._agreed_end(key, replica, copy), replica.leader_epoch)
+            offset = self._agreed_end(key, replica, copy)
+            kept = frozenset((entry.base_offset, entry.leader_epoch) for entry in copy.entries_from(offset))
+            line = Line(offset, replica.leader_epoch, kept)
             where = f"{node.name}: {replica.name}"
             self._losses.check_left(where, key, node.broker_id, line.offset, known.end_offset)
-            if line.offset == known.end_offset:
+            if line.offset == known.end_offset and not self._losses.brings_back(key, line):
                 self._losses.caught_up(key, node.broker_id)
                 return  # all of it is left
         self._trace.note("judge", f"{replica.name} goes on from {line.offset}, {known.end_offset} had been committed")

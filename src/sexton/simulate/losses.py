@@ -12,7 +12,8 @@ Three things excuse a loss, and nothing else does:
 From that moment on the partition is *in doubt*: nobody can tell what is left, until a leader of a later epoch goes on
 with its own log. Where that parts from what had been committed begins a new *line*. What lies above, and was written
 before, is lost; a replica may still hold it while it is not in sync. All the rest is promised as ever, and so is all
-that follows.
+that follows. What the leader itself holds above belongs to its line, and is promised again: a second unclean election
+may bring back what the first one lost.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ from sexton.simulate.snapshots import Key, Snapshot
 
 
 class Line(NamedTuple):
-    """From `offset` on, what is committed is of this leader epoch or a later one."""
+    """From `offset` on, what is committed is of this leader epoch or a later one, or what its first leader had."""
 
     offset: int
     leader_epoch: int
+    kept: frozenset[tuple[int, int]] = frozenset()
+    """Base offset and leader epoch of the batches that its first leader held there when it began. A leader that was
+    not in sync goes on with all it has: what nobody had committed, and what an earlier line had left behind."""
 
 
 class Doubt(NamedTuple):
@@ -91,6 +95,12 @@ class Losses:
         self.history.lost(place, line.offset, at_ns)
 
     def is_left_behind(self, key: Key, offset: int, leader_epoch: int) -> bool:
-        """Whether a batch is of a line that was given up."""
-        lines = self.lines.get(key)
-        return lines is not None and any(offset >= line.offset and leader_epoch < line.leader_epoch for line in lines)
+        """Whether a batch is of a line that was given up. The latest line that reaches so far down decides."""
+        for line in reversed(self.lines.get(key, ())):
+            if offset >= line.offset:
+                return leader_epoch < line.leader_epoch and (offset, leader_epoch) not in line.kept
+        return False
+
+    def brings_back(self, key: Key, line: Line) -> bool:
+        """Whether its leader goes on with something that was given up before."""
+        return any(self.is_left_behind(key, offset, epoch) for offset, epoch in line.kept)
