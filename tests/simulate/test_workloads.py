@@ -77,6 +77,21 @@ def test_no_topic_asks_for_more_replicas_in_sync_than_it_may_have(plans: list[Pl
             assert int(topic.settings["min.insync.replicas"]) <= topic.replicas_count
 
 
+def forgets(lane: _Lane, sequence: int, sent_in_epoch: int | None, deleted_below: int = 0) -> bool:
+    """Whether the leader of epoch 2 may have forgotten a batch of that lane."""
+    history = History(leader_epochs={lane.place: 2}, start_bounds={lane.place: deleted_below})
+    plan = WriterPlan("w", (lane.place,), ACKS_ALL, True, 100, 1, 5, 5)
+    rng, nobody = random.Random(1), cast(Any, None)
+    values = Values("w", rng, 5, ["compacted"])
+    writer = Writer(plan, nobody, history, nobody, nobody, rng, values, lambda: False)
+    return writer._is_forgotten(lane, batch_of(lane, sequence, sent_in_epoch))
+
+
+def batch_of(lane: _Lane, sequence: int, sent_in_epoch: int | None, base_offset: int = -1) -> _Batch:
+    write = Write("w", lane.place, ACKS_ALL, True, (b"v",), 0, base_offset=base_offset)
+    return _Batch(write, sequence, b"", sent_in_epoch)
+
+
 @pytest.mark.parametrize(
     ("topic", "sequence", "sent_in_epoch", "is_forgotten"),
     [
@@ -90,11 +105,30 @@ def test_no_topic_asks_for_more_replicas_in_sync_than_it_may_have(plans: list[Pl
 def test_a_batch_out_of_order_was_taken_only_if_a_later_one_was_and_compaction_may_have_dropped_it(
     topic: str, sequence: int, sent_in_epoch: int | None, is_forgotten: bool
 ) -> None:
-    place = (topic, 0)
-    history = History(leader_epochs={place: 2})
-    plan = WriterPlan("w", (place,), ACKS_ALL, True, 100, 1, 5, 5)
-    rng, nobody = random.Random(1), cast(Any, None)
-    values = Values("w", rng, 5, ["compacted"])
-    writer = Writer(plan, nobody, history, nobody, nobody, rng, values, lambda: False)
-    batch = _Batch(Write("w", place, ACKS_ALL, True, (b"v",), 0), sequence, b"", sent_in_epoch)
-    assert writer._is_forgotten(_Lane(place, newest_known=5), batch) == is_forgotten
+    assert forgets(_Lane((topic, 0), newest_known=5), sequence, sent_in_epoch) == is_forgotten
+
+
+@pytest.mark.parametrize(
+    ("sequence", "sent_in_epoch", "deleted_below", "is_forgotten"),
+    [
+        (3, 1, 80, True),  # all before the later one
+        (3, 1, 87, True),
+        (3, 1, 79, False),  # it may lie where nothing was deleted
+        (3, 1, 0, False),
+        (7, 1, 87, False),  # nothing later was taken
+        (3, 2, 87, False),  # its leader has been there all the time
+        (3, None, 87, False),  # it was never sent before
+    ],
+)
+def test_a_batch_out_of_order_was_taken_only_if_a_later_one_was_and_all_before_that_one_may_be_deleted(
+    sequence: int, sent_in_epoch: int | None, deleted_below: int, is_forgotten: bool
+) -> None:
+    lane = _Lane(("plain", 0), newest_known=5)
+    lane.overtaking = [batch_of(lane, 1, 1, base_offset=10), batch_of(lane, 5, 1, base_offset=80)]
+    assert forgets(lane, sequence, sent_in_epoch, deleted_below) == is_forgotten
+
+
+def test_a_later_batch_that_was_taken_at_an_unknown_offset_does_not_show_that_an_older_one_is_deleted() -> None:
+    lane = _Lane(("plain", 0), newest_known=5)
+    lane.overtaking = [batch_of(lane, 5, 1)]
+    assert not forgets(lane, 3, 1, deleted_below=87)

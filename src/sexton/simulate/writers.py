@@ -82,6 +82,8 @@ class _Lane:
     producer: tuple[int, int] = (NO_PRODUCER_ID, -1)
     newest_known: int = -1
     """The highest sequence that was acknowledged."""
+    overtaking: list[_Batch] = field(default_factory=list)
+    """Those that were acknowledged while an older one was pending, which still is."""
     losses_count: int = 0
     """How often the partition had lost something when it began."""
     last_error: ErrorCode | None = None
@@ -175,6 +177,7 @@ class Writer:
         lane.losses_count = self._history.losses_count(lane.place)
         self._give_up(lane, "the partition has lost something")
         lane.sequence, lane.newest_known = 0, -1
+        lane.overtaking.clear()
         await self._take_producer_id(lane)
 
     async def _take_producer_id(self, lane: _Lane) -> None:
@@ -215,22 +218,34 @@ class Writer:
                 if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
                     lane.pending.remove(each)
                     lane.newest_known = max(lane.newest_known, each.sequence)
+                    lane.overtaking.append(each)
                 elif code is ErrorCode.out_of_order_sequence_number and self._is_forgotten(lane, each):
                     self._end(each, Outcome.OK, "before one that was acknowledged")
                     lane.pending.remove(each)
                 elif index == 0:
                     lane.last_error = code
-            if lane.pending:
+            if not lane.pending:
+                lane.overtaking.clear()
+            else:
                 self._client.forget()
                 await asyncio.sleep(BACKOFF_S * (0.5 + self._rng.random()))
 
     def _is_forgotten(self, lane: _Lane, each: _Batch) -> bool:
-        """Compaction keeps the last batch of a producer only, as in Kafka: for a leader that has read its log since, an
-        older one that is sent again is out of order. That it was taken follows from a later one that was. A leader
-        that has been there all the time knows its duplicates."""
-        is_superseded = self._values.is_compacted(lane.place) and each.sequence < lane.newest_known
+        """A producer snapshot has the last batch of a producer only, as in Kafka; a leader that has read its log since
+        learns the others from the log. An older one that is no longer there, because compaction dropped it or somebody
+        asked for what lies there to be deleted, is out of order for it when it is sent again. That it was taken follows
+        from a later one that was. A leader that has been there all the time knows its duplicates. (Java's client would
+        number it anew and write it a second time.)"""
         epoch = self._history.leader_epochs.get(lane.place, 0)
-        return is_superseded and each.sent_in_epoch is not None and each.sent_in_epoch < epoch
+        if each.sent_in_epoch is None or each.sent_in_epoch >= epoch:
+            return False
+        if self._values.is_compacted(lane.place) and each.sequence < lane.newest_known:
+            return True
+        deleted_below = self._history.start_bounds.get(lane.place, 0)
+        return any(
+            each.sequence < later.sequence and 0 <= later.write.base_offset <= deleted_below
+            for later in lane.overtaking
+        )
 
     async def _try_once(self, lane: _Lane) -> None:
         """Without idempotence a batch is sent once, so that nothing can be in the log twice."""
