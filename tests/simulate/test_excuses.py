@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from contextlib import nullcontext as no_error
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -72,9 +73,11 @@ class World:
             record = Record(offset, 0, f"k{offset}".encode(), value(epoch, offset))
             file.append([batches.encode(make_batch([record], leader_epoch=epoch))])
 
-    def show(self, broker_id: int, high_watermark: int, end_offset: int, epoch: int | None = None) -> None:
+    def show(
+        self, broker_id: int, high_watermark: int, end_offset: int, epoch: int | None = None, generation: int = 0
+    ) -> None:
         """A replica as its broker sees it; with an epoch it leads."""
-        known = Watermarks(uuid.UUID(int=9))
+        known = Watermarks(uuid.UUID(int=9), generation=generation)
         role = "follower" if epoch is None else "leader"
         offsets = (high_watermark, high_watermark, 0, end_offset, end_offset)
         seen = Snapshot(
@@ -90,6 +93,10 @@ class World:
         """It alone is in sync from now on, whether it was before or not."""
         self.row = self.agreement.rows[KEY] = PartitionRow(TOPIC, 0, (1, 2), (broker_id,), broker_id, epoch, 0)
         self.judge.row_changed(f"broker-{broker_id}.1", KEY, self.row)
+
+    def change(self, row: PartitionRow) -> None:
+        self.row = self.agreement.rows[KEY] = row
+        self.judge.row_changed("broker-1.1", KEY, row)
 
     def sweep(self) -> None:
         self.judge.sweep_partition(KEY, self.row)
@@ -171,6 +178,39 @@ def test_a_leader_of_the_epoch_before_shows_nothing(world: World) -> None:
     world.lose_power(1, 2)
     world.show(1, 4, 4, 1)
     assert PLACE in world.history.doubtful
+
+
+@pytest.mark.parametrize("is_registered", [False, True], ids=["same process", "next process"])
+def test_a_join_may_be_carried_out_when_its_process_has_lost_power(world: World, is_registered: bool) -> None:
+    """Its leader had decided on it before. Whoever lets the next process join had to see that it lacks something."""
+    world.change(PartitionRow(TOPIC, 0, (1, 2), (1,), 1, 1, 0))
+    world.hold(2, 1, 1)
+    world.lose_power(2)
+    if is_registered:
+        world.judge.registered(2)
+    with pytest.raises(SimulationFailure, match="lacks the committed offsets 2 to 3") if is_registered else no_error():
+        world.change(PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 1, 0))
+    assert PLACE not in world.history.doubtful, "broker 1 has it all"
+
+
+# Force
+
+
+def test_a_leader_forced_from_nothing_that_dies_at_once_lacks_only_what_it_has_committed_itself() -> None:
+    world = World(compacted=True)
+    world.row = PartitionRow(TOPIC, 0, (1, 2), (1,), 1, 1, 0)
+    world.hold(1, 1, 1, 1, 1)
+    world.hold(2)
+    world.show(2, 0, 0)
+    world.show(1, 4, 4, 1)
+    world.change(PartitionRow(TOPIC, 0, (1, 2), (2,), 2, 2, 0, generation=1))
+    world.show(2, 0, 0, 2, generation=1)
+    world.sweep()
+    world.hold(2, 2)
+    world.show(2, 1, 1, 2, generation=1)
+    world.hold(2)
+    with pytest.raises(SimulationFailure, match="lacks the committed offsets 0 to 0"):
+        world.sweep()
 
 
 # Power: what follows a loss is judged as ever

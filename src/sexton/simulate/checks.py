@@ -214,9 +214,13 @@ class Judge:
         """What was not flushed on that machine is gone."""
         for key, row in self._agreement.rows.items():
             name = self._agreement.topics[key[0]]
-            if name in self._unflushed and node.broker_id in row.isr:
+            if name in self._unflushed and node.broker_id in row.replicas:
                 self._losses.power_lost(key, row, node.broker_id, self._seen(node, key).copy.intact_end)
-                self._note_loss(key, row)
+                if node.broker_id in row.isr:
+                    self._note_loss(key, row)
+
+    def registered(self, broker_id: int) -> None:
+        self._losses.registered(broker_id)
 
     def _note_loss(self, key: Key, row: PartitionRow) -> None:
         if not self._losses.is_any_left(key, row):
@@ -250,6 +254,8 @@ class Judge:
         self._trace.note("judge", f"{replica.name} goes on from {line.offset}, {known.end_offset} had been committed")
         self._losses.caught_up(key, node.broker_id)
         self._begin_line(key, line, copy, is_forced=is_forced)
+        if is_forced and place[0] in self._compacted:
+            self._learn(node, key, replica)  # at once: it may be gone before anybody looks again
 
     def _agreed_end(self, key: Key, replica: Snapshot, copy: Copy) -> int:
         truth, start = self.compaction.truths.get(key), replica.start_offset

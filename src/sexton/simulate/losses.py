@@ -3,8 +3,9 @@
 Three things excuse a loss, and nothing else does:
 
 - *power*: its topic acknowledges before the flush, and every in-sync replica has lost power (or its disk failed)
-  since it joined, or an operator has removed those that have not. What was left on the disk of whoever leads next must
-  still be there.
+  since it joined, or an operator has removed those that have not. A join that its leader had decided on may be carried
+  out when the process that it names has just lost power: that is as if it had been a moment later. What was left on the
+  disk of whoever leads next must still be there.
 - *an unclean election*: its topic allows those, and the controller has made a leader of a replica that was not in
   sync. What that replica shares with what was committed must still be there.
 - *force*: an operator has made a leader of a replica that was not in sync: a new generation.
@@ -51,14 +52,25 @@ class Losses:
     """Of topics that acknowledge before the flush: who lost power while in sync and has not joined anew, or caught up,
     since; and where the log ended that was left on its disk."""
     lines: dict[Key, list[Line]] = field(default_factory=dict)
+    _outside: dict[Key, dict[int, int]] = field(default_factory=dict)
+    """The same of those who lost power while not in sync, until their next process has registered."""
 
     def power_lost(self, key: Key, row: PartitionRow, broker_id: int, left_end: int) -> None:
-        self.suspects.setdefault(key, {})[broker_id] = left_end
+        known = self.suspects if broker_id in row.isr else self._outside
+        known.setdefault(key, {})[broker_id] = left_end
+
+    def registered(self, broker_id: int) -> None:
+        """A process has: from here on nobody may take it for the one before."""
+        for outside in self._outside.values():
+            outside.pop(broker_id, None)
 
     def isr_changed(self, key: Key, row: PartitionRow) -> None:
-        """Whoever is no longer in sync and comes back has copied what it lost."""
+        """Whoever is no longer in sync and comes back has copied what it lost: unless it is dead since."""
         if key in self.suspects:
             self.suspects[key] = {broker: end for broker, end in self.suspects[key].items() if broker in row.isr}
+        outside = self._outside.get(key, {})
+        for broker_id in [broker for broker in row.isr if broker in outside]:
+            self.suspects.setdefault(key, {})[broker_id] = outside.pop(broker_id)
 
     def is_suspect(self, key: Key, broker_id: int) -> bool:
         return broker_id in self.suspects.get(key, ())

@@ -20,6 +20,8 @@ class Agreement:
         self.rows: dict[Key, PartitionRow] = {}
         self.on_change: Callable[[str, Key, PartitionRow], None] | None = None
         """Told which process changed which partition."""
+        self.on_registered: Callable[[int], None] | None = None
+        """Told which broker has a new epoch."""
 
     def name(self, key: Key) -> str:
         return f"{self.topics.get(key[0], '?')}-{key[1]}"
@@ -29,6 +31,8 @@ class Agreement:
         if isinstance(result, Exception):
             self._trace.note("metastore", f"{who}: {operation}: {type(result).__name__}")
             return
+        if operation == "register_broker" and self.on_registered is not None:
+            self.on_registered(result.broker_id)
         if operation == "create_topic":
             topic: TopicRow = arguments[0]
             self.topics[topic.topic_id] = topic.name

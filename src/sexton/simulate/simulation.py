@@ -96,6 +96,7 @@ class Simulation:
             unclean=plan.unclean_topics,
         )
         self.agreement.on_change = self.judge.row_changed
+        self.agreement.on_registered = self.judge.registered
         self.cluster.on_end = self.judge.ends
         self.cluster.on_power_lost = self.judge.power_lost
         self.cluster.on_disk_replaced = self.judge.disk_replaced
