@@ -82,6 +82,31 @@ def test_after_a_restart_too_a_retry_of_any_of_the_last_five_batches_gets_the_fi
     run(work())
 
 
+@pytest.mark.parametrize("stopped_cleanly", [True, False])
+def test_of_deleted_batches_a_producers_last_one_is_known_after_a_restart_and_the_others_are_out_of_order(
+    tmp_path: Path, stopped_cleanly: bool
+) -> None:
+    """As in Kafka, whose snapshots have no more either. Until the restart all five are known."""
+    batches = [sequenced(2 * index, 2) for index in range(5)]
+
+    async def work() -> None:
+        log = await open_log(tmp_path)
+        first = lead(log, *batches)
+        await log.flush()
+        await log.advance_start(log.end_offset)
+        assert all(log.append_as_leader(batch, EPOCH, NOW_MS).is_duplicate for batch in batches)
+        if stopped_cleanly:
+            await log.close()
+        again = await open_log(tmp_path, is_clean=stopped_cleanly)
+        last = again.append_as_leader(batches[-1], EPOCH, NOW_MS)
+        assert last.is_duplicate
+        assert last.first_offset == first[-1]
+        for batch in batches[:-1]:
+            assert refusal(again, batch) is ErrorCode.out_of_order_sequence_number
+
+    run(work())
+
+
 def test_a_retry_of_the_sixth_last_batch_is_out_of_order(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         lead(log, *[sequenced(index) for index in range(6)])
