@@ -19,6 +19,7 @@ from sexton.adapters import files
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.errors import LogInUseError
+from sexton.log import flushed
 
 
 @pytest.fixture
@@ -368,3 +369,29 @@ def test_clocks_tell_milliseconds() -> None:
 
 def test_parts_fit_the_system() -> None:
     assert os.sysconf("SC_IOV_MAX") >= files.PARTS_MAX
+
+
+def test_a_mark_is_believed_until_the_machine_starts_again_and_never_if_nobody_can_tell(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot_id, place = tmp_path / "boot_id", str(tmp_path)
+    monkeypatch.setattr(files, "BOOT_ID", str(boot_id))
+    boot_id.write_text("one\n")
+    asyncio.run(flushed.mark(disk, place, is_whole=True))
+    assert flushed.is_kept(FileDisk(), place)
+    boot_id.write_text("two\n")
+    assert not flushed.is_kept(disk, place)
+    boot_id.unlink()
+    asyncio.run(flushed.mark(disk, place, is_whole=True))
+    assert not flushed.is_kept(disk, place)
+    assert flushed.is_marked(disk, place)
+
+
+def test_after_a_flush_that_failed_a_mark_stays_and_is_not_believed(disk: FileDisk, tmp_path: Path) -> None:
+    flushed.distrust(disk, str(tmp_path))
+    assert not flushed.is_marked(disk, str(tmp_path))
+    asyncio.run(flushed.mark(disk, str(tmp_path), is_whole=True))
+    assert flushed.is_kept(disk, str(tmp_path)) == Path(files.BOOT_ID).exists()
+    flushed.distrust(disk, str(tmp_path))
+    assert flushed.is_marked(disk, str(tmp_path))
+    assert not flushed.is_kept(disk, str(tmp_path))

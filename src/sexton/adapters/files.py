@@ -137,6 +137,9 @@ class DiskFile:
             self._disk.close_descriptor(self._fd)
 
 
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
 class FileDisk:
     """`ports.disk.Disk`. One for a process is enough; `close` it when the event loop is done."""
 
@@ -264,6 +267,13 @@ class FileDisk:
     def free_bytes(self, directory: str) -> tuple[int, int]:
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+
+    def page_cache_id(self) -> str | None:
+        """Linux names each of its starts. In a container it is the machine's."""
+        try:
+            return Path(BOOT_ID).read_text().strip() or None
+        except OSError:
+            return None
 
     def lock(self, directory: str) -> AbstractContextManager[None]:
         return locks.hold(Path(directory))

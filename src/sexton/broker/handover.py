@@ -85,7 +85,7 @@ def _log_state(broker: Broker, topic: str, partition: int, folder: Folder, past:
     flushed_first = broker.topic_config(topic).flush_before_ack
     if flushed_first and not broker.replicas.folder.acknowledged_unflushed(topic, partition):
         return LogState.COMPLETE
-    return LogState.UNCERTAIN
+    return LogState.COMPLETE if broker.replicas.folder.keeps_unflushed(topic, partition) else LogState.UNCERTAIN
 
 
 async def answering(broker: Broker) -> frozenset[int]:

@@ -37,7 +37,8 @@ class LogState(Enum):
     """What a broker that starts finds of a replica on its disk."""
 
     COMPLETE = "complete"
-    """Everything it ever acknowledged: its topic flushes first, or the broker was stopped cleanly."""
+    """Everything it ever acknowledged: its topic flushes first, the broker was stopped cleanly, or its machine has kept
+    the page cache."""
     UNCERTAIN = "uncertain"
     """The log is there, but its last records may be gone with the page cache."""
     LOST = "lost"

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Sequence
 
 from sexton.compaction.config import DAY_MS
 from sexton.errors import CorruptLogError, UnsupportedFormatError
+from sexton.log import flushed
 from sexton.log.producers import ProducerStates
 from sexton.log.recovery import snapshot_offsets, snapshot_path, start_offset_path
 from sexton.log.replay import replay
@@ -104,7 +105,15 @@ class Changing(LogState):
             await flush
         except OSError as error:
             self.failure = error
+            flushed.distrust(self._disk, self.directory)
             raise
+
+    async def mark_as_unflushed(self) -> None:
+        """From here on it may acknowledge what is not flushed (`log.flushed`). Not while a flush is under way: one that
+        fails takes the mark's word back."""
+        async with self._one_at_a_time:
+            self._check_usable()
+            await flushed.mark(self._disk, self.directory, is_whole=True)
 
     # The log's end
 

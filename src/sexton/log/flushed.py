@@ -6,11 +6,13 @@ and the point says nothing.
 
 The *mark* beside a log says that it may have acknowledged what is not on its disk. It is there, durably, before the
 first such acknowledgement, and goes when everything is flushed and the topic flushes first; so a crash is judged by
-what was in force then, not by the topic's settings when the broker starts again.
+what was in force then, not by the topic's settings when the broker starts again. It names the page cache that holds
+what is not flushed: a process that dies alone loses nothing (docs/decisions, 19).
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -22,6 +24,8 @@ from sexton.ports.disk import Disk
 from sexton.records.checkpoints import EpochEntry
 
 MARK_FILE: Final = "acknowledges-unflushed"
+logger = logging.getLogger(__name__)
+
 _TITLE: Final = "sexton flushed points 1"
 
 
@@ -63,9 +67,33 @@ def is_marked(disk: Disk, directory: str) -> bool:
     return disk.exists(f"{directory}/{MARK_FILE}")
 
 
-async def mark(disk: Disk, directory: str) -> None:
-    """Durable on return, and so is the end of one below."""
-    await disk.replace_file(f"{directory}/{MARK_FILE}", b"")
+def mark_content(disk: Disk) -> bytes:
+    return (disk.page_cache_id() or "").encode()
+
+
+def is_kept(disk: Disk, directory: str) -> bool:
+    """Whether a marked log has everything that it has ever acknowledged: the page cache is still the same, and no flush
+    has failed."""
+    content = disk.read_file(f"{directory}/{MARK_FILE}")
+    return bool(content) and content == mark_content(disk)
+
+
+async def mark(disk: Disk, directory: str, *, is_whole: bool) -> None:
+    """Durable on return, and so is the end of one below. `is_whole` says that the log lacks nothing as it is now."""
+    await disk.replace_file(f"{directory}/{MARK_FILE}", mark_content(disk) if is_whole else b"")
+
+
+def distrust(disk: Disk, directory: str) -> None:
+    """A flush has failed: what the page cache shows may never reach the device. The next process is told at once, and
+    without a flush: if the machine ends, the page cache is another one anyway."""
+    path = f"{directory}/{MARK_FILE}"
+    try:
+        if disk.exists(path):
+            file = disk.open(path)
+            file.truncate(0)
+            file.close()
+    except OSError as error:
+        logger.error("%s: that a flush has failed cannot be written down: %s", path, error)
 
 
 async def unmark(disk: Disk, directory: str) -> None:

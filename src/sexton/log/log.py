@@ -22,7 +22,7 @@ from sexton.compaction import retention
 from sexton.compaction.config import DAY_MS, TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.errors import CorruptLogError, NotALogError
-from sexton.log import reading
+from sexton.log import flushed, reading
 from sexton.log.appending import Appending
 from sexton.log.epochs import EpochHistory
 from sexton.log.flushed import FlushedPoint
@@ -86,7 +86,11 @@ class Log(Appending, Swapping):
         recovery = Recovery(
             disk, directory, topic, partition, config, now_ms, stopped_cleanly, producers, start_offset, flushed_point
         )
-        log._take(await recovery.run())
+        try:
+            log._take(await recovery.run())
+        except OSError:
+            flushed.distrust(disk, directory)  # a flush may have failed
+            raise
         return log
 
     @classmethod

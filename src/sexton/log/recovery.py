@@ -319,7 +319,7 @@ class Recovery:
         """Nothing of this before all was judged. Doubt first: once the log is cut, nothing shows it any more. Segments
         from the highest down: whatever of this a crash undoes, the rest is in order."""
         if self.is_doubtful:
-            await flushed.mark(self.disk, self.directory)
+            await flushed.mark(self.disk, self.directory, is_whole=False)
         for segment in reversed(self.doomed):
             segment.remove()
         if self.torn is not None:

@@ -109,6 +109,11 @@ class Disk(Protocol):
         """(free, total) of the volume."""
         ...
 
+    def page_cache_id(self) -> str | None:
+        """As long as it is the same, what any process has appended is there, flushed or not, unless a flush failed.
+        None if nobody can tell."""
+        ...
+
     def lock(self, directory: str) -> AbstractContextManager[None]:
         """Kafka's own `.lock`. Raises LogInUseError if another process holds it."""
         ...

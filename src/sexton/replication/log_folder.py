@@ -71,6 +71,10 @@ class LogFolder:
         """Whether the log here may lack what it acknowledged if it was not closed in good order."""
         return flushed.is_marked(self._disk, self.directory(topic, partition))
 
+    def keeps_unflushed(self, topic: str, partition: int) -> bool:
+        """Whether the log here has it even so, because only its process has ended, not its machine."""
+        return flushed.is_kept(self._disk, self.directory(topic, partition))
+
     def incarnation_on_disk(self, topic: str, partition: int) -> uuid.UUID | None:
         """None if there is no log here; an id that nobody was given if it cannot be read."""
         content = self._disk.read_file(f"{self.directory(topic, partition)}/{INCARNATION_FILE}")

@@ -87,6 +87,8 @@ class Replica:
         self._flushing: asyncio.Task[None] | None = None
         self._is_marked = flushed.is_marked(log.disk, log.directory)
         """As one that may acknowledge what is not flushed (`log.flushed`)."""
+        self._is_mark_old = log.disk.page_cache_id() is not None and not flushed.is_kept(log.disk, log.directory)
+        """It names another page cache: it is to name the present one, from where on nothing is lost but with that."""
 
     def __repr__(self) -> str:
         return f"Replica({self.topic}-{self.partition}, {self.role.value}, hw={self._high_watermark})"
@@ -126,7 +128,9 @@ class Replica:
 
     @property
     def _mark_is_due(self) -> bool:
-        return self._is_marked == self.config.flush_before_ack and not self.log.is_doubtful
+        if self.log.is_doubtful:
+            return False
+        return self._is_marked if self.config.flush_before_ack else not self._is_marked or self._is_mark_old
 
     def flushed_point(self) -> FlushedPoint:
         offset = self.log.flushed_offset
@@ -317,7 +321,8 @@ class Replica:
         try:
             while self._flush_is_due():
                 has_changed = await self._change_mark()
-                await self.log.flush()
+                if self._flush_is_due():  # the mark may have been all
+                    await self.log.flush()
                 self._commit()
                 if not has_changed and self.log.flushed_offset >= self.log.end_offset:
                     break  # it is tried again with the next append
@@ -342,8 +347,8 @@ class Replica:
             return True
         try:
             if not self.config.flush_before_ack:
-                await flushed.mark(log.disk, log.directory)
-                self._is_marked = True
+                await log.mark_as_unflushed()
+                self._is_marked, self._is_mark_old = True, False
             else:
                 await log.flush()
                 self._is_marked = False

@@ -312,7 +312,7 @@ class Replicas:
         watermarks = ReplicaWatermarks(incarnation)
         beside = [(WATERMARKS_FILE, encode_watermarks(watermarks)), (INCARNATION_FILE, f"{incarnation}\n".encode())]
         if not self._topic_config(topic).flush_before_ack:
-            beside.insert(0, (flushed.MARK_FILE, b""))
+            beside.insert(0, (flushed.MARK_FILE, flushed.mark_content(self._disk)))
         log = await Log.create(
             *self._place(topic, row),
             now_ms=self._clock.now_ms(),

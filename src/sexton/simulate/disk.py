@@ -89,6 +89,7 @@ class VirtualDisk:
         self.total_bytes = total_bytes
         self.used_bytes = 0
         self.troubles: list[Trouble] = []
+        self.power_losses_count = 0
         self._root = _Directory()
         self._journal: list[_NameChange] = []
         self._number = 0
@@ -99,6 +100,7 @@ class VirtualDisk:
         taken = VirtualDisk(self.rng, self.weather)
         taken._root = _copied(self._root)
         taken.used_bytes = self.used_bytes
+        taken.power_losses_count = self.power_losses_count + 1
         return taken
 
     def of(self, process: Process, loop: SimulatedLoop) -> SimulatedDisk:
@@ -169,6 +171,7 @@ class VirtualDisk:
         """The page cache survives a process, but not the machine; and not pages that could not be written back."""
         self._holders.clear()
         if power_lost:
+            self.power_losses_count += 1
             self._lose_names()
         for _, inode in self._inodes(self._root):
             if power_lost or inode.is_poisoned:
@@ -415,6 +418,9 @@ class SimulatedDisk:
 
     def free_bytes(self, directory: str) -> tuple[int, int]:
         return self.volume.total_bytes - self.volume.used_bytes, self.volume.total_bytes
+
+    def page_cache_id(self) -> str | None:
+        return f"start {self.volume.power_losses_count}"
 
     def lock(self, directory: str) -> AbstractContextManager[None]:
         return self.volume.lock(directory, self._process)
