@@ -79,6 +79,14 @@ def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> Par
     return _elected_uncleanly(row, replicas, brokers)
 
 
+def relied_on(row: PartitionRow, changed: PartitionRow) -> frozenset[int]:
+    """If the change takes members out of the ISR, who is left to have everything: one of them must be alive, for
+    those who go throw away what they have. Nobody, if nothing rests on it."""
+    if not _have_it(row, (id_ for id_ in row.isr if id_ not in changed.isr)):
+        return frozenset()
+    return frozenset(id_ for id_ in changed.isr if id_ in row.isr and not is_missing(changed, id_))
+
+
 def _elected_uncleanly(row: PartitionRow, replicas: tuple[int, ...], brokers: Brokers) -> PartitionRow:
     forced = elect_uncleanly(_settled(row, replicas, row.isr), brokers)
     if forced is None:

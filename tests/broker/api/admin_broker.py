@@ -70,6 +70,9 @@ class FakeNews:
     async def tell(self) -> None:
         self.told_count += 1
 
+    async def is_answered_by(self, row: BrokerRow, wait_ms: int) -> bool:
+        return True
+
 
 class FakeBroker:
     def __init__(self, settings: Mapping[str, str]) -> None:

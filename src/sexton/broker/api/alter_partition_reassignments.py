@@ -4,7 +4,9 @@ The answer says that the move has begun; ListPartitionReassignments says what is
 changes the order of replicas, or removes some, ends at once.
 
 Deviations from Kafka: going back to replicas none of which is in sync is refused on compacted topics, whatever
-`unclean.leader.election.enable` says, and where none of those replicas runs.
+`unclean.leader.election.enable` says, and where none of those replicas runs. In-sync replicas are not removed while no
+other that would stay answers (REPLICA_NOT_AVAILABLE, which clients repeat): it may have lost its disk a moment ago,
+and its lease not have run out yet.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import Answer, told, update_rows
+from sexton.broker.handover import answering
 from sexton.broker.topics import with_incarnations
 from sexton.cluster import reassignment
 from sexton.cluster.elections import allows_unclean
@@ -35,8 +38,9 @@ async def handle(broker: Broker, request: Request) -> Answer:
         await broker.catch_up()
     except MetastoreUnavailableError as error:
         return {"error_code": ErrorCode.not_controller, "error_message": f"The metastore does not answer ({error})"}
+    heard = await _heard(broker, body)
     plans = {
-        (topic.name, asked.partition_index): partial(_planned, broker, topic.name, asked, may_change_factor)
+        (topic.name, asked.partition_index): partial(_planned, broker, topic.name, asked, may_change_factor, heard)
         for topic in body.topics
         for asked in topic.partitions
     }
@@ -51,7 +55,19 @@ async def handle(broker: Broker, request: Request) -> Answer:
     }
 
 
-def _planned(broker: Broker, topic: str, asked: Any, may_change_factor: bool) -> PartitionRow | None:
+async def _heard(broker: Broker, body: Any) -> frozenset[int]:
+    """Who answers now; nobody is asked if no in-sync replica may go."""
+    for topic in body.topics:
+        for asked in topic.partitions:
+            row = broker.view.partition(topic.name, asked.partition_index)
+            if row is not None and not set(row.isr) <= set(asked.replicas or ()):
+                return await answering(broker) | {broker.config.node_id}
+    return frozenset()
+
+
+def _planned(
+    broker: Broker, topic: str, asked: Any, may_change_factor: bool, heard: frozenset[int]
+) -> PartitionRow | None:
     if broker.view.topic(topic) is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {topic}.")
     row = broker.view.partition(topic, asked.partition_index)
@@ -59,7 +75,13 @@ def _planned(broker: Broker, topic: str, asked: Any, may_change_factor: bool) ->
         what = f"Unable to find partition {topic}:{asked.partition_index}."
         raise KafkaError(ErrorCode.unknown_topic_or_partition, what)
     changed = _changed(broker, topic, row, asked.replicas, may_change_factor)
-    return None if changed is None else with_incarnations(changed, broker.rng)
+    if changed is None:
+        return None
+    relied_on = reassignment.relied_on(row, changed)
+    if relied_on and not relied_on & heard:
+        what = f"Of the in-sync replicas that would stay, {sorted(relied_on)}, none answers. Try again when one does"
+        raise KafkaError(ErrorCode.replica_not_available, what)
+    return with_incarnations(changed, broker.rng)
 
 
 def _changed(
