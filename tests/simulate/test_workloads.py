@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from sexton.records.batch import encode, make_batch
 from sexton.simulate.faults import Kind
 from sexton.simulate.formats import batch_limits
-from sexton.simulate.history import History, Write, identity
+from sexton.simulate.history import History, Outcome, Write, identity
 from sexton.simulate.plan import Plan, Profile, make_plan
 from sexton.simulate.values import Values
 from sexton.simulate.writers import ACKS_ALL, Writer, WriterPlan, _Batch, _Lane
@@ -77,18 +78,27 @@ def test_no_topic_asks_for_more_replicas_in_sync_than_it_may_have(plans: list[Pl
             assert int(topic.settings["min.insync.replicas"]) <= topic.replicas_count
 
 
-def forgets(lane: _Lane, sequence: int, sent_in_epoch: int | None, deleted_below: int = 0) -> bool:
+def forgets(
+    lane: _Lane,
+    sequence: int,
+    sent_in_epoch: int | None,
+    deleted_below: int = 0,
+    history: History | None = None,
+    started_ns: int = 0,
+) -> bool:
     """Whether the leader of epoch 2 may have forgotten a batch of that lane."""
-    history = History(leader_epochs={lane.place: 2}, start_bounds={lane.place: deleted_below})
+    history = history or History(leader_epochs={lane.place: 2}, start_bounds={lane.place: deleted_below})
     plan = WriterPlan("w", (lane.place,), ACKS_ALL, True, 100, 1, 5, 5)
     rng, nobody = random.Random(1), cast(Any, None)
     values = Values("w", rng, 5, ["compacted"])
     writer = Writer(plan, nobody, history, nobody, nobody, rng, values, lambda: False)
-    return writer._is_forgotten(lane, batch_of(lane, sequence, sent_in_epoch))
+    return writer._is_forgotten(lane, batch_of(lane, sequence, sent_in_epoch, started_ns=started_ns))
 
 
-def batch_of(lane: _Lane, sequence: int, sent_in_epoch: int | None, base_offset: int = -1) -> _Batch:
-    write = Write("w", lane.place, ACKS_ALL, True, (b"v",), 0, base_offset=base_offset)
+def batch_of(
+    lane: _Lane, sequence: int, sent_in_epoch: int | None, base_offset: int = -1, started_ns: int = 0
+) -> _Batch:
+    write = Write("w", lane.place, ACKS_ALL, True, (b"v",), started_ns, base_offset=base_offset)
     return _Batch(write, sequence, b"", sent_in_epoch)
 
 
@@ -132,3 +142,24 @@ def test_a_later_batch_that_was_taken_at_an_unknown_offset_does_not_show_that_an
     lane = _Lane(("plain", 0), newest_known=5)
     lane.overtaking = [batch_of(lane, 5, 1)]
     assert not forgets(lane, 3, 1, deleted_below=87)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "sent_in_epoch", "changes", "is_forgotten"),
+    [
+        (3, 1, {}, True),
+        (7, 1, {}, False),  # nothing later was taken
+        (3, 2, {}, False),  # its leader has been there all the time
+        (3, 1, {"values": (bytes(1_000_000),)}, False),  # it lies within what a leader looks through
+        (3, 1, {"place": ("plain", 1)}, False),
+        (3, 1, {"outcome": Outcome.FAILED}, False),
+        (3, 1, {"started_ns": 9}, False),  # it lies before
+    ],
+)
+def test_a_batch_out_of_order_was_taken_only_if_a_later_one_was_and_it_may_lie_too_far_from_the_end_of_the_log(
+    sequence: int, sent_in_epoch: int, changes: dict[str, Any], is_forgotten: bool
+) -> None:
+    lane = _Lane(("plain", 0), newest_known=5)
+    followed = Write("another", lane.place, ACKS_ALL, True, (bytes(1 << 20),), 10, Outcome.OK)
+    history = History(leader_epochs={lane.place: 2}, writes=[replace(followed, **changes)])
+    assert forgets(lane, sequence, sent_in_epoch, history=history, started_ns=10) == is_forgotten

@@ -65,6 +65,13 @@ LARGE_WITHIN_BYTES = 60
 """So close below a limit are batches that are to come close."""
 
 
+RECALLED_BYTES = 1 << 20
+"""A leader that starts looks through so much of its log's end for batches of before."""
+
+OVERHEAD_BYTES = 150
+"""At most so much of a record, and of the batch it is in, is not its value."""
+
+
 @dataclass(slots=True)
 class _Batch:
     write: Write
@@ -232,19 +239,31 @@ class Writer:
 
     def _is_forgotten(self, lane: _Lane, each: _Batch) -> bool:
         """A producer snapshot has the last batch of a producer only, as in Kafka; a leader that has read its log since
-        learns the others from the log. An older one that is no longer there, because compaction dropped it or somebody
-        asked for what lies there to be deleted, is out of order for it when it is sent again. That it was taken follows
-        from a later one that was. A leader that has been there all the time knows its duplicates. (Java's client would
-        number it anew and write it a second time.)"""
+        learns the others from the end of the log. An older one that is no longer there, because compaction dropped it,
+        somebody asked for what lies there to be deleted, or more has followed than is looked through, is out of order
+        for it when it is sent again. That it was taken follows from a later one that was. A leader that has been there
+        all the time knows its duplicates. (Java's client would number it anew and write it a second time.)"""
         epoch = self._history.leader_epochs.get(lane.place, 0)
         if each.sent_in_epoch is None or each.sent_in_epoch >= epoch:
             return False
-        if self._values.is_compacted(lane.place) and each.sequence < lane.newest_known:
+        if each.sequence < lane.newest_known and (
+            self._values.is_compacted(lane.place) or self._bytes_since(each.write) > RECALLED_BYTES
+        ):
             return True
         deleted_below = self._history.start_bounds.get(lane.place, 0)
         return any(
             each.sequence < later.sequence and 0 <= later.write.base_offset <= deleted_below
             for later in lane.overtaking
+        )
+
+    def _bytes_since(self, write: Write) -> int:
+        """How much may have been appended to its partition from then on, by anybody: as if nothing were compressed."""
+        return sum(
+            len(value) + OVERHEAD_BYTES
+            for other in self._history.writes
+            if other.place == write.place and other.started_ns >= write.started_ns
+            if other.outcome is not Outcome.FAILED
+            for value in other.values
         )
 
     async def _try_once(self, lane: _Lane) -> None:
