@@ -391,6 +391,22 @@ def test_a_transaction_is_excused_only_where_it_wrote_before_a_loss() -> None:
                 judge.committed(PLACE, abort)
 
 
+def test_aborted_data_below_a_loss_may_be_read_only_if_its_end_may_be_lost() -> None:
+    """The record is left, its ABORT is not: the next marker of its producer ends it as well."""
+    for started_ns, is_excused in ((100, True), (101, False)):
+        history = History()
+        transaction = Transaction("txn", 1, 1, outcome=Outcome.FAILED)
+        write = Write("txn.1", PLACE, -1, True, (b"v",), started_ns, Outcome.OK, transaction=transaction)
+        transaction.writes.append(history.begin(write))
+        history.lost(("elsewhere", 0), 0, at_ns=200)
+        history.lost(PLACE, 38, at_ns=100)
+        if is_excused:
+            history.saw("r", PLACE, 37, b"v", is_committed=True)
+        else:
+            with pytest.raises(SimulationFailure, match="rule 8"):
+                history.saw("r", PLACE, 37, b"v", is_committed=True)
+
+
 def test_what_a_lost_marker_had_ended_is_open_again() -> None:
     history = History()
     judge = TransactionJudge(history)

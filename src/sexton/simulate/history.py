@@ -136,7 +136,8 @@ class History:
             return  # an answer of before the loss may come late, and an end of its transaction be lost
         transaction = write.transaction
         if is_committed:
-            if transaction is not None and not transaction.may_be_committed:
+            # Below a loss too: where the end of one is lost, that of the next ends both.
+            if transaction is not None and not transaction.may_be_committed and not self.is_torn(write):
                 state = "was aborted" if transaction.is_commit_asked else "was never asked to commit"
                 where = _at(place, offset)
                 raise SimulationFailure("rule 8", f"{reader} read {value!r} at {where}: {transaction} {state}")
