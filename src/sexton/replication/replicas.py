@@ -198,8 +198,11 @@ class Replicas:
         for _, replica in failed:
             if replica.role is Role.FOLLOWER:
                 self._stop_following(replica)
-        damaged = [key for key, unopened in self._unopened.items() if unopened.is_damaged]
-        return [(key, True) for key, _ in failed] + [(key, False) for key in damaged]
+        return [(key, True) for key, _ in failed] + [(key, False) for key in self.refused()]
+
+    def refused(self) -> dict[Key, Unopened]:
+        """Logs that are not opened until a person has looked at them."""
+        return {key: unopened for key, unopened in self._unopened.items() if unopened.is_damaged}
 
     def unserved(self) -> list[Key]:
         """What this broker should keep and cannot, be it only for now."""

@@ -22,7 +22,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sexton.ports.metastore import PartitionRow
-from sexton.simulate import snapshots
+from sexton.simulate import beliefs, snapshots
+from sexton.simulate.beliefs import Shapes
 from sexton.simulate.clock import SimulatedClock
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
 from sexton.simulate.compaction_checks import CompactionJudge, Known
@@ -120,6 +121,7 @@ class Judge:
         self._watermarks: dict[tuple[str, Key, uuid.UUID | None], tuple[int, int]] = {}
         """High watermarks, and how many losses of their partitions had been followed by then."""
         self._glances = Glances()
+        self._shapes = Shapes()
         self._verified: dict[tuple[str, Key], _Verified] = {}
 
     # Every few callbacks: what brokers believe
@@ -138,6 +140,9 @@ class Judge:
         hw = replica.high_watermark
         before, followed_count = self._watermarks.get(place, (None, 0))
         losses_count = followed_count
+        row = self._agreement.rows.get(replica.key)
+        if row is not None:
+            beliefs.check_counted(node, replica, row)
         self._settle(node, replica)
         if replica.topic in self._compacted:
             self.compaction.look(node.name, place[1], (replica.topic, replica.partition), replica)
@@ -145,7 +150,6 @@ class Judge:
         if before == hw:
             return
         # One that is not in sync, and has just started, say, may still have to follow a loss that came before.
-        row = self._agreement.rows.get(replica.key)
         if row is not None and node.broker_id in row.isr:
             losses_count = self._history.losses_count((replica.topic, replica.partition))
         self._watermarks[place] = hw, losses_count
@@ -187,6 +191,8 @@ class Judge:
     def sweep(self) -> None:
         self._glances.forget()
         self._latest_ms = self._fastest_clock_ms()
+        for node in self._cluster.nodes.values():
+            beliefs.check_damage(node)
         for key, row in list(self._agreement.rows.items()):
             self.sweep_partition(key, row)
 
@@ -379,8 +385,10 @@ class Judge:
 
     def sweep_partition(self, key: Key, row: PartitionRow) -> None:
         place = self._place(key)
-        for _, replica in self._running(key):
+        for node, replica in self._running(key):
             self._history.starts(place, replica.start_offset, replica.high_watermark)
+            beliefs.check_counted(node, replica, row)
+            self._shapes.check(node, replica, self._seen(node, key).copy, is_compacted=place[0] in self._compacted)
         if place[0] in self._compacted:
             self._sweep_compacted(key, row)
             return

@@ -69,6 +69,8 @@ class Node:
         self.disk_may_fail = False
         self.needs_operator = False
         """Flushes have failed: a log that cannot trust its disk stays away until somebody restarts the broker."""
+        self.is_disk_damaged = False
+        """Something that was flushed may have been read, or have been written, wrong."""
         self.is_wiped = False
         """Its disk was replaced, by an empty or an old one, and it has not started since: the cluster may still count
         on what it held."""

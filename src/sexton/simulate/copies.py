@@ -84,6 +84,10 @@ class Copy:
         self.version += any(name not in found for name in self._segments)
         self._segments = found
 
+    def names(self, suffix: str) -> list[str]:
+        """Of files that lie beside the records."""
+        return [name for name, _ in self.volume.files(self._directory) if name.endswith(suffix)]
+
     def entries_from(self, offset: int) -> Iterator[Entry]:
         """Batches whose last offset is not below `offset`."""
         for segment in self._segments.values():

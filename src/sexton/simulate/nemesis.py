@@ -372,7 +372,7 @@ class Nemesis:
     def _failing_disk(self, fault: Fault) -> Undo:
         node = self._node(fault)
         weather = node.volume.weather
-        node.disk_may_fail = node.needs_operator = True
+        node.disk_may_fail = node.needs_operator = node.is_disk_damaged = True
         weather.flush_failure_probability = fault.amount / 100
 
         def undo() -> None:
@@ -394,7 +394,8 @@ class Nemesis:
         return self._trouble(fault, Trouble(errno.ENOSPC, self._partition(fault, number), FULL_PARTS[part]))
 
     def _failing_reads(self, fault: Fault) -> Undo:
-        self._node(fault).needs_operator = True
+        node = self._node(fault)
+        node.needs_operator = node.is_disk_damaged = True
         number, part = divmod(fault.amount, len(READ_PARTS))
         return self._trouble(fault, Trouble(errno.EIO, self._partition(fault, number), READ_PARTS[part]))
 
@@ -408,7 +409,7 @@ class Nemesis:
         ]
         if not closed or not self._may_lose(node):
             return None
-        node.needs_operator = True
+        node.needs_operator = node.is_disk_damaged = True
         number, bit = divmod(fault.amount, 8)
         directory, name, inode = closed[number % len(closed)]
         inode.flipped = number // len(closed) % len(inode.content), 1 << bit

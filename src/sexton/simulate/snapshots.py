@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 from sexton.broker.broker import Broker
+from sexton.replication.leadership import IsrChange
 from sexton.replication.replica import Replica, Role
 from sexton.watermarks.replica import ReplicaWatermarks
 
@@ -52,6 +53,8 @@ class Snapshot(NamedTuple):
     watermarks: Watermarks
     """What the broker acts on: the same, moved up to the log's start."""
     is_independent: bool
+    counted: tuple[int, ...] | None = None
+    """Followers without which it commits nothing, if it leads."""
 
     @property
     def key(self) -> Key:
@@ -79,14 +82,22 @@ class Glances:
     """Remembers what was seen of each replica, so that little is done where nothing changed."""
 
     def __init__(self) -> None:
-        self._seen: dict[Replica, tuple[int, int, ReplicaWatermarks, Role]] = {}
+        self._seen: dict[Replica, tuple[int, int, ReplicaWatermarks, Role, IsrChange | None]] = {}
 
     def changed(self, machines: Iterable[M]) -> Iterator[tuple[M, Snapshot]]:
-        """Replicas whose high watermark, log start, durable watermarks or role are not what they were."""
+        """Replicas whose high watermark, log start, durable watermarks or role are not what they were, and leaders that
+        ask for another change of their ISR than they did."""
         seen = self._seen
         for machine in machines:
             for replica in _open_on(machine):
-                state = replica.high_watermark, replica.log.start_offset, replica.coordination.kept.value, replica.role
+                leadership = replica.leadership
+                state = (
+                    replica.high_watermark,
+                    replica.log.start_offset,
+                    replica.coordination.kept.value,
+                    replica.role,
+                    None if leadership is None else leadership.pending,
+                )
                 if seen.get(replica) != state:
                     seen[replica] = state
                     yield machine, _snapshot(machine, replica)
@@ -104,6 +115,15 @@ def find(machine: Machine, key: Key) -> Snapshot | None:
         if replica.partition == key[1] and replica.topic_id == key[0]:
             return _snapshot(machine, replica)
     return None
+
+
+def damaged(machine: Machine) -> list[tuple[str, str]]:
+    """Logs that a broker calls so, by name, and what it says of them."""
+    replicas = getattr(machine.broker, "replicas", None)
+    if replicas is None:
+        return []
+    found = [(f"{replica.topic}-{replica.partition}", str(replica.log.damage)) for replica in replicas.damaged()]
+    return found + [(f"{one.topic}-{key[1]}", str(one.error)) for key, one in replicas.refused().items()]
 
 
 def _open_on(machine: Machine) -> list[Replica]:
@@ -130,6 +150,7 @@ def _snapshot(machine: Machine, replica: Replica) -> Snapshot:
         _watermarks(coordination.kept.value),
         _watermarks(coordination.watermarks),
         coordination.is_independent,
+        tuple(replica.leadership.counted()) if replica.leadership is not None else None,
     )
 
 

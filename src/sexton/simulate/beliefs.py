@@ -1,0 +1,81 @@
+"""What brokers believe, held against what is so, before anything is lost by it.
+
+A loss needs a mistake and then a few deaths in the right order; most mistakes are followed by none. These look at the
+mistake itself:
+
+- rule 1: a leader counts every replica that is in sync by the metastore's own row,
+- rule 4: offsets of a log that is not compacted follow each other, on every disk, in sync or not,
+- rule 11: a log is called damaged only where the disk has damaged it, and what says up to where a log was flushed (a
+  producer snapshot) says so of a log that reaches there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sexton.ports.metastore import PartitionRow
+from sexton.simulate import snapshots
+from sexton.simulate.cluster import Node
+from sexton.simulate.copies import Copy
+from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.snapshots import Key, Snapshot
+
+SNAPSHOT_SUFFIX = ".snapshot"
+
+
+def check_counted(node: Node, replica: Snapshot, row: PartitionRow) -> None:
+    """Only the leader adds replicas to its ISR, and it counts them before it asks for that: whatever became of what it
+    asked, they count."""
+    if replica.counted is None or row.leader != node.broker_id or row.leader_epoch != replica.leader_epoch:
+        return
+    forgotten = [member for member in row.isr if member != node.broker_id and member not in replica.counted]
+    if forgotten:
+        raise SimulationFailure(
+            "rule 1",
+            f"{node.name} leads {replica.name} and does not count {forgotten}, in sync are {list(row.isr)}",
+        )
+
+
+def check_damage(node: Node) -> None:
+    """A torn or scattered write is no damage: what was not flushed is cut."""
+    if node.is_disk_damaged:
+        return
+    for name, what in snapshots.damaged(node):
+        raise SimulationFailure("rule 11", f"{node.name} calls {name} damaged, and nothing has damaged it: {what}")
+
+
+@dataclass(slots=True)
+class _Followed:
+    """How far a copy has been looked at, and at which version."""
+
+    copy: Copy
+    version: int
+    end_offset: int | None = None
+
+
+@dataclass(slots=True)
+class Shapes:
+    """Of logs that brokers have open: what lies on their disks has the shape of a log."""
+
+    _followed: dict[tuple[str, Key], _Followed] = field(default_factory=dict)
+
+    def check(self, node: Node, replica: Snapshot, copy: Copy, *, is_compacted: bool) -> None:
+        where = f"{node.name}: {replica.name}"
+        if not is_compacted:
+            self._check_gaps(where, (node.name, replica.key), replica, copy)
+        certified = max((int(name.removesuffix(SNAPSHOT_SUFFIX)) for name in copy.names(SNAPSHOT_SUFFIX)), default=0)
+        end = max(copy.end_offset, replica.start_offset)
+        if certified > end:
+            raise SimulationFailure(
+                "rule 11", f"{where} ends at {end}, but a snapshot says that it reached {certified}"
+            )
+
+    def _check_gaps(self, where: str, place: tuple[str, Key], replica: Snapshot, copy: Copy) -> None:
+        known = self._followed.get(place)
+        if known is None or known.copy is not copy or known.version != copy.version:
+            known = self._followed[place] = _Followed(copy, copy.version)
+        for entry in copy.entries_from(max(replica.start_offset, known.end_offset or 0)):
+            expected = known.end_offset
+            if expected is not None and entry.base_offset > max(expected, replica.start_offset):
+                raise SimulationFailure("rule 4", f"{where} has nothing from {expected} to {entry.base_offset - 1}")
+            known.end_offset = entry.last_offset + 1
