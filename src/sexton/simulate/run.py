@@ -20,6 +20,7 @@ from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import NS
 from sexton.simulate.plan import Coordination, Plan, Profile, make_plan
 from sexton.simulate.simulation import Simulation
+from sexton.simulate.themes import themed
 
 TAIL_LINES = 120
 
@@ -38,6 +39,8 @@ class Options:
 
     def plan(self, seed: int) -> Plan:
         made = make_plan(seed, self.brokers, self.minutes, self.profile, self.coordination)
+        if self.coordination is Coordination.COORDINATED:
+            made = themed(made)
         return made.without(self.left_out)
 
 
