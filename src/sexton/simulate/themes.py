@@ -126,7 +126,8 @@ def _joins(rng: random.Random, plan: Plan) -> Made:
     lack: what the one before had copied says nothing of them."""
     brokers = _brokers(plan)
     dying = rng.choice(brokers)
-    kind = rng.choice((Kind.KILL, Kind.POWER, Kind.POWER))
+    flushes = rng.choice(("true", "false"))
+    kind = rng.choice((Kind.KILL, Kind.POWER)) if flushes == "true" else Kind.POWER
     lag_max_ms, up_ms = rng.choice((300, 300, 1_000)), rng.choice((300, 600))
     items: list[Item] = []
     at_ms = FIRST_FAULT_MS
@@ -134,13 +135,14 @@ def _joins(rng: random.Random, plan: Plan) -> Made:
         for lasts_ms in (lag_max_ms + rng.randrange(200, 1_000), rng.randrange(20, 120)):
             items.append(Fault(at_ms, lasts_ms, kind, (dying,), 0))
             at_ms += lasts_ms + 100 + rng.randrange(up_ms)
-    breaks = rng.choice((40, 60, 80))
+    breaks, is_cut_off = rng.choice((40, 60, 80)), rng.random() < 0.4
     for broker in brokers:
-        if broker != dying:
+        if broker != dying and is_cut_off:
+            items += _often(rng, plan, Kind.NO_METASTORE, broker, (0,), 800)
+        elif broker != dying:
             items += _often(rng, plan, Kind.METASTORE_BREAKS, broker, (breaks,), 3_000)
-    if rng.random() < 0.5:
+    if rng.random() < 0.6:
         items += _often(rng, plan, Kind.THIN_NETWORK, dying, (15, 40, 150, 600), 4_000)
-    flushes = rng.choice(("true", "false"))
     topics = _set(_copied(plan.topics), {"flush.before.ack": flushes, "min.insync.replicas": "1"})
     times = replace(plan.times, lag_max_ms=lag_max_ms)
     return replace(plan, topics=topics, times=times), [item for item in items if _is_in_time(item, plan)]
@@ -202,10 +204,10 @@ def _starts(rng: random.Random, plan: Plan) -> Made:
     """A leader is cut off from a follower, its log start moves, and it dies: who leads next starts where it did."""
     deleting = {
         "cleanup.policy": "compact,delete",
-        "segment.bytes": "2000",
-        "segment.ms": "1000",
-        "min.cleanable.dirty.ratio": "0.0",
-        "max.compaction.lag.ms": "2000",
+        "segment.bytes": rng.choice(("2000", "6000", "20000")),
+        "segment.ms": "600000",
+        "min.cleanable.dirty.ratio": rng.choice(("0.2", "0.5")),
+        "max.compaction.lag.ms": "600000",
     }
     topics = tuple(
         replace(topic, settings=topic.settings | deleting) if topic.is_compacted else topic

@@ -30,6 +30,7 @@ def _gaps_anywhere(replica: Replica, news: News) -> int:
 FETCHING: dict[str, Break] = {
     "answer-names-no-log": Break(
         (Patch(fetcher, "_is_for", _is_for_whatever_is_there), Patch(fetcher, "_gaps_below", _gaps_anywhere)),
+        minutes=0.3,
     ),
     "adopter-empty-group": Break(Patch(adoption, "groups_to_take", _takes_nothings_place), Profile.COMPACTION, 2),
 }

@@ -12,6 +12,7 @@ from sexton.records.names import LOG_SUFFIX
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import Key, Replicas
 from sexton.simulate.broken.switch import Break, Patch
+from sexton.simulate.plan import Profile
 from sexton.watermarks.checkpoint import Kept
 
 
@@ -41,7 +42,7 @@ def _takes_it_for_damage(self: Recovery, segment: Segment, fault: str, position:
 
 
 LOGS: dict[str, Break] = {
-    "torn-tail-is-damage": Break(Patch(Recovery, "_doubt", _takes_it_for_damage), profile=None),
+    "torn-tail-is-damage": Break(Patch(Recovery, "_doubt", _takes_it_for_damage), minutes=0.3),
     "deleted-log-goes-on": Break(
         (
             Patch(LogState, "check_not_deleted", _goes_on),
@@ -52,7 +53,7 @@ LOGS: dict[str, Break] = {
     ),
     "epoch-before-generation": Break(
         (Patch(Replica, "_enter", _begins_its_epoch_first), Patch(Replicas, "stranded", _finds_nobody_stranded)),
-        profile=None,
+        Profile.COMPACTION,
     ),
 }
 """Valid batches behind a page that never reached the device make a log one that is not opened; what waits for a deleted

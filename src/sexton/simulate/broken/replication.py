@@ -52,11 +52,9 @@ async def _trusts_the_metastore(broker: Broker) -> frozenset[int]:
 REPLICATION: dict[str, Break] = {
     "isr-join-forgotten": Break(
         (Patch(Leadership, "refused", _forgets_what_was_refused), Patch(membership, "_batches", _all_at_once)),
-        profile=None,
+        minutes=0.3,
     ),
-    "progress-outlives-incarnation": Break(
-        Patch(Leadership, "_kept_progress", _keeps_progress_by_number), profile=None
-    ),
+    "progress-outlives-incarnation": Break(Patch(Leadership, "_kept_progress", _keeps_progress_by_number), minutes=0.3),
     "cancel-elects-uncleanly": Break(
         (
             Patch(alter_partition_reassignments, "allows_unclean", _allows_what_the_setting_says),
@@ -64,8 +62,8 @@ REPLICATION: dict[str, Break] = {
         ),
         Profile.COMPACTION,
     ),
-    "hands-over-to-the-dead": Break(Patch(handover, "answering", _trusts_the_metastore), Profile.PLAIN, minutes=2),
-    "join-names-another-process": Break(Patch(Membership, "_named", _names_whoever_is_there), Profile.PLAIN),
+    "hands-over-to-the-dead": Break(Patch(handover, "answering", _trusts_the_metastore), minutes=0.4),
+    "join-names-another-process": Break(Patch(Membership, "_named", _names_whoever_is_there), minutes=0.3),
 }
 """A join whose repetition is refused counts no more, though the first attempt may have been carried out; what a
 replica's former log held counts for its new one; a reassignment of a compacted topic that is cancelled elects a replica
