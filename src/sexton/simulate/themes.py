@@ -138,7 +138,10 @@ def _joins(rng: random.Random, plan: Plan) -> Made:
     breaks, is_cut_off = rng.choice((40, 60, 80)), rng.random() < 0.4
     for broker in brokers:
         if broker != dying and is_cut_off:
-            items += _often(rng, plan, Kind.NO_METASTORE, broker, (0,), 800)
+            items += [
+                Fault(at_ms, rng.randrange(50, 600), Kind.NO_METASTORE, (broker,), 0)
+                for at_ms in _times(rng, plan, 2_000)
+            ]
         elif broker != dying:
             items += _often(rng, plan, Kind.METASTORE_BREAKS, broker, (breaks,), 3_000)
     if rng.random() < 0.6:
@@ -170,10 +173,12 @@ def _stops(rng: random.Random, plan: Plan) -> Made:
 def _lives(rng: random.Random, plan: Plan) -> Made:
     """Those who make and delete topics, or remove and add replicas, are quicker than disks, and some brokers hear of
     both at once."""
-    items = _moves(rng, plan, (Action.FLAP,), 400)
+    items = _moves(rng, plan, (Action.FLAP,), 250)
     for broker in _brokers(plan):
         items += _often(rng, plan, Kind.SLOW_DISK, broker, (10, 50, 200), 4_000)
-        items += _often(rng, plan, Kind.NO_METASTORE, broker, (0,), 1_000)
+        items += [
+            Fault(at_ms, rng.randrange(50, 800), Kind.NO_METASTORE, (broker,), 0) for at_ms in _times(rng, plan, 4_000)
+        ]
     life = LifePlan(
         "phoenix-2",
         "reborn-2",
@@ -205,9 +210,9 @@ def _starts(rng: random.Random, plan: Plan) -> Made:
     deleting = {
         "cleanup.policy": "compact,delete",
         "segment.bytes": rng.choice(("2000", "6000", "20000")),
-        "segment.ms": "600000",
-        "min.cleanable.dirty.ratio": rng.choice(("0.2", "0.5")),
-        "max.compaction.lag.ms": "600000",
+        "segment.ms": rng.choice(("2000", "600000")),
+        "min.cleanable.dirty.ratio": rng.choice(("0.0", "0.2")),
+        "max.compaction.lag.ms": rng.choice(("2000", "10000")),
     }
     topics = tuple(
         replace(topic, settings=topic.settings | deleting) if topic.is_compacted else topic
