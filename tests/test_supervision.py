@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sexton
-from sexton.supervision import BACK_OFF_MS, Supervisor, back_off_ms
+from sexton.supervision import BACK_OFF_MS, WORK, Supervisor, back_off_ms
 
 SOURCES = Path(sexton.__file__).parent
 
@@ -44,6 +44,22 @@ def tasks_made() -> Iterator[tuple[str, str]]:
 
 def test_only_the_supervisor_makes_tasks_that_nobody_awaits() -> None:
     assert set(tasks_made()) == set(AWAITED_BY_THEIR_MAKERS)
+
+
+def kinds_counted() -> Iterator[str]:
+    """What each caller of the supervisor says that it was about."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=owner, attr="work" | "survived"),
+                    args=[_, ast.Constant(value=str(kind)), *_],
+                ) if "supervisor" in ast.unparse(owner).lower():
+                    yield kind
+
+
+def test_every_kind_of_work_is_told_from_zero_on() -> None:
+    assert {*kinds_counted(), "a callback"} == set(WORK)
 
 
 def supervised(body: Callable[[Supervisor, list[BaseException]], Awaitable[None]]) -> Any:

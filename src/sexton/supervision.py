@@ -25,6 +25,27 @@ logger = logging.getLogger(__name__)
 BACK_OFF_MS: Final = (1_000, 60_000)
 """First and longest pause before work in which there was a bug is tried again: each attempt writes a trace."""
 
+WORK: Final = (
+    "MTRO and MXRO",
+    "a callback",
+    "a change of role",
+    "a coordinator's append",
+    "a coordinator's timers",
+    "a page",
+    "a request",
+    "adoption",
+    "an in-sync set",
+    "flush",
+    "loading a coordinator",
+    "markers",
+    "opening a log",
+    "replication",
+    "retention",
+    "verification",
+    "what is due",
+)
+"""The kinds that metrics tell of, from zero on: an alert on an increase does not see a series that begins with one."""
+
 
 def back_off_ms(failures_count: int) -> int:
     """After so many failures in a row, at least one."""

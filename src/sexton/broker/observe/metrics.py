@@ -17,6 +17,7 @@ from sexton.broker.observe.traffic import BOUNDS_S, ApiTraffic
 from sexton.ports.metastore import NO_LEADER
 from sexton.replication import messages as replica_messages
 from sexton.replication.replica import Role
+from sexton.supervision import WORK
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -115,9 +116,9 @@ def _broker(out: Exposition, broker: Broker) -> None:
     out.counter("sexton_connections_accepted_total", "Kafka connections ever.", dispatch.accepted_count)
     doc = "Connections closed because what they sent was no request."
     out.counter("sexton_connections_malformed_total", doc, dispatch.traffic.malformed_count)
-    bugs = sorted(broker.supervisor.bugs.items())
+    bugs = [({"work": what}, broker.supervisor.bugs[what]) for what in WORK]
     doc = "Exceptions that nobody expected, by the work in which they were. The broker's log has their traces."
-    out.family("sexton_bugs_survived_total", "counter", doc, [({"work": what}, count) for what, count in bugs])
+    out.family("sexton_bugs_survived_total", "counter", doc, bugs)
 
 
 def _disk(broker: Broker) -> tuple[int, int]:
