@@ -310,19 +310,13 @@ def _writable(topics: tuple[TopicPlan, ...], admin: Collection[AdminPlan]) -> tu
 
 def _with_blackouts(rng: random.Random, schedule: list[Fault], brokers: list[str], until_ms: int) -> list[Fault]:
     """What topics that acknowledge before the flush are not made for: all brokers lose power at about the same time. By
-    chance that happens too rarely to show what compaction makes of what is left. In such runs nobody dies otherwise:
-    one that was killed has lost nothing, and leaves the ISR all the same, even to those that have (docs/decisions, 8).
-    """
-    blackouts = [
+    chance that happens too rarely to show what compaction makes of what is left."""
+    return schedule + [
         Fault(at_ms + rng.choice((0, 0, 30, 300, 3_000)), rng.randrange(500, 6_000), faults.Kind.POWER, (broker,), 0)
         for _ in range(rng.choice((0, 1, 2)))
         for at_ms in (rng.randrange(until_ms // 8, until_ms),)
         for broker in rng.sample(brokers, len(brokers))
     ]
-    if not blackouts:
-        return schedule
-    died = [replace(fault, kind=faults.Kind.POWER) if fault.kind is faults.Kind.KILL else fault for fault in schedule]
-    return [*died, *blackouts]
 
 
 def _absence(rng: random.Random, brokers: list[str], until_ms: int) -> Fault:
