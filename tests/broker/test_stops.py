@@ -63,6 +63,33 @@ def test_the_only_complete_copy_is_not_given_up_for_a_broker_that_lost_power_a_m
         assert lost(seed, leader) == []
 
 
+def test_an_answer_that_came_before_the_wait_for_others_is_no_reason_to_hand_over() -> None:
+    """One that answers at once loses power while another is waited for that is dead already."""
+    for seed in SEEDS[:4]:
+        story = Story(3, seed)
+        ledger = Ledger(story)
+
+        async def told(story: Story = story, ledger: Ledger = ledger) -> None:
+            await story.start()
+            await story.create_topic([STOPPED, DEAD], {"flush.before.ack": "false", "min.insync.replicas": "2"})
+            await story.in_sync(DEAD, STOPPED)
+            await ledger.write(40)
+            story.cluster.kill(story.node(WITNESS), power_lost=True)
+            stopping = asyncio.ensure_future(stop(story, STOPPED))
+            await asyncio.sleep(0.3)
+            story.cluster.kill(story.node(DEAD), power_lost=True)
+            await stopping
+            await story.start(DEAD)
+            await asyncio.sleep(15)
+            await story.start(STOPPED)
+            await story.in_sync(DEAD, STOPPED)
+            await story.until(lambda: story.row().leader > 0)
+            await story.led_by(story.row().leader)
+            assert ledger.lost(story.row().leader) == []
+
+        story.run(told())
+
+
 @pytest.mark.parametrize("leader", [STOPPED, DEAD], ids=["which leads", "which follows"])
 def test_it_is_lost_with_the_defect_put_back(leader: int) -> None:
     with breaking("hands-over-to-the-dead"):

@@ -28,6 +28,9 @@ HAND_OVER_ATTEMPTS = 5
 ANSWER_SHARE = 0.25
 """Of its lease: how long a broker that stops waits for the others' answers."""
 
+ROUNDS_MAX = 3
+"""In which the others are asked. Each but the last has one more that is silent: few clusters lose more at a time."""
+
 
 async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) -> None:
     """Makes the rows of this broker's replicas true (docs/decisions, 8), or raises StaleError: read and try again."""
@@ -90,12 +93,18 @@ def _log_state(broker: Broker, topic: str, partition: int, folder: Folder, past:
 
 async def answering(broker: Broker) -> frozenset[int]:
     """The other brokers that answer right now. That the metastore has somebody as active says only that its lease has
-    not run out yet."""
+    not run out yet. An answer ages while others are waited for that do not answer: whoever has answered is asked again,
+    until all have answered at once."""
     own_id = broker.config.node_id
     wait_ms = int(broker.config.broker_lease_ms * ANSWER_SHARE)
     asked = [row for row in serving_brokers(broker.view) if row.broker_id != own_id]
-    answers = await asyncio.gather(*(broker.news.is_answered_by(row, wait_ms) for row in asked))
-    return frozenset(row.broker_id for row, is_answered in zip(asked, answers, strict=True) if is_answered)
+    for _ in range(ROUNDS_MAX):
+        answers = await asyncio.gather(*(broker.news.is_answered_by(row, wait_ms) for row in asked))
+        heard = [row for row, is_answered in zip(asked, answers, strict=True) if is_answered]
+        if len(heard) == len(asked):
+            break
+        asked = heard
+    return frozenset(row.broker_id for row in heard)
 
 
 async def settle_doubts(broker: Broker) -> None:
