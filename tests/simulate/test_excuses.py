@@ -173,6 +173,20 @@ def test_a_loss_of_power_that_took_nothing_excuses_nothing(world: World) -> None
     assert PLACE not in world.history.doubtful
 
 
+@pytest.mark.parametrize("is_back", [False, True], ids=["still down", "back, and in sync all the while"])
+def test_a_disk_that_kept_everything_counts_once_its_broker_has_started(world: World, is_back: bool) -> None:
+    """Until then it may leave the ISR to one that loses power next, and has less."""
+    world.lose_power(2)
+    world.nodes["broker-2"].is_started = is_back
+    world.sweep()
+    world.hold(1, 1, 1)
+    world.lose_power(1)
+    world.elect(1, 2)
+    with pytest.raises(SimulationFailure, match=r"rule 7|rule 1") if is_back else no_error():
+        world.show(1, 2, 2, 2)
+    assert bool(world.history.losses) is not is_back
+
+
 def test_a_leader_of_the_epoch_before_shows_nothing(world: World) -> None:
     """It is what was there before the loss: a look back."""
     world.lose_power(1, 2)

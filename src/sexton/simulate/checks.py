@@ -407,7 +407,8 @@ class Judge:
             if self._losses.is_suspect(key, broker_id):
                 if self._seen(node, key).copy.end_offset < ledger.end_offset:
                     continue
-                self._losses.caught_up(key, broker_id)
+                if node.is_started:  # until then it may leave what it has to one that has less
+                    self._losses.caught_up(key, broker_id)
             self._require(node, key, ledger)
 
     def _commit(self, node: Node, key: Key, ledger: Ledger, hw: int, start_offset: int) -> None:
