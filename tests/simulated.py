@@ -111,20 +111,21 @@ class Story:
 
         await self.until(is_led)
 
-    def isolate(self, broker_id: int) -> None:
-        """From the other brokers and the client. It still reaches the metastore."""
-        own = self.node(broker_id).name
-        for other in (*self.cluster.nodes, CLIENT):
-            if other != own:
-                self.fabric.cut(own, other)
-                self.fabric.cut(other, own)
+    def isolate(self, broker_id: int, *, but_for: int | None = None) -> None:
+        """From the other brokers, but for one, and the client. It still reaches the metastore."""
+        for own, other in self._ways(broker_id, but_for):
+            self.fabric.cut(own, other)
+            self.fabric.cut(other, own)
 
-    def reconnect(self, broker_id: int) -> None:
+    def reconnect(self, broker_id: int, *, but_for: int | None = None) -> None:
+        for own, other in self._ways(broker_id, but_for):
+            self.fabric.heal(own, other)
+            self.fabric.heal(other, own)
+
+    def _ways(self, broker_id: int, but_for: int | None) -> list[tuple[str, str]]:
         own = self.node(broker_id).name
-        for other in (*self.cluster.nodes, CLIENT):
-            if other != own:
-                self.fabric.heal(own, other)
-                self.fabric.heal(other, own)
+        spared = own if but_for is None else self.node(but_for).name
+        return [(own, other) for other in (*self.cluster.nodes, CLIENT) if other not in (own, spared)]
 
     # The client
 

@@ -128,8 +128,9 @@ async def goes_through_a_lost_process(story: Story, ledger: Ledger) -> None:
 
 
 async def goes_through_a_new_log(story: Story, ledger: Ledger) -> None:
-    """Defect 2. While the leader reaches nobody, its follower is removed and added again, with an empty log. The leader
-    hears of both as of one change, before it hears of the follower. Then it dies."""
+    """Defect 2. While the leader reaches neither the metastore nor its follower, that one is removed and added again,
+    with an empty log (by a third broker, which hears that the leader is there). The leader hears of both as of one
+    change, before it hears of the follower. Then it dies."""
     await story.start()
     await story.create_topic([LEADER, FOLLOWER])
     await story.in_sync(LEADER, FOLLOWER)
@@ -138,7 +139,7 @@ async def goes_through_a_new_log(story: Story, ledger: Ledger) -> None:
 
     mouth = Mouth(story, LEADER)
     mouth.is_blind = True
-    story.isolate(LEADER)
+    story.isolate(LEADER, but_for=JOINING)
     await story.client_does(reassign(story, [LEADER]))
     await story.client_does(reassign(story, [LEADER, FOLLOWER]))
     second_id = story.row().incarnations[FOLLOWER]
@@ -148,7 +149,7 @@ async def goes_through_a_new_log(story: Story, ledger: Ledger) -> None:
     await story.until(lambda: leader.row.incarnations.get(FOLLOWER) == second_id)
     await asyncio.sleep(1)
     story.cluster.kill(story.node(LEADER), power_lost=False)
-    story.reconnect(LEADER)
+    story.reconnect(LEADER, but_for=JOINING)
     await asyncio.sleep(20)
     await story.start(LEADER)
     await story.in_sync(LEADER, FOLLOWER)
