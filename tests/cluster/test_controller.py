@@ -36,7 +36,7 @@ from sexton.ports.metastore import (
 )
 from tests.cluster.rows import NO_LEADER, TOPIC, broker, brokers, log_id, partition, told
 
-SETTINGS = ControllerSettings(allows_unclean=lambda topic: False)
+SETTINGS = ControllerSettings(allows_unclean=lambda topic: False, flushes_first=lambda topic: True)
 IDLE = LeaseWatch()
 
 
@@ -126,6 +126,15 @@ def test_partitions_of_a_fenced_broker_get_leaders_who_are_named_as_alive() -> N
     assert [action.live for action in actions if isinstance(action, UpdatePartitions)] == [{1: 101, 3: 103}, {1: 101}]
 
 
+def test_a_leader_other_than_the_controller_is_heard_of_first_where_acknowledged_records_may_not_be_flushed() -> None:
+    rows = [partition((2, 3, 1), index=0), partition((2, 1), index=1)]
+    unflushed = ControllerSettings(allows_unclean=lambda topic: False, flushes_first=lambda topic: False)
+    view = view_of("AFA", rows)
+    assert [action.relied_on for action in steps(view) if isinstance(action, UpdatePartitions)] == [None, None]
+    actions = [action for action in steps(view, settings=unflushed) if isinstance(action, UpdatePartitions)]
+    assert [action.relied_on for action in actions] == [view.broker(3), None]
+
+
 def test_a_leader_that_is_not_that_process_any_more_stops_nobody_elses_election() -> None:
     rows = [partition((4, leader), index=leader) for leader in (1, 2, 3)]
     actions = steps(view_of("AAAF", rows))
@@ -146,7 +155,7 @@ def test_many_partitions_are_written_in_batches() -> None:
 def test_an_unclean_election_waits_for_the_topics_leave() -> None:
     view = view_of("AFA", [partition((2, 3), isr=(2,), leader=2)])
     assert [told(row) for row in updates(steps(view))] == [(NO_LEADER, 6, (2,))]
-    allowed = ControllerSettings(allows_unclean=lambda topic: topic == TOPIC.name)
+    allowed = ControllerSettings(allows_unclean=lambda topic: topic == TOPIC.name, flushes_first=lambda topic: True)
     assert [told(row) for row in updates(steps(view, settings=allowed))] == [(3, 6, (3,))]
 
 

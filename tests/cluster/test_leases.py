@@ -123,3 +123,13 @@ def test_the_holder_has_stopped_whenever_a_watcher_may_take_over(
         watch.observe({1: (EPOCH, count)}, now_ms)
         if count == len(sent) and watch.has_run_out(ONE):
             assert not lease.is_valid(int(now_ms * rate))
+
+
+def test_a_renewal_counts_as_later_only_between_two_later_looks() -> None:
+    looks = [(0, 7), (100, 8), (200, 8), (300, 9)]
+    assert not watched(*looks[:1]).has_renewed_since(ONE, 0)
+    assert watched(*looks[:2]).has_renewed_since(ONE, 0)
+    assert not watched(*looks[:3]).has_renewed_since(ONE, 1)  # it may have been before
+    assert watched(*looks).has_renewed_since(ONE, 200)
+    assert not watched(*looks).has_renewed_since(ONE, 201)
+    assert not watched(*looks).has_renewed_since(replace(ONE, epoch=EPOCH + 1), 0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sexton.broker.handover import ANSWER_SHARE
 from sexton.cluster.controller import (
     Action,
     Claim,
@@ -17,7 +19,7 @@ from sexton.cluster.controller import (
 )
 from sexton.cluster.elections import allows_unclean
 from sexton.cluster.leases import LeaseWatch
-from sexton.ports.metastore import LeaseLostError, MetastoreUnavailableError, StaleError
+from sexton.ports.metastore import BrokerRow, LeaseLostError, MetastoreUnavailableError, StaleError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -33,6 +35,8 @@ class Control:
         self._broker = broker
         self._watch = LeaseWatch()
         self._memory = ControllerMemory()
+        self._silent_since_ms: dict[int, int] = {}
+        """By broker epoch: when a process was first asked in vain."""
 
     async def run(self) -> None:
         while True:
@@ -50,6 +54,7 @@ class Control:
             config = broker.config
             settings = ControllerSettings(
                 lambda topic: allows_unclean(broker.topic_config(topic)),
+                lambda topic: broker.topic_config(topic).flush_before_ack,
                 config.auto_leader_rebalance_enable,
                 config.leader_imbalance_check_interval_seconds * 1000,
             )
@@ -64,8 +69,11 @@ class Control:
             if not actions:
                 return
             was_refused = False
+            silent = await self._silent(actions)
             for action in actions:
                 try:
+                    if isinstance(action, UpdatePartitions) and action.relied_on in silent:
+                        raise StaleError(f"broker {action.relied_on.broker_id} does not answer")
                     await self._carry_out(action)
                 except StaleError as error:
                     logger.info("controller: %s", error)
@@ -74,6 +82,29 @@ class Control:
             await broker.news.tell()
             if was_refused:
                 return  # the next look decides anew, by leases as they are then
+
+    async def _silent(self, actions: Sequence[Action]) -> list[BrokerRow]:
+        """Of those that must be heard of, who was not. Whoever does not answer, but goes on renewing, lives behind a
+        broken link. Whoever does neither is fenced soon."""
+        asked = {
+            action.relied_on.epoch: action.relied_on
+            for action in actions
+            if isinstance(action, UpdatePartitions) and action.relied_on is not None
+        }
+        broker, wait_ms = self._broker, int(self._broker.config.broker_lease_ms * ANSWER_SHARE)
+        answers = await asyncio.gather(*(broker.news.is_answered_by(row, wait_ms) for row in asked.values()))
+        now_ms = broker.clock.monotonic_ms()
+        self._silent_since_ms = {
+            epoch: self._silent_since_ms.get(epoch, now_ms)
+            for epoch, is_answered in zip(asked, answers, strict=True)
+            if not is_answered
+        }
+        return [
+            row
+            for epoch, row in asked.items()
+            if (since_ms := self._silent_since_ms.get(epoch)) is not None
+            and not self._watch.has_renewed_since(row, since_ms)
+        ]
 
     async def _carry_out(self, action: Action) -> None:
         metastore = self._broker.metastore
@@ -84,6 +115,6 @@ class Control:
             case Fence(lease):
                 logger.warning("broker %d has not renewed its lease: fenced", lease.broker_id)
                 await metastore.fence_broker(lease.broker_id, lease.epoch, lease.renewals_count)
-            case UpdatePartitions(rows, live, why):
+            case UpdatePartitions(rows, live, why, _):
                 logger.info("%s: %d partitions", why, len(rows))
                 await metastore.update_partitions(rows, live)

@@ -27,6 +27,8 @@ ROWS_PER_ACTION_MAX = 1000
 class ControllerSettings:
     allows_unclean: Callable[[str], bool]
     """By topic name: `unclean.leader.election.enable`."""
+    flushes_first: Callable[[str], bool]
+    """By topic name: `flush.before.ack`."""
     rebalances_leaders: bool = True
     """`auto.leader.rebalance.enable`."""
     rebalance_interval_ms: int = 300_000
@@ -54,6 +56,9 @@ class UpdatePartitions:
     rows: Sequence[PartitionRow]
     live: Mapping[int, int]
     why: str
+    relied_on: BrokerRow | None = None
+    """Must be heard of first: these topics acknowledge before the flush, and who has lost power lacks what others have
+    that leave the ISR. That its lease has not run out says nothing of the last seconds."""
 
 
 Action = Claim | Fence | UpdatePartitions
@@ -88,13 +93,13 @@ def controller_steps(
     actions: list[Action] = [Fence(lease) for lease in watch.expired(others)]
     rebalanced_ms = now_ms if memory.rebalanced_ms is None else memory.rebalanced_ms
     if memory.checked_version != view.version:
-        updates = _updates(view, own, _needed_rows(view, settings), "elections and reassignments")
+        updates = _updates(view, own, settings, _needed_rows(view, settings), "elections and reassignments")
         actions += updates
         if not updates:
             memory = replace(memory, checked_version=view.version)
     if settings.rebalances_leaders and now_ms - rebalanced_ms >= settings.rebalance_interval_ms:
         rebalanced_ms = now_ms
-        actions += _updates(view, own, _rebalanced_rows(view), "preferred leaders")
+        actions += _updates(view, own, settings, _rebalanced_rows(view), "preferred leaders")
     return actions, replace(memory, rebalanced_ms=rebalanced_ms)
 
 
@@ -146,17 +151,23 @@ def _rebalanced_rows(view: ClusterView) -> Iterator[PartitionRow]:
                 yield changed
 
 
-def _updates(view: ClusterView, own: BrokerRow, rows: Iterator[PartitionRow], why: str) -> list[UpdatePartitions]:
+def _updates(
+    view: ClusterView, own: BrokerRow, settings: ControllerSettings, rows: Iterator[PartitionRow], why: str
+) -> list[UpdatePartitions]:
     """Leaders are elected as the very processes that were seen alive. Rows with the same leader go together: one that
     has started again meanwhile is refused, and stops nobody else's election."""
-    by_leader: dict[int, list[PartitionRow]] = {}
+    together: dict[tuple[int, bool], list[PartitionRow]] = {}
     for row in rows:
-        by_leader.setdefault(row.leader, []).append(row)
+        topic = view.topic_by_id(row.topic_id)
+        assert topic is not None
+        is_asked = row.leader not in (NO_LEADER, own.broker_id) and not settings.flushes_first(topic.name)
+        together.setdefault((row.leader, is_asked), []).append(row)
     updates = []
-    for leader, led in by_leader.items():
+    for (leader, is_asked), led in together.items():
         live = {own.broker_id: own.epoch}
         if leader != NO_LEADER:
             live[leader] = view.brokers[leader].epoch
+        relied_on = view.brokers[leader] if is_asked else None
         for start in range(0, len(led), ROWS_PER_ACTION_MAX):
-            updates.append(UpdatePartitions(led[start : start + ROWS_PER_ACTION_MAX], live, why))
+            updates.append(UpdatePartitions(led[start : start + ROWS_PER_ACTION_MAX], live, why, relied_on))
     return updates

@@ -62,9 +62,13 @@ class LeaseWatch:
         self._looks_ms: deque[int] = deque(maxlen=LOOKS_MAX)
         self._seen: dict[int, tuple[int, int]] = {}
         self._since_ms: dict[int, int] = {}
+        self._renewed_after_ms: dict[int, int] = {}
 
     def observe(self, leases: Leases, now_ms: int) -> None:
         """`now_ms` is taken after the answer came."""
+        if self._looks_ms:
+            renewed = (id_ for id_, lease in leases.items() if self._seen.get(id_) != lease)
+            self._renewed_after_ms |= dict.fromkeys(renewed, self._looks_ms[-1])
         self._looks_ms.append(now_ms)
         self._since_ms = {
             broker_id: self._since_ms[broker_id] if self._seen.get(broker_id) == lease else now_ms
@@ -85,6 +89,11 @@ class LeaseWatch:
                 started_ms = look_ms
             former_ms = max(former_ms, look_ms)
         return former_ms - started_ms > row.lease_ms * LEASE_MARGIN
+
+    def has_renewed_since(self, row: BrokerRow, at_ms: int) -> bool:
+        """Whether that very process has surely renewed later than that: between two looks that were later."""
+        seen = self._seen.get(row.broker_id)
+        return seen is not None and seen[0] == row.epoch and self._renewed_after_ms.get(row.broker_id, -1) >= at_ms
 
     def expired(self, brokers: Iterable[BrokerRow]) -> list[ExpiredLease]:
         return [ExpiredLease(row.broker_id, *self._seen[row.broker_id]) for row in brokers if self.has_run_out(row)]

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from sexton.broker import handover
 from sexton.broker.api import alter_partition_reassignments
 from sexton.broker.broker import Broker
+from sexton.broker.control import Control
 from sexton.cluster import reassignment
+from sexton.cluster.controller import Action
 from sexton.cluster.elections import Brokers
 from sexton.compaction.config import TopicConfig
-from sexton.ports.metastore import PartitionRow
+from sexton.ports.metastore import BrokerRow, PartitionRow
 from sexton.replication import membership
 from sexton.replication.leadership import IsrChange, Leadership, Progress
 from sexton.replication.membership import BATCH_ROWS_MAX, Asked, Membership
@@ -49,6 +51,10 @@ async def _trusts_the_metastore(broker: Broker) -> frozenset[int]:
     return frozenset(row.broker_id for row in broker.view.live_brokers())
 
 
+async def _asks_nobody(self: Control, actions: Sequence[Action]) -> list[BrokerRow]:
+    return []
+
+
 REPLICATION: dict[str, Break] = {
     "isr-join-forgotten": Break(
         (Patch(Leadership, "refused", _forgets_what_was_refused), Patch(membership, "_batches", _all_at_once)),
@@ -63,10 +69,11 @@ REPLICATION: dict[str, Break] = {
         Profile.COMPACTION,
     ),
     "hands-over-to-the-dead": Break(Patch(handover, "answering", _trusts_the_metastore), minutes=0.4),
+    "elects-the-dead": Break(Patch(Control, "_silent", _asks_nobody)),
     "join-names-another-process": Break(Patch(Membership, "_named", _names_whoever_is_there), minutes=0.3),
 }
 """A join whose repetition is refused counts no more, though the first attempt may have been carried out; what a
 replica's former log held counts for its new one; a reassignment of a compacted topic that is cancelled elects a replica
 that lacks records, in the same generation, and one that may not even run; a broker that is stopped leaves its
-partitions to others whose leases have not run out yet, dead or alive; a join that is repeated names the process
-that is there by then."""
+partitions to others whose leases have not run out yet, dead or alive; the controller elects such a one and takes the
+others out of the ISR; a join that is repeated names the process that is there by then."""

@@ -1,0 +1,76 @@
+"""Of a topic that acknowledges before the flush, the controller takes nobody for a complete copy whom it has not heard
+of: that a lease has not run out says nothing of its last seconds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sexton.simulate.broken import breaking
+from sexton.simulate.metastore import HOST as METASTORE
+from tests.simulated import Ledger, Story
+
+CONTROLLER, CUT_OFF, DEAD = 1, 2, 3
+SETTINGS = {"flush.before.ack": "false", "min.insync.replicas": "2"}
+SEEDS = range(1, 9)
+"""What a power loss takes is drawn from them."""
+
+
+async def begin(story: Story, ledger: Ledger, leader: int) -> None:
+    """Broker 1 starts first, and so is the controller. It holds no replica."""
+    await story.start(CONTROLLER)
+    await story.start(CUT_OFF, DEAD)
+    await story.create_topic([leader, CUT_OFF + DEAD - leader], SETTINGS)
+    await story.in_sync(CUT_OFF, DEAD)
+    await ledger.write(40)
+
+
+def lost(seed: int, leader: int) -> list[int]:
+    """One of two in-sync replicas cannot reach the metastore; when its lease has almost run out the other one loses
+    power, and is the first to be back."""
+    story = Story(3, seed)
+    ledger = Ledger(story)
+    found: list[int] = []
+
+    async def told() -> None:
+        await begin(story, ledger, leader)
+        story.fabric.cut(story.node(CUT_OFF).name, METASTORE)
+        await asyncio.sleep(3)
+        story.cluster.kill(story.node(DEAD), power_lost=True)
+        await asyncio.sleep(15)
+        await story.start(DEAD)
+        story.fabric.heal(story.node(CUT_OFF).name, METASTORE)
+        await story.in_sync(CUT_OFF, DEAD)
+        await story.led_by(story.row().leader)
+        found.extend(ledger.lost(story.row().leader))
+
+    story.run(told())
+    return found
+
+
+@pytest.mark.parametrize("leader", [CUT_OFF, DEAD], ids=["the one that is cut off leads", "the dead one led"])
+def test_a_complete_copy_is_not_passed_over_for_one_that_lost_power_a_moment_ago(leader: int) -> None:
+    for seed in SEEDS[:4]:
+        assert lost(seed, leader) == []
+
+
+@pytest.mark.parametrize("leader", [CUT_OFF, DEAD], ids=["the one that is cut off leads", "the dead one led"])
+def test_it_is_lost_with_the_defect_put_back(leader: int) -> None:
+    with breaking("elects-the-dead"):
+        assert any(lost(seed, leader) for seed in SEEDS)
+
+
+def test_one_that_the_controller_cannot_reach_leads_when_it_has_renewed_its_lease() -> None:
+    story = Story(3)
+    ledger = Ledger(story)
+
+    async def told() -> None:
+        await begin(story, ledger, CUT_OFF)
+        story.fabric.cut(story.node(CONTROLLER).name, story.node(DEAD).name)
+        story.cluster.kill(story.node(CUT_OFF), power_lost=False)
+        await story.until(lambda: story.row().leader == DEAD)
+        await story.led_by(DEAD)
+        assert ledger.lost(DEAD) == []
+
+    story.run(told())
