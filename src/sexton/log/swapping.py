@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -143,15 +143,17 @@ class Swapping(Changing):
         terms: SwapTerms,
         check: Callable[[], None] = lambda: None,
         judging: asyncio.Lock | None = None,
+        then: Callable[[], Awaitable[None]] | None = None,
     ) -> Swapped:
         """Replaces, or raises SwapRefusedError and changes nothing. `staging` is a directory on the same volume that
         has a `.log.cleaned` file for each replacement. `check` has the last word, after what was staged was judged.
-        Who holds `judging` judges, a segment at a time: logs that share it leave the event loop to others.
+        Who holds `judging` judges, a segment at a time: logs that share it leave the event loop to others. `then` keeps
+        what is to be said of the new segments, before the next swap: its `check` must know it.
 
         On an error of the disk the log is as before, or some segments are replaced and the others are not: that is a
         log, too. If not even that can be brought about now, the log has failed, and opening it again does."""
         self._check_usable()
-        swap = self._swap(closed, staging, replacements, terms, check, judging or asyncio.Lock())
+        swap = self._swap(closed, staging, replacements, terms, check, judging or asyncio.Lock(), then)
         work = asyncio.get_running_loop().create_task(swap)
         try:
             return await asyncio.shield(work)
@@ -170,6 +172,7 @@ class Swapping(Changing):
         terms: SwapTerms,
         check: Callable[[], None],
         judging: asyncio.Lock,
+        then: Callable[[], Awaitable[None]] | None,
     ) -> Swapped:
         async with self._shape:
             self.check_not_deleted()
@@ -190,6 +193,8 @@ class Swapping(Changing):
                     await self._replace(new, old, staging)
             except OSError as error:
                 raise self._storage_error(error) from error
+            if then is not None:
+                await then()
             return Swapped(before[1], self.size_bytes, before[0], len(self._segments))
 
     def _check_current(self, closed: ClosedSegments) -> None:

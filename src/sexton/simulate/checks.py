@@ -373,7 +373,8 @@ class Judge:
             node = self._cluster.node_of(broker_id)
             copy = self._seen(node, key).copy
             lacks = copy.end_offset < truth.end_offset
-            if node.is_wiped or (lacks and self._losses.is_suspect(key, broker_id)):
+            is_suspect = self._losses.is_suspect(key, broker_id)  # even if its last segment was kept: those before it?
+            if node.is_wiped or (is_suspect and (lacks or broker_id not in running)):
                 continue
             if node.is_started:  # until then, what it said before may still be counted
                 self._losses.caught_up(key, broker_id)

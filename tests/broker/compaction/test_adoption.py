@@ -13,12 +13,13 @@ import pytest
 from sexton.broker.compaction.adoption import NotYetError, grouped
 from sexton.broker.compaction.offers import OfferedSegment
 from sexton.broker.compaction.patience import NOTHING_MS
+from sexton.compactor.plain_pass import carry_out
 from sexton.log.swapping import SwapRefusedError
 from sexton.records.batch import ControlType
 from sexton.watermarks.checkpoint import Kept
 from sexton.watermarks.replica import Pair
 from tests.broker.compaction.followed import BOTH, LOGS, Followed, below, run, scenario
-from tests.broker.compaction.harness import CONFIG, Broker
+from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
 from tests.log.helpers import NOW_MS, end_transaction, read_all, sequenced
 
 
@@ -108,6 +109,39 @@ async def test_tombstones_leave_the_follower_by_adoption_alone(pair: Followed) -
 
 
 # --- what makes it safe ---
+
+
+@scenario
+async def test_nothing_is_adopted_between_an_own_swap_and_the_mcco_that_speaks_of_it(pair: Followed) -> None:
+    """The leader offers less than the follower has just compacted by itself. Taken then, older values would be back
+    below an MCCO that says that there are none."""
+    await pair.write(60)
+    await pair.compact()
+    await pair.write(30)
+    pair.follower.replica.log.close_active(1000)
+    plan = await pair.follower.service.plan(TOPIC, 0)
+    coordination, swapped_in, go_on = pair.follower.replica.coordination, asyncio.Event(), asyncio.Event()
+    keep = coordination.committed
+
+    async def slowly(bound: int) -> None:
+        if bound == plan.bound:
+            swapped_in.set()
+            await go_on.wait()
+        await keep(bound)
+
+    coordination.committed = slowly  # type: ignore[method-assign]
+    commit = asyncio.ensure_future(pair.follower.service.commit(carry_out(pair.follower.disk, plan)))
+    await swapped_in.wait()
+    compacted = read_all(pair.follower.replica.log)
+    adopt = asyncio.ensure_future(pair.adopt())
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    go_on.set()
+    await commit
+    with pytest.raises(SwapRefusedError, match=f"compacted up to {plan.bound}"):
+        await adopt
+    assert read_all(pair.follower.replica.log) == compacted
+    assert pair.compacted.keys == plan.bound
 
 
 @scenario

@@ -251,10 +251,14 @@ class Adopter:
             settled_to = replica.coordination.watermarks.compacted.transactions
             terms = SwapTerms(bound, offer.mxro, settled_to, is_adopted=True)
             swapped = await log.swap(
-                closed, staging, replacements, terms, lambda: self._check(replica, offer), self._service.judging
+                closed,
+                staging,
+                replacements,
+                terms,
+                lambda: self._check(replica, offer),
+                self._service.judging,
+                lambda: self._service.keep(replica, bound, offer.leftovers),
             )
-            await self._service.keep_leftovers(replica, offer.leftovers)
-            await replica.coordination.committed(bound)
         finally:
             self._remove(staging)
         return offer, swapped

@@ -385,9 +385,8 @@ class CompactionService:
                 self._swap_terms(found),
                 lambda: self._check(found),
                 self.judging,
+                lambda: self.keep(found.replica, found.plan.bound, self._left_by(found.plan, found.replica, result)),
             )
-            await self.keep_leftovers(found.replica, self._left_by(found.plan, found.replica, result))
-            await found.replica.coordination.committed(found.plan.bound)
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, f"what was compacted cannot be kept: {error}") from error
         finally:
@@ -439,10 +438,12 @@ class CompactionService:
         before = self.leftovers(replica)
         return Leftovers.of_pass(before, result.fates, removable, plan.now_ms, plan.delete_retention_ms)
 
-    async def keep_leftovers(self, replica: Replica, leftovers: Leftovers | None) -> None:
-        """Of a pass that has just been swapped in, made here or adopted: before MCCO says so."""
+    async def keep(self, replica: Replica, bound: int, leftovers: Leftovers | None) -> None:
+        """Of a pass that has just been swapped in, made here or adopted. Until it is kept nothing else is swapped in:
+        what was compacted less far would lie below an MCCO that is about to be written."""
         if leftovers is not None:
             await self._leftovers.keep(replica, leftovers)
+        await replica.coordination.committed(bound)
 
     def note(self, replica: Replica, made_ms: int, how: str) -> None:
         """A pass was committed, made here or adopted."""
