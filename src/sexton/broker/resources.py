@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.broker.admin import make_change
 from sexton.cluster.settings import (
+    MIN_INSYNC,
     BadSettingError,
     broker_setting,
     check_broker,
     check_group,
+    check_min_insync,
     check_topic,
     group_setting,
     topic_setting,
 )
 from sexton.cluster.topics import check_topic_name
-from sexton.compaction.settings import Kind, Setting
+from sexton.compaction.settings import INT32_MAX, Kind, Setting
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -114,7 +116,7 @@ async def change_settings(
     async def attempt() -> None:
         before = current_settings(broker, resource)
         after = change(before)
-        _check(broker, resource, after)
+        _check(broker, resource, before, after)
         changes: dict[str, str | None] = {name: after.get(name) for name in (*before, *after)}
         changes = {name: text for name, text in changes.items() if before.get(name) != text}
         if changes and not validate_only:
@@ -126,12 +128,14 @@ async def change_settings(
         await make_change(broker, attempt, ErrorCode.request_timed_out)
 
 
-def _check(broker: Broker, resource: Resource, settings: Settings) -> None:
+def _check(broker: Broker, resource: Resource, before: Settings, settings: Settings) -> None:
     """A broker's settings that cannot be are an INVALID_REQUEST, others an INVALID_CONFIG: so it is in Kafka."""
     view, static, own = broker.view, broker.config.static, broker.config.node_id
     try:
         if resource.scope is ConfigScope.TOPIC:
             check_topic(view, static, own, settings)
+            if settings.get(MIN_INSYNC) != before.get(MIN_INSYNC):
+                check_min_insync(settings, _replicas_count(broker, resource.name))
         elif resource.scope is ConfigScope.GROUP:
             check_group(view, static, own, settings)
         else:
@@ -139,6 +143,13 @@ def _check(broker: Broker, resource: Resource, settings: Settings) -> None:
     except BadSettingError as error:
         is_broker = resource.scope is ConfigScope.BROKER
         raise KafkaError(ErrorCode.invalid_request if is_broker else ErrorCode.invalid_config, str(error)) from error
+
+
+def _replicas_count(broker: Broker, topic: str) -> int:
+    """Of the partition that has the fewest, or will have when reassignments that are under way have ended."""
+    row = broker.view.topic(topic)
+    rows = broker.view.partitions_of(row.topic_id) if row is not None else []
+    return min((len(set(row.replicas) - set(row.removing)) for row in rows), default=INT32_MAX)
 
 
 def apply_operation(resource: Resource, settings: dict[str, str], name: str, operation: int, text: str | None) -> None:

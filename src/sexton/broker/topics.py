@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import METADATA_TOPIC, before_deadline, is_serving, make_change
 from sexton.cluster.incarnations import new_id
-from sexton.cluster.settings import BadSettingError, check_topic
+from sexton.cluster.settings import MIN_INSYNC, BadSettingError, check_min_insync, check_topic
 from sexton.cluster.topics import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -117,15 +117,16 @@ def offsets_topic(broker: Broker) -> NewTopic:
 
 def transactions_topic(broker: Broker) -> NewTopic:
     """The internal topic that holds the state of transactions, with Kafka's settings."""
+    replication_factor = broker.config.transaction_state_log_replication_factor
     return NewTopic(
         TRANSACTIONS_TOPIC,
         broker.config.transaction_state_log_num_partitions,
-        broker.config.transaction_state_log_replication_factor,
+        replication_factor,
         settings={
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "unclean.leader.election.enable": "false",
-            "min.insync.replicas": str(broker.config.transaction_state_log_min_isr),
+            MIN_INSYNC: str(min(broker.config.transaction_state_log_min_isr, replication_factor)),
             "segment.bytes": str(broker.config.transaction_state_log_segment_bytes),
         },
     )
@@ -139,9 +140,10 @@ def plan_topic(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, list[Partiti
         raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     if broker.view.topic(wanted.name) is not None:
         raise _already_exists(wanted.name)
-    _check_settings(broker, wanted.settings)
+    with _settings_judged():
+        check_topic(broker.view, broker.config.static, broker.config.node_id, wanted.settings)
     partitions_count, replication_factor = _numbers(broker.config, wanted)
-    return new_topic_rows(
+    topic, rows = new_topic_rows(
         wanted.name,
         partitions_count,
         replication_factor,
@@ -151,6 +153,9 @@ def plan_topic(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, list[Partiti
         existing=existing,
         is_internal=wanted.name in INTERNAL_TOPICS,
     )
+    with _settings_judged():
+        check_min_insync(wanted.settings, min(len(row.replicas) for row in rows))
+    return topic, rows
 
 
 def with_incarnations(row: PartitionRow, rng: random.Random) -> PartitionRow:
@@ -170,9 +175,10 @@ async def wait_for_leaders(broker: Broker, topic_id: uuid.UUID, timeout_ms: int)
         raise KafkaError(ErrorCode.request_timed_out, "The topic exists, but not all partitions have a leader yet.")
 
 
-def _check_settings(broker: Broker, settings: Mapping[str, str]) -> None:
+@contextmanager
+def _settings_judged() -> Iterator[None]:
     try:
-        check_topic(broker.view, broker.config.static, broker.config.node_id, settings)
+        yield
     except BadSettingError as error:
         raise KafkaError(ErrorCode.invalid_config, str(error)) from error
 

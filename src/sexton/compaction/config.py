@@ -178,7 +178,8 @@ class TopicConfig:
     min_insync_replicas: int = _topic(
         Kind.INT,
         1,
-        "How many replicas must be in sync for a write with acks=all to be accepted.",
+        "How many replicas must be in sync for a write with acks=all to be accepted; a broker's default counts up to "
+        "the topic's replication factor.",
         "min.insync.replicas",
         low=1,
     )

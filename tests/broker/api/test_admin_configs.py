@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -351,5 +352,50 @@ def test_a_kind_of_resource_that_nobody_knows_is_refused(kind: int) -> None:
         broker = await broker_in_a_cluster()
         answer = await broker.ask(list_config_resources, 1, resource_types=[TOPIC, kind])
         assert (answer.error_code, answer.config_resources) == (ErrorCode.unsupported_version, ())
+
+    run(scenario())
+
+
+async def set_min_insync(broker: FakeBroker, count: str) -> Any:
+    return await change(broker, TOPIC, "t", ("min.insync.replicas", count))
+
+
+def test_a_topic_cannot_ask_for_more_in_sync_replicas_than_it_has() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("t", (1, 2, 3), (1, 2))
+        refused = await set_min_insync(broker, "3")
+        assert refused.error_code is ErrorCode.invalid_config
+        assert "the topic has 2 replica(s)" in refused.error_message
+        assert (await replace_all(broker, TOPIC, "t", min_insync_replicas="3")).error_code is ErrorCode.invalid_config
+        assert (await set_min_insync(broker, "2")).error_code is ErrorCode.none
+        assert broker.topic_config("t").min_insync_replicas == 2
+
+    run(scenario())
+
+
+def test_replicas_that_a_reassignment_adds_may_be_asked_for_and_those_that_it_removes_may_not() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        topic = await broker.add_topic("t", (1, 2))
+        (row,) = broker.view.partitions_of(topic.topic_id)
+        await broker.store.update_partitions([replace(row, replicas=(3, 1, 2), adding=(3,))])
+        await broker.catch_up()
+        assert (await set_min_insync(broker, "3")).error_code is ErrorCode.none
+        (row,) = broker.view.partitions_of(topic.topic_id)
+        await broker.store.update_partitions([replace(row, replicas=(1, 2), adding=(), removing=(2,))])
+        await broker.catch_up()
+        assert (await set_min_insync(broker, "2")).error_code is ErrorCode.invalid_config
+
+    run(scenario())
+
+
+def test_other_settings_of_a_topic_that_lost_replicas_can_be_changed() -> None:
+    """It asks for more than it has, from when it had more."""
+
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("t", (1,), min_insync_replicas="2")
+        assert (await change(broker, TOPIC, "t", ("retention.ms", "5"))).error_code is ErrorCode.none
 
     run(scenario())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sexton.broker.api import create_partitions, create_topics, delete_topics
+from sexton.broker.broker import Broker
+from sexton.broker.topics import ensure_topic
+from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster, run
 
@@ -73,6 +76,37 @@ def test_given_replicas_are_taken_as_they_are() -> None:
         await create(broker, assigned("t", (1, [3, 2]), (0, [2, 1])))
         rows = [broker.view.partition("t", index) for index in (0, 1)]
         assert [row.replicas for row in rows if row] == [(2, 1), (3, 2)]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("asked", [topic("t", 1, 1), topic("t", 1, -1), assigned("t", (0, [1]), (1, [3]))])
+def test_a_topic_that_asks_for_more_in_sync_replicas_than_it_has_is_refused(asked: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        settings = [{"name": "min.insync.replicas", "value": "2"}]
+        made = await create(broker, {**asked, "configs": settings})
+        assert made.error_code is ErrorCode.invalid_config
+        assert "has 1 replica(s)" in made.error_message
+        assert broker.view.topic("t") is None
+
+    run(scenario())
+
+
+def test_a_default_of_more_in_sync_replicas_than_a_topic_has_keeps_nobody_from_creating_it() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster(min_insync_replicas="2")
+        made = await create(broker, topic("t", 1, 1))
+        assert made.error_code is ErrorCode.none
+
+    run(scenario())
+
+
+def test_the_topic_of_transactions_asks_for_no_more_replicas_than_it_gets() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster(transaction_state_log_replication_factor="1")
+        await ensure_topic(cast(Broker, broker), TRANSACTIONS_TOPIC)
+        assert broker.topic_config(TRANSACTIONS_TOPIC).min_insync_replicas == 1
 
     run(scenario())
 

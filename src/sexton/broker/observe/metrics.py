@@ -135,7 +135,7 @@ def _partitions(out: Exposition, broker: Broker) -> None:
     out.family("sexton_partitions", "gauge", "Replicas on this broker.", by_role)
     under = sum(len(one.row.isr) < len(one.row.replicas) for one in leaders)
     out.gauge("sexton_partitions_under_replicated", "Led here, with replicas that are not in sync.", under)
-    short = sum(len(one.row.isr) < one.config.min_insync_replicas for one in leaders)
+    short = sum(one.has_too_few_in_sync for one in leaders)
     out.gauge("sexton_partitions_under_min_isr", "Led here, and acks=all is refused.", short)
     offline = sum(row.leader == NO_LEADER for row in broker.view.partitions())
     out.gauge("sexton_partitions_offline", "Of the whole cluster: nobody leads them.", offline)

@@ -26,9 +26,11 @@ from sexton.cluster.settings.layers import (
     with_overrides,
 )
 from sexton.cluster.settings.rules import (
+    MIN_INSYNC,
     broker_setting,
     check_broker,
     check_group,
+    check_min_insync,
     check_topic,
     check_topic_defaults,
     group_setting,
@@ -40,6 +42,7 @@ __all__ = [
     "BROKER_SETTINGS",
     "CLUSTER_DEFAULT",
     "GROUP_SETTINGS",
+    "MIN_INSYNC",
     "RACK_AWARE_SELECTOR",
     "TOPIC_SETTINGS",
     "BadSettingError",
@@ -54,6 +57,7 @@ __all__ = [
     "broker_values",
     "check_broker",
     "check_group",
+    "check_min_insync",
     "check_topic",
     "check_topic_defaults",
     "describe_broker",

@@ -13,6 +13,8 @@ from sexton.cluster.settings.layers import GROUP_DEFAULTS, SettingsView, broker_
 from sexton.compaction.config import INTERNAL_SEGMENT_BYTES, TOPIC_SETTINGS, TopicConfig, topic_names
 from sexton.compaction.settings import INT64_MAX, BadSettingError, Setting, Update
 
+MIN_INSYNC = "min.insync.replicas"
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for somebody who mistyped; empty if nothing is close."""
@@ -57,6 +59,17 @@ def check_topic(view: SettingsView, static: Mapping[str, str], broker_id: int, o
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
     check_offered(config, {name: name for name in TOPIC_SETTINGS})
+
+
+def check_min_insync(overrides: Mapping[str, str], replicas_count: int) -> None:
+    """What a topic asks for itself it must be able to have. (A broker's default counts up to what there is.)"""
+    text = overrides.get(MIN_INSYNC)
+    if text is not None and TOPIC_SETTINGS[MIN_INSYNC].parse(text) > replicas_count:
+        raise BadSettingError(
+            f"Invalid value {text} for configuration {MIN_INSYNC}: the topic has {replicas_count} replica(s), so "
+            f"acks=all would always be refused. Set it to {replicas_count} or less, or give the topic more replicas "
+            "first"
+        )
 
 
 def check_offered(config: TopicConfig, names: Mapping[str, str]) -> None:
