@@ -117,7 +117,7 @@ def test_end_of_an_epoch(version: int) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("version", range(7))
+@pytest.mark.parametrize("version", range(6))
 def test_every_idempotent_producer_gets_an_id_of_its_own(version: int) -> None:
     async def main() -> None:
         broker = FakeBroker()

@@ -105,7 +105,7 @@ def test_an_old_client_adds_writes_and_commits(client: TransactionalClient, topi
 
 
 def test_a_new_client_writes_and_commits_and_is_told_its_next_epoch(client: TransactionalClient, topic: str) -> None:
-    producer = client.start(version=6)
+    producer = client.start(version=5)
     for number in range(3):
         records = batch(producer, 0, str(number))
         assert client.send_batch(topic, records, version=NEW_PRODUCE) == (NONE, 2 * number)
@@ -157,19 +157,25 @@ def test_the_next_transaction_may_begin_before_the_markers_of_the_last_are_writt
         assert told.responses[0].partition_responses[0].error_code is NONE
 
 
-def test_clients_are_told_of_transaction_version_2(client: TransactionalClient) -> None:
+def test_clients_are_told_of_the_features_that_brokers_have(client: TransactionalClient) -> None:
     software = {"client_software_name": "x", "client_software_version": "1"}
     answer = client.call(API_VERSIONS, 4, software)
     assert [(one.name, one.min_version, one.max_version) for one in answer.supported_features] == [
-        ("transaction.version", 0, 2)
+        ("group.version", 0, 1),
+        ("metadata.version", 7, 30),
+        ("transaction.version", 0, 2),
     ]
-    assert [(one.name, one.min_version_level, one.max_version_level) for one in answer.finalized_features] == [
-        ("transaction.version", 2, 2)
+    finalized = [
+        ("group.version", 1, 1),
+        ("metadata.version", 30, 30),
+        ("transaction.version", 2, 2),
     ]
-    assert answer.finalized_features_epoch >= 0
+    for told in (answer, client.call(API_VERSIONS, 3, software)):
+        features = [(one.name, one.min_version_level, one.max_version_level) for one in told.finalized_features]
+        assert features == finalized
+        assert told.finalized_features_epoch >= 0
     older = client.call(API_VERSIONS, 3, software)
-    assert older.supported_features == ()
-    assert len(older.finalized_features) == 1
+    assert [one.name for one in older.supported_features] == ["metadata.version"], "those that begin at 0 are left out"
 
 
 # Late requests of old clients
@@ -507,9 +513,7 @@ def test_bad_requests_for_an_id_are_told_so(connect: Callable[[], TransactionalC
     assert client.init(timeout_ms=0)[0] is ErrorCode.invalid_transaction_timeout
     assert client.init(timeout_ms=900_001)[0] is ErrorCode.invalid_transaction_timeout
     assert client.init((5, -1))[0] is ErrorCode.invalid_request
-    refusal = client.init(version=6, enable2_pc=True)
-    assert refusal == (ErrorCode.transactional_id_authorization_failed, (-1, -1))
-    assert client.init(version=6, keep_prepared_txn=True)[0] is ErrorCode.unsupported_version
+    assert client.init(version=6)[0] is ErrorCode.unsupported_version, "two-phase commit is not offered"
     assert client.end((5, 0), True)[0] is ErrorCode.invalid_producer_id_mapping
     client.transactional_id = ""
     assert client.init()[0] is ErrorCode.invalid_request

@@ -1,16 +1,23 @@
 """ApiVersions: which APIs and versions this broker offers.
 
-Versions 0 to 4. Offered is exactly what has a module in this package. From version 3 on features are told: transaction
-version 2 (KIP-890), always on, by which clients know that partitions are added by Produce itself and that every end
-of a transaction raises the epoch. That version 0 is supported as well is left out before version 4, as in Kafka: Java's
-older clients stumble over a feature that begins at 0. A request in a version that we do not have is answered in
-version 0 with UNSUPPORTED_VERSION and our own range (KIP-511), so that the client can ask again.
+Versions 0 to 4. Offered is exactly what has a module in this package. From version 3 on features are told, always on:
+
+- `transaction.version` 2 (KIP-890): Produce itself adds partitions, every end of a transaction raises the epoch;
+- `group.version` 1: the group protocol of KIP-848;
+- `metadata.version`: tools (kafka-ui, for one) take it for the version of the brokers. It is that of the Kafka whose
+  APIs these are, though there is no metadata log here.
+
+Deviation from Kafka: what is not done is not told: share and streams groups, eligible leader replicas, KRaft's quorum.
+
+A feature that is supported from version 0 on is left out before version 4 of this API, as in Kafka: Java's older
+clients stumble over it. A request in a version that we do not have is answered in version 0 with UNSUPPORTED_VERSION
+and our own range (KIP-511), so that the client can ask again.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker import api
 from sexton.broker.request import Answer, Request
@@ -23,12 +30,24 @@ if TYPE_CHECKING:
 API_KEY = 18
 VERSIONS = (0, 4)
 
-TRANSACTION_VERSION = "transaction.version"
-SUPPORTED = [{"name": TRANSACTION_VERSION, "min_version": 0, "max_version": 2}]
+
+class Feature(NamedTuple):
+    name: str
+    lowest: int
+    highest: int
+
+
+FEATURES = (
+    Feature("group.version", 0, 1),
+    Feature("metadata.version", 7, 30),  # Kafka 3.3 to 4.3, by its own count
+    Feature("transaction.version", 0, 2),
+)
 LEVEL_ZERO_SINCE = 4
 FINALIZED = {
     "finalized_features_epoch": 1,
-    "finalized_features": [{"name": TRANSACTION_VERSION, "max_version_level": 2, "min_version_level": 2}],
+    "finalized_features": [
+        {"name": one.name, "max_version_level": one.highest, "min_version_level": one.highest} for one in FEATURES
+    ],
 }
 """They never change, so neither does their epoch."""
 
@@ -42,7 +61,15 @@ def handle(broker: Broker, request: Request) -> Answer:
             return {"error_code": ErrorCode.invalid_request}
         request.connection.client_software = name, version
     offered = {"api_keys": [_range(module) for module in api.modules().values()], **FINALIZED}
-    return {**offered, "supported_features": SUPPORTED} if request.version >= LEVEL_ZERO_SINCE else offered
+    return {**offered, "supported_features": [_supported(one) for one in FEATURES if _is_told(one, request.version)]}
+
+
+def _is_told(feature: Feature, version: int) -> bool:
+    return feature.lowest > 0 or version >= LEVEL_ZERO_SINCE
+
+
+def _supported(feature: Feature) -> dict[str, Any]:
+    return {"name": feature.name, "min_version": feature.lowest, "max_version": feature.highest}
 
 
 def _range(module: Any) -> dict[str, int]:

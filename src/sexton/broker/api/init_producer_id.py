@@ -1,4 +1,4 @@
-"""InitProducerId, versions 0 to 6: an id and epoch for an idempotent or a transactional producer.
+"""InitProducerId, versions 0 to 5: an id and epoch for an idempotent or a transactional producer.
 
 A producer without a transactional id gets a new id and epoch 0, whatever it had before, as in Kafka. One with a
 transactional id gets the id that goes with it and a new epoch, which locks out every other instance; what they had
@@ -6,8 +6,8 @@ begun is aborted first, and the answer waits for that, for a moment. From versio
 error says what it has (KIP-360), and is refused with PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 4) if
 another has taken its place. After a timeout of its transaction it is not refused (KIP-588).
 
-There is no two-phase commit with other systems (KIP-939, version 6): `enable2Pc` is answered as by a Kafka on which it
-is switched off, TRANSACTIONAL_ID_AUTHORIZATION_FAILED; `keepPreparedTxn` with UNSUPPORTED_VERSION.
+Deviation from Kafka: version 6 is not offered. It exists for two-phase commit with other systems (KIP-939), which
+Kafka 4.3 offers only where unstable versions are switched on, and Sexton does not do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sexton.broker.broker import Broker
 
 API_KEY = 22
-VERSIONS = (0, 6)
+VERSIONS = (0, 5)
 
 FENCED_SINCE = 4
 
@@ -46,10 +46,6 @@ async def handle(broker: Broker, request: Request) -> Answer:
 
 def _asked(request: Request) -> InitRequest:
     body = request.body
-    if getattr(body, "enable2_pc", False):
-        raise KafkaError(ErrorCode.transactional_id_authorization_failed, "there is no two-phase commit")
-    if getattr(body, "keep_prepared_txn", False):
-        raise KafkaError(ErrorCode.unsupported_version, "there is no two-phase commit")
     expected = ProducerIdAndEpoch(
         getattr(body, "producer_id", NO_PRODUCER_ID), getattr(body, "producer_epoch", NO_EPOCH)
     )

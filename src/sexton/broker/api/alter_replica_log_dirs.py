@@ -1,0 +1,47 @@
+"""AlterReplicaLogDirs, versions 1 and 2: moves replicas between the folders of a broker, of which there is one.
+
+A replica that is to be where it is: done. Another folder: LOG_DIR_NOT_FOUND, as in Kafka for one that is not among its
+log.dirs. A replica that is not on this broker: REPLICA_NOT_AVAILABLE.
+
+Deviation from Kafka: a folder for a replica that this broker does not have yet is not remembered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.admin import Answer
+from sexton.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 34
+VERSIONS = (1, 2)
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    here = {(replica.topic, replica.partition) for replica in broker.replicas.all()}
+
+    def outcome(path: str, topic: str, partition: int) -> ErrorCode:
+        if path != broker.config.log_dir:
+            return ErrorCode.log_dir_not_found
+        if broker.view.partition(topic, partition) is None:
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.none if (topic, partition) in here else ErrorCode.replica_not_available
+
+    results: dict[str, dict[int, ErrorCode]] = {}
+    for directory in request.body.dirs:
+        for topic in directory.topics:
+            told = results.setdefault(topic.name, {})
+            told.update((index, outcome(directory.path, topic.name, index)) for index in topic.partitions)
+    return {
+        "results": [
+            {
+                "topic_name": name,
+                "partitions": [{"partition_index": index, "error_code": code} for index, code in told.items()],
+            }
+            for name, told in results.items()
+        ]
+    }

@@ -1,0 +1,19 @@
+"""CreateAcls, versions 1 to 3: SECURITY_DISABLED for each (`acl_common`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.admin import Answer
+from sexton.broker.api.acl_common import SECURITY_DISABLED
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 30
+VERSIONS = (1, 3)
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    return {"results": [SECURITY_DISABLED for _ in request.body.creations]}

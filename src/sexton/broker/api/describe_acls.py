@@ -1,0 +1,19 @@
+"""DescribeAcls, versions 1 to 3: SECURITY_DISABLED (`acl_common`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sexton.broker.admin import Answer
+from sexton.broker.api.acl_common import SECURITY_DISABLED
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.broker.request import Request
+
+API_KEY = 29
+VERSIONS = (1, 3)
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    return {**SECURITY_DISABLED, "resources": []}
