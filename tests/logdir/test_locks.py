@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from sexton.errors import EnvironmentFailure, LogInUseError, NotALogError
 from sexton.logdir import locks
+from tests.ownership import theirs
 
 TAKE_AND_WAIT = """
 import fcntl, sys
@@ -101,3 +103,47 @@ def test_a_file_system_that_is_read_only_or_has_no_locks_is_the_environments_fau
             pass
     with locks.hold(tmp_path):
         pass
+
+
+def test_a_lock_on_a_file_that_a_stopping_broker_has_just_deleted_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka deletes its lock file when it stops. Here it does so after the file was opened, before it is locked."""
+    lockf, deletions = fcntl.lockf, [tmp_path / locks.LOCK_FILE]
+
+    def stop_broker_then_lock(descriptor: int, operation: int) -> None:
+        if deletions:
+            deletions.pop().unlink()
+        lockf(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "lockf", stop_broker_then_lock)
+    with locks.hold(tmp_path):
+        assert deletions == []
+        assert not try_elsewhere(tmp_path), "a broker that starts now makes a lock file of its own"
+    assert try_elsewhere(tmp_path)
+
+
+def test_a_lock_file_that_is_deleted_again_and_again_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "lockf", lambda *_: (tmp_path / locks.LOCK_FILE).unlink())
+    with pytest.raises(LogInUseError, match="deleted as often"), locks.hold(tmp_path):
+        pass
+
+
+def test_the_lock_file_that_stays_belongs_to_the_brokers_user_whoever_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "replication-offset-checkpoint").touch(0o640)
+    given = theirs(tmp_path / "replication-offset-checkpoint", monkeypatch)
+    with locks.hold(tmp_path):
+        pass
+    assert given == [(tmp_path / locks.LOCK_FILE, 12345, 54321)]
+    assert stat.S_IMODE((tmp_path / locks.LOCK_FILE).stat().st_mode) == 0o640
+
+
+def test_a_brokers_own_lock_needs_no_right_to_give_files_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "meta.properties").touch()
+    theirs(tmp_path / "meta.properties", monkeypatch, refuses=True)
+    with locks.hold(tmp_path):
+        assert not try_elsewhere(tmp_path)

@@ -16,6 +16,7 @@ from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, Unsu
 from sexton.records import checkpoints
 from sexton.records.checkpoints import CleanShutdown, EpochEntry, MetaProperties, PartitionMetadata
 from sexton.records.names import is_topic_name
+from tests.ownership import theirs
 
 OFFSETS = {("orders", 0): 123, ("orders", 10): 7, ("orders-eu", 2): 2**63 - 1}
 EPOCHS = (EpochEntry(0, 0), EpochEntry(3, 17), EpochEntry(4, 123))
@@ -290,6 +291,15 @@ def test_a_replaced_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
     checkpoints.replace_file(path, b"new")
     assert stat.S_IMODE(path.stat().st_mode) == mode
     assert path.read_bytes() == b"new"
+
+
+def test_a_new_checkpoint_is_like_the_brokers_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / checkpoints.REPLICATION_OFFSET_CHECKPOINT).touch(0o640)
+    handed = theirs(tmp_path / checkpoints.REPLICATION_OFFSET_CHECKPOINT, monkeypatch)
+    path = tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT
+    checkpoints.write_offset_checkpoint(path, {("orders", 0): 3})
+    assert handed == [(path.with_name(path.name + ".tmp"), 12345, 54321)]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_content_is_flushed_before_the_rename_and_the_directory_after(

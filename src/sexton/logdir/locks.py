@@ -8,7 +8,11 @@ a log that is in motion.
 
 POSIX record locks have two traps. They belong to the process, so asking twice in one process succeeds
 twice; and closing *any* descriptor of the file drops them. A table of what this process holds guards
-against both. The file is never deleted: a lock on a file that lost its name excludes nobody.
+against both.
+
+A lock on a file that lost its name excludes nobody. We never delete the file, but Kafka does, whenever it
+stops: so a lock counts only if the name still means the file that was locked. And since Kafka leaves no
+file, the one that we make stays: it must be one that the broker's user can open.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from sexton.errors import EnvironmentFailure, LogInUseError, NotALogError
+from sexton.records.ownership import Owner
 
 LOCK_FILE: Final = ".lock"
 
@@ -35,26 +40,58 @@ _held: set[tuple[int, int]] = set()
 _held_guard = threading.Lock()
 
 
+ATTEMPTS_MAX: Final = 10
+"""How often the file may be deleted under us. A broker does so once, when it stops."""
+
+
 @contextlib.contextmanager
 def hold(log_dir: Path) -> Iterator[None]:
     """While this is held, no broker runs on the log directory and none can start. Fails at once if one runs.
 
     A partition directory has no lock of its own; the lock is its parent's.
     """
-    with _held_guard:
-        # Looked up by name first: opening and closing the file again would drop the lock we hold.
-        if _named_identity(log_dir) in _held:
-            raise LogInUseError("this process already works on the log directory", str(log_dir), _WHILE_WE_WORK)
-        descriptor = _open(log_dir)
-        identity = _identity(os.fstat(descriptor))
-        _held.add(identity)
+    descriptor = _take(log_dir)
     try:
-        _lock(descriptor, log_dir)
         yield
     finally:
+        _release(descriptor)
+
+
+def _take(log_dir: Path) -> int:
+    for _ in range(ATTEMPTS_MAX):
         with _held_guard:
-            _held.discard(identity)
-            os.close(descriptor)
+            # Looked up by name first: opening and closing the file again would drop the lock we hold.
+            if _named_identity(log_dir) in _held:
+                raise LogInUseError("this process already works on the log directory", str(log_dir), _WHILE_WE_WORK)
+            descriptor = _open(log_dir)
+            identity = _identity(os.fstat(descriptor))
+            _held.add(identity)
+        try:
+            _lock(descriptor, log_dir)
+            if _named_identity(log_dir) == identity:
+                _leave_to_broker(descriptor, log_dir)
+                return descriptor
+        except BaseException:
+            _release(descriptor)
+            raise
+        _release(descriptor)
+    raise LogInUseError("its lock file is deleted as often as it is made", str(log_dir), _WHILE_WE_WORK)
+
+
+def _release(descriptor: int) -> None:
+    with _held_guard:
+        _held.discard(_identity(os.fstat(descriptor)))
+        os.close(descriptor)
+
+
+def _leave_to_broker(descriptor: int, log_dir: Path) -> None:
+    """A broker that takes its own lock need not succeed: on a mounted volume the directory may be somebody else's."""
+    try:
+        Owner.of_broker(log_dir).give(descriptor)
+    except PermissionError:
+        return
+    except OSError as error:
+        raise _environment(log_dir, error) from error
 
 
 def _open(log_dir: Path) -> int:

@@ -66,7 +66,7 @@ class Request:
 
     @property
     def files(self) -> Storage:
-        return self.storage or Folder(str(self.log.directory))
+        return self.storage or Folder(str(self.log.directory), like=str(self.log.segments[0].path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,14 @@ fetch those batches again, so that is how far batches are settled.
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Final
 
 from pyspark import SparkContext
 
@@ -23,12 +26,15 @@ from sexton.compaction.config import BadSettingError, TopicConfig, topic_names
 from sexton.compaction.eligibility import Bound, SegmentSummary, cleanable_bound, first_dirty_offset
 from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey
-from sexton.errors import NotALogError, SextonError
+from sexton.errors import EnvironmentFailure, NotALogError, SextonError
 from sexton.logdir import locks, swap
 from sexton.logdir.partition import PartitionLog, find_partitions, open_partition
 from sexton.logdir.topics import TopicConfigs, read_topic_configs
 from sexton.pipelines.compact import Progress, Report, Request, compact, survey_logs
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
+from sexton.records.ownership import Owner
+
+ROOT: Final = 0
 
 
 class Coordination(Enum):
@@ -55,10 +61,29 @@ class Options:
 
 
 def check_free(paths: Sequence[Path]) -> None:
-    """Fail at once, before Spark is started, when a path is no log or its broker runs."""
+    """Fail at once, before Spark is started, when a path is no log, or its broker runs, or is another user's."""
     for log_dir in {directory.parent for directory in find_partitions(paths)}:
-        with locks.hold(log_dir):
+        with _holding(log_dir):
             pass
+
+
+def _holding(log_dir: Path) -> AbstractContextManager[None]:
+    """The lock file stays, and so do new segments: only who owns the log, or may give them away, can make them."""
+    owner = Owner.of_broker(log_dir)
+    if os.geteuid() not in (ROOT, owner.uid):
+        raise EnvironmentFailure(
+            f"it belongs to the user {_user_name(owner.uid)}, who could not open what would be written here",
+            str(log_dir),
+            "Run as that user, or as root",
+        )
+    return locks.hold(log_dir)
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def compact_directories(
@@ -68,7 +93,7 @@ def compact_directories(
     directories = find_partitions(paths)
     with ExitStack() as stack:
         for log_dir in sorted({directory.parent for directory in directories}):
-            stack.enter_context(locks.hold(log_dir))
+            stack.enter_context(_holding(log_dir))
         partitions = [_open(directory, options) for directory in directories]
         _survey(context, partitions, progress)
         if options.coordination is Coordination.REPLICAS:

@@ -12,7 +12,7 @@ import errno
 import os
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
@@ -22,11 +22,15 @@ from sexton.errors import EnvironmentFailure
 from sexton.logdir.partition import mapped
 from sexton.records import names
 from sexton.records.kernels.primitives import Bytes
+from sexton.records.ownership import Owner
 
 COPY_STEP_BYTES: Final = 16 * 1024 * 1024
 
 PART_PATTERN: Final = f"*.log.part-*{names.CLEANED_SUFFIX}"
 """How part files are named."""
+
+Give = Callable[[int], None]
+"""Gives an open new file to whoever owns the log."""
 
 
 class PartFile(Protocol):
@@ -83,6 +87,9 @@ class Folder:
     """Files in a directory that this process sees. Segments are read where their paths say."""
 
     directory: str
+    like: str = ""
+    """A file of the log whose owner and mode new ones must have. Without it they are like the directory, if that may be
+    had: a broker made it, and takes them in."""
     takes_indexes: bool = True
     reads_anew: bool = False
 
@@ -90,19 +97,22 @@ class Folder:
         return mapped(path)
 
     def new_part(self, base_offset: int, source: Extent | None) -> PartFile:
-        return LocalPart(part_path(self.directory, base_offset), source is not None and _is_whole(source))
+        is_segment = source is not None and _is_whole(source)
+        return LocalPart(part_path(self.directory, base_offset), is_segment, self._give)
 
     def write_segment(self, output: Output) -> str:
         target = Path(self.directory) / names.log_file_name(output.base_offset, names.CLEANED_SUFFIX)
         try:
-            _write_log(output, self.directory, target)
+            _write_log(output, self.directory, target, self._give)
         except OSError as error:
             raise disk_failure(error, self.directory) from error
         return str(target)
 
     def write_index(self, name: str, content: bytes) -> None:
         try:
-            (Path(self.directory) / name).write_bytes(content)
+            with open(Path(self.directory) / name, "wb") as file:
+                self._give(file.fileno())
+                file.write(content)
         except OSError as error:
             raise disk_failure(error, self.directory) from error
 
@@ -110,16 +120,26 @@ class Folder:
         for path in Path(self.directory).glob(PART_PATTERN):
             path.unlink(missing_ok=True)
 
+    def _give(self, descriptor: int) -> None:
+        """A new file to whoever owns the log."""
+        if self.like:
+            Owner.of_file(self.like).give(descriptor)
+        else:
+            with suppress(PermissionError):
+                Owner.of_files_in(self.directory).give(descriptor)
+
 
 class LocalPart:
-    def __init__(self, path: str, becomes_segment: bool) -> None:
+    def __init__(self, path: str, becomes_segment: bool, give: Give) -> None:
         self.path = path
         self._becomes_segment = becomes_segment
+        self._give = give
         self._descriptor = -1
 
     def append(self, position: int, data: memoryview) -> None:
         if self._descriptor < 0:
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            self._give(self._descriptor)
         rest = data
         while len(rest):
             rest = rest[os.write(self._descriptor, rest) :]
@@ -143,17 +163,19 @@ def part_path(directory: str, base_offset: int) -> str:
 
 def disk_failure(error: OSError, directory: str) -> EnvironmentFailure:
     remedy = "Nothing was changed. Check the disk and try again"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        remedy = "Nothing was changed. Run as the user whose files these are, or as root, also where Spark's tasks run"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "Nothing was changed. Free as much space as the compacted partition will need, then try again"
     return EnvironmentFailure(f"staging the compacted log failed ({error.strerror})", directory, remedy)
 
 
-def _write_log(output: Output, directory: str, target: Path) -> None:
+def _write_log(output: Output, directory: str, target: Path, give: Give) -> None:
     """Flushed: a task's part as it is, or a copy of several."""
     part = Path(output.extents[0].path)
     if len(output.extents) > 1 or not part.match(PART_PATTERN) or not _is_whole(output.extents[0]):
         part = Path(part_path(directory, output.base_offset))
-        _concatenate(output, part)
+        _concatenate(output, part, give)
     else:
         descriptor = os.open(part, os.O_RDONLY)
         try:
@@ -167,8 +189,9 @@ def _is_whole(extent: Extent) -> bool:
     return extent.start == 0 and extent.end == os.path.getsize(extent.path)
 
 
-def _concatenate(output: Output, target: Path) -> None:
+def _concatenate(output: Output, target: Path, give: Give) -> None:
     with open(target, "wb") as out:
+        give(out.fileno())
         sources: dict[str, int] = {}
         try:
             for extent in output.extents:

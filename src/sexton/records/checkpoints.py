@@ -38,6 +38,7 @@ from typing import Final
 
 from sexton.errors import CorruptLogError, EnvironmentFailure, UnsupportedFormatError
 from sexton.records.names import CLEAN_SHUTDOWN_FILE, OFFSET_MAX, PARTITION_MAX, is_topic_name
+from sexton.records.ownership import Owner
 
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
@@ -327,17 +328,18 @@ def replace_file(path: Path, content: bytes) -> None:
     """The old content or the new, never a mix, whatever happens; the new one for good once this returns.
 
     Written beside it, flushed, renamed over it, and the directory flushed. The mode of the file that was
-    there is kept, and its owner if we may: an operator's tool run as root must not lock the broker out.
+    there is kept, and its owner if we may; a new one is like the broker's other files.
     """
     temporary = path.with_name(path.name + ".tmp")
     with _environment(path, "written"):
         try:
             with open(temporary, "wb") as file:
-                with contextlib.suppress(FileNotFoundError):
-                    before = path.stat()
-                    os.fchmod(file.fileno(), before.st_mode & 0o7777)
-                    with contextlib.suppress(PermissionError):
-                        os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                try:
+                    owner = Owner.of_file(path)
+                except FileNotFoundError:
+                    owner = Owner.of_broker(path.parent)
+                with contextlib.suppress(PermissionError):
+                    owner.give(file.fileno())
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
