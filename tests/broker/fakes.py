@@ -299,11 +299,12 @@ class Client:
         self.receiver = self.connection.receiver = receiver
         self._asked: list[tuple[int, int]] = []
         self._correlation_id = 0
+        self.client_id = "tester"
 
     def frame(self, api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
         self._correlation_id += 1
         self._asked.append((api_key, version))
-        return encode_request(api_key, version, self._correlation_id, "tester", body)
+        return encode_request(api_key, version, self._correlation_id, self.client_id, body)
 
     def ask(self, api_key: int, version: int, body: Mapping[str, Any]) -> None:
         self.feed(self.frame(api_key, version, body))

@@ -12,15 +12,20 @@ the coordinator is thrown away.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from sexton.coordinators.timers import Now
-from sexton.errors import SextonError
+from sexton.errors import CorruptLogError, SextonError
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records import batch as batches
+from sexton.records.batch import Batch, Record
 from sexton.supervision import Supervisor
+
+logger = logging.getLogger(__name__)
 
 APPEND_BYTES_MAX = 256 * 1024
 """Operations are gathered up to here: well under any `max.message.bytes`. A larger one travels alone."""
@@ -123,6 +128,8 @@ class _Entry(NamedTuple):
 
 
 class LedPartition(ABC):
+    topic: ClassVar[str]
+
     def __init__(
         self,
         partition: int,
@@ -135,6 +142,7 @@ class LedPartition(ABC):
         self.partition = partition
         self.log = log
         self.now = now
+        self.place = f"{self.topic}-{partition}"
         self.is_loaded = False
         self.is_doubtful = False
         """Until it is loaded, another broker may be the coordinator."""
@@ -151,9 +159,52 @@ class LedPartition(ABC):
         self._alarm_ms = 0
         self._has_waited = False
 
-    @abstractmethod
     async def load(self) -> None:
-        """Replays the log. Raises whatever reading it raises."""
+        """Replays the log. Raises whatever reading it raises.
+
+        A record that cannot be read is skipped: one that no coordinator wrote (before clients were kept out of these
+        topics, anybody could) must not keep all others from being served for good. Kafka skips kinds that it does not
+        know, and fails at the rest."""
+        count = unreadable_count = 0
+        first = ""
+        async for data in self.log.read():
+            for batch in batches.decode_all(data, self.place):
+                if batch.is_control:
+                    self.replay_control(batch)
+                    continue
+                for record in batch.records:
+                    try:
+                        self.replay(batch, record)
+                    except CorruptLogError as error:
+                        unreadable_count += 1
+                        first = first or f"at offset {record.offset}: {error}"
+                    count += 1
+                    if count % REPLAY_PAUSE_RECORDS == 0:
+                        await asyncio.sleep(0)
+        if unreadable_count:
+            logger.error(
+                "%s: skipped %d of %d records, which cannot be read: what they were meant to say is not known here. "
+                "The first %s",
+                self.place,
+                unreadable_count,
+                count,
+                first,
+            )
+        if not self.is_closed:
+            self.is_loaded = True
+            self.loaded()
+
+    @abstractmethod
+    def replay(self, batch: Batch, record: Record) -> None:
+        """Raises CorruptLogError, and has changed nothing, if it cannot be read."""
+
+    def replay_control(self, batch: Batch) -> None:
+        """The end of a client's transaction."""
+        del batch
+
+    @abstractmethod
+    def loaded(self) -> None:
+        """Time runs from here on."""
 
     @abstractmethod
     def carry_out(self, effects: Any) -> None:

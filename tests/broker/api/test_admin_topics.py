@@ -250,6 +250,19 @@ async def grow(broker: FakeBroker, name: str, count: int, *, version: int = 3, *
     return answer.results[0]
 
 
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_internal_topics_keep_their_partitions_for_groups_and_transactions_are_found_by_their_number(name: str) -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic(name, (1,), (2,))
+        for validate_only in (True, False):
+            refused = await grow(broker, name, 4, validate_only=validate_only)
+            assert refused.error_code is ErrorCode.invalid_topic_exception
+        assert broker.view.partitions_count(name) == 2
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("version", range(4))
 def test_new_partitions_get_as_many_replicas_as_the_first(version: int) -> None:
     async def scenario() -> None:

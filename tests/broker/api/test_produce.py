@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from sexton.broker.refused import KEPT_MS
+from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.log.types import Appended
 from sexton.ports.metastore import TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from tests.broker.api.transactional_client import batch
-from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, in_loop
+from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, FakeReplica, in_loop
 
 PRODUCE = 0
 EVERY_VERSION = range(3, 14)
@@ -73,6 +75,24 @@ def test_every_failure_has_base_offset_minus_one(version: int) -> None:
         if version >= 8:
             assert first.error_message == "larger than max.message.bytes"
             assert first.record_errors == ()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION)
+@pytest.mark.parametrize("client_id", ["mirror", "__admin_client"])
+def test_internal_topics_are_for_their_coordinators_to_write(version: int, client_id: str) -> None:
+    async def main() -> None:
+        broker = FakeBroker()
+        topic_id = uuid.UUID(int=77)
+        broker.view.topics[OFFSETS_TOPIC] = TopicRow(topic_id, OFFSETS_TOPIC, True)
+        broker.replicas.by_name[OFFSETS_TOPIC, 0] = replica = FakeReplica(OFFSETS_TOPIC, 0)
+        asked = body(0, acks=-1, topic=OFFSETS_TOPIC, topic_id=topic_id)
+        client = Client(broker)
+        client.client_id = client_id
+        answer = await client.call(PRODUCE, version, asked)
+        assert outcomes(answer) == [(0, ErrorCode.invalid_topic_exception, -1)]
+        assert replica.log.records == []
 
     asyncio.run(main())
 

@@ -460,6 +460,26 @@ def test_a_big_log_is_loaded_without_holding_up_the_loop() -> None:
     run(test())
 
 
+def test_records_that_cannot_be_read_are_skipped_and_everything_else_is_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Before clients were kept out of the topic, any 4-byte key that Java's IntegerSerializer writes was enough."""
+
+    async def test() -> None:
+        log = FakeLog()
+        await (await loaded(log)).commit_offsets(commit(5))
+        key, value = r.encode((r.OffsetKey(GROUP, "t", 1), r.OffsetValue(7, "", 1)))
+        odd = [(b"\x00\x00\x00\x01", b"x"), (b"", b"x"), (b"\x00", None), (key, b"\x00\x03"), (key + b"\x00", value)]
+        odd.append((r.encode_key(r.ClassicGroupKey("other")), b"\x7f\xff"))
+        await log.append(odd, 1)
+        assert await offset_of(await loaded(log)) == 5
+
+    run(test())
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert f"__consumer_offsets-{PARTITION}: skipped 5 of 7 records" in line
+    assert "at offset 1" in line
+
+
 def test_a_bug_while_a_partition_is_loaded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would say that it is loading for ever."""
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import AddRequest, EndRequest, InitRequest, ListRequest
+from sexton.coordinators.transactions.records import encode_key
 from sexton.coordinators.transactions.service import DueMarkers, TransactionService
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import State
@@ -350,5 +351,15 @@ def test_who_waits_when_the_coordinator_moves_is_told() -> None:
         world.service.unload(PARTITION)
         with refused(ErrorCode.not_coordinator):
             await adding
+
+    run(test())
+
+
+def test_records_that_cannot_be_read_are_skipped_and_everything_else_is_served() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        await world.log.append([(b"\x00\x00\x00\x01", b"x"), (b"", b"x"), (encode_key("other"), b"\x00\x09")], 1)
+        again = await World(world.log).loaded(8)
+        assert await again.state() is State.ONGOING
 
     run(test())

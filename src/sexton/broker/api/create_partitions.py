@@ -2,7 +2,8 @@
 
 New partitions get as many replicas as the first one has, placed or as given. `validate_only` changes nothing.
 
-Deviations from Kafka: none known.
+Deviations from Kafka: internal topics keep the partitions that they were made with. Which coordinator a group or a
+transaction has follows from their number, so with another one half of all groups would have lost their offsets.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sexton.broker.admin import Answer, failure, make_change, outcome, repeated
 from sexton.broker.request import milliseconds
 from sexton.broker.topics import wait_for_leaders
 from sexton.cluster.placement import check_assignment
-from sexton.cluster.topics import assigned_partition_rows, new_partition_rows
+from sexton.cluster.topics import INTERNAL_TOPICS, assigned_partition_rows, new_partition_rows
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ def _plan(broker: Broker, asked: Any) -> tuple[TopicRow, list[PartitionRow]]:
     topic = broker.view.topic(asked.name)
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+    if topic.name in INTERNAL_TOPICS:
+        what = (
+            f"{topic.name} keeps the number of partitions it was created with: groups and transactions are found by it."
+        )
+        raise KafkaError(ErrorCode.invalid_topic_exception, what)
     existing = broker.view.partitions_of(topic.topic_id)
     count = len(existing)
     if asked.count == count:

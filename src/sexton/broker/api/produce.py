@@ -6,6 +6,8 @@ client at least notices. Every failed partition carries base offset -1 (rule 9),
 committed in time, where Kafka tells the offset. NOT_LEADER_OR_FOLLOWER names the leader from version 10 on (KIP-951).
 The first batch of a transaction in a partition waits for the transaction's coordinator (`produce_in_transaction.py`).
 What a client sent behind a batch that was refused for the moment is refused too (`refused.py`), where Kafka takes it.
+Internal topics are their coordinators' alone: what a client wrote there would be believed at the next failover. Kafka
+makes an exception for clients that call themselves `__admin_client`; here there is none.
 
 Hand-encoded: this is the hot path.
 """
@@ -22,6 +24,7 @@ from sexton.broker.api.produce_in_transaction import Held, check_answer, hold, i
 from sexton.broker.leader_hints import LeaderHint, encode_hint, leader_hint, write_endpoints
 from sexton.broker.refused import TopicKey
 from sexton.broker.request import Answer, DropConnectionError, Request, milliseconds
+from sexton.cluster.topics import INTERNAL_TOPICS
 from sexton.protocol.encoder import write_varint
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -110,6 +113,8 @@ class _Produce:
                 try:
                     if name is None:
                         raise KafkaError(ErrorCode.unknown_topic_id, "no topic has this id")
+                    if name in INTERNAL_TOPICS:
+                        raise KafkaError(ErrorCode.invalid_topic_exception, f"only brokers write to {name}")
                     if not data.records:
                         raise KafkaError(ErrorCode.invalid_record, "a partition without a batch")
                     replica = broker.replicas.leader(name, data.index)

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.core import Effects
 from sexton.coordinators.groups.records import encode
 from sexton.coordinators.shard import (
     APPEND_BYTES_MAX,
-    REPLAY_PAUSE_RECORDS,
     CoordinatorLog,
     EndMarker,
     LedPartition,
@@ -21,13 +21,15 @@ from sexton.coordinators.shard import (
 )
 from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records import batch as batches
+from sexton.records.batch import Batch, ControlType, Record
 from sexton.supervision import Supervisor
 
 __all__ = ["APPEND_BYTES_MAX", "CoordinatorLog", "Shard", "TransactionalLog"]
 
 
 class Shard(LedPartition):
+    topic = OFFSETS_TOPIC
+
     def __init__(
         self,
         partition: int,
@@ -45,25 +47,16 @@ class Shard(LedPartition):
         self._last_token = 0
         self._verifications: dict[Owner, object] = {}
 
-    async def load(self) -> None:
-        """Replays the log. Raises whatever reading it raises."""
-        count = 0
-        async for data in self.log.read():
-            for batch in batches.decode_all(data, f"__consumer_offsets-{self.partition}"):
-                if batch.is_control:
-                    is_commit = batch.control_type is batches.ControlType.COMMIT
-                    self.coordinator.replay_end(batch.producer_id, is_commit)
-                    continue
-                owner = Owner(batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
-                for record in batch.records:
-                    if record.key is not None:
-                        self.coordinator.replay(record.key, record.value, record.timestamp_ms, owner)
-                    count += 1
-                    if count % REPLAY_PAUSE_RECORDS == 0:
-                        await asyncio.sleep(0)
-        if not self.is_closed:
-            self.is_loaded = True
-            self.carry_out(self.coordinator.on_loaded(self.now()))
+    def replay(self, batch: Batch, record: Record) -> None:
+        owner = Owner(batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
+        if record.key is not None:
+            self.coordinator.replay(record.key, record.value, record.timestamp_ms, owner)
+
+    def replay_control(self, batch: Batch) -> None:
+        self.coordinator.replay_end(batch.producer_id, batch.control_type is ControlType.COMMIT)
+
+    def loaded(self) -> None:
+        self.carry_out(self.coordinator.on_loaded(self.now()))
 
     def park(self) -> tuple[int, asyncio.Future[Any]]:
         """A place for an answer that comes later, and the token that the coordinator knows it by."""

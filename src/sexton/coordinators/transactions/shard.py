@@ -6,17 +6,19 @@ import asyncio
 from collections.abc import Callable
 
 from sexton.cluster.topics import TRANSACTIONS_TOPIC
-from sexton.coordinators.shard import REPLAY_PAUSE_RECORDS, CoordinatorLog, LedPartition, fail
+from sexton.coordinators.shard import CoordinatorLog, LedPartition, fail
 from sexton.coordinators.timers import Now
 from sexton.coordinators.transactions.coordinator import TransactionCoordinator
 from sexton.coordinators.transactions.messages import Effects, Markers
 from sexton.coordinators.transactions.records import encode_key, encode_value
 from sexton.protocol.errors import KafkaError
-from sexton.records import batch as batches
+from sexton.records.batch import Batch, Record
 from sexton.supervision import Supervisor
 
 
 class Shard(LedPartition):
+    topic = TRANSACTIONS_TOPIC
+
     def __init__(
         self,
         partition: int,
@@ -36,22 +38,12 @@ class Shard(LedPartition):
         self._on_decided = on_decided
         self._until_completed: dict[str, list[asyncio.Future[None]]] = {}
 
-    async def load(self) -> None:
-        """Replays the log. Raises whatever reading it raises."""
-        count = 0
-        async for data in self.log.read():
-            for batch in batches.decode_all(data, f"{TRANSACTIONS_TOPIC}-{self.partition}"):
-                if batch.is_control:
-                    continue
-                for record in batch.records:
-                    if record.key is not None:
-                        self.coordinator.replay(record.key, record.value)
-                    count += 1
-                    if count % REPLAY_PAUSE_RECORDS == 0:
-                        await asyncio.sleep(0)
-        if not self.is_closed:
-            self.is_loaded = True
-            self.carry_out(self.coordinator.on_loaded(self.now()))
+    def replay(self, batch: Batch, record: Record) -> None:
+        if record.key is not None:
+            self.coordinator.replay(record.key, record.value)
+
+    def loaded(self) -> None:
+        self.carry_out(self.coordinator.on_loaded(self.now()))
 
     def carry_out(self, effects: Effects) -> None:
         if effects.records:
