@@ -23,7 +23,7 @@ from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
 from sexton.replication.messages import News
 from sexton.replication.replica import Replica
-from tests.log.helpers import read_all
+from tests.log.helpers import lead, read_all, sequenced
 
 TOPIC = uuid.UUID(int=7, version=4)
 
@@ -151,6 +151,19 @@ async def test_an_answer_for_a_log_that_was_cut_meanwhile_is_not_taken(followed:
     assert offsets_of(replica) == []
     await followed.fetcher._apply([answer(replica, 2, 2, 3, 4, history=HISTORY)])
     assert offsets_of(replica) == [2, 3, 4]
+
+
+@story
+async def test_a_transaction_of_a_log_that_parted_below_the_leaders_start_is_not_open(followed: Followed) -> None:
+    """All in sync had lost it, but for this one, which was not. Then records were deleted up to offset 3."""
+    replica, _ = followed.replicas
+    lead(replica.log, *(sequenced(number, is_open=True) for number in range(5)))
+    replica.take_high_watermark(5)
+    assert replica.last_stable_offset == 0
+    later = [EpochEntry(7, 3)]
+    await followed.fetcher._apply([answer(replica, 5, 3, 4, history=later, log_start_offset=3)])
+    assert (replica.log.start_offset, offsets_of(replica), replica.high_watermark) == (3, [3, 4], 5)
+    assert replica.last_stable_offset == 5
 
 
 @story

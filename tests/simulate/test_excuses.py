@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Collection
 from contextlib import nullcontext as no_error
 from types import SimpleNamespace
 from typing import Any, cast
@@ -62,7 +63,7 @@ class World:
         fields = {"is_wiped": False, "is_started": True, "is_up": True, "broker": None}
         return SimpleNamespace(name=f"broker-{number}", broker_id=number, process=process, volume=volume, **fields)
 
-    def hold(self, broker_id: int, *epochs: int) -> None:
+    def hold(self, broker_id: int, *epochs: int, without: Collection[int] = ()) -> None:
         """The log on a disk from now on: a record an offset, each of a leader epoch."""
         node = self.nodes[f"broker-{broker_id}"]
         node.volume = VirtualDisk(random.Random(broker_id))
@@ -71,6 +72,8 @@ class World:
         file = disk.open("/data/t-0/00000000000000000000.log", create=True)
         for offset, epoch in enumerate(epochs):
             record = Record(offset, 0, f"k{offset}".encode(), value(epoch, offset))
+            if offset in without:
+                continue
             file.append([batches.encode(make_batch([record], leader_epoch=epoch))])
 
     def show(
@@ -123,6 +126,19 @@ def world(request: pytest.FixtureRequest) -> World:
         made.show(broker_id, 4, 4, 1 if broker_id == 1 else None)
     made.sweep()
     return made
+
+
+def test_a_replica_that_lost_power_may_have_kept_its_end_and_lost_what_lies_before(world: World) -> None:
+    """Pages are written in any order. Until it has started nobody has read it; from then on it is in sync."""
+    node = world.nodes["broker-2"]
+    node.is_started = False
+    world.lose_power(2)
+    world.hold(2, 1, 1, 1, 1, without=(1,))
+    world.judge.compaction.disk_replaced("broker-2")
+    world.sweep()
+    node.is_started = True
+    with pytest.raises(SimulationFailure, match=r"rule [14]"):
+        world.sweep()
 
 
 def test_what_one_replica_lost_is_missed_if_it_leads(world: World) -> None:

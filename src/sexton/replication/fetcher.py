@@ -18,6 +18,7 @@ from sexton.client.connection import ANSWER_HEADER_BYTES, Rpc
 from sexton.errors import SextonError
 from sexton.log.appending import OFFSET_MAX
 from sexton.log.batches import head_at
+from sexton.log.log import Log
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -305,10 +306,10 @@ async def _take(replica: Replica, news: News) -> None:
             news.log_start_offset,
             news.log_end_offset,
         )
-        if shared < log.end_offset:
+        if _parts_at_the_start(shared, log, news):
+            await replica.start_over(news.log_start_offset)
+        elif shared < log.end_offset:
             await replica.cut_to(shared)
-        if log.end_offset < news.log_start_offset:
-            await replica.restart_log(news.log_start_offset)
         await replica.advance_start(news.log_start_offset)
         await log.replace_epochs(news.history)
     await replica.coordination.take(news)
@@ -322,6 +323,14 @@ async def _take(replica: Replica, news: News) -> None:
     replica.settle()
     replica.take_high_watermark(news.high_watermark)
     await replica.advance_start(news.log_start_offset)
+
+
+def _parts_at_the_start(shared: int, log: Log, news: News) -> bool:
+    """Nothing of this log is the leader's: it ends before the leader's starts, or is another where that one starts.
+    What lies below has no say either: a transaction that it opened, and that the leader never heard of, would stay
+    open."""
+    is_other = shared < min(log.end_offset, news.log_end_offset)
+    return log.end_offset < news.log_start_offset or (is_other and shared <= news.log_start_offset)
 
 
 def _without_held(records: memoryview, end_offset: int) -> memoryview:

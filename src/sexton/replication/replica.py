@@ -420,12 +420,21 @@ class Replica:
         if self._high_watermark < offset:
             self._raise_high_watermark(offset)
 
+    async def start_over(self, offset: int) -> None:
+        """Drops everything, as nothing of it is the leader's."""
+        self._give_up_from(offset)
+        await self.restart_log(offset)
+
     async def cut_to(self, offset: int) -> None:
-        """Drops what the leader does not have. Committed records are among it only after an unclean election."""
+        """Drops what the leader does not have."""
+        self._give_up_from(offset)
+        await self.log.truncate_to(offset)
+
+    def _give_up_from(self, offset: int) -> None:
+        """Committed records are among it only if all in sync had lost them, or after an unclean election."""
         if offset < self._high_watermark:
             logger.warning("%r drops committed records from offset %d on: its leader lacks them", self, offset)
             self._high_watermark = offset
-        await self.log.truncate_to(offset)
 
     def _watermarks_moved(self) -> None:
         self.on_reportable()

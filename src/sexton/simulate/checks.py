@@ -373,10 +373,11 @@ class Judge:
             node = self._cluster.node_of(broker_id)
             copy = self._seen(node, key).copy
             lacks = copy.end_offset < truth.end_offset
-            is_suspect = self._losses.is_suspect(key, broker_id)  # even if its last segment was kept: those before it?
-            if node.is_wiped or (is_suspect and (lacks or broker_id not in running)):
+            if node.is_wiped:
                 continue
-            if node.is_started:  # until then, what it said before may still be counted
+            if self._losses.is_suspect(key, broker_id):
+                if lacks or not node.is_started:
+                    continue  # until it is, what it said before may still be counted, and it may have holes
                 self._losses.caught_up(key, broker_id)
             if lacks:
                 self._missing(node, key, copy.end_offset, truth.end_offset)
@@ -406,10 +407,9 @@ class Judge:
             if node.is_wiped:
                 continue
             if self._losses.is_suspect(key, broker_id):
-                if self._seen(node, key).copy.end_offset < ledger.end_offset:
-                    continue
-                if node.is_started:  # until then it may leave what it has to one that has less
-                    self._losses.caught_up(key, broker_id)
+                if not node.is_started or self._seen(node, key).copy.end_offset < ledger.end_offset:
+                    continue  # until it is, it may leave what it has to one that has less, and may have holes
+                self._losses.caught_up(key, broker_id)
             self._require(node, key, ledger)
 
     def _commit(self, node: Node, key: Key, ledger: Ledger, hw: int, start_offset: int) -> None:
