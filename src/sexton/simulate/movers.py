@@ -27,6 +27,9 @@ DeleteRecords = Callable[[Place, random.Random], Coroutine[Any, Any, object]]
 APART_MS = (5, 30, 100, 500)
 """Between taking a replica away and adding it again."""
 
+STANDS_LOOKS = 3
+"""How often, a second apart, a partition is seen with the replicas that it got back before its mover believes it."""
+
 CANCEL_AFTER_MS = (5, 200, 2_000, 8_000, 20_000)
 BURST_STEPS_MAX = 6
 
@@ -63,13 +66,19 @@ class Movers:
         await asyncio.gather(*(self._put_back(place, replicas) for place, replicas in self._found.items()))
 
     async def _put_back(self, place: Place, replicas: Sequence[int]) -> None:
-        while True:
+        """Until they have stood for a while: a request that somebody gave up waiting for may be carried out yet."""
+        admin, looks_left = self._admins[0], STANDS_LOOKS
+        while looks_left > 0:
             try:
-                await self._admins[0].reassign({place: replicas})
-                return
+                found = (await admin.client.topic(place[0])).partitions[place[1]].replicas
+                if set(found) == set(replicas):
+                    looks_left -= 1
+                else:
+                    looks_left = STANDS_LOOKS
+                    await admin.reassign({place: replicas})
             except CallError as error:
                 self._trace.note(NAMES[0], f"could not put {place} back: {error.what}")
-                await asyncio.sleep(1)
+            await asyncio.sleep(1)
 
     async def _move(self, plan: AdminPlan, rng: random.Random) -> None:
         first, second = rng.sample(self._admins, 2)
