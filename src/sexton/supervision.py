@@ -36,6 +36,7 @@ WORK: Final = (
     "adoption",
     "an in-sync set",
     "flush",
+    "forgetting deleted topics",
     "loading a coordinator",
     "markers",
     "opening a log",

@@ -116,6 +116,7 @@ class Broker:
             self._group_timing,
             self.lease_is_valid,
             self.supervisor,
+            self.catch_up,
         )
         self.transactions = Transactions(self)
         self.news = News(self)
@@ -172,6 +173,7 @@ class Broker:
 
     async def _apply(self, changes: Changes) -> None:
         delta = self.view.apply(changes)
+        self.groups.topics_deleted([topic.name for topic in delta.deleted])
         await self.replicas.apply(delta.partitions, delta.deleted_topics)
         self._reconfigure(delta.configs)
 
@@ -303,6 +305,7 @@ class Broker:
             renewing.result()
         async with self._catching_up:
             delta = self.view.apply(await self.metastore.read_changes(0))
+            self.groups.topics_deleted([topic.name for topic in delta.deleted])
             await self.replicas.apply((), delta.deleted_topics)  # while this process was fenced
             self._reconfigure(delta.configs)
             await reconcile(self, former, folder)

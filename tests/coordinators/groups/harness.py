@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -40,6 +41,7 @@ START_MS = 1_700_000_000_000
 class FakeTopics:
     counts: dict[str, int] = field(default_factory=dict)
     revision: int = 1
+    deletions: Counter[str] = field(default_factory=Counter)
 
     def set(self, name: str, partitions_count: int) -> None:
         self.counts[name] = partitions_count
@@ -47,23 +49,30 @@ class FakeTopics:
 
     def delete(self, name: str) -> None:
         del self.counts[name]
+        self.deletions[name] += 1
         self.revision += 1
+
+    def make_again(self, name: str) -> None:
+        count = self.counts[name]
+        self.delete(name)
+        self.set(name, count)
 
     def names(self) -> Iterable[str]:
         return list(self.counts)
 
     def topic_id(self, name: str) -> uuid.UUID | None:
-        return topic_id(name) if name in self.counts else None
+        return topic_id(name, self.deletions[name]) if name in self.counts else None
 
     def topic_name(self, wanted: uuid.UUID) -> str | None:
-        return next((name for name in self.counts if topic_id(name) == wanted), None)
+        return next((name for name in self.counts if self.topic_id(name) == wanted), None)
 
     def partitions_count(self, wanted: uuid.UUID) -> int:
         return self.counts.get(self.topic_name(wanted) or "", 0)
 
 
-def topic_id(name: str) -> uuid.UUID:
-    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
+def topic_id(name: str, deletions_count: int = 0) -> uuid.UUID:
+    """Of the topic that bears the name after it was deleted so many times."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name + "'" * deletions_count)
 
 
 def partitions(**topics: Iterable[int]) -> dict[uuid.UUID, frozenset[int]]:

@@ -14,6 +14,7 @@ CLASSIC = r.ClassicProtocols(30_000, (("range", b"\0\1"), ("sticky", b"")))
 RECORDS: list[r.Record] = [
     (r.OffsetKey("g", "t", 3), r.OffsetValue(42, "note ü", 1_700_000_000_000, 5)),
     (r.OffsetKey("g", "t", 4), r.OffsetValue(43, "", 1_700_000_000_001, -1, 1_700_000_009_000)),
+    (r.OffsetKey("g", "t", 5), r.OffsetValue(44, "note", 1_700_000_000_002, 6, topic_id=T1)),
     (r.OffsetKey("g", "gone", 0), None),
     (
         r.ClassicGroupKey("classic"),
@@ -55,6 +56,7 @@ _TIMES = {"rebalanceTimeout": 60000, "sessionTimeout": 10000}
 SHOWN: list[dict[str, object] | None] = [
     {"offset": 42, "leaderEpoch": 5, "metadata": "note ü", "commitTimestamp": 1700000000000},
     {"offset": 43, "metadata": "", "commitTimestamp": 1700000000001, "expireTimestamp": 1700000009000},
+    {"offset": 44, "leaderEpoch": 6, "metadata": "note", "commitTimestamp": 1700000000002, "topicId": T1_SHOWN},
     None,
     {
         "protocolType": "consumer",

@@ -203,7 +203,7 @@ def test_leaving_a_group_that_is_not_there() -> None:
 
 
 def test_offsets_committed_by_a_member_keep_its_session() -> None:
-    h = Harness()
+    h = Harness(t=1)
     (leader,) = h.stable_group(1, session_timeout_ms=10_000)
     for _ in range(3):
         h.advance(9_000)

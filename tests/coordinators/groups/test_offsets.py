@@ -7,7 +7,7 @@ from sexton.coordinators.groups.offset_operations import EXPIRED_COUNT_MAX
 from sexton.coordinators.groups.records import ClassicGroupKey, OffsetKey, OffsetValue
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.protocol.errors import ErrorCode
-from tests.coordinators.groups.harness import GROUP, START_MS, Harness, refused, subscription
+from tests.coordinators.groups.harness import GROUP, START_MS, Harness, refused, subscription, topic_id
 
 WEEK_MS = 7 * 24 * 60 * 60_000
 CHECK_MS = 600_000
@@ -30,14 +30,14 @@ def delete_offsets(h: Harness, topic: str, *partitions: int) -> list[ErrorCode]:
 
 
 def test_an_offset_is_fetched_with_its_metadata_and_leader_epoch() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     assert h.commit(42, metadata="note", leader_epoch=3) is ErrorCode.none
     assert fetch(h, 0, 1) == [FetchedOffset(0, 42, 3, "note"), FetchedOffset(1, -1, -1, "")]
-    assert h.records == [(OffsetKey(GROUP, "t", 0), OffsetValue(42, "note", START_MS, 3))]
+    assert h.records == [(OffsetKey(GROUP, "t", 0), OffsetValue(42, "note", START_MS, 3, topic_id=topic_id("t")))]
 
 
 def test_all_offsets_of_a_group_are_fetched_and_none_of_a_group_that_is_not_there() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     h.commit(1, topic="t")
     h.commit(2, topic="u", partition=3)
     assert fetch_all(h) == {"t": [FetchedOffset(0, 1)], "u": [FetchedOffset(3, 2)]}
@@ -45,19 +45,19 @@ def test_all_offsets_of_a_group_are_fetched_and_none_of_a_group_that_is_not_ther
 
 
 def test_metadata_that_is_too_long_is_refused_for_its_partition() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     assert h.commit(1, metadata="x" * 4_097) is ErrorCode.offset_metadata_too_large
     assert h.commit(1, metadata="x" * 4_096) is ErrorCode.none
 
 
 def test_a_commit_with_a_generation_needs_its_group() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     assert h.commit(1, member_id="a", generation=1, version=9) is ErrorCode.group_id_not_found
     assert h.commit(1, member_id="a", generation=1, version=8) is ErrorCode.illegal_generation
 
 
 def test_only_members_of_the_current_generation_commit_to_a_classic_group() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     leader, _ = h.stable_group()
     assert h.commit(1, member_id=leader, generation=1) is ErrorCode.none
     assert h.commit(1, member_id=leader, generation=0) is ErrorCode.illegal_generation
@@ -66,7 +66,7 @@ def test_only_members_of_the_current_generation_commit_to_a_classic_group() -> N
 
 
 def test_members_may_commit_while_they_are_to_rejoin_but_not_before_they_are_assigned() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     leader, follower = h.stable_group()
     h.join_parked(leader)
     assert h.commit(1, member_id=follower, generation=1) is ErrorCode.none
@@ -98,7 +98,7 @@ def test_anybody_commits_to_an_empty_group() -> None:
 
 
 def test_offsets_survive_a_failover() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     h.commit(1)
     h.commit(2)
     h.commit(3, partition=1, retention_ms=5_000)
@@ -107,7 +107,7 @@ def test_offsets_survive_a_failover() -> None:
 
 
 def test_offsets_of_topics_that_the_group_reads_cannot_be_deleted() -> None:
-    h = Harness(t=1)
+    h = Harness(t=1, u=1)
     leader, _ = h.stable_group(protocols=(("range", subscription("t")),))
     h.commit(1, topic="t", member_id=leader, generation=1)
     h.commit(2, topic="u", member_id=leader, generation=1)
@@ -117,7 +117,7 @@ def test_offsets_of_topics_that_the_group_reads_cannot_be_deleted() -> None:
 
 
 def test_offsets_of_a_consumer_group_are_deleted_likewise() -> None:
-    h = Harness(t=1)
+    h = Harness(t=1, u=1)
     h.enter("a", "t")
     h.commit(1, topic="t", member_id="a", generation=1)
     h.commit(2, topic="u", member_id="a", generation=1)
@@ -127,7 +127,7 @@ def test_offsets_of_a_consumer_group_are_deleted_likewise() -> None:
 
 
 def test_offsets_of_a_group_that_is_not_there_or_of_another_protocol_are_not_deleted() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     with refused(ErrorCode.group_id_not_found):
         delete_offsets(h, "t", 0)
     h.stable_group(1, protocol_type="connect", protocols=(("x", b""),))
@@ -136,7 +136,7 @@ def test_offsets_of_a_group_that_is_not_there_or_of_another_protocol_are_not_del
 
 
 def test_offsets_without_a_group_expire_after_their_commit() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     h.commit(1)
     h.advance(WEEK_MS - CHECK_MS)
     h.commit(2, partition=1)
@@ -147,7 +147,7 @@ def test_offsets_without_a_group_expire_after_their_commit() -> None:
 
 
 def test_offsets_of_a_group_are_kept_while_it_has_members_and_then_from_when_it_became_empty() -> None:
-    h = Harness(GroupSettings(session_timeout_ms_max=2**31 - 1))
+    h = Harness(GroupSettings(session_timeout_ms_max=2**31 - 1), t=4, old=4)
     (leader,) = h.stable_group(1, session_timeout_ms=2**31 - 1)
     h.commit(1, member_id=leader, generation=1)
     h.advance(2 * WEEK_MS)
@@ -162,7 +162,7 @@ def test_offsets_of_a_group_are_kept_while_it_has_members_and_then_from_when_it_
 
 
 def test_offsets_of_topics_that_members_do_not_read_any_more_expire() -> None:
-    h = Harness(GroupSettings(session_timeout_ms_max=2**31 - 1))
+    h = Harness(GroupSettings(session_timeout_ms_max=2**31 - 1), t=4, old=4)
     (leader,) = h.stable_group(1, session_timeout_ms=2**31 - 1)
     h.commit(1, topic="t", member_id=leader, generation=1)
     h.commit(2, topic="old", member_id=leader, generation=1)
@@ -172,7 +172,7 @@ def test_offsets_of_topics_that_members_do_not_read_any_more_expire() -> None:
 
 def test_offsets_of_a_consumer_group_expire_unless_the_topic_is_read() -> None:
     settings = GroupSettings(consumer_session_timeout_ms=2 * WEEK_MS)
-    h = Harness(settings, t=1)
+    h = Harness(settings, t=1, old=1)
     h.enter("a", "t")
     h.commit(1, topic="t", member_id="a", generation=1)
     h.commit(2, topic="old", member_id="a", generation=1)
@@ -185,7 +185,7 @@ def test_offsets_of_a_consumer_group_expire_unless_the_topic_is_read() -> None:
 
 
 def test_a_retention_that_the_client_asked_for_counts_instead() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     h.commit(1, retention_ms=CHECK_MS)
     h.commit(2, partition=1)
     h.advance(2 * CHECK_MS)
@@ -193,7 +193,7 @@ def test_a_retention_that_the_client_asked_for_counts_instead() -> None:
 
 
 def test_many_offsets_expire_in_pieces() -> None:
-    h = Harness(GroupSettings(offsets_retention_ms=1))
+    h = Harness(GroupSettings(offsets_retention_ms=1), t=4)
     for partition in range(EXPIRED_COUNT_MAX + 10):
         h.commit(1, partition=partition)
     h.now_ms = CHECK_MS
@@ -204,7 +204,7 @@ def test_many_offsets_expire_in_pieces() -> None:
 
 
 def test_a_group_that_was_never_joined_is_forgotten() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     h.join_parked(requires_member_id=True)
     assert len(h.coordinator.list_groups((), ())) == 1
     h.advance(2 * CHECK_MS)
@@ -229,7 +229,7 @@ def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
 
 
 def test_a_classic_group_is_deleted_when_it_is_empty() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     (leader,) = h.stable_group(1)
     with refused(ErrorCode.non_empty_group):
         h.coordinator.delete_group(GROUP, h.now)
@@ -256,7 +256,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
 
 
 def test_a_classic_group_is_described_with_its_members() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     leader, follower = h.stable_group()
     found = h.coordinator.describe_classic(GROUP)
     assert found is not None
@@ -285,7 +285,7 @@ def test_a_consumer_group_is_described_with_what_its_members_have_and_should_hav
 
 
 def test_a_refused_commit_writes_nothing() -> None:
-    h = Harness()
+    h = Harness(t=4, u=4)
     h.stable_group()
     before = len(h.records)
     assert h.commit(1, member_id="nobody", generation=1) is ErrorCode.unknown_member_id

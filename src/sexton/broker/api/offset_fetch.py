@@ -3,8 +3,8 @@ member's epoch, from 10 on with topic ids.
 
 Only what is committed to all in-sync replicas is told: an answer waits for commits that are under way. With
 `require_stable` (from version 7 on) a partition for which a transaction is about to commit has UNSTABLE_OFFSET_COMMIT
-instead, and clients ask again. A partition without an offset has -1. Version 10 leaves out offsets of topics that no
-longer exist when all are asked for, for they have no id.
+instead, and clients ask again. A partition without an offset has -1. Offsets go with their topic: one that was deleted
+has none, and one that was made again under its name has none yet.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def _fetch(broker: Broker, asked: Any, version: int, require_stable: bool)
 
 
 def _name(broker: Broker, topic: Any, version: int) -> str | None:
-    """By name, a topic that is gone may still have offsets; by id, it is unknown."""
+    """By name, a topic that is gone is one without offsets; by id, it is unknown."""
     return topic_name(broker.view, topic) if version >= TOPIC_IDS_SINCE else str(topic.name)
 
 

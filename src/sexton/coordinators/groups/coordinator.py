@@ -292,6 +292,12 @@ class GroupCoordinator:
         self._core.begin(now)
         return self._offsets.delete(name, topics), self._core.effects
 
+    def forget_deleted(self, names: Collection[str] | None, now: Now) -> Effects:
+        """Offsets of topics that are gone, of these names or of all; in pieces, until there are no records."""
+        self._core.begin(now)
+        self._offsets.forget_deleted(names)
+        return self._core.effects
+
     # Groups as a whole
 
     def delete_group(self, name: str, now: Now) -> Effects:

@@ -1,8 +1,15 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete, and the end of offsets that nobody needs any more."""
+"""OffsetCommit, OffsetFetch, OffsetDelete, and the end of offsets that nobody needs any more.
+
+**An offset belongs to a topic, not to its name.** It is recorded with the topic's id, and told only as long as that
+very topic bears the name: a topic that was deleted and made again is never read from the former one's offsets, whatever
+the coordinator has missed meanwhile. The records of deleted topics are taken back too (`forget_deleted`), as Kafka
+does; what is told does not depend on that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sexton.coordinators.groups import records as r
 from sexton.coordinators.groups.classic import ClassicGroup
@@ -33,38 +40,55 @@ class OffsetOperations:
     def commit(self, request: OffsetCommitRequest) -> OffsetResults:
         core = self._core
         self._check_commit(request)
-        now_ms = core.now.wall_ms
-        expire_ms = r.NO_TIMESTAMP if request.retention_ms < 0 else now_ms + request.retention_ms
-        results: OffsetResults = []
-        for topic, partitions in request.topics:
-            codes: list[tuple[int, ErrorCode]] = []
-            for committed in partitions:
-                metadata = committed.metadata or ""
-                if len(metadata) > core.settings.offset_metadata_bytes_max:
-                    codes.append((committed.partition, ErrorCode.offset_metadata_too_large))
-                    continue
-                value = r.OffsetValue(committed.offset, metadata, now_ms, committed.leader_epoch, expire_ms)
-                core.write(r.OffsetKey(request.group, topic, committed.partition), value)
-                codes.append((committed.partition, ErrorCode.none))
-            results.append((topic, codes))
-        return results
+        return self._commit_each(request, core.write)
 
     def commit_in_transaction(self, request: OffsetCommitRequest, owner: Owner) -> OffsetResults:
         core = self._core
         self._check_commit_in_transaction(request)
+        return self._commit_each(request, lambda key, value: core.write_pending(owner, key, value))
+
+    def _commit_each(
+        self, request: OffsetCommitRequest, write: Callable[[r.OffsetKey, r.OffsetValue], None]
+    ) -> OffsetResults:
+        core = self._core
+        now_ms = core.now.wall_ms
+        expire_ms = r.NO_TIMESTAMP if request.retention_ms < 0 else now_ms + request.retention_ms
+        former = self._held_of_deleted_topics(request)
         results: OffsetResults = []
         for topic, partitions in request.topics:
+            topic_id = core.topics.topic_id(topic)
             codes: list[tuple[int, ErrorCode]] = []
             for committed in partitions:
-                metadata = committed.metadata or ""
-                if len(metadata) > core.settings.offset_metadata_bytes_max:
-                    codes.append((committed.partition, ErrorCode.offset_metadata_too_large))
+                number, metadata = committed.partition, committed.metadata or ""
+                if topic_id is None or (number in former and not self._is_holder(request, topic_id, number)):
+                    codes.append((number, ErrorCode.unknown_topic_or_partition))
                     continue
-                value = r.OffsetValue(committed.offset, metadata, core.now.wall_ms, committed.leader_epoch)
-                core.write_pending(owner, r.OffsetKey(request.group, topic, committed.partition), value)
-                codes.append((committed.partition, ErrorCode.none))
+                if len(metadata) > core.settings.offset_metadata_bytes_max:
+                    codes.append((number, ErrorCode.offset_metadata_too_large))
+                    continue
+                recorded_id = topic_id if expire_ms == r.NO_TIMESTAMP else None
+                value = r.OffsetValue(
+                    committed.offset, metadata, now_ms, committed.leader_epoch, expire_ms, recorded_id
+                )
+                write(r.OffsetKey(request.group, topic, number), value)
+                codes.append((number, ErrorCode.none))
             results.append((topic, codes))
         return results
+
+    def _held_of_deleted_topics(self, request: OffsetCommitRequest) -> frozenset[int]:
+        """Partitions that the member was given of topics that are no more. Clients commit by name, and before they let
+        go (KIP-848): a position in the former topic would be taken for one in the topic that bears its name now.
+        Members of classic groups are given names, so of them nobody can tell."""
+        group = self._core.groups.get(request.group)
+        member = group.members.get(request.member_id) if isinstance(group, ConsumerGroup) else None
+        if member is None:
+            return frozenset()
+        topic_name = self._core.topics.topic_name
+        return frozenset(number for topic_id, number in member.held() if topic_name(topic_id) is None)
+
+    def _is_holder(self, request: OffsetCommitRequest, topic_id: uuid.UUID, number: int) -> bool:
+        group = self._core.groups.get(request.group)
+        return isinstance(group, ConsumerGroup) and group.holders.get((topic_id, number)) == request.member_id
 
     def _check_commit_in_transaction(self, request: OffsetCommitRequest) -> None:
         """A producer that does not say for which member it commits is not asked (TxnOffsetCommit before version 3)."""
@@ -110,11 +134,9 @@ class OffsetOperations:
         offsets = self._core.offsets
         if request.topics is None:
             return [
-                (
-                    topic,
-                    [self._one(request, topic, number) for number, _ in offsets.partitions_of(request.group, topic)],
-                )
+                (topic, [self._one(request, topic, number) for number in numbers])
                 for topic in offsets.topics_of(request.group)
+                if (numbers := [n for n, v in offsets.partitions_of(request.group, topic) if self._is_told(topic, v)])
             ]
         return [(topic, [self._one(request, topic, number) for number in numbers]) for topic, numbers in request.topics]
 
@@ -122,7 +144,13 @@ class OffsetOperations:
         key = r.OffsetKey(request.group, topic, number)
         if request.require_stable and self._core.pending.is_pending(key):
             return FetchedOffset(number, error=ErrorCode.unstable_offset_commit)
-        return _fetched(number, self._core.offsets.get(request.group, topic, number))
+        value = self._core.offsets.get(request.group, topic, number)
+        return _fetched(number, value if value is not None and self._is_told(topic, value) else None)
+
+    def _is_told(self, topic: str, value: r.OffsetValue) -> bool:
+        """Whether it is of the topic that bears the name today. The view is never older than an offset: a coordinator
+        serves when its view has caught up with what others wrote to its log."""
+        return value.topic_id is None or value.topic_id == self._core.topics.topic_id(topic)
 
     def delete(self, name: str, topics: Sequence[tuple[str, Sequence[int]]]) -> OffsetResults:
         core = self._core
@@ -148,6 +176,35 @@ class OffsetOperations:
             self._core.write(r.OffsetKey(name, topic, number), None)
         for key in self._core.pending.keys_of(name):
             self._core.write(key, None)
+
+    def forget_deleted(self, names: Collection[str] | None) -> None:
+        """Takes back what was committed to topics of these names that have been deleted; without names (after loading),
+        to whatever topic is known to be gone. At most EXPIRED_COUNT_MAX records: to be called until it writes nothing.
+        """
+        core = self._core
+        for key in self._of_deleted(names):
+            if len(core.effects.records) >= EXPIRED_COUNT_MAX:
+                return
+            core.write(key, None)
+
+    def _of_deleted(self, names: Collection[str] | None) -> Iterator[r.OffsetKey]:
+        """What names no topic id goes only with its name. A tombstone would undo what a transaction is about to commit
+        to the topic that has the name now: then the old offset stays, untold, until that replaces it."""
+        core = self._core
+        pending = {key: values for key, values in core.pending.all() if names is None or key.topic in names}
+
+        def is_gone(topic: str, value: r.OffsetValue) -> bool:
+            return names is not None if value.topic_id is None else not self._is_told(topic, value)
+
+        for topic in core.offsets.topics() if names is None else names:
+            for group in core.offsets.groups_of(topic):
+                for number, value in list(core.offsets.partitions_of(group, topic)):
+                    key = r.OffsetKey(group, topic, number)
+                    if all(is_gone(topic, one) for one in (value, *pending.pop(key, ()))):
+                        yield key
+        for key, values in pending.items():
+            if all(is_gone(key.topic, value) for value in values):
+                yield key
 
     def expire(self) -> bool:
         """Removes what has outlived its retention, and groups that have nothing left. True if there is more to do."""

@@ -14,27 +14,39 @@ class OffsetStore:
     only commits exists because of them."""
 
     _groups: dict[str, dict[str, dict[int, OffsetValue]]] = field(default_factory=dict)
+    _groups_of_topic: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def get(self, group: str, topic: str, partition: int) -> OffsetValue | None:
         return self._groups.get(group, {}).get(topic, {}).get(partition)
 
     def put(self, group: str, topic: str, partition: int, value: OffsetValue) -> None:
         self._groups.setdefault(group, {}).setdefault(topic, {})[partition] = value
+        self._groups_of_topic.setdefault(topic, {})[group] = None
 
     def remove(self, group: str, topic: str, partition: int) -> None:
         topics = self._groups.get(group, {})
-        partitions = topics.get(topic, {})
+        partitions = topics.get(topic)
+        if partitions is None:
+            return
         partitions.pop(partition, None)
         if not partitions:
-            topics.pop(topic, None)
+            del topics[topic]
+            groups = self._groups_of_topic[topic]
+            del groups[group]
+            if not groups:
+                del self._groups_of_topic[topic]
         if not topics:
-            self._groups.pop(group, None)
+            del self._groups[group]
 
     def has_any(self, group: str) -> bool:
         return group in self._groups
 
-    def groups(self) -> list[str]:
-        return list(self._groups)
+    def topics(self) -> list[str]:
+        """For which any group has an offset."""
+        return list(self._groups_of_topic)
+
+    def groups_of(self, topic: str) -> list[str]:
+        return list(self._groups_of_topic.get(topic, {}))
 
     def topics_of(self, group: str) -> list[str]:
         return list(self._groups.get(group, {}))

@@ -7,6 +7,7 @@ come: the log's order decides, so that a compacted log tells the same story.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sexton.coordinators.groups.records import OffsetKey, OffsetValue
@@ -43,6 +44,11 @@ class PendingOffsets:
 
     def keys_of(self, group: str) -> list[OffsetKey]:
         return [key for key in self._producers if key.group == group] if group in self._groups else []
+
+    def all(self) -> Iterator[tuple[OffsetKey, list[OffsetValue]]]:
+        """With what each transaction has committed to it."""
+        for key, producers in self._producers.items():
+            yield key, [self._open[producer_id].offsets[key][1] for producer_id in producers]
 
     def put(self, owner: Owner, key: OffsetKey, value: OffsetValue) -> None:
         self._written_count += 1

@@ -51,6 +51,9 @@ class OffsetValue:
     leader_epoch: int = NO_EPOCH
     expire_timestamp_ms: int = NO_TIMESTAMP
     """Set only when the client (OffsetCommit up to v4) asked for a retention of its own."""
+    topic_id: uuid.UUID | None = None
+    """Of the topic that bore the name then. None in records of Kafka before 4.1, and beside `expire_timestamp_ms`: one
+    version of the record has place for the one, a later version for the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +309,8 @@ def _member_state(number: int) -> MemberState:
 
 
 def _encode_offset(value: OffsetValue) -> bytes:
+    if value.topic_id is not None:
+        return _encode_offset_of_topic(value, value.topic_id)
     w = Writer()
     if value.expire_timestamp_ms != NO_TIMESTAMP:  # only version 1 can say it
         w.i16(1)
@@ -322,6 +327,17 @@ def _encode_offset(value: OffsetValue) -> bytes:
     return bytes(w.out)
 
 
+def _encode_offset_of_topic(value: OffsetValue, topic_id: uuid.UUID) -> bytes:
+    w = Writer(flexible=True)
+    w.i16(4)
+    w.i64(value.offset)
+    w.i32(value.leader_epoch)
+    w.string(value.metadata)
+    w.i64(value.commit_timestamp_ms)
+    w.tags({0: topic_id.bytes})
+    return bytes(w.out)
+
+
 def _decode_offset(data: bytes, version: int) -> OffsetValue:
     r = Reader(data, flexible=version >= 4)
     r.i16()
@@ -330,7 +346,15 @@ def _decode_offset(data: bytes, version: int) -> OffsetValue:
     metadata = r.string()
     commit_timestamp_ms = r.i64()
     expire_timestamp_ms = r.i64() if version == 1 else NO_TIMESTAMP
-    return OffsetValue(offset, metadata, commit_timestamp_ms, leader_epoch, expire_timestamp_ms)
+    topic_id = r.tags().get(0)
+    return OffsetValue(
+        offset,
+        metadata,
+        commit_timestamp_ms,
+        leader_epoch,
+        expire_timestamp_ms,
+        Reader(topic_id).uuid() if topic_id else None,
+    )
 
 
 def _encode_classic_group(value: ClassicGroupValue) -> bytes:

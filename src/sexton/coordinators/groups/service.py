@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from sexton.cluster.topics import OFFSETS_TOPIC
@@ -44,7 +44,7 @@ from sexton.coordinators.groups.messages import (
     SyncRequest,
 )
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
-from sexton.coordinators.groups.shard import Shard, TransactionalLog
+from sexton.coordinators.groups.shard import Shard, TransactionalLog, up_to_date
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.service import CoordinatorService
 from sexton.coordinators.shard import EndMarker, Owner
@@ -72,13 +72,16 @@ class GroupService(CoordinatorService[Shard]):
         timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None,
         may_serve: Callable[[], bool] = lambda: True,
         supervisor: Supervisor | None = None,
+        catch_up: Callable[[], Awaitable[None]] = up_to_date,
     ) -> None:
-        """`timing_of` is what was set for one group, by its name."""
+        """`timing_of` is what was set for one group, by its name. `catch_up` returns when `topics` shows every change
+        that was made before the call."""
         super().__init__(clock, partitions_count, may_serve, supervisor)
         self.settings = settings
         self._rng = rng
         self._topics = topics
         self._timing_of = timing_of
+        self._catch_up = catch_up
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self.settings = settings
@@ -86,9 +89,24 @@ class GroupService(CoordinatorService[Shard]):
             shard.coordinator.reconfigure(settings)
 
     def load(self, partition: int, log: TransactionalLog) -> asyncio.Task[None]:
-        return self._load_into(
-            Shard(partition, log, self._new_coordinator(), self._now, self._on_failed, self.supervisor)
-        )
+        return self._load_into(self._new_shard(partition, log))
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Their groups' offsets go with them. To be called as soon as `topics` shows it."""
+        for shard in self._shards.values() if names else ():
+            self.supervisor.work(self._forget_deleted(shard, names), "forgetting deleted topics", shard.partition)
+
+    async def _forget_deleted(self, shard: Shard, names: Collection[str]) -> None:
+        loading = self._loading.get(shard.partition)
+        if loading is not None:
+            await asyncio.wait([loading])
+
+        def forget() -> tuple[bool, Effects]:
+            effects = shard.coordinator.forget_deleted(names, self._now())
+            return bool(effects.records), effects
+
+        while shard.is_loaded and not shard.is_closed and self._carry_out(shard, forget):
+            await asyncio.sleep(0)
 
     def check_invariants(self) -> None:
         for shard in self._shards.values():
@@ -102,7 +120,13 @@ class GroupService(CoordinatorService[Shard]):
         shard.coordinator = self._new_coordinator()
 
     def _load_again(self, shard: Shard) -> None:
-        self.load(shard.partition, shard.transactional_log)
+        again = self._new_shard(shard.partition, shard.transactional_log)
+        again.has_caught_up = shard.has_caught_up
+        self._load_into(again)
+
+    def _new_shard(self, partition: int, log: TransactionalLog) -> Shard:
+        coordinator = self._new_coordinator()
+        return Shard(partition, log, coordinator, self._now, self._on_failed, self.supervisor, self._catch_up)
 
     def _new_coordinator(self) -> GroupCoordinator:
         return GroupCoordinator(self.settings, self._topics, self._rng, self._timing_of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sexton.cluster.topics import OFFSETS_TOPIC
@@ -27,6 +27,10 @@ from sexton.supervision import Supervisor
 __all__ = ["APPEND_BYTES_MAX", "CoordinatorLog", "Shard", "TransactionalLog"]
 
 
+async def up_to_date() -> None:
+    """For a coordinator whose topics nobody else changes."""
+
+
 class Shard(LedPartition):
     topic = OFFSETS_TOPIC
 
@@ -38,12 +42,15 @@ class Shard(LedPartition):
         now: Callable[[], Now],
         on_failed: Callable[[Shard, KafkaError], None],
         supervisor: Supervisor | None = None,
+        catch_up: Callable[[], Awaitable[None]] = up_to_date,
     ) -> None:
         super().__init__(partition, log, now, on_failed, supervisor)
         self.transactional_log = log
         self.coordinator = coordinator
         self.parked: dict[int, asyncio.Future[Any]] = {}
         """JoinGroup and SyncGroup, by token."""
+        self._catch_up = catch_up
+        self.has_caught_up = False
         self._last_token = 0
         self._verifications: dict[Owner, object] = {}
 
@@ -57,6 +64,18 @@ class Shard(LedPartition):
 
     def loaded(self) -> None:
         self.carry_out(self.coordinator.on_loaded(self.now()))
+
+    async def load(self) -> None:
+        """Before the log is read, the view catches up: others may have written offsets of topics that this broker has
+        not heard of, which are not to be taken for topics that are gone. Once for each leadership, for afterwards only
+        this broker writes here: so a log can be read again while the metastore is away."""
+        if not self.has_caught_up:
+            await self._catch_up()
+            self.has_caught_up = True
+        await super().load()
+        while not self.is_closed and (gone := self.coordinator.forget_deleted(None, self.now())).records:
+            self.carry_out(gone)
+            await asyncio.sleep(0)
 
     def park(self) -> tuple[int, asyncio.Future[Any]]:
         """A place for an answer that comes later, and the token that the coordinator knows it by."""

@@ -1,0 +1,158 @@
+"""What a coordinator must have seen of the cluster's topics before it says where a group is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from sexton.coordinators.groups import records as r
+from sexton.coordinators.groups.service import GroupService
+from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records import batch as batches
+from tests.coordinators.groups.harness import GROUP, FakeTopics, refused
+from tests.coordinators.groups.test_service import (
+    PARTITION,
+    PARTITIONS,
+    SETTINGS,
+    FakeLog,
+    LoopClock,
+    commit,
+    offset_of,
+    run,
+)
+
+
+class Cluster:
+    """What the metastore says, and what this broker has seen of it."""
+
+    def __init__(self) -> None:
+        self.seen = FakeTopics({"t": 2})
+        self.is_away = False
+        self.was_made_again = False
+
+    async def catch_up(self) -> None:
+        await asyncio.sleep(0)
+        if self.is_away:
+            raise MetastoreUnavailableError("it is away")
+        if self.was_made_again:
+            self.was_made_again = False
+            self.seen.make_again("t")
+
+    def service(self) -> GroupService:
+        clock, rng = LoopClock(), random.Random(1)
+        return GroupService(clock, rng, SETTINGS, self.seen, lambda: PARTITIONS, catch_up=self.catch_up)
+
+
+def kept(log: FakeLog) -> list[r.Record]:
+    """All that was written, oldest first."""
+    found: list[r.Record] = []
+    for data in log.batches:
+        for record in next(iter(batches.decode_all(data, "log"))).records:
+            key = r.decode_key(record.key or b"")
+            assert key is not None
+            found.append((key, None if record.value is None else r.decode_value(key, record.value)))
+    return found
+
+
+async def until_loaded(service: GroupService) -> int:
+    while True:
+        try:
+            return await offset_of(service)
+        except KafkaError as error:
+            if error.code is not ErrorCode.coordinator_load_in_progress:
+                raise
+            await asyncio.sleep(0.001)
+
+
+def test_offsets_of_a_topic_that_this_broker_has_not_heard_of_are_not_taken_for_those_of_a_deleted_one() -> None:
+    async def test() -> None:
+        log = FakeLog()
+        other = Cluster()
+        other.seen.make_again("t")
+        there = other.service()
+        await there.load(PARTITION, log)
+        await there.commit_offsets(commit(5))
+        here = Cluster()
+        here.was_made_again = True
+        service = here.service()
+        await service.load(PARTITION, log)
+        assert await offset_of(service) == 5
+        assert len(kept(log)) == 1
+
+    run(test())
+
+
+def test_nobody_is_told_an_offset_while_the_cluster_cannot_be_asked_about_its_topics() -> None:
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        cluster.is_away = True
+        service = cluster.service()
+        loading = service.load(PARTITION, log)
+        await asyncio.sleep(0.01)
+        with refused(ErrorCode.coordinator_load_in_progress):
+            await offset_of(service)
+        cluster.is_away = False
+        await loading
+        assert await offset_of(service) == -1
+
+    run(test())
+
+
+def test_a_log_that_this_broker_alone_has_written_to_is_read_again_without_asking_the_cluster() -> None:
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        service = cluster.service()
+        await service.load(PARTITION, log)
+        await service.commit_offsets(commit(1))
+        cluster.is_away = True
+        log.error = KafkaError(ErrorCode.not_enough_replicas)
+        with refused(ErrorCode.coordinator_not_available):
+            await service.commit_offsets(commit(2))
+        log.error = None
+        assert await until_loaded(service) == 1
+
+    run(test())
+
+
+def test_offsets_of_a_topic_that_is_deleted_while_its_groups_are_loaded_are_taken_back() -> None:
+    """One of them as Kafka wrote it before 4.1: it names no topic, so that only the deletion itself tells."""
+
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        await (service := cluster.service()).load(PARTITION, log)
+        await service.commit_offsets(commit(1))
+        old = r.OffsetKey(GROUP, "t", 1)
+        await log.append([r.encode((old, r.OffsetValue(2, "", 1)))], 1)
+        log.read_gate.clear()
+        loading = service.load(PARTITION, log)
+        cluster.seen.delete("t")
+        service.topics_deleted(["t"])
+        log.read_gate.set()
+        await loading
+        while len(kept(log)) < 4:
+            await asyncio.sleep(0.001)
+        assert kept(log)[2:] == [(r.OffsetKey(GROUP, "t", 0), None), (old, None)]
+
+    run(test())
+
+
+def test_offsets_of_a_deleted_topic_are_taken_back() -> None:
+    async def test() -> None:
+        log = FakeLog()
+        cluster = Cluster()
+        await (service := cluster.service()).load(PARTITION, log)
+        await service.commit_offsets(commit(1))
+        cluster.seen.make_again("t")
+        service.topics_deleted(["t"])
+        assert await offset_of(service) == -1
+        while len(kept(log)) < 2:
+            await asyncio.sleep(0.001)
+        assert kept(log)[1] == (r.OffsetKey(GROUP, "t", 0), None)
+        await service.commit_offsets(commit(2))
+        assert await offset_of(service) == 2
+
+    run(test())
