@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sexton.broker import api
+from sexton.broker import api, dispatch
 from sexton.broker.connection import IN_FLIGHT_MAX, REQUESTS_PER_TURN_MAX
 from sexton.broker.request import DropConnectionError, Request
 from sexton.ports.network import HIGH_BACKLOG_BYTES
@@ -44,6 +44,12 @@ class Script:
     def named(request: Request) -> dict[str, Any]:
         """An answer by which the request can be told."""
         return {"throttle_time": int(request.body.group_id)}
+
+
+@pytest.fixture(autouse=True)
+def sweeps_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "SWEEP_S_MAX", 0.05)
+    monkeypatch.setattr(dispatch, "STALLED_REQUEST_S", 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -218,6 +224,29 @@ async def test_request_larger_than_all_memory_is_served_when_it_is_alone() -> No
 
 
 @in_loop
+async def test_without_a_bound_no_request_waits_for_memory() -> None:
+    broker = FakeBroker(queued_max_request_bytes=-1)
+    clients = [Client(broker, f"c:{number}") for number in range(3)]
+    for client in clients:
+        client.feed(struct.pack(">i", 8000) + bytes(100))
+    assert not any(client.connection.is_paused for client in clients)
+
+
+@in_loop
+async def test_where_idle_connections_are_kept_one_that_holds_up_others_is_closed_all_the_same() -> None:
+    broker = FakeBroker(queued_max_request_bytes=10_000, connections_max_idle_ms=-1)
+    stalled, idle, waiting = (Client(broker, f"c:{number}") for number in range(3))
+    stalled.feed(struct.pack(">i", 8000) + bytes(100))
+    waiting.feed(struct.pack(">i", 8000) + bytes(100))
+    assert waiting.connection.is_paused
+    async with asyncio.timeout(10):
+        while waiting.connection.is_paused:
+            await asyncio.sleep(0.01)
+    assert stalled.connection.is_closed
+    assert not idle.connection.is_closed
+
+
+@in_loop
 async def test_memory_of_a_request_that_is_being_worked_on_is_counted_until_it_is_answered() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -384,8 +413,10 @@ def test_clients_of_another_protocol_are_told_apart(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
-    assert "It speaks HTTP" in caplog.records[0].getMessage()
-    assert "set security.protocol=PLAINTEXT" in caplog.records[1].getMessage()
+    told = [record.getMessage() for record in caplog.records]
+    assert "It speaks HTTP" in told[0]
+    assert "set security.protocol=PLAINTEXT" in told[1]
+    assert [line.count("speaks") for line in told] == [1, 1], "once is enough"
 
 
 def test_complaints_are_limited(caplog: pytest.LogCaptureFixture) -> None:

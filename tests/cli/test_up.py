@@ -20,8 +20,9 @@ import pytest
 
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.cli.cluster_folder import ClusterFolder, Wishes
+from sexton.cli.compactor_process import CompactorProcess
 from sexton.cli.processes import exclusively
-from sexton.cli.supervisor import BACKOFF_S, Child, State, Supervisor, next_delay_s
+from sexton.cli.supervisor import BACKOFF_S, STEADY_S, Child, Restarts, State, Supervisor
 from sexton.clusters.brokers import ENVIRONMENT
 from sexton.clusters.processes import HOST, Port
 from sexton.errors import EnvironmentFailure, LogInUseError
@@ -142,14 +143,33 @@ def test_a_crash_is_followed_by_a_restart(tmp_path: Path) -> None:
     assert states == [State.STARTING, State.WAITING] * 3 + [State.STOPPED]
 
 
-def test_restarts_become_rarer() -> None:
-    crashing = child(Path("x"))
-    delays = []
-    for crashing.crashes_count in range(10):
-        delays.append(next_delay_s(crashing))
+def test_restarts_become_rarer_until_a_child_has_run_for_long() -> None:
+    restarts = Restarts()
+    delays = [restarts.crashed(ran_s=1) for _ in range(10)]
     assert delays[0] == 0
     assert delays == sorted(delays)
     assert delays[-1] == BACKOFF_S[-1]
+    assert restarts.crashed(ran_s=STEADY_S + 1) == 0
+
+
+def test_a_compactor_is_started_again_like_a_broker() -> None:
+    """The first time at once."""
+
+    async def first_crash() -> str:
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        compactor = CompactorProcess([sys.executable, "-c", "raise SystemExit(1)"], lambda line: _first(told, line))
+        running = asyncio.ensure_future(compactor.run())
+        line = await asyncio.wait_for(told, 60)
+        compactor.stop()
+        await running
+        return line
+
+    assert asyncio.run(first_crash()) == "ended with exit code 1; it is started again at once"
+
+
+def _first(told: asyncio.Future[str], line: str) -> None:
+    if not told.done():
+        told.set_result(line)
 
 
 def test_a_broker_that_was_seen_to_die_is_fenced_at_once(tmp_path: Path) -> None:

@@ -84,9 +84,17 @@ class ScriptedBroker:
         self.handlers: dict[int, Callable[[int, Any], Any]] = {}
         self.asked: list[tuple[int, Any]] = []
         self.producer_ids_count = 0
+        self._connections: list[Connection] = []
 
     def accept(self, connection: Connection) -> _Served:
+        self._connections.append(connection)
         return _Served(self, connection)
+
+    def hang_up(self) -> None:
+        """On everybody."""
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
 
     def answer(self, api_key: int, version: int, body: Any) -> Any:
         handler = self.handlers.get(api_key)

@@ -11,7 +11,7 @@ import pytest
 
 from sexton.client import apis
 from sexton.client.errors import ProduceFailedError, ProduceUnknownError
-from sexton.client.producer import Message, Producer
+from sexton.client.producer import QUEUED_BYTES_MAX, Message, Producer
 from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
 from sexton.records.batch import Batch
@@ -204,6 +204,44 @@ def test_a_closed_producer_tells_everybody_who_waits() -> None:
             await under_way
         with pytest.raises(ProduceFailedError):
             await waiting
+
+    simulate(scenario)
+
+
+def test_what_failed_for_sure_is_not_sent_with_what_comes_later() -> None:
+    """And what is sent later is not taken for what was under way, which was written all the same."""
+
+    async def scenario(world: World) -> None:
+        log = ModelLog()
+        world.broker.handlers[PRODUCE] = lambda version, body: log.append(body) and None
+        producer = Producer(world.client(timeout_ms=60_000))
+        await producer.queue(TOPIC, 0, messages("a"))
+        await asyncio.sleep(1)
+        waiting = await producer.queue(TOPIC, 0, messages("b"))
+        await producer.close()
+        with pytest.raises(ProduceFailedError):
+            await waiting
+        world.broker.hang_up()
+        script(world, log, [])
+        await producer.send(TOPIC, 0, messages("c"))
+        assert log.values == [b"a", b"c"]
+
+    simulate(scenario)
+
+
+def test_a_producer_that_was_closed_gives_its_room_back() -> None:
+    async def scenario(world: World) -> None:
+        world.broker.handlers[PRODUCE] = lambda version, body: None
+        producer = Producer(world.client(timeout_ms=60_000))
+        large = [Message(None, bytes(QUEUED_BYTES_MAX * 2 // 5))]
+        outcomes = [await producer.queue(TOPIC, 0, large) for _ in range(2)]
+        await producer.close()
+        for outcome in outcomes:
+            with pytest.raises(ProduceFailedError):
+                await asyncio.wait_for(outcome, 60)
+        world.broker.hang_up()
+        script(world, ModelLog(), [])
+        await asyncio.wait_for(producer.send(TOPIC, 0, large), 60)
 
     simulate(scenario)
 

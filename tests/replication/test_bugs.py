@@ -11,6 +11,7 @@ import pytest
 from sexton.broker.broker import Broker
 from sexton.broker.compaction.service import CompactionService
 from sexton.broker.observe.metrics import metrics
+from sexton.protocol.messages import MalformedMessageError
 from sexton.replication import fetcher, messages
 from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica
@@ -139,6 +140,18 @@ def test_a_bug_in_the_loop_that_follows_a_broker_ends_ours_loudly(monkeypatch: p
 
     with pytest.raises(SimulationFailure, match="broker-2 ended by itself: AssertionError"):
         story.run(body())
+
+
+def test_a_request_that_makes_no_sense_is_the_peers_mistake_and_no_bug_of_ours() -> None:
+    story = Story(1)
+
+    async def body() -> None:
+        await story.start()
+        for garbage in (b"", b"\x00" * 3, b"\xff" * 200):
+            with pytest.raises(MalformedMessageError):
+                story.broker(1).replicas.replica_fetch("somebody", memoryview(garbage))
+
+    story.run(body())
 
 
 def test_an_answer_that_makes_no_sense_is_the_peers_mistake_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,9 +75,9 @@ def test_an_answer_comes_back_as_it_was() -> None:
     assert found == [one._replace(records=list(one.records)) for one in NEWS]
 
 
-@pytest.mark.parametrize("cut", range(1, 40))
+@pytest.mark.parametrize("cut", range(1, len(encode_request(REQUEST)) + 1))
 def test_a_request_cut_short_is_refused(cut: int) -> None:
-    with pytest.raises((ValueError, struct.error)):
+    with pytest.raises(ValueError, match="ReplicaFetch"):
         decode_request(encode_request(REQUEST)[:-cut])
 
 

@@ -1,4 +1,5 @@
-"""How much memory requests in flight may take, over all connections of a broker (`queued.max.request.bytes`).
+"""How much memory requests in flight may take, over all connections of a broker (`queued.max.request.bytes`; below zero
+there is no bound).
 
 Whoever cannot have its share waits, in the order of asking, and stops reading meanwhile: the client's own TCP window
 does the rest. A request larger than the whole budget has it when nobody else holds anything, so nobody waits for
@@ -42,7 +43,8 @@ class Budget:
             self._grant()
 
     def _fits(self, size_bytes: int) -> bool:
-        return self.held_bytes == 0 or self.held_bytes + size_bytes <= self.limit_bytes
+        is_unbounded = self.limit_bytes < 0
+        return is_unbounded or self.held_bytes == 0 or self.held_bytes + size_bytes <= self.limit_bytes
 
     def _grant(self) -> None:
         while self._waiting:

@@ -158,7 +158,7 @@ class ClientConnection:
                 self._started(start(self, frame), frame)
             self._account_for_partial()
         except FrameSizeError as error:
-            self.dispatch.complain("%s: closed: it announces %s%s", self.peer, error, _other_protocol(error.size_bytes))
+            self.dispatch.complain("%s: closed: it announces %s", self.peer, error)
             self._close_malformed()
         except (MalformedMessageError, DropConnectionError) as error:
             self.dispatch.complain("%s: closed: %s", self.peer, error)
@@ -330,16 +330,6 @@ class ClientConnection:
     @property
     def holds_budget(self) -> bool:
         return self._granted_bytes > 0
-
-
-def _other_protocol(size_bytes: int) -> str:
-    """A first guess at what somebody who does not speak Kafka's protocol speaks instead."""
-    start = size_bytes.to_bytes(4, "big", signed=True)
-    if start[:3] in (b"\x16\x03\x00", b"\x16\x03\x01", b"\x16\x03\x02", b"\x16\x03\x03"):
-        return ". It speaks TLS, this listener is PLAINTEXT: set security.protocol=PLAINTEXT in the client"
-    if start in (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"CONN", b"PRI "):
-        return ". It speaks HTTP, this is a Kafka broker"
-    return ""
 
 
 def _size_bytes(answer: Encoded) -> int:

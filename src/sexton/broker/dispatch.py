@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,7 @@ class Dispatch:
             limit = config.max_connections_per_ip
             self.complain("%s: refused: its host has max.connections.per.ip=%d already", connection.peer, limit)
             client.close()
-        if self._sweeping is None and config.connections_max_idle_ms >= 0:
+        if self._sweeping is None:
             self._sweeping = self._broker.supervisor.loop(self._sweep(), "the sweep of idle connections")
         return client
 
@@ -147,8 +148,10 @@ class Dispatch:
 
     async def _sweep(self) -> None:
         """Closes connections on which nothing moved for connections.max.idle.ms. That covers clients that never read
-        their answers: they have long been paused."""
-        limit_s = self._broker.config.connections_max_idle_ms / 1000
+        their answers: they have long been paused. Where connections may be idle for ever (-1), those that keep others
+        from sending are closed all the same."""
+        idle_ms = self._broker.config.connections_max_idle_ms
+        limit_s = idle_ms / 1000 if idle_ms >= 0 else math.inf
         while True:
             await asyncio.sleep(max(SWEEP_S_MIN, min(SWEEP_S_MAX, limit_s / SWEEPS_PER_IDLE_PERIOD)))
             now_s = self.loop.time()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from sexton.cli.supervisor import BACKOFF_S, STEADY_S
+from sexton.cli.supervisor import Restarts
 
 STOP_TIMEOUT_S: Final = 20.0
 """For Spark to stop. What it was doing is lost, and costs work only."""
@@ -33,7 +33,7 @@ class CompactorProcess:
 
     async def run(self) -> None:
         """Until `stop`."""
-        crashes_count = 0
+        restarts = Restarts()
         loop = asyncio.get_running_loop()
         while not self._is_stopping.is_set():
             started_s = loop.time()
@@ -47,9 +47,8 @@ class CompactorProcess:
             code = await self._ended(self._process)
             if self._is_stopping.is_set():
                 return
-            crashes_count = 1 if loop.time() - started_s > STEADY_S else crashes_count + 1
-            delay_s = BACKOFF_S[min(crashes_count, len(BACKOFF_S) - 1)]
-            self._report(f"ended with exit code {code}; it is started again in {delay_s:g} s")
+            delay_s = restarts.crashed(loop.time() - started_s)
+            self._report(f"ended with exit code {code}; {restarts}")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_stopping.wait(), delay_s)
 

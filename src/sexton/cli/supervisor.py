@@ -38,6 +38,24 @@ FINAL_EXIT_CODES: Final = frozenset({64, 65, 66, 76, 78})
 TAIL_LINES: Final = 20
 
 
+class Restarts:
+    """How long to wait before a child that has crashed is started again: at once, then longer each time."""
+
+    def __init__(self) -> None:
+        self._crashes_count = 0
+        self.delay_s = 0.0
+
+    def crashed(self, ran_s: float) -> float:
+        if ran_s > STEADY_S:
+            self._crashes_count = 0
+        self.delay_s = BACKOFF_S[min(self._crashes_count, len(BACKOFF_S) - 1)]
+        self._crashes_count += 1
+        return self.delay_s
+
+    def __str__(self) -> str:
+        return f"it is started again in {self.delay_s:g} s" if self.delay_s else "it is started again at once"
+
+
 class State(Enum):
     STARTING = "starting"
     READY = "ready"
@@ -57,7 +75,7 @@ class Child:
     state: State = State.STOPPED
     process: asyncio.subprocess.Process | None = None
     exit_code: int | None = None
-    crashes_count: int = 0
+    restarts: Restarts = field(default_factory=Restarts)
     started_s: float = 0.0
     ready_after_s: float = 0.0
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
@@ -115,9 +133,11 @@ class Supervisor:
             if child.exit_code in FINAL_EXIT_CODES:
                 self._enter(child, State.FAILED)
                 return
+            delay_s = child.restarts.crashed(asyncio.get_running_loop().time() - child.started_s)
             await self._fence(child.broker_id)
             self._enter(child, State.WAITING)
-            await self._pause(child)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_stopping.wait(), delay_s)
         self._enter(child, State.STOPPED)
 
     async def _start(self, child: Child) -> None:
@@ -167,15 +187,6 @@ class Supervisor:
         async for line in stream:
             child.last_words.append(line.decode(errors="replace").rstrip())
 
-    async def _pause(self, child: Child) -> None:
-        if asyncio.get_running_loop().time() - child.started_s > STEADY_S:
-            child.crashes_count = 0
-        delay_s = next_delay_s(child)
-        child.crashes_count += 1
-        if delay_s:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_stopping.wait(), delay_s)
-
     async def _fence(self, broker_id: int) -> None:
         """Says in the metastore that the broker is gone. If that fails, the lease runs out a few seconds later."""
         try:
@@ -189,7 +200,3 @@ class Supervisor:
                         await self._metastore.fence_broker(broker_id, epoch, renewals_count)
         except (TimeoutError, StaleError, SextonError):
             return
-
-
-def next_delay_s(child: Child) -> float:
-    return BACKOFF_S[min(child.crashes_count, len(BACKOFF_S) - 1)]

@@ -21,7 +21,7 @@ from sexton.cli.cluster_folder import DEFAULT_BROKERS, DEFAULT_PORT, Cluster, Cl
 from sexton.cli.compactor_process import CompactorProcess
 from sexton.cli.compactor_process import command as compactor_command
 from sexton.cli.processes import exclusively
-from sexton.cli.supervisor import Child, State, Supervisor, next_delay_s
+from sexton.cli.supervisor import Child, State, Supervisor
 from sexton.errors import SextonError
 
 DEFAULT_DIRECTORY: Final = Path("sexton-data")
@@ -170,10 +170,8 @@ class _Up:
                 log = escape(_shown(child.log_path))
                 return f"{address}  [green]ready[/] after {child.ready_after_s:.1f} s  [dim]log: {log}[/]"
             case State.WAITING:
-                delay_s = next_delay_s(child)
-                when = f"in {delay_s:g} s" if delay_s else "at once"
                 why = escape(_end_text(child))
-                return f"[bold red]{why}[/]; it is started again {when}  [dim]log: {escape(_shown(child.log_path))}[/]"
+                return f"[bold red]{why}[/]; {child.restarts}  [dim]log: {escape(_shown(child.log_path))}[/]"
             case State.FAILED:
                 return f"[bold red]{escape(_end_text(child))}[/]"
             case State.STOPPED:

@@ -204,6 +204,10 @@ class Producer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for lane in self._lanes.values():
+            if lane.task is not None:  # it was cancelled before it could begin
+                lane.task = None
+                self._abandon(lane, [])
 
     # One partition's work
 
@@ -214,14 +218,23 @@ class Producer:
                 parcels = self._next_parcels(lane)
                 await self._settle(lane, parcels)
                 self._release(parcels)
+                parcels = []
         except BaseException:  # above all cancellation
-            for parcel in parcels:
-                _fail(parcel, ProduceUnknownError("the producer was closed while it was sending", lane.place))
-            for parcel in lane.waiting:
-                _fail(parcel, ProduceFailedError("the producer was closed before it was sent", lane.place))
+            self._abandon(lane, parcels)
             raise
         finally:
             lane.task = None
+
+    def _abandon(self, lane: _Lane, under_way: Sequence[_Parcel]) -> None:
+        """What was under way may have been written, and have taken its sequence; what waits never will be."""
+        for parcel in under_way:
+            _fail(parcel, ProduceUnknownError("the producer was closed while it was sending", lane.place))
+        lane.producer = self._shared = None
+        unsent = list(lane.waiting)
+        lane.waiting.clear()
+        for parcel in unsent:
+            _fail(parcel, ProduceFailedError("the producer was closed before it was sent", lane.place))
+        self._release([*under_way, *unsent])
 
     def _next_parcels(self, lane: _Lane) -> list[_Parcel]:
         parcels = [lane.waiting.popleft()]

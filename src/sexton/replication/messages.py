@@ -142,9 +142,11 @@ def encode_request(request: FetchRequest) -> bytes:
 
 
 def decode_request(data: Buffer) -> FetchRequest:
-    """Raises ValueError or struct.error on anything malformed: the sender is no broker of ours."""
-    broker_id, broker_epoch, max_wait_ms, max_bytes, partition_max_bytes, count = _REQUEST.unpack_from(data, 0)
+    """Raises ValueError on anything malformed: the sender is no broker of ours."""
     position = _REQUEST.size
+    if len(data) < position:
+        raise ValueError(f"a ReplicaFetch of {len(data)} bytes is cut short")
+    broker_id, broker_epoch, max_wait_ms, max_bytes, partition_max_bytes, count = _REQUEST.unpack_from(data, 0)
     if len(data) != position + count * _HELD.size:
         raise ValueError(f"a ReplicaFetch of {count} partitions has {len(data)} bytes")
     held = []

@@ -23,6 +23,7 @@ from sexton.ports.disk import Disk
 from sexton.ports.metastore import NO_LEADER, Metastore, PartitionRow
 from sexton.ports.network import Network, Part
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.protocol.messages import MalformedMessageError
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
@@ -443,10 +444,14 @@ class Replicas:
     # What other brokers ask
 
     def replica_fetch(self, connection: Hashable, payload: memoryview) -> list[Part] | Awaitable[list[Part]]:
+        try:
+            request = messages.decode_request(payload)
+        except ValueError as error:
+            raise MalformedMessageError(str(error)) from error
         session = self._sessions.get(connection)
         if session is None:
             session = self._sessions[connection] = FollowerSession(self, self._supervisor)
-        return session.fetch(messages.decode_request(payload))
+        return session.fetch(request)
 
     def connection_closed(self, connection: Hashable) -> None:
         session = self._sessions.pop(connection, None)

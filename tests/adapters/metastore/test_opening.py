@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from sexton.adapters.metastore import MetastoreUrlError, open_metastore, reading, schema, sqlite_url
+from sexton.adapters.metastore.session import Session
+from sexton.adapters.metastore.store import SqlMetastore
 from sexton.errors import UnsupportedFormatError
 from sexton.ports.metastore import MetastoreUnavailableError
 from tests.adapters.metastore.conftest import Opener
@@ -134,6 +136,15 @@ async def test_any_path_can_be_told_as_an_address(tmp_path: Path) -> None:
     await store.open_cluster(CLUSTER)
     await store.close()
     assert (folder / "metastore.db").exists()
+
+
+async def test_an_operation_gets_its_arguments_by_name_too(opener: Opener) -> None:
+    def named(session: Session, *, what: str) -> str:
+        return what
+
+    store = opener()
+    assert isinstance(store, SqlMetastore)
+    assert await store.run(named, what="this") == "this"
 
 
 async def test_a_closed_metastore_answers_no_more(tmp_path: Path) -> None:

@@ -28,9 +28,8 @@ WAITING_MAX = 10_000
 
 
 class _Call:
-    def __init__(self, operation: Operation, arguments: tuple[Any, ...], timeout_ms: int) -> None:
+    def __init__(self, operation: Operation, timeout_ms: int) -> None:
         self.operation = operation
-        self.arguments = arguments
         self.loop = asyncio.get_running_loop()
         self.result: asyncio.Future[Any] = self.loop.create_future()
         self.deadline_s = time.monotonic() + timeout_ms / 1000
@@ -65,7 +64,7 @@ class ThreadedMetastore(SqlMetastore):
     async def run(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._is_closed or len(self._waiting) >= WAITING_MAX:
             raise self._unavailable("closed" if self._is_closed else "overloaded")
-        call = _Call(operation, args, self._timeout_ms)
+        call = _Call(lambda session: operation(session, *args, **kwargs), self._timeout_ms)
         call.timer = call.loop.call_later(self._timeout_ms / 1000, self._give_up, call)
         self._waiting.append(call)
         self._hand_out()
@@ -115,7 +114,7 @@ class ThreadedMetastore(SqlMetastore):
         value: Any = None
         error: BaseException | None = None
         try:
-            value = worker.execute(call.operation, call.arguments, call.deadline_s)
+            value = worker.execute(call.operation, call.deadline_s)
         except BaseException as raised:
             error = raised
         try:

@@ -35,7 +35,7 @@ second; whoever has not got through by then is better off deciding anew."""
 
 CONFLICT_PAUSE_MS = 4
 
-Operation = Callable[..., Any]
+Operation = Callable[[Session], Any]
 
 _here = threading.local()
 
@@ -96,7 +96,7 @@ class Worker:
                 break
         self._drop_connection()
 
-    def execute(self, operation: Operation, arguments: tuple[Any, ...], deadline_s: float) -> Any:
+    def execute(self, operation: Operation, deadline_s: float) -> Any:
         """The result of the operation, tried again where that is safe and the deadline (monotonic) allows it."""
         is_second_try = False
         conflicts_count = 0
@@ -105,7 +105,7 @@ class Worker:
             session: Session | None = None
             try:
                 session = self._session()
-                return operation(session, *arguments)
+                return operation(session)
             except DBAPIError as error:
                 failure = failure_of(error)
                 if failure is Failure.BUG:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.index import api_key_map
 
-from sexton.broker.compaction import bulk, requests
+from sexton.broker import news
+from sexton.broker.compaction import bulk, offers, requests
 from sexton.broker.observe.traffic import BOUNDS_S, ApiTraffic
 from sexton.ports.metastore import NO_LEADER
 from sexton.replication import messages as replica_messages
@@ -37,8 +38,12 @@ PRIVATE_NAMES: Final[Mapping[int, str]] = {
     bulk.READ: "compaction_read",
     bulk.WRITE: "compaction_write",
     bulk.ASSEMBLE: "compaction_assemble",
+    offers.ANNOUNCED: "compaction_announced",
+    offers.OFFER: "compaction_offer",
+    offers.PIECE: "compaction_piece",
+    news.API_KEY: "news",
 }
-"""Of the messages between our own processes; one that is not here is named by its number."""
+"""Of the messages between our own processes, all of them."""
 
 Labels = Mapping[str, object]
 
