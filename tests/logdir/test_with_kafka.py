@@ -17,9 +17,9 @@ from sexton.clusters.kafka import KafkaCluster
 from sexton.clusters.kafka_tools import run_tool
 from sexton.errors import LogInUseError
 from sexton.logdir import locks, swap
+from sexton.logdir.metadata import read_metadata
 from sexton.logdir.swap import StagedSegment
-from sexton.logdir.topics import read_topic_configs
-from sexton.records import batch, indexes
+from sexton.records import batch, checkpoints, indexes
 from sexton.records.names import parse_segment_file, segment_file_name
 from tests.logdir.disks import Crash, StoppingFiles
 
@@ -56,7 +56,7 @@ def test_a_real_brokers_metadata_tells_what_was_set_altered_and_deleted() -> Non
         with pytest.raises(LogInUseError, match=f"pid {kafka.pid(1)} "), locks.hold(kafka.log_dir(1)):
             pass
         kafka.stop_node(1)
-        found = read_topic_configs(kafka.log_dir(1))
+        found = read_metadata(kafka.log_dir(1))
         assert found is not None
         assert found.topics == {
             "orders": {"cleanup.policy": "compact,delete", "segment.ms": "60000"},
@@ -65,6 +65,14 @@ def test_a_real_brokers_metadata_tells_what_was_set_altered_and_deleted() -> Non
         # A new 4.3 cluster has min.insync.replicas there from the start.
         assert found.cluster_defaults.items() >= {"log.cleaner.threads": "2"}.items()
         assert found.brokers == {"1": {"log.cleaner.backoff.ms": "14000"}}
+        assert found.replicas == {("orders", 0): frozenset({1}), ("plain", 0): frozenset({1})}
+        mine = checkpoints.read_meta_properties(kafka.log_dir(1) / checkpoints.META_PROPERTIES)
+        assert mine is not None
+        assert found.log_dirs is not None
+        assert found.log_dirs[1] == {mine.directory_id}
+        topic_id = checkpoints.read_partition_metadata(kafka.partition_dir(1, "orders", 0) / "partition.metadata")
+        assert topic_id is not None
+        assert found.topic_ids["orders"] == topic_id.topic_id
 
 
 def test_a_real_broker_does_not_start_while_we_hold_its_directory() -> None:

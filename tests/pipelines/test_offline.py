@@ -20,7 +20,9 @@ NODES = 3
 
 def options() -> Options:
     settings = {"cleanup.policy": "compact"}
-    return Options(time.time_ns() // 1_000_000, Coordination.REPLICAS, settings, trust_log_end=True)
+    return Options(
+        time.time_ns() // 1_000_000, Coordination.REPLICAS, settings, replica_count=NODES, trust_log_end=True
+    )
 
 
 def write_replicas(tmp_path: Path) -> list[Path]:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sexton.broker.config import parse_properties
 from sexton.cli import show
 from sexton.compaction.config import BadSettingError
 from sexton.compaction.rules import OFFSET_MAX, Fate
@@ -47,6 +48,14 @@ def compact(
     metadata: Annotated[
         Path | None, typer.Option(help="The log directory with __cluster_metadata-0, if it is another one.")
     ] = None,
+    server_properties: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The broker's settings file: its log.dirs, and defaults of topic settings."),
+    ] = None,
+    replica_count: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --replicas, how many there are, where no metadata says it."),
+    ] = None,
     high_watermark: Annotated[
         str | None, typer.Option(metavar="OFFSET|end", help="For a copy that has no checkpoint files beside it.")
     ] = None,
@@ -70,6 +79,8 @@ def compact(
         coordination=_coordination(replicas, independent),
         settings=parse_settings(config or []),
         metadata_dir=metadata,
+        server_properties=read_properties(server_properties),
+        replica_count=replica_count,
         high_watermark=_offset(high_watermark),
         trust_log_end=high_watermark == "end",
         dry_run=dry_run,
@@ -101,6 +112,17 @@ def parse_settings(texts: list[str]) -> dict[str, str]:
     return settings
 
 
+def read_properties(path: Path | None) -> dict[str, str] | None:
+    """The texts of a broker's settings file."""
+    if path is None:
+        return None
+    try:
+        return parse_properties(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        what = getattr(error, "strerror", None) or str(error)
+        raise BadSettingError(f"cannot be read: {what}", str(path), "Name the broker's server.properties") from error
+
+
 def as_dict(report: Report) -> dict[str, Any]:
     """A report for programs. Offsets at infinity (no replica was asked) are null."""
     return {
@@ -109,6 +131,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "changed": report.is_changed,
         "nothing_to_do": report.nothing_to_do or None,
         "error": None if report.failure is None else _error_dict(report.failure),
+        "assumed": list(report.assumptions),
         "first_dirty_offset": report.first_dirty_offset,
         "cleaned_to_offset": report.bound,
         "mtro": None if report.mtro == OFFSET_MAX else report.mtro,
@@ -151,6 +174,8 @@ def _print(reports: list[Report], dry_run: bool, seconds: float) -> None:
     for report in reports:
         if report.failure is not None:
             console.print(f"[red]{report.name}: not compacted:[/red] {report.failure}", highlight=False)
+    for text in sorted({text for report in reports if report.is_changed for text in report.assumptions}):
+        console.print(f"[dim]Assumed: {text}[/dim]", highlight=False)
     total = sum(report.bytes_before for report in reports if report.failure is None)
     rate = total / seconds if seconds else 0.0
     speed = f"{show.bytes_text(total)} in {seconds:.1f} s ({show.bytes_text(int(rate))}/s)"

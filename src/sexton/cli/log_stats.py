@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sexton.cli import show
-from sexton.cli.compact import parse_settings
+from sexton.cli.compact import parse_settings, read_properties
 from sexton.compaction.rules import Fate
 from sexton.logdir.partition import find_partitions
 from sexton.pipelines import session
@@ -51,6 +51,9 @@ def stats(
     metadata: Annotated[
         Path | None, typer.Option(help="The log directory with __cluster_metadata-0, if it is another one.")
     ] = None,
+    server_properties: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The broker's settings file: defaults of topic settings.")
+    ] = None,
     master: Annotated[str, typer.Option(help="The Spark cluster: local[*], spark://host:7077, yarn, ...")] = "local[*]",
     now_ms: Annotated[
         int | None, typer.Option(help="The time to judge at, in ms since 1970 (default: now). For tests.")
@@ -58,7 +61,7 @@ def stats(
 ) -> None:
     """What is in a log, how clean it is, what compaction would save, and what keeps it from being cleaned."""
     now = now_ms if now_ms is not None else time.time_ns() // 1_000_000
-    options = Options(now, parse_settings(config or []), metadata)
+    options = Options(now, parse_settings(config or []), metadata, read_properties(server_properties))
     found = find_partitions(directories)
     spark = session.start("sexton log stats", master)
     with show.spark_progress(spark.sparkContext, Console(stderr=True)) as progress:

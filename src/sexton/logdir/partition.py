@@ -49,7 +49,7 @@ def find_partitions(paths: Iterable[Path]) -> list[Path]:
     """Partition directories named directly, and those inside log directories. Each once, in order."""
     found: dict[Path, None] = {}
     for path in paths:
-        resolved = path.resolve()
+        resolved = _located(path)
         if not resolved.is_dir():
             what = "this is not a directory" if resolved.exists() else "there is no such directory"
             raise NotALogError(what, str(path), "Name a partition directory (topic-0) or a broker's log directory")
@@ -65,6 +65,15 @@ def find_partitions(paths: Iterable[Path]) -> list[Path]:
             )
         found.update(dict.fromkeys(inside))
     return list(found)
+
+
+def _located(path: Path) -> Path:
+    """Without links, except that a partition which is one stays where it is: lock and checkpoints are beside the link,
+    where the broker looks, and not where it leads."""
+    if path.name in ("", ".."):
+        return path.resolve()
+    located = path.parent.resolve() / path.name
+    return located if _is_partition(located) else located.resolve()
 
 
 def open_partition(directory: Path) -> PartitionLog:

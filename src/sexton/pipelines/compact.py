@@ -95,6 +95,8 @@ class Report:
     tally: Tally = field(default_factory=Tally)
     failure: SextonError | None = None
     nothing_to_do: str = ""
+    assumptions: tuple[str, ...] = ()
+    """What was not known of the topic's settings."""
 
     def after(self, earlier: Report) -> Report:
         """This report as the continuation of an earlier round: it started where that one started."""

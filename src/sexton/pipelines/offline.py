@@ -22,19 +22,21 @@ from typing import Final
 
 from pyspark import SparkContext
 
-from sexton.compaction.config import BadSettingError, TopicConfig, topic_names
+from sexton.compaction.config import BadSettingError, TopicConfig
 from sexton.compaction.eligibility import Bound, SegmentSummary, cleanable_bound, first_dirty_offset
 from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey
 from sexton.errors import EnvironmentFailure, NotALogError, SextonError
 from sexton.logdir import locks, swap
 from sexton.logdir.partition import PartitionLog, find_partitions, open_partition
-from sexton.logdir.topics import TopicConfigs, read_topic_configs
+from sexton.logdir.surroundings import Surroundings, topic_id_of
 from sexton.pipelines.compact import Progress, Report, Request, compact, survey_logs
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.ownership import Owner
 
 ROOT: Final = 0
+
+_ALL_REPLICAS: Final = "--replicas needs the directories of all replicas of a partition, and of no others"
 
 
 class Coordination(Enum):
@@ -53,6 +55,10 @@ class Options:
     """Topic settings that override what the cluster's metadata says."""
     metadata_dir: Path | None = None
     """The log directory with ``__cluster_metadata-0``, when it is not the partitions' own."""
+    server_properties: Mapping[str, str] | None = None
+    """The broker's own settings, which are in no metadata."""
+    replica_count: int | None = None
+    """How many replicas a partition has, where no metadata says it."""
     high_watermark: int | None = None
     trust_log_end: bool = False
     """Take the log end for the high watermark where no checkpoint tells."""
@@ -94,10 +100,12 @@ def compact_directories(
     with ExitStack() as stack:
         for log_dir in sorted({directory.parent for directory in directories}):
             stack.enter_context(_holding(log_dir))
-        partitions = [_open(directory, options) for directory in directories]
+        log_dirs = frozenset(directory.parent for directory in directories)
+        around = Surroundings(log_dirs, options.metadata_dir, options.server_properties)
+        partitions = [_open(directory, around, options) for directory in directories]
         _survey(context, partitions, progress)
         if options.coordination is Coordination.REPLICAS:
-            _check_replicas(partitions, len({directory.parent for directory in directories}))
+            _check_replicas(partitions, around, options)
         _run(context, partitions, options, progress)
         return [partition.report for partition in partitions]
 
@@ -175,36 +183,21 @@ def summaries(log: PartitionLog, survey: LogSurvey) -> list[SegmentSummary]:
     ]
 
 
-def _open(directory: Path, options: Options) -> _Partition:
+def _open(directory: Path, around: Surroundings, options: Options) -> _Partition:
     partition = _Partition(directory)
     try:
+        around.check_may_change(directory)
         if not options.dry_run:
             swap.recover(directory)
         partition.log = open_partition(directory)
-        configs = read_topic_configs(options.metadata_dir or directory.parent)
-        partition.config = topic_config(partition.log.topic, configs, options.settings)
+        known = around.config(directory, options.settings)
+        partition.config, partition.report.assumptions = known.config, known.assumptions
         if not partition.config.compacts:
             policy = ",".join(sorted(partition.config.cleanup_policy))
             partition.report.nothing_to_do = f"cleanup.policy is {policy}, not compact"
     except SextonError as error:
         partition.report.failure = error
     return partition
-
-
-def topic_config(topic: str, configs: TopicConfigs | None, overrides: Mapping[str, str]) -> TopicConfig:
-    """A topic's settings. Compacting a topic that is not compacted would destroy it, so the policy must be known."""
-    known = configs is not None and topic in configs.topics
-    if not known and "cleanup.policy" not in overrides:
-        raise BadSettingError(
-            f"the cleanup.policy of topic {topic} is unknown: no cluster metadata here mentions it",
-            "",
-            "If it is compacted, say so with --config cleanup.policy=compact, or name the directory that has "
-            "__cluster_metadata-0 with --metadata",
-        )
-    layers: list[Mapping[str, str]] = []
-    if configs is not None:
-        layers = [topic_names(configs.cluster_defaults), configs.topics.get(topic, {})]
-    return TopicConfig.of(*layers, overrides)
 
 
 def _survey(context: SparkContext, partitions: Sequence[_Partition], progress: Progress) -> None:
@@ -218,20 +211,41 @@ def _survey(context: SparkContext, partitions: Sequence[_Partition], progress: P
             partition.survey = result
 
 
-def _check_replicas(partitions: Sequence[_Partition], replica_count: int) -> None:
-    for name, members in _by_name(partitions).items():
-        if len(members) != replica_count:
-            for member in members:
-                member.report.failure = member.report.failure or NotALogError(
-                    f"{name} is in {len(members)} of the {replica_count} given directories",
-                    str(member.directory),
-                    "--replicas needs the directories of all replicas of a partition, and of no others; "
-                    "name the partition directories themselves when brokers host different partitions",
-                )
-        failed = next((member.report.failure for member in members if member.report.failure is not None), None)
+def _check_replicas(partitions: Sequence[_Partition], around: Surroundings, options: Options) -> None:
+    for members in _by_name(partitions).values():
+        try:
+            _check_complete([member.directory for member in members], around, options.replica_count)
+            failed = next((member.report.failure for member in members if member.report.failure is not None), None)
+        except SextonError as error:
+            failed = error
         for member in members:
             # What one replica holds cannot be judged without the others.
             member.report.failure = member.report.failure or failed
+
+
+def _check_complete(directories: Sequence[Path], around: Surroundings, replica_count: int | None) -> None:
+    """That these are all replicas of a partition, each once, and nothing else: what a replica that is left out holds
+    would be forgotten by the others."""
+    name, place = directories[0].name, ", ".join(map(str, directories))
+    if len({topic_id for path in directories if (topic_id := topic_id_of(path)) is not None}) > 1:
+        raise NotALogError("these are logs of different topics of the same name", place, _ALL_REPLICAS)
+    brokers = [around.broker(path.parent) for path in directories]
+    if len({broker.cluster_id for broker in brokers if broker is not None}) > 1:
+        raise NotALogError("these are directories of different clusters", place, _ALL_REPLICAS)
+    ids = [broker.node_id for broker in brokers if broker is not None]
+    replicas = around.replicas(directories)
+    if replicas is None and replica_count is None:
+        raise BadSettingError(
+            f"how many replicas {name} has is unknown: no cluster metadata here mentions it",
+            place,
+            "Name the directory that has __cluster_metadata-0 with --metadata, or say it with --replica-count",
+        )
+    expected_count = replica_count if replicas is None else len(replicas)
+    is_complete = len(directories) == expected_count and len(set(ids)) == len(ids)
+    if not is_complete or (replicas is not None and not replicas.issuperset(ids)):
+        has = f"{expected_count} replicas" if replicas is None else f"replicas on the brokers {sorted(replicas)}"
+        given = f"{len(directories)} directories" + (f" of the brokers {sorted(map(str, ids))}" if ids else "")
+        raise NotALogError(f"{name} has {has}, and {given} were given", place, _ALL_REPLICAS)
 
 
 def _by_name(partitions: Sequence[_Partition]) -> dict[str, list[_Partition]]:
@@ -277,6 +291,7 @@ def _compact(
         progress=progress,
     )
     for (partition, _), report in zip(requests, reports, strict=True):
+        report.assumptions = partition.report.assumptions
         partition.report = report.after(partition.report)
 
 

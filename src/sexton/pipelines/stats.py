@@ -21,7 +21,7 @@ from pyspark import SparkContext
 
 from sexton.compaction import plan
 from sexton.compaction.columns import Tally
-from sexton.compaction.config import TopicConfig, topic_names
+from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import Eligibility, cleanable_bound, first_dirty_offset, judge
 from sexton.compaction.plan import Chunk, PartitionWork
 from sexton.compaction.rules import Fate, Terms
@@ -29,7 +29,7 @@ from sexton.compaction.survey import LogSurvey
 from sexton.compaction.transactions import NO_OFFSET
 from sexton.errors import SextonError
 from sexton.logdir.partition import PartitionLog, open_partition
-from sexton.logdir.topics import read_topic_configs
+from sexton.logdir.surroundings import Surroundings
 from sexton.pipelines import index_pass
 from sexton.pipelines.compact import Progress, Report, Request, compact, survey_logs
 from sexton.pipelines.offline import summaries
@@ -47,6 +47,7 @@ class Options:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Topic settings that override what the cluster's metadata says."""
     metadata_dir: Path | None = None
+    server_properties: Mapping[str, str] | None = None
     max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES
 
 
@@ -129,7 +130,9 @@ def collect(
     progress: Progress = lambda step, tasks: None,
 ) -> list[PartitionStats]:
     """Statistics of partition directories, in one set of jobs. One that cannot be read does not stop the others."""
-    partitions = [_Partition(directory, options) for directory in directories]
+    log_dirs = frozenset(directory.parent for directory in directories)
+    around = Surroundings(log_dirs, options.metadata_dir, options.server_properties)
+    partitions = [_Partition(directory, around, options) for directory in directories]
     _survey(context, partitions, progress)
     _measure(context, [p for p in partitions if p.is_live], options, progress)
     _dry_run(context, [p for p in partitions if p.is_live], options, progress)
@@ -139,13 +142,15 @@ def collect(
 class _Partition:
     """A partition on its way through the jobs. Once its statistics have a failure, it is left alone."""
 
-    def __init__(self, directory: Path, options: Options) -> None:
+    def __init__(self, directory: Path, around: Surroundings, options: Options) -> None:
         self.stats = PartitionStats(directory.name, str(directory))
         self.log: PartitionLog | None = None
         self.survey: LogSurvey | None = None
         try:
             self.log = open_partition(directory)
-            self._configure(options)
+            known = around.config(directory, options.settings, policy_if_unknown="compact")
+            self.stats.config = known.config
+            self.stats.assumptions += known.assumptions
         except SextonError as error:
             self.stats.failure = error
 
@@ -157,19 +162,6 @@ class _Partition:
         assert self.log is not None, "opened before it is used"
         assert self.survey is not None, "surveyed before it is used"
         return self.log, self.survey
-
-    def _configure(self, options: Options) -> None:
-        assert self.log is not None, "opened first"
-        configs = read_topic_configs(options.metadata_dir or self.log.log_dir)
-        layers: list[Mapping[str, str]] = []
-        if configs is not None and self.log.topic in configs.topics:
-            layers = [topic_names(configs.cluster_defaults), configs.topics[self.log.topic]]
-        else:
-            self.stats.assumptions.append("no cluster metadata mentions the topic: Kafka's defaults")
-            if "cleanup.policy" not in options.settings:
-                self.stats.assumptions.append("cleanup.policy=compact")
-                layers = [{"cleanup.policy": "compact"}]
-        self.stats.config = TopicConfig.of(*layers, options.settings)
 
     def describe(self, now_ms: int) -> None:
         """What the survey and the checkpoints tell, before any record is looked at."""

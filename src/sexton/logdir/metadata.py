@@ -1,14 +1,15 @@
-"""Topic configurations, read from the metadata log that a KRaft broker keeps beside its partitions.
+"""What the metadata log says that a KRaft broker keeps beside its partitions: topics, their settings, who has them.
 
-Whether a topic is compacted, and how, is not written in its partition directories; it is in the cluster's metadata.
-A broker follows that as an ordinary log, `__cluster_metadata-0` in one of its log directories: a snapshot
-(`<end offset>-<epoch>.checkpoint`), and segments with what came after it. So a stopped broker's directory tells
-its topics' configurations without a cluster to ask.
+Whether a topic is compacted, and how, and how many replicas there are, is not written in its partition directories; it
+is in the cluster's metadata. A broker follows that as an ordinary log, `__cluster_metadata-0` in one of its log
+directories: a snapshot (`<end offset>-<epoch>.checkpoint`), and segments with what came after it. So a stopped broker's
+directory tells it without a cluster to ask.
 
 A metadata record is a frame version (1), a record type and a version, all unsigned varints, and then a message in
-Kafka's flexible encoding. Of some thirty types six matter here: a topic appears (2) or goes (9), a configuration
+Kafka's flexible encoding. Of some thirty types these matter here: a topic appears (2) or goes (9), a configuration
 key of a resource is set or unset (4), and the three that begin, end or abort a group of records that counts only
-as a whole (23 to 25, KIP-868).
+as a whole (23 to 25, KIP-868). And a partition gets replicas (3) or others (5), a broker tells its log directories
+(0, 17) or goes for good (1); of these a version that is not known makes what they tell unknown, and nothing else.
 
 What to keep in mind: this is the metadata *as this broker had it when it stopped*. It may be behind the cluster, and
 in a controller's own directory the last records may never have been agreed on. Static settings (server.properties)
@@ -32,9 +33,14 @@ from sexton.records.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, parse_segme
 
 METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 FRAME_VERSION: Final = 1
+REGISTER_BROKER_RECORD: Final = 0
+UNREGISTER_BROKER_RECORD: Final = 1
 TOPIC_RECORD: Final = 2
+PARTITION_RECORD: Final = 3
 CONFIG_RECORD: Final = 4
+PARTITION_CHANGE_RECORD: Final = 5
 REMOVE_TOPIC_RECORD: Final = 9
+BROKER_REGISTRATION_CHANGE_RECORD: Final = 17
 BEGIN_TRANSACTION_RECORD: Final = 23
 END_TRANSACTION_RECORD: Final = 24
 ABORT_TRANSACTION_RECORD: Final = 25
@@ -50,13 +56,26 @@ _TYPES: Final = (
     END_TRANSACTION_RECORD,
     ABORT_TRANSACTION_RECORD,
 )
+_PARTITION_VERSIONS: Final = {PARTITION_RECORD: 2, PARTITION_CHANGE_RECORD: 2}
+_BROKER_VERSIONS: Final = {
+    REGISTER_BROKER_RECORD: 4,
+    UNREGISTER_BROKER_RECORD: 0,
+    BROKER_REGISTRATION_CHANGE_RECORD: 3,
+}
+"""The last versions that are known."""
+
+_CHANGED_REPLICAS_TAG: Final = 2
+_REGISTERED_LOG_DIRS_TAG: Final = 0
+_CHANGED_LOG_DIRS_TAG: Final = 2
+
+_Uuid = uuid.UUID
 _SNAPSHOT_FILE = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _TELL_US_YOURSELF = "Give the topics' settings on the command line instead of having them read from the metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class TopicConfigs:
-    """What was set explicitly. `topics` has every topic there is, most with nothing set.
+class ClusterMetadata:
+    """Settings are those that were set explicitly. `topics` has every topic there is, most with nothing set.
 
     The dynamic broker settings are what a topic falls back to, a broker's own before the cluster's.
     """
@@ -64,16 +83,24 @@ class TopicConfigs:
     topics: dict[str, dict[str, str]]
     cluster_defaults: dict[str, str]
     brokers: dict[str, dict[str, str]]
+    topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
+    replicas: dict[tuple[str, int], frozenset[int]] | None = field(default_factory=dict)
+    """The brokers that have a partition, those included that a reassignment adds or removes. None if unknown."""
+    log_dirs: dict[int, frozenset[uuid.UUID]] | None = field(default_factory=dict)
+    """The directory ids of brokers that tell them (Kafka 3.7 and later). None if unknown."""
+    end_offset: int = 0
+    """Of two brokers' metadata that with the higher one is the newer."""
 
 
-def read_topic_configs(log_dir: Path) -> TopicConfigs | None:
+def read_metadata(log_dir: Path) -> ClusterMetadata | None:
     """None if this log directory has no metadata log: a broker with several keeps it in one of them."""
     metadata_dir = log_dir / METADATA_DIR
     if not metadata_dir.is_dir():
         return None
     image = _Image()
     try:
-        for value, where in _values(metadata_dir):
+        for offset, value, where in _values(metadata_dir):
+            image.end_offset = offset + 1
             image.replay(value, where)
     except OSError as error:
         raise EnvironmentFailure(
@@ -89,20 +116,29 @@ def read_topic_configs(log_dir: Path) -> TopicConfigs | None:
 
 @dataclass(slots=True)
 class _Image:
-    """The metadata up to some offset, as far as configurations go."""
+    """The metadata up to some offset, as far as it matters here."""
 
     names: dict[uuid.UUID, str] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
-    undecided: list[tuple[int, _Reader, str]] | None = None
+    replicas: dict[tuple[uuid.UUID, int], frozenset[int]] | None = field(default_factory=dict)
+    log_dirs: dict[int, frozenset[uuid.UUID]] | None = field(default_factory=dict)
+    undecided: list[tuple[int, int, _Reader, str]] | None = None
+    end_offset: int = 0
 
     def replay(self, value: bytes | None, where: str) -> None:
         reader = _Reader(value or b"", where)
         frame_version, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
         if frame_version != FRAME_VERSION:
             raise UnsupportedFormatError(f"metadata frame version {frame_version}", where, _TELL_US_YOURSELF)
-        if kind not in _TYPES:
+        if kind in _PARTITION_VERSIONS:
+            if version > _PARTITION_VERSIONS[kind]:
+                self.replicas = None
+        elif kind in _BROKER_VERSIONS:
+            if version > _BROKER_VERSIONS[kind]:
+                self.log_dirs = None
+        elif kind not in _TYPES:
             return
-        if version != 0:
+        elif version != 0:
             raise UnsupportedFormatError(f"version {version} of metadata record {kind}", where, _TELL_US_YOURSELF)
         if kind == BEGIN_TRANSACTION_RECORD:
             self.undecided = []
@@ -113,12 +149,16 @@ class _Image:
             for record in decided:
                 self._apply(*record)
         elif self.undecided is not None:
-            self.undecided.append((kind, reader, where))
+            self.undecided.append((kind, version, reader, where))
         else:
-            self._apply(kind, reader, where)
+            self._apply(kind, version, reader, where)
 
-    def _apply(self, kind: int, reader: _Reader, where: str) -> None:
-        if kind == TOPIC_RECORD:
+    def _apply(self, kind: int, version: int, reader: _Reader, where: str) -> None:
+        if kind in _PARTITION_VERSIONS:
+            self._place(kind, reader)
+        elif kind in _BROKER_VERSIONS:
+            self._register(kind, version, reader)
+        elif kind == TOPIC_RECORD:
             name, topic_id = reader.string(), reader.uuid()
             reader.finish()
             self.names[topic_id] = name
@@ -136,9 +176,41 @@ class _Image:
             if topic_id not in self.names:
                 raise _corrupt(f"topic {topic_id} is removed but was never there", where)
             self.configs.pop((TOPIC_RESOURCE, self.names.pop(topic_id)), None)
+            if self.replicas is not None:
+                self.replicas = {key: found for key, found in self.replicas.items() if key[0] != topic_id}
 
-    def result(self) -> TopicConfigs:
-        return TopicConfigs(
+    def _place(self, kind: int, reader: _Reader) -> None:
+        if self.replicas is None:
+            return
+        partition, topic_id = reader.int32(), reader.uuid()
+        if kind == PARTITION_RECORD:
+            replicas: list[int] | None = reader.int32s()
+        else:
+            changed = reader.tagged().get(_CHANGED_REPLICAS_TAG)
+            replicas = None if changed is None else changed.int32s()
+        if replicas is not None:
+            self.replicas[(topic_id, partition)] = frozenset(replicas)
+
+    def _register(self, kind: int, version: int, reader: _Reader) -> None:
+        """A registration of a Kafka before 3.7 tells no directories; a change that tells none changes none."""
+        if self.log_dirs is None:
+            return
+        broker_id = reader.int32()
+        if kind == BROKER_REGISTRATION_CHANGE_RECORD:
+            reader.take(8)
+            told = reader.tagged().get(_CHANGED_LOG_DIRS_TAG)
+        else:
+            self.log_dirs.pop(broker_id, None)
+            if kind == UNREGISTER_BROKER_RECORD:
+                return
+            reader.skip_registration(version)
+            told = reader.tagged().get(_REGISTERED_LOG_DIRS_TAG)
+        directories = told.uuids() if told is not None else []
+        if directories:
+            self.log_dirs[broker_id] = frozenset(directories)
+
+    def result(self) -> ClusterMetadata:
+        return ClusterMetadata(
             topics={name: dict(self.configs.get((TOPIC_RESOURCE, name), {})) for name in sorted(self.names.values())},
             cluster_defaults=dict(self.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {})),
             brokers={
@@ -146,6 +218,12 @@ class _Image:
                 for (kind, name), values in self.configs.items()
                 if kind == BROKER_RESOURCE and name != CLUSTER_DEFAULT and values
             },
+            topic_ids={name: topic_id for topic_id, name in self.names.items()},
+            replicas=None
+            if self.replicas is None
+            else {(self.names[of], number): found for (of, number), found in self.replicas.items() if of in self.names},
+            log_dirs=self.log_dirs,
+            end_offset=self.end_offset,
         )
 
 
@@ -180,6 +258,34 @@ class _Reader:
     def uuid(self) -> uuid.UUID:
         return uuid.UUID(bytes=self.take(16))
 
+    def int32(self) -> int:
+        return int.from_bytes(self.take(4), "big", signed=True)
+
+    def int32s(self) -> list[int]:
+        return [self.int32() for _ in range(self.uvarint() - 1)]
+
+    def uuids(self) -> list[_Uuid]:
+        return [self.uuid() for _ in range(self.uvarint() - 1)]
+
+    def skip_registration(self, version: int) -> None:
+        """From a broker's id to the tagged fields of its registration."""
+        self.take(1 if version >= 2 else 0)  # whether it migrates from ZooKeeper
+        self.take(16 + 8)  # incarnation, epoch
+        for _ in range(self.uvarint() - 1):  # endpoints
+            self.string(), self.string()
+            self.take(2 + 2)
+            self.tagged()
+        for _ in range(self.uvarint() - 1):  # features
+            self.string()
+            self.take(2 + 2)
+            self.tagged()
+        self.nullable_string()  # rack
+        self.take(1 + (1 if version >= 1 else 0))  # whether it is fenced, whether it shuts down
+
+    def tagged(self) -> dict[int, _Reader]:
+        """Tagged fields are what newer brokers may add for older readers to skip."""
+        return {self.uvarint(): _Reader(self.take(self.uvarint()), self._where) for _ in range(self.uvarint())}
+
     def string(self) -> str:
         text = self.nullable_string()
         if text is None:
@@ -196,10 +302,7 @@ class _Reader:
             raise _corrupt("a name in the metadata record is not text", self._where) from error
 
     def finish(self) -> None:
-        """Tagged fields are what newer brokers may add for older readers to skip."""
-        for _ in range(self.uvarint()):
-            self.uvarint()
-            self.take(self.uvarint())
+        self.tagged()
         if self._position != len(self._data):
             raise _corrupt("bytes follow the metadata record", self._where)
 
@@ -207,8 +310,9 @@ class _Reader:
 # --- where the records are ---
 
 
-def _values(metadata_dir: Path) -> Iterator[tuple[bytes | None, str]]:
-    """The records of the newest snapshot, then of the log from its end offset on, with where each was found."""
+def _values(metadata_dir: Path) -> Iterator[tuple[int, bytes | None, str]]:
+    """The records of the newest snapshot, then of the log from its end offset on, with offset and where each was found.
+    All of a snapshot stand for its end."""
     files = list(metadata_dir.iterdir())
     matches = [(match, path) for path in files if (match := _SNAPSHOT_FILE.fullmatch(path.name))]
     start_offset = 0
@@ -216,7 +320,7 @@ def _values(metadata_dir: Path) -> Iterator[tuple[bytes | None, str]]:
         newest, path = max(matches, key=lambda found: found[0].groups())
         start_offset = int(newest[1])
         for one in batch.decode_all(_bytes_of(path), str(path)):
-            yield from _values_of(one, 0, str(path))
+            yield from ((start_offset - 1, value, where) for _, value, where in _values_of(one, 0, str(path)))
     parsed = sorted(
         (file.base_offset, path)
         for path in files
@@ -235,11 +339,11 @@ def _values(metadata_dir: Path) -> Iterator[tuple[bytes | None, str]]:
             yield from _values_of(one, start_offset, str(path))
 
 
-def _values_of(one: batch.Batch, start_offset: int, place: str) -> Iterator[tuple[bytes | None, str]]:
+def _values_of(one: batch.Batch, start_offset: int, place: str) -> Iterator[tuple[int, bytes | None, str]]:
     if not one.is_control:
         for record in one.records:
             if record.offset >= start_offset:
-                yield record.value, f"{place} at offset {record.offset}"
+                yield record.offset, record.value, f"{place} at offset {record.offset}"
 
 
 def _batches(path: Path, base_offset: int, is_newest: bool, start_offset: int) -> Iterator[batch.Batch]:

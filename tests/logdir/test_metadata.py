@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sexton.errors import CorruptLogError, UnsupportedFormatError
-from sexton.logdir import topics
-from sexton.logdir.topics import read_topic_configs
+from sexton.logdir import metadata as cluster
+from sexton.logdir.metadata import read_metadata
 from sexton.records import batch
 from sexton.records.names import log_file_name
 
@@ -42,12 +42,54 @@ def removed(topic_id: uuid.UUID) -> bytes:
     return frame(9, topic_id.bytes)
 
 
-def config(name: str, key: str, value: str | None, resource: int = topics.TOPIC_RESOURCE) -> bytes:
+def config(name: str, key: str, value: str | None, resource: int = cluster.TOPIC_RESOURCE) -> bytes:
     return frame(4, bytes([resource]) + text(name) + text(key) + text(value))
 
 
+def int32(*values: int) -> bytes:
+    return struct.pack(f">{len(values)}i", *values)
+
+
+def array(items: Sequence[bytes]) -> bytes:
+    return uvarint(len(items) + 1) + b"".join(items)
+
+
+def tags(**fields: bytes) -> bytes:
+    """Tagged fields, named t0, t1, ..."""
+    return uvarint(len(fields)) + b"".join(
+        uvarint(int(name[1:])) + uvarint(len(value)) + value for name, value in fields.items()
+    )
+
+
+def partition(topic_id: uuid.UUID, number: int, *replicas: int, version: int = 1) -> bytes:
+    ids = array([int32(replica) for replica in replicas])
+    body = int32(number) + topic_id.bytes + ids + ids + array([]) + array([]) + int32(replicas[0], 4, 7)
+    directories = array([bytes(16)] * len(replicas)) if version >= 1 else b""
+    return frame(3, body + directories, version, tagged=tags(t0=b"\x00"))
+
+
+def moved(topic_id: uuid.UUID, number: int, *replicas: int, version: int = 1) -> bytes:
+    """Without replicas, a change of the leader alone."""
+    changed = {"t2": array([int32(replica) for replica in replicas])} if replicas else {}
+    return frame(5, int32(number) + topic_id.bytes, version, tagged=tags(t1=int32(2), **changed))
+
+
+def registered(broker_id: int, *log_dirs: uuid.UUID, version: int = 3) -> bytes:
+    body = int32(broker_id) + (b"\x00" if version >= 2 else b"") + uuid.UUID(int=9).bytes + bytes(8)
+    body += array([text("PLAINTEXT") + text("localhost") + b"\x23\x84" + bytes(2) + b"\x00"])
+    body += array([text("metadata.version") + bytes(4) + b"\x00"] * 2)
+    body += text(None) + b"\x00" + (b"\x00" if version >= 1 else b"")
+    told = {"t0": array([each.bytes for each in log_dirs])} if version >= 3 else {}
+    return frame(0, body, version, tagged=tags(**told))
+
+
+def registration_changed(broker_id: int, *log_dirs: uuid.UUID, version: int = 2) -> bytes:
+    told = {"t2": array([each.bytes for each in log_dirs])} if log_dirs else {}
+    return frame(17, int32(broker_id) + bytes(8), version, tagged=tags(t0=b"\x01", **told))
+
+
 BEGIN, END, ABORT = frame(23, text(None)), frame(24, b""), frame(25, text(None))
-SOMETHING_ELSE = frame(3, b"a partition, in a version of its own", version=7)
+SOMETHING_ELSE = frame(12, b"a feature level, in a version of its own", version=7)
 
 
 def records(values: Sequence[bytes], base_offset: int, **fields: int) -> bytes:
@@ -79,8 +121,8 @@ class Metadata:
         path.write_bytes(batch.encode(header) + (records(values, 1) if values else b""))
         return path
 
-    def read(self) -> topics.TopicConfigs:
-        found = read_topic_configs(self.log_dir)
+    def read(self) -> cluster.ClusterMetadata:
+        found = read_metadata(self.log_dir)
         assert found is not None
         return found
 
@@ -91,12 +133,12 @@ def metadata(tmp_path: Path) -> Metadata:
 
 
 def test_a_log_directory_without_metadata_has_nothing_to_say(tmp_path: Path) -> None:
-    assert read_topic_configs(tmp_path) is None
+    assert read_metadata(tmp_path) is None
 
 
 def test_an_empty_metadata_log_has_no_topics(metadata: Metadata) -> None:
     metadata.segment(0)
-    assert metadata.read() == topics.TopicConfigs({}, {}, {})
+    assert metadata.read() == cluster.ClusterMetadata({}, {}, {})
 
 
 def test_every_topic_is_there_and_only_what_was_set_explicitly(metadata: Metadata) -> None:
@@ -267,3 +309,56 @@ def test_fields_that_a_newer_broker_tags_on_are_skipped(metadata: Metadata) -> N
     tagged = uvarint(2) + uvarint(0) + uvarint(3) + b"new" + uvarint(300) + uvarint(0)
     metadata.segment(0, frame(2, text("orders") + ORDERS.bytes, tagged=tagged))
     assert metadata.read().topics == {"orders": {}}
+
+
+def test_who_has_a_partition_is_told_also_after_it_was_moved_and_its_topic_made_anew(metadata: Metadata) -> None:
+    metadata.snapshot(5, topic("orders", ORDERS), partition(ORDERS, 0, 1, 2), partition(ORDERS, 1, 2, 3, version=0))
+    metadata.segment(
+        5,
+        moved(ORDERS, 1),
+        moved(ORDERS, 0, 1, 2, 4),
+        topic("audit", AUDIT),
+        partition(AUDIT, 0, 7, version=2),
+        removed(AUDIT),
+    )
+    found = metadata.read()
+    assert found.replicas == {("orders", 0): frozenset({1, 2, 4}), ("orders", 1): frozenset({2, 3})}
+    assert found.topic_ids == {"orders": ORDERS}
+    assert found.end_offset == 10
+
+
+def test_a_brokers_log_directories_are_those_it_told_last(metadata: Metadata) -> None:
+    first, second, third = (uuid.UUID(int=number) for number in (11, 12, 13))
+    metadata.segment(
+        0,
+        registered(1, first),
+        registered(2, first, second),
+        registered(3, version=2),
+        registered(4, third),
+        registration_changed(1, first, third),
+        registration_changed(2),
+        registration_changed(3, version=0),
+        frame(1, int32(4) + bytes(8)),
+        registered(5, third),
+        registered(5, version=1),
+    )
+    assert metadata.read().log_dirs == {1: frozenset({first, third}), 2: frozenset({first, second})}
+
+
+@pytest.mark.parametrize(
+    ("newer", "replicas", "log_dirs"),
+    [
+        (frame(3, b"of a newer Kafka", version=3), None, {1: {ORDERS}}),
+        (frame(5, b"of a newer Kafka", version=3), None, {1: {ORDERS}}),
+        (frame(0, b"of a newer Kafka", version=5), {("orders", 0): {1}}, None),
+        (frame(17, b"of a newer Kafka", version=4), {("orders", 0): {1}}, None),
+    ],
+)
+def test_a_version_that_is_not_known_makes_only_what_it_tells_unknown(
+    metadata: Metadata, newer: bytes, replicas: object, log_dirs: object
+) -> None:
+    known = [topic("orders", ORDERS), partition(ORDERS, 0, 1), registered(1, ORDERS)]
+    metadata.segment(0, *known, BEGIN, newer, END, partition(ORDERS, 0, 1), registered(1, ORDERS))
+    found = metadata.read()
+    assert (found.replicas, found.log_dirs) == (replicas, log_dirs)
+    assert found.topics == {"orders": {}}
