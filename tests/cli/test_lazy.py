@@ -8,6 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from sexton.cli import main
 from sexton.cli.main import _Commands, app
 
 HEAVY = ("pyspark", "numpy", "sqlalchemy", "numba", "kio", "sexton.broker", "sexton.client")
@@ -43,3 +44,20 @@ def test_help_lists_every_command_with_its_summary() -> None:
     for name, entry in _Commands.entries.items():
         assert f" {name} " in output
         assert entry.summary in output
+
+
+def test_a_bug_is_told_whole_and_does_not_look_like_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`sexton log diff` ends with 1 when two replicas differ, and Python does when it crashes."""
+
+    def crash() -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(main, "app", crash)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == main.BUG == 70
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.endswith("ZeroDivisionError: a bug\n")

@@ -1,12 +1,13 @@
 """The ``sexton`` command: its subcommands, and what becomes of the errors that they expect.
 
 A ``SextonError`` is told to the person in one or two lines and ends the process with the error's own exit code. Any
-other exception is a bug and crashes with its whole traceback.
+other exception is a bug and crashes with its whole traceback and an exit code that no answer has: 1 may mean "no".
 """
 
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated, ClassVar, Final
 
 import typer
@@ -19,6 +20,9 @@ _USE: Final = "Use a cluster"
 _CHECK: Final = "Check Sexton itself"
 _FILES: Final = "Work on a stopped broker's files"
 _PROVE: Final = "Prove it"
+
+BUG: Final = 70
+"""EX_SOFTWARE of BSD's sysexits."""
 
 
 class _Commands(LazyGroup):
@@ -99,6 +103,9 @@ def main() -> None:
         else:
             show.print_error(error)
         sys.exit(error.exit_code)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(BUG)
 
 
 if __name__ == "__main__":
