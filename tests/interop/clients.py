@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -222,8 +223,17 @@ def client_classpath(version: str) -> str:
     return classpath(version) if version in VERSIONS else str(fetched_jars(OLDER_POM, version) / "*")
 
 
+_MAKING: Final = threading.Lock()
+"""Several clients are started at a time, and two versions of one may need the same environment."""
+
+
 def environment(requirements: tuple[str, ...]) -> Path:
     """A virtual environment with exactly these, made once and kept below build/."""
+    with _MAKING:
+        return _environment(requirements)
+
+
+def _environment(requirements: tuple[str, ...]) -> Path:
     wanted = "\n".join([sys.version, *requirements])
     name = requirements[0].replace("==", "-")
     target = ENVIRONMENTS_DIR / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"

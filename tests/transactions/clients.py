@@ -68,6 +68,16 @@ NEWEST: Final = tuple(newest(name) for name in DRIVERS if name != FRANZ_GO)
 """One of each kind that can be told offsets, where a client's age changes nothing."""
 
 
+IMPATIENT: Final[dict[str, Settings]] = {
+    "confluent-kafka": {"socket.timeout.ms": 1_500},
+    "kafka-python": {"request_timeout_ms": 1_000, "delivery_timeout_ms": 4_000},
+    "aiokafka": {"request_timeout_ms": 1_500},
+    "Java client": {"request.timeout.ms": 1_500, "delivery.timeout.ms": 30_000},
+    FRANZ_GO: {"overhead_ms": 1_500},
+}
+"""How long each waits for an answer before it gives up on the connection."""
+
+
 def process_environment(client: Client) -> dict[str, str]:
     """What the driver of a client finds its client by."""
     found = {**os.environ, "PYTHONPATH": str(PROJECT_DIR)}

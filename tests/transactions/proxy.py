@@ -25,6 +25,7 @@ HOST: Final = "127.0.0.1"
 PRODUCE: Final = 0
 METADATA: Final = 3
 FIND_COORDINATOR: Final = 10
+ADD_PARTITIONS: Final = 24
 END_TXN: Final = 26
 DESCRIBE_CLUSTER: Final = 60
 NAMES_BROKERS: Final = {METADATA: "brokers", DESCRIBE_CLUSTER: "brokers", FIND_COORDINATOR: "coordinators"}

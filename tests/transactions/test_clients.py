@@ -9,11 +9,12 @@ import pytest
 
 from tests.interop.clients import Client
 from tests.transactions.application import COMMITTED, Application
-from tests.transactions.clients import CLIENTS, FRANZ_GO, ClientProcess
+from tests.transactions.clients import CLIENTS, FRANZ_GO, IMPATIENT, NEW_EPOCHS, ClientProcess
 from tests.transactions.drivers.base import ABORT, FATAL, FENCED, Failure
 from tests.transactions.kit import Kit
+from tests.transactions.proxy import ADD_PARTITIONS, PRODUCE, Proxy
 from tests.transactions.reading import UNCOMMITTED, numbers, places_of, read, settled, values
-from tests.transactions.steps import failed_commit, take, transact, verdict
+from tests.transactions.steps import failed_commit, take, transact, verdict, write
 from tests.transactions.under_test import WAIT_S, UnderTest
 
 pytestmark = [
@@ -133,6 +134,49 @@ def test_a_transaction_that_takes_too_long_is_aborted_for_its_producer(kit: Kit,
     application.run(lambda mine: mine.send(topic, 0, numbers(20, 25)), time.monotonic() + WAIT_S)
     expected = numbers(0, 5) + numbers(10, 15) + numbers(20, 25)
     assert values(settled(cluster.bootstrap, [(topic, 0)])) == expected
+
+
+def test_a_commit_that_comes_after_the_timeout_is_refused_and_the_next_one_works(kit: Kit, cluster: UnderTest) -> str:
+    """Nothing is sent in between, so the end is the first to be told."""
+    topic, name = cluster.topic(), cluster.name("writer")
+    other = kit.ready(cluster.name("other"))
+    application = Application(lambda: kit.ready(name, timeout_ms=TIMEOUT_MS))
+    producer = application.producer
+    producer.begin()
+    write(producer, (topic, 0), numbers(0, 5))
+    transact(other, topic, numbers(5, 10))
+    consumer = kit.consumer()
+    consumer.assign({(topic, 0): 0})
+    assert values(take(consumer, 5)) == numbers(5, 10), "the first transaction has ended"
+    with pytest.raises(Failure) as failed:
+        producer.commit()
+    said = verdict(producer, failed.value)
+    assert said in (ABORT, FATAL), failed.value
+    if said != ABORT:
+        application.renew(time.monotonic() + WAIT_S)
+    application.run(lambda mine: mine.send(topic, 0, numbers(10, 15)), time.monotonic() + WAIT_S)
+    assert values(settled(cluster.bootstrap, [(topic, 0)])) == numbers(5, 15)
+    return f"{kit.client.label}: {said} after {failed.value}"
+
+
+def test_a_transaction_that_the_coordinator_has_not_heard_of_can_be_aborted(kit: Kit, cluster: UnderTest) -> None:
+    """The request that begins it is late for ever. Once it is the producer's first transaction, once one has been
+    committed before."""
+    topic = cluster.topic()
+    settings = IMPATIENT[kit.client.name]
+    begins = PRODUCE if kit.client in NEW_EPOCHS else ADD_PARTITIONS
+    with Proxy(cluster.bootstrap) as proxy:
+        producer = kit.process.producer(proxy.bootstrap, cluster.name("writer"), 60_000, settings)
+        producer.init()
+        for lost, kept in ((numbers(0, 5), numbers(5, 10)), (numbers(10, 15), numbers(15, 20))):
+            producer.begin()
+            late = proxy.hold(begins)
+            producer.send(topic, 0, lost)
+            late.wait(WAIT_S)
+            producer.abort()
+            transact(producer, topic, kept)
+        producer.close()
+    assert values(settled(cluster.bootstrap, [(topic, 0)])) == numbers(5, 10) + numbers(15, 20)
 
 
 def test_after_a_failed_send_the_transaction_can_be_aborted_and_the_next_one_works(

@@ -13,7 +13,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests.interop.clients import Client
-from tests.transactions.clients import CLIENTS, FRANZ_GO, NEW_EPOCHS, ClientProcess
+from tests.transactions.clients import CLIENTS, IMPATIENT, NEW_EPOCHS, ClientProcess
 from tests.transactions.drivers.base import Failure, Producer, Settings
 from tests.transactions.proxy import END_TXN, PRODUCE, Hold, Proxy, Request
 from tests.transactions.reading import settled, values
@@ -22,15 +22,6 @@ from tests.transactions.under_test import OLD_KAFKA, WAIT_S, UnderTest
 pytestmark = [pytest.mark.cluster, pytest.mark.kafka, pytest.mark.usefixtures("together")]
 
 Processes = Callable[[Client], ClientProcess]
-
-IMPATIENT: dict[str, Settings] = {
-    "confluent-kafka": {"socket.timeout.ms": 1_500},
-    "kafka-python": {"request_timeout_ms": 1_000, "delivery_timeout_ms": 4_000},
-    "aiokafka": {"request_timeout_ms": 1_500},
-    "Java client": {"request.timeout.ms": 1_500, "delivery.timeout.ms": 30_000},
-    FRANZ_GO: {"overhead_ms": 1_500},
-}
-"""How long each waits for an answer before it gives up on the connection."""
 
 FORGETFUL: dict[str, Settings] = {
     "kafka-python": IMPATIENT["kafka-python"],

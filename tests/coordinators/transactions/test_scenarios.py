@@ -86,7 +86,7 @@ def test_an_end_that_is_repeated_by_an_old_client_is_answered_as_before() -> Non
     written = len(h.world.records)
     assert h.commit(FIRST) == FIRST
     assert len(h.world.records) == written
-    with refused(ErrorCode.invalid_txn_state):
+    with refused(ErrorCode.unknown_producer_id):
         h.abort(FIRST)
 
 
@@ -131,6 +131,25 @@ def test_a_new_client_may_abort_what_the_coordinator_has_not_heard_of() -> None:
     h.commit(ProducerIdAndEpoch(1000, 2), NEW)
     h.deliver()
     assert h.abort(ProducerIdAndEpoch(1000, 3), NEW) == (1000, 4)
+
+
+def test_an_old_client_may_abort_what_the_coordinator_has_not_heard_of() -> None:
+    """librdkafka's AddPartitionsToTxn may be lost. After a commit it takes a new epoch, and goes on."""
+    h = Harness()
+    first = h.init()
+    assert h.abort(first) == first
+    h.add(first, P0)
+    h.commit(first)
+    with refused(ErrorCode.concurrent_transactions):
+        h.abort(first)
+    h.deliver()
+    with refused(ErrorCode.unknown_producer_id):
+        h.abort(first)
+    assert h.state() is State.COMPLETE_COMMIT
+    second = h.init(expected=first)
+    assert second == (first.producer_id, first.epoch + 1)
+    h.add(second, P0)
+    h.commit(second)
 
 
 @pytest.mark.parametrize("client_version", [OLD, NEW])

@@ -117,13 +117,21 @@ class Client:
             if self.version == NEW:
                 self.producer = self.h.abort(self.producer, NEW)
             else:
-                self.h.abort(self.producer)
+                self._abort(self.producer)
                 self.producer = self.h.init(self.producer)
         except KafkaError as error:
             if error.code is not ErrorCode.concurrent_transactions:
                 raise AssertionError("a producer that timed out may come back") from error
             return
         self.is_open = False
+
+    def _abort(self, producer: ProducerIdAndEpoch) -> None:
+        """Or, as librdkafka does where the coordinator knows of nothing to abort, nothing but the new epoch."""
+        try:
+            self.h.abort(producer)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_producer_id:
+                raise
 
 
 def deliver(h: Harness, client: Client, rng: random.Random) -> None:

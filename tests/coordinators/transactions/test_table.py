@@ -26,6 +26,7 @@ EPOCH = 5
 
 FENCED = ErrorCode.producer_fenced
 INVALID = ErrorCode.invalid_txn_state
+UNKNOWN = ErrorCode.unknown_producer_id
 WAIT = ErrorCode.concurrent_transactions
 END = Verdict.END
 DONE = Verdict.DONE
@@ -84,12 +85,12 @@ NEW_CLIENTS = {
 }
 OLD_CLIENTS = {
     # state: (abort, commit)
-    State.EMPTY: (INVALID, INVALID),
+    State.EMPTY: (DONE, INVALID),
     State.ONGOING: (END, END),
     State.PREPARE_ABORT: (WAIT, INVALID),
-    State.PREPARE_COMMIT: (INVALID, WAIT),
+    State.PREPARE_COMMIT: (WAIT, WAIT),
     State.COMPLETE_ABORT: (DONE, INVALID),
-    State.COMPLETE_COMMIT: (INVALID, DONE),
+    State.COMPLETE_COMMIT: (UNKNOWN, DONE),
 }
 
 

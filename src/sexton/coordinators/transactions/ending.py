@@ -18,14 +18,20 @@ before the markers of the last are written. Kafka says "fenced" to that, though 
 which aborts what it has only read, gives it up then. With older versions the epoch stays, so the state must do:
 
                      abort        commit
-    Empty            invalid      invalid
+    Empty            done         invalid
     Ongoing          end          end
     PrepareAbort     wait         invalid
-    PrepareCommit    invalid      wait
+    PrepareCommit    wait         wait
     CompleteAbort    done         invalid
-    CompleteCommit   invalid      done
+    CompleteCommit   unknown      done
 
 That cannot tell a repeated EndTxn from one for the next transaction; `connections.py` closes the gap.
+
+The column of aborts is not Kafka's, which has "invalid" for Empty and after a commit. librdkafka aborts what the
+coordinator may not have heard of (its AddPartitionsToTxn was not answered in time), and "invalid" is the end of the
+producer. With Empty there is nothing to abort. After a commit it is not known which transaction is meant, and "done"
+would call the committed one aborted: UNKNOWN_PRODUCER_ID makes librdkafka take a new epoch, which no request of either
+has, and everybody else say that the abort failed.
 
 Beyond Kafka (KIP-588): the producer whose transaction timed out, and nobody else has taken its place since, is told so
 in a way that it can recover from. Its abort is done already. Its commit fails with an error after which it aborts:
@@ -100,7 +106,13 @@ def _judge_by_state(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
     if transaction.state is State.ONGOING:
         return Verdict.END
     if transaction.state is State.EMPTY:
-        raise _invalid(transaction, is_commit)
+        if is_commit:
+            raise _invalid(transaction, is_commit)
+        return Verdict.DONE
+    if transaction.state is State.PREPARE_COMMIT:
+        raise _wait()
+    if transaction.state is State.COMPLETE_COMMIT and not is_commit:
+        raise KafkaError(ErrorCode.unknown_producer_id, "the last transaction was committed, no other has begun")
     return _repeated(transaction.state, is_commit)
 
 
