@@ -1,9 +1,9 @@
 """One broker: it puts the parts together, and keeps its place in the cluster.
 
-Start: lock the data folder, learn the cluster's id, listen, register, reconcile what the metastore believes of this
-broker with what is on its disk, open the logs, take the roles, become ACTIVE. From then on a few loops run until
-`stop`: the lease, the poll of the metastore, the controller's steps (by whichever broker is controller), ISR changes,
-retention. A metastore that is away is waited for, at start and ever after (rule 12).
+Start: lock the data folder, say that it lives, learn the cluster's id, listen, register, reconcile what the metastore
+believes of this broker with what is on its disk, open the logs, take the roles, become ACTIVE, tell the others. From
+then on a few loops run until `stop`: the lease, the poll of the metastore, the controller's steps (by whichever broker
+is controller), ISR changes, retention. A metastore that is away is waited for, at start and ever after (rule 12).
 """
 
 from __future__ import annotations
@@ -136,6 +136,8 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._topic_configs: dict[str, TopicConfig] = {}
         self._topic_configs_version = -1
+        self.has_joined = False
+        """Since it was first active. Before that there is little to tell of it."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if one of the loops does: whoever runs the broker ends it then."""
 
@@ -186,6 +188,8 @@ class Broker:
         folder_path = self.config.log_dir
         await folders.make_folder(self.disk, folder_path)
         self._locks.enter_context(self.disk.lock(folder_path))
+        if self.config.admin_endpoint is not None:
+            await self.admin.start(*self.config.admin_endpoint)  # who waits for the metastore is alive, too
         proposed = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         self.cluster_id = await self._patiently(lambda: self.metastore.open_cluster(proposed))
         folder = await folders.open_folder(self.disk, folder_path, self.config.node_id, self.cluster_id, self.rng)
@@ -237,8 +241,7 @@ class Broker:
         self.dispatch.private.update(self.compaction_requests.handlers())
         await self._join(folder)
         self.dispatch.release()
-        if self.config.admin_endpoint is not None:
-            await self.admin.start(*self.config.admin_endpoint)
+        self.has_joined = True
         self._spawn(self._keep_lease())
         self._spawn(self._poll())
         self._spawn(self.replicas.membership.run())
@@ -249,6 +252,7 @@ class Broker:
         self._spawn(self._keep_retreating())
         self._spawn(self._look_for_compaction())
         self._spawn(self._adopt())
+        await self.news.tell()  # whoever asks another broker next is told of this one
         logger.info("broker %d serves at %s:%d", self.config.node_id, advertised.host, self.port)
 
     async def stop(self) -> None:
@@ -317,6 +321,7 @@ class Broker:
             self.replicas.folder.stopped_cleanly = False
             self.replicas.set_strays_aside()
         await self.registration.set_status(BrokerStatus.ACTIVE)
+        await self.catch_up()  # it is in its own answers to clients before it gives any
 
     async def _mark_epoch(self, folder: Folder) -> None:
         try:

@@ -162,7 +162,7 @@ def dict_of(samples: list[tuple[dict[str, str], float]], label: str) -> dict[str
 
 def test_the_examples_of_the_manual_work(watched: Watched) -> None:
     lines = [line.strip() for line in OPERATIONS.read_text().splitlines() if line.startswith("    curl ")]
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in lines:
         words = shlex.split(line.replace("127.0.0.1:9192", watched.url("").removeprefix("http://")))
         done = subprocess.run([*words, "--fail", "--max-time", "60"], capture_output=True, check=False)

@@ -23,6 +23,7 @@ HISTORY_DEFAULT: Final = 20
 TOPIC_PATIENCE_MS: Final = 1_000
 
 PAGES: Final[Mapping[str, str]] = {
+    "/live": "whether this process lives: 200, also while it starts or the metastore is away",
     "/health": "whether this broker serves: 200, or 503",
     "/metrics": "for Prometheus",
     "/cluster": "brokers, and partitions that are not well",
@@ -30,6 +31,10 @@ PAGES: Final[Mapping[str, str]] = {
     "/compaction/history": "the last runs; ?limit=N",
     "/compaction/why": "why is it still there: ?topic=T&partition=P&key=K, or &offset=N",
 }
+
+
+ALWAYS_TOLD: Final = frozenset({"/", "/live", "/health"})
+"""Of a broker that has not joined its cluster yet."""
 
 
 class AdminPages:
@@ -40,6 +45,7 @@ class AdminPages:
         self.port = 0
         self._pages: Mapping[str, Callable[[Mapping[str, str]], Awaitable[Page]]] = {
             "/": self._index,
+            "/live": self._live,
             "/health": self._health,
             "/metrics": self._metrics,
             "/cluster": self._cluster,
@@ -60,6 +66,8 @@ class AdminPages:
         page = self._pages.get(request.path)
         if page is None:
             raise HttpError(404, f"there is no {request.path}; / lists what there is")
+        if not self._broker.has_joined and request.path not in ALWAYS_TOLD:
+            raise HttpError(503, "this broker has not joined its cluster yet")
         try:
             return await page(request.parameters)
         except (answers.NotFoundError, RefusedError) as error:
@@ -70,7 +78,16 @@ class AdminPages:
     async def _index(self, parameters: Mapping[str, str]) -> Page:
         return Page.of_json(PAGES)
 
+    async def _live(self, parameters: Mapping[str, str]) -> Page:
+        """For whoever ends a process that hangs. That others are away is no reason: a broker waits for them, and one
+        that is started anew can do no more, while all of them at once would be a cluster that is down."""
+        is_live = not self._broker.failed.done()
+        return Page.of_json({"broker": self._broker.config.node_id, "is_live": is_live}, 200 if is_live else 503)
+
     async def _health(self, parameters: Mapping[str, str]) -> Page:
+        if not self._broker.has_joined:
+            starting = {"broker": self._broker.config.node_id, "status": "starting", "is_serving": False}
+            return Page.of_json(starting, 503)
         is_serving = self._broker.lease_is_valid()
         row = self._broker.registration.row
         what = {"broker": row.broker_id, "epoch": row.epoch, "status": row.status.value, "is_serving": is_serving}
