@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +38,7 @@ from sexton.records.batch import (
 )
 from sexton.records.codecs import XERIAL_HEADER, Codec, Unpacker, compress, decompress
 from sexton.records.varint import write_varint
+from tests.records import framings
 
 CODECS = list(Codec)
 SMALL = make_batch(
@@ -327,10 +330,35 @@ def test_gzip_is_anybody_s_gzip() -> None:
     assert gzip.decompress(compress(Codec.GZIP, b"hello")) == b"hello"
 
 
+@pytest.mark.parametrize(("codec", "packed"), framings.ODD.values(), ids=framings.ODD.keys())
+def test_framings_that_kafka_reads_are_read(codec: int, packed: Callable[[bytes], bytes]) -> None:
+    for plain in (GOOD_RECORD, b"", bytes(range(256)) * 4000):
+        assert decompress(codec, packed(plain)) == plain
+    assert decode(with_body(packed(GOOD_RECORD), codec, last_offset=0)).records[0].key == b"k"
+
+
+@pytest.mark.parametrize(("codec", "packed"), framings.ODD.values(), ids=framings.ODD.keys())
+def test_odd_framings_cut_off_anywhere_give_a_beginning_or_an_error(
+    codec: int, packed: Callable[[bytes], bytes]
+) -> None:
+    plain = b"some records, some of them alike, some records" * 3
+    whole = packed(plain)
+    for size in range(1, len(whole)):
+        with contextlib.suppress(CorruptLogError):
+            assert plain.startswith(decompress(codec, whole[:size]))
+
+
+def test_members_that_unfold_past_the_limit_only_together_are_refused() -> None:
+    for codec, packed in framings.ODD.values():
+        with pytest.raises(UnsupportedFormatError, match="more than 1000 bytes"):
+            Unpacker(1000).unpack(codec, memoryview(packed(bytes(1200))), 0, "here")
+
+
 @pytest.mark.parametrize(
     "framed",
     [
         XERIAL_HEADER + b"\x00\x00",
+        compress(Codec.SNAPPY, b"x") + XERIAL_HEADER[:12],
         XERIAL_HEADER + struct.pack(">i", -1),
         XERIAL_HEADER + struct.pack(">i", 100) + b"short",
         XERIAL_HEADER + struct.pack(">i", 3) + b"\xff\xff\xff",

@@ -3,7 +3,8 @@
 Snappy needs a word: Java producers write it in the framing of xerial's snappy-java (a 16-byte header, then
 blocks of a big-endian length and raw snappy), others write one raw block. Both are read, the framing is written,
 as Kafka does. LZ4 is the frame format, of which Kafka's Java code reads only independent blocks; gzip and zstd are
-themselves.
+themselves. What Kafka's libraries read is read here, too, though no common producer writes it: several gzip members,
+zstd frames or xerial streams one after the other, frames to skip, padding after gzip.
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ LZ4_CONTENT_SIZE = 0x08
 LZ4_BLOCK_CHECKSUM = 0x10
 LZ4_INDEPENDENT = 0x20
 
+GZIP_MAGIC = b"\x1f\x8b\x08"
 GZIP_WINDOW = 31  # the largest window, and gzip's own header and trailer
 GZIP_LEVEL = 3  # of ISA-L: as small as zlib's 6, three times as fast
 ZSTD_LEVEL = 3  # Kafka's default
 ZSTD_CHECKSUM = 0x04
+ZSTD_SKIPPABLE = 0x184D2A50
+"""The magic number of a frame that says nothing, whatever its last four bits."""
 ZSTD_REPEATED_BYTE = 1
 
 FIRST_GUESS_RATIO = 4
@@ -103,6 +107,11 @@ class Unpacker:
         while cursor < len(packed):
             if cursor + 4 > len(packed):
                 raise _undecodable(Codec.SNAPPY, "cut off between blocks", place)
+            if packed[cursor : cursor + 8] == XERIAL_MAGIC:  # another stream; no block could be as long
+                cursor += len(XERIAL_HEADER)
+                if cursor > len(packed):
+                    raise _undecodable(Codec.SNAPPY, "cut off in a header", place)
+                continue
             length = struct.unpack_from(">i", packed, cursor)[0]
             cursor += 4
             if length < 0 or cursor + length > len(packed):
@@ -196,7 +205,8 @@ def _undecodable(codec: int, reason: object, place: str) -> CorruptLogError:
     return CorruptLogError(
         f"the {Codec(codec).name.lower()} data cannot be decompressed ({reason})",
         place,
-        "Restore this partition from another replica",
+        "If its checksum is right, its producer wrote it so and all replicas have the same: find that producer. "
+        "If not, restore this partition from another replica",
     )
 
 
@@ -205,21 +215,26 @@ class _NoRoomError(Exception):
 
 
 def _gunzip_into(packed: memoryview, room: memoryview) -> int:
-    unfolding = isal_zlib.decompressobj(GZIP_WINDOW)
-    plain = unfolding.decompress(packed, len(room))
-    if not unfolding.eof:
-        if len(plain) == len(room) or unfolding.unconsumed_tail:
+    """As Java does: one member after the other, and what follows them and is none does not matter."""
+    rest: memoryview | bytes = packed
+    size = 0
+    while True:
+        unfolding = isal_zlib.decompressobj(GZIP_WINDOW)
+        plain = unfolding.decompress(rest, len(room) - size + 1)  # 0 would mean without a limit
+        if len(plain) > len(room) - size or unfolding.unconsumed_tail:
             raise _NoRoomError
-        raise ValueError("it is cut off")
-    if unfolding.unused_data:
-        raise ValueError("bytes follow its end")
-    room[: len(plain)] = plain
-    return len(plain)
+        if not unfolding.eof:
+            raise ValueError("it is cut off")
+        room[size : size + len(plain)] = plain
+        size += len(plain)
+        rest = unfolding.unused_data
+        if not rest.startswith(GZIP_MAGIC):
+            return size
 
 
 def _unzstd_into(packed: memoryview, room: memoryview) -> int:
-    _check_zstd_frame(packed)
-    with _zstd().decompressor.stream_reader(packed) as reader:
+    _check_zstd_frames(packed)
+    with _zstd().decompressor.stream_reader(packed, read_across_frames=True) as reader:
         size = 0
         while size < len(room):
             count = reader.readinto(room[size:])
@@ -231,20 +246,33 @@ def _unzstd_into(packed: memoryview, room: memoryview) -> int:
         return size
 
 
-def _check_zstd_frame(packed: memoryview) -> None:
-    """That the frame's blocks end where its bytes do. The library's reader takes a frame's first part for all of it."""
-    cursor = zstandard.frame_header_size(packed)
+def _check_zstd_frames(packed: memoryview) -> None:
+    """That the last frame's blocks end where the bytes do. The library's reader takes a frame's first part for all of
+    it."""
+    cursor = _end_of_zstd_frame(packed, 0)
+    while cursor < len(packed):
+        cursor = _end_of_zstd_frame(packed, cursor)
+    if cursor > len(packed):
+        raise ValueError("it is cut off")
+
+
+def _end_of_zstd_frame(packed: memoryview, start: int) -> int:
+    """Past the end of `packed` if the frame is cut off."""
+    if len(packed) - start < 8:
+        return len(packed) + 1
+    magic, skipped_bytes = struct.unpack_from("<II", packed, start)
+    if magic & ~0xF == ZSTD_SKIPPABLE:
+        return start + 8 + int(skipped_bytes)
+    cursor = start + zstandard.frame_header_size(packed[start:])
     is_last = False
-    while not is_last and cursor + 3 <= len(packed):
+    while not is_last:
+        if cursor + 3 > len(packed):
+            return len(packed) + 1
         header = int.from_bytes(packed[cursor : cursor + 3], "little")
         is_last = bool(header & 1)
         is_repeated = (header >> 1) & 3 == ZSTD_REPEATED_BYTE
         cursor += 3 + (1 if is_repeated else header >> 3)
-    cursor += 4 if packed[4] & ZSTD_CHECKSUM else 0
-    if not is_last or cursor > len(packed):
-        raise ValueError("it is cut off")
-    if cursor < len(packed):
-        raise ValueError("bytes follow its end")
+    return cursor + (4 if packed[start + 4] & ZSTD_CHECKSUM else 0)
 
 
 def _unlz4_into(packed: memoryview, room: memoryview) -> int:
