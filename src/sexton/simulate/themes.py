@@ -206,28 +206,30 @@ def _tears(rng: random.Random, plan: Plan) -> Made:
 
 
 def _starts(rng: random.Random, plan: Plan) -> Made:
-    """A leader is cut off from a follower, its log start moves, and it dies: who leads next starts where it did."""
+    """A leader is cut off from its followers, its log start moves, and it dies: who leads next starts where it did.
+    In between there is time to compact, or there would be nothing but starts."""
     deleting = {
         "cleanup.policy": "compact,delete",
         "segment.bytes": rng.choice(("2000", "6000", "20000")),
         "segment.ms": rng.choice(("2000", "600000")),
-        "min.cleanable.dirty.ratio": rng.choice(("0.0", "0.2")),
-        "max.compaction.lag.ms": rng.choice(("2000", "10000")),
+        "min.cleanable.dirty.ratio": rng.choice(("0.0", "0.2", "0.5")),
+        "max.compaction.lag.ms": rng.choice(("2000", "5000", "10000")),
     }
     topics = tuple(
         replace(topic, settings=topic.settings | deleting) if topic.is_compacted else topic
         for topic in _copied(plan.topics)
     )
     names = [topic.name for topic in topics if topic.is_compacted]
-    items: list[Item] = [
-        AdminPlan(at_ms, Action.DELETE_RECORDS, rng.choice(names), rng.getrandbits(32))
-        for at_ms in _times(rng, plan, rng.choice((300, 800)))
-    ]
-    for at_ms in _times(rng, plan, rng.choice((4_000, 8_000))):
+    items: list[Item] = []
+    for at_ms in _times(rng, plan, rng.choice((5_000, 8_000))):
         dying, *others = rng.sample(_brokers(plan), plan.brokers_count)
-        cut_ms = rng.randrange(500, 3_000)
+        cut_ms = rng.randrange(300, 2_000)
         items += [Fault(at_ms, cut_ms + 500, Kind.CUT, (dying, other), 0) for other in others]
-        items.append(Fault(at_ms + cut_ms, rng.randrange(500, 6_000), Kind.KILL, (dying,), 0))
+        items += [
+            AdminPlan(at_ms + rng.randrange(cut_ms), Action.DELETE_RECORDS, rng.choice(names), rng.getrandbits(32))
+            for _ in range(rng.choice((2, 4, 8)))
+        ]
+        items.append(Fault(at_ms + cut_ms, rng.randrange(200, 4_000), Kind.KILL, (dying,), 0))
     times = replace(plan.times, adopts=True, lease_ms=2_000)
     return replace(plan, topics=topics, times=times), [item for item in items if _is_in_time(item, plan)]
 

@@ -32,5 +32,5 @@ FETCHING: dict[str, Break] = {
         (Patch(fetcher, "_is_for", _is_for_whatever_is_there), Patch(fetcher, "_gaps_below", _gaps_anywhere)),
         minutes=0.3,
     ),
-    "adopter-empty-group": Break(Patch(adoption, "groups_to_take", _takes_nothings_place), Profile.COMPACTION, 2),
+    "adopter-empty-group": Break(Patch(adoption, "groups_to_take", _takes_nothings_place), Profile.COMPACTION, 1),
 }
