@@ -13,7 +13,7 @@ from sexton.ports.metastore import PartitionRow
 from sexton.records import batch as batches
 from sexton.records.batch import Record
 from sexton.simulate import snapshots
-from sexton.simulate.beliefs import Shapes, check_counted, check_damage
+from sexton.simulate.beliefs import Joins, Shapes, check_counted, check_damage
 from sexton.simulate.copies import Copy
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
@@ -52,6 +52,50 @@ def test_a_leader_that_does_not_count_one_in_sync_breaks_rule_1() -> None:
 )
 def test_others_may_be_behind_the_row(seen: Snapshot, agreed: PartitionRow) -> None:
     check_counted(NODE, seen, agreed)
+
+
+def leads(epoch: int, **heard: int) -> Snapshot:
+    """Has heard of these processes, by follower."""
+    return snapshot(epoch, (2,))._replace(heard={int(broker.removeprefix("of_")): heard[broker] for broker in heard})
+
+
+def joins(leader: Snapshot | None, *, before: PartitionRow, after: PartitionRow) -> None:
+    """Broker 3, whose present process is 8, joins."""
+    known = Joins()
+    known.registered(3, 5)
+    known.registered(3, 8)
+    known.check("broker-1.1", before, leader)
+    known.check("broker-1.1", after, leader)
+
+
+def test_one_that_joins_as_another_process_than_its_leader_has_heard_of_breaks_rule_1() -> None:
+    with pytest.raises(SimulationFailure, match="lets process 8 of broker 3 join t-0, and has heard of 5 only"):
+        joins(leads(4, of_2=6, of_3=5), before=row((1, 2)), after=row((1, 2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("leader", "before", "after"),
+    [
+        (leads(4, of_2=6, of_3=8), row((1, 2)), row((1, 2, 3))),
+        (leads(4, of_2=6, of_3=5), row((1, 2, 3)), row((1, 2, 3))),
+        (leads(4, of_2=6, of_3=5), row((1, 3)), row((1, 2, 3))),
+        (leads(4, of_2=6, of_3=5), row((1, 2)), row((1, 2, 3), epoch=5)),
+        (leads(3, of_2=6, of_3=5), row((1, 2)), row((1, 2, 3))),
+        (None, row((1, 2)), row((1, 2, 3))),
+        (snapshot(4, None), row((1, 2)), row((1, 2, 3))),
+    ],
+    ids=[
+        "joins as the one that was heard of",
+        "was in sync before",
+        "is another one, of which nobody saw the process",
+        "comes with another leader",
+        "is let in by one that has been replaced",
+        "is let in by one that is dead",
+        "is let in by an administrator",
+    ],
+)
+def test_others_may_join(leader: Snapshot | None, before: PartitionRow, after: PartitionRow) -> None:
+    joins(leader, before=before, after=after)
 
 
 @pytest.mark.parametrize("is_disk_damaged", [False, True])

@@ -217,7 +217,7 @@ def test_a_join_may_be_carried_out_when_its_process_has_lost_power(world: World,
     world.hold(2, 1, 1)
     world.lose_power(2)
     if is_registered:
-        world.judge.registered(2)
+        world.judge.registered(2, 1)
     with pytest.raises(SimulationFailure, match="lacks the committed offsets 2 to 3") if is_registered else no_error():
         world.change(PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 1, 0))
     assert PLACE not in world.history.doubtful, "broker 1 has it all"

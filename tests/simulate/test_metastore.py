@@ -71,6 +71,20 @@ def test_a_metastore_that_is_down_refuses_at_once_and_changes_nothing() -> None:
     simulate(main)
 
 
+def test_a_locked_metastore_answers_reads_of_one_host_and_changes_nothing_for_it() -> None:
+    async def main(world: World) -> None:
+        await world.open()
+        world.service.weather.lock_probabilities["broker-1"] = 1.0
+        with pytest.raises(MetastoreUnavailableError, match="locked"):
+            await world.metastore.register_broker(BROKER, None)
+        assert not (await world.metastore.read_changes(0)).brokers
+        other = world.service.of(Process("broker-2"), "broker-2")
+        await other.register_broker(BROKER, None)
+        assert len((await world.metastore.read_changes(0)).brokers) == 1
+
+    simulate(main)
+
+
 def test_a_metastore_that_hangs_carries_out_late_what_was_given_up() -> None:
     async def main(world: World) -> None:
         await world.open()

@@ -3,7 +3,8 @@
 A loss needs a mistake and then a few deaths in the right order; most mistakes are followed by none. These look at the
 mistake itself:
 
-- rule 1: a leader counts every replica that is in sync by the metastore's own row,
+- rule 1: a leader counts every replica that is in sync by the metastore's own row, and lets nobody join but the process
+  that it has heard of: another one on the same machine may hold less,
 - rule 4: offsets of a log that is not compacted follow each other, on every disk, in sync or not,
 - rule 11: a log is called damaged only where the disk has damaged it, and what says up to where a log was flushed (a
   producer snapshot) says so of a log that reaches there.
@@ -34,6 +35,33 @@ def check_counted(node: Node, replica: Snapshot, row: PartitionRow) -> None:
             "rule 1",
             f"{node.name} leads {replica.name} and does not count {forgotten}, in sync are {list(row.isr)}",
         )
+
+
+@dataclass(slots=True)
+class Joins:
+    """Of rows as they are carried out, and of the processes that are registered by then (KIP-903)."""
+
+    _rows: dict[Key, PartitionRow] = field(default_factory=dict)
+    _processes: dict[int, int] = field(default_factory=dict)
+
+    def registered(self, broker_id: int, broker_epoch: int) -> None:
+        self._processes[broker_id] = broker_epoch
+
+    def check(self, who: str, row: PartitionRow, leader: Snapshot | None) -> None:
+        """`leader` is the replica of whoever asked for this, if that is its leader."""
+        key = (row.topic_id, row.partition)
+        before, self._rows[key] = self._rows.get(key), row
+        if before is None or leader is None or leader.heard is None:
+            return
+        if not leader.leader_epoch == before.leader_epoch == row.leader_epoch:
+            return
+        for broker_id in row.isr:
+            if broker_id in before.isr or broker_id not in self._processes:
+                continue
+            joins, heard = self._processes[broker_id], leader.heard.get(broker_id)
+            if joins != heard:
+                one = f"process {joins} of broker {broker_id}"
+                raise SimulationFailure("rule 1", f"{who} lets {one} join {leader.name}, and has heard of {heard} only")
 
 
 def check_damage(node: Node) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from sexton.ports.metastore import PartitionRow
 from sexton.simulate import beliefs, snapshots
-from sexton.simulate.beliefs import Shapes
+from sexton.simulate.beliefs import Joins, Shapes
 from sexton.simulate.clock import SimulatedClock
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
 from sexton.simulate.compaction_checks import CompactionJudge, Known
@@ -122,6 +122,7 @@ class Judge:
         """High watermarks, and how many losses of their partitions had been followed by then."""
         self._glances = Glances()
         self._shapes = Shapes()
+        self._joins = Joins()
         self._verified: dict[tuple[str, Key], _Verified] = {}
 
     # Every few callbacks: what brokers believe
@@ -201,6 +202,7 @@ class Judge:
         out when it is dead: that it alone is in sync, say, when it has lost power. Nobody can tell that from a loss of
         power that came later. From one who lives, such a change would be a mistake: unless an operator has removed the
         replica that had everything, and left those that have not."""
+        self._joins.check(who, row, self._leader_of(who, key))
         self._losses.isr_changed(key, row)
         if who not in self._process_names() or self._unclean.removes_in_sync(row):
             self._note_loss(key, row)
@@ -225,7 +227,8 @@ class Judge:
                 if node.broker_id in row.isr:
                     self._note_loss(key, row)
 
-    def registered(self, broker_id: int) -> None:
+    def registered(self, broker_id: int, broker_epoch: int) -> None:
+        self._joins.registered(broker_id, broker_epoch)
         self._losses.registered(broker_id)
 
     def _note_loss(self, key: Key, row: PartitionRow) -> None:
@@ -288,6 +291,11 @@ class Judge:
         for (_, of), seen in self._verified.items():
             if of == key:
                 seen.until_offset = min(seen.until_offset, line.offset)
+
+    def _leader_of(self, who: str, key: Key) -> Snapshot | None:
+        """The replica that this process leads, if it does, and lives."""
+        found = ((node.process, snapshots.find(node, key)) for node in self._cluster.nodes.values())
+        return next((each for process, each in found if process is not None and process.name == who), None)
 
     def _process_names(self) -> set[str]:
         return {node.process.name for node in self._cluster.nodes.values() if node.process is not None}

@@ -58,6 +58,9 @@ class Kind(StrEnum):
     METASTORE_BREAKS = "broken requests"
     """So many of a hundred requests of one broker, or of everybody, meet a connection that breaks: they are carried out
     or not, and their callers are not told which."""
+    METASTORE_LOCKED = "locked metastore"
+    """So many of a hundred changes that one broker asks for are refused, as somebody else holds the database's lock for
+    longer than they wait. Reads go on: the broker hears of everything, and gets nothing written."""
     METASTORE_STRAGGLES = "late requests"
     """So many of a hundred requests take long, up to longer than their callers wait: later ones overtake them."""
     METASTORE_FAILS_OVER = "metastore fails over"

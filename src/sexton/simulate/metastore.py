@@ -8,6 +8,7 @@ The operations are those of production, on a database in memory. What is simulat
 - *Cut off* in one direction: the request never arrives, or it does and the answer is lost.
 - *Breaking connections*: the caller is told at once that the connection broke. Its request was carried out, or was not.
 - *Straggling*: a single request takes long, up to longer than its caller waits.
+- *Locked*: reads go on, a change finds the database locked for longer than it waits: nothing was changed.
 - *Failing over*: all connections break at once. Of the requests under way some were carried out, some were not; what
   was carried out stays (docs/operations asks for synchronous replicas).
 
@@ -58,6 +59,8 @@ class MetastoreWeather:
     straggler_probability: float = 0.0
     break_probabilities: dict[str, float] = field(default_factory=dict)
     """By host: how often the connection of a request breaks before its answer has come."""
+    lock_probabilities: dict[str, float] = field(default_factory=dict)
+    """By host: how often a change finds the database locked."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,12 +130,15 @@ class MetastoreService:
         if self._fabric.is_cut(request.host_name, HOST):
             return
         breaks = self.weather.break_probabilities.get(request.host_name, 0.0)
+        locks = self.weather.lock_probabilities.get(request.host_name, 0.0)
         if self.is_down:
             self._reply(request, None, MetastoreUnavailableError("connection refused", HOST))
         elif self._is_hanging:
             self._held.append(request)
         elif breaks and self._rng.random() < breaks:
             self._break(request)
+        elif locks and not request.operation.startswith("read_") and self._rng.random() < locks:
+            self._reply(request, None, MetastoreUnavailableError("the database is locked", HOST))
         else:
             self._carry_out(request)
 

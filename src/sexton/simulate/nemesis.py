@@ -89,6 +89,7 @@ class Nemesis:
             Kind.BLIP: self._isolate,
             Kind.THIN_NETWORK: self._thin_network,
             Kind.METASTORE_BREAKS: self._metastore_breaks,
+            Kind.METASTORE_LOCKED: self._metastore_locked,
             Kind.METASTORE_STRAGGLES: self._metastore_straggles,
             Kind.METASTORE_FAILS_OVER: self._metastore_fails_over,
         }
@@ -323,13 +324,18 @@ class Nemesis:
         return self._cluster.metastore.go_on
 
     def _metastore_breaks(self, fault: Fault) -> Undo:
-        breaks = self._cluster.metastore.weather.break_probabilities
+        return self._of_hosts(self._cluster.metastore.weather.break_probabilities, fault)
+
+    def _metastore_locked(self, fault: Fault) -> Undo:
+        return self._of_hosts(self._cluster.metastore.weather.lock_probabilities, fault)
+
+    def _of_hosts(self, probabilities: dict[str, float], fault: Fault) -> Undo:
         hosts = fault.targets or (*self._cluster.nodes, *self._clients)
-        breaks.update(dict.fromkeys(hosts, fault.amount / 100))
+        probabilities.update(dict.fromkeys(hosts, fault.amount / 100))
 
         def undo() -> None:
             for host in hosts:
-                breaks.pop(host, None)
+                probabilities.pop(host, None)
 
         return undo
 

@@ -20,7 +20,7 @@ class Agreement:
         self.rows: dict[Key, PartitionRow] = {}
         self.on_change: Callable[[str, Key, PartitionRow], None] | None = None
         """Told which process changed which partition."""
-        self.on_registered: Callable[[int], None] | None = None
+        self.on_registered: Callable[[int, int], None] | None = None
         """Told which broker has a new epoch."""
 
     def name(self, key: Key) -> str:
@@ -32,7 +32,7 @@ class Agreement:
             self._trace.note("metastore", f"{who}: {operation}: {type(result).__name__}")
             return
         if operation == "register_broker" and self.on_registered is not None:
-            self.on_registered(result.broker_id)
+            self.on_registered(result.broker_id, result.epoch)
         if operation == "create_topic":
             topic: TopicRow = arguments[0]
             self.topics[topic.topic_id] = topic.name

@@ -7,11 +7,11 @@ disks (`copies`). A snapshot says what was true when it was taken, and changes n
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 from sexton.broker.broker import Broker
-from sexton.replication.leadership import IsrChange
+from sexton.replication.leadership import IsrChange, Leadership
 from sexton.replication.replica import Replica, Role
 from sexton.watermarks.replica import ReplicaWatermarks
 
@@ -55,6 +55,8 @@ class Snapshot(NamedTuple):
     is_independent: bool
     counted: tuple[int, ...] | None = None
     """Followers without which it commits nothing, if it leads."""
+    heard: Mapping[int, int] | None = None
+    """The broker epoch of the process that was heard of last, by follower, if it leads."""
 
     @property
     def key(self) -> Key:
@@ -133,7 +135,7 @@ def _open_on(machine: Machine) -> list[Replica]:
 
 
 def _snapshot(machine: Machine, replica: Replica) -> Snapshot:
-    log, coordination = replica.log, replica.coordination
+    log, coordination, leadership = replica.log, replica.coordination, replica.leadership
     return Snapshot(
         replica.topic,
         replica.topic_id,
@@ -150,8 +152,14 @@ def _snapshot(machine: Machine, replica: Replica) -> Snapshot:
         _watermarks(coordination.kept.value),
         _watermarks(coordination.watermarks),
         coordination.is_independent,
-        tuple(replica.leadership.counted()) if replica.leadership is not None else None,
+        tuple(leadership.counted()) if leadership is not None else None,
+        _heard(leadership) if leadership is not None else None,
     )
+
+
+def _heard(leadership: Leadership) -> dict[int, int]:
+    known = {follower: leadership.progress_of(follower) for follower in leadership.row.replicas}
+    return {follower: progress.broker_epoch for follower, progress in known.items() if progress is not None}
 
 
 def _watermarks(known: ReplicaWatermarks) -> Watermarks:

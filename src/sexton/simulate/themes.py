@@ -122,14 +122,15 @@ def _moves(rng: random.Random, plan: Plan, actions: tuple[Action, ...], every_ms
 
 def _joins(rng: random.Random, plan: Plan) -> Made:
     """One broker dies again and again. It is away for so long that it leaves the ISR, or for a moment, so that the one
-    that caught up is gone; the others' requests break all the time. Some of its processes take long to copy what they
-    lack: what the one before had copied says nothing of them."""
+    that caught up is gone; the others' requests break all the time, or find the metastore locked and are made again
+    and again. Some of its processes take long to copy what they lack: what the one before had copied says nothing of
+    them."""
     brokers = _brokers(plan)
     dying = rng.choice(brokers)
     flushes = rng.choice(("true", "false"))
     kind = rng.choice((Kind.KILL, Kind.POWER)) if flushes == "true" else Kind.POWER
     lag_max_ms, up_ms = rng.choice((300, 300, 1_000)), rng.choice((300, 600))
-    items: list[Item] = []
+    items: list[Fault] = []
     at_ms = FIRST_FAULT_MS
     while at_ms < plan.until_ms:
         for lasts_ms in (lag_max_ms + rng.randrange(200, 1_000), rng.randrange(20, 120)):
@@ -144,6 +145,16 @@ def _joins(rng: random.Random, plan: Plan) -> Made:
             ]
         elif broker != dying:
             items += _often(rng, plan, Kind.METASTORE_BREAKS, broker, (breaks,), 3_000)
+    locks = random.Random(f"{plan.seed}:theme:locks")
+    if locks.random() < 0.5:
+        items = [item for item in items if item.targets == (dying,)]
+        for broker in brokers:
+            if broker != dying:
+                items += _often(locks, plan, Kind.METASTORE_LOCKED, broker, (50, 70), 3_000)
+                items += [
+                    Fault(at_ms, locks.randrange(100, 1_000), Kind.CUT, (dying, broker), 0)
+                    for at_ms in _times(locks, plan, 1_500)
+                ]
     if rng.random() < 0.6:
         items += _often(rng, plan, Kind.THIN_NETWORK, dying, (15, 40, 150, 600), 4_000)
     topics = _set(_copied(plan.topics), {"flush.before.ack": flushes, "min.insync.replicas": "1"})

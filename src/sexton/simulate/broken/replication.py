@@ -70,7 +70,7 @@ REPLICATION: dict[str, Break] = {
     ),
     "hands-over-to-the-dead": Break(Patch(handover, "answering", _trusts_the_metastore), minutes=0.4),
     "elects-the-dead": Break(Patch(Control, "_silent", _asks_nobody)),
-    "join-names-another-process": Break(Patch(Membership, "_named", _names_whoever_is_there), minutes=0.3),
+    "join-names-another-process": Break(Patch(Membership, "_named", _names_whoever_is_there)),
 }
 """A join whose repetition is refused counts no more, though the first attempt may have been carried out; what a
 replica's former log held counts for its new one; a reassignment of a compacted topic that is cancelled elects a replica
