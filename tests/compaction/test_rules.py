@@ -126,6 +126,37 @@ def test_a_marker_stays_while_records_of_its_transaction_are_in_the_log() -> Non
     assert fates(compacted)[1] == Fate.MARKER_HAS_DATA
 
 
+@pytest.mark.parametrize("first", [TOMBSTONE, commit(0, PID)], ids=["tombstone", "marker"])
+def test_delete_retention_for_ever_keeps_what_it_keeps_for_ever(first: Batch) -> None:
+    """Long.MAX_VALUE from now is no timestamp any more; nothing is written that the next pass could take for one."""
+    for_ever = replace(terms(10, mtro=5, mxro=5), delete_retention_ms=2**63 - 1)
+    log: Sequence[Batch] = [first, LAST]
+    for now_ms in (NOW_MS, NOW_MS + 1000, NOW_MS + 10**15):
+        compacted = compact(log, replace(for_ever, now_ms=now_ms))
+        log = compacted.batches
+        assert 0 in record_offsets(log)
+        assert fates(compacted)[0] in (Fate.TOMBSTONE_WAITS_FOR_HORIZON, Fate.MARKER_WAITS_FOR_HORIZON)
+        assert log[0].delete_horizon_ms is None
+    shorter = compact(log, replace(for_ever, delete_retention_ms=RETENTION_MS))
+    assert shorter.batches[0].delete_horizon_ms == NOW_MS + RETENTION_MS, "a shorter one counts from when it is set"
+
+
+@pytest.mark.parametrize("first", [TOMBSTONE, commit(0, PID)], ids=["tombstone", "marker"])
+def test_the_longest_horizon_that_is_a_timestamp_is_written(first: Batch) -> None:
+    longest = replace(terms(10, mtro=5, mxro=5), delete_retention_ms=2**63 - 1 - NOW_MS)
+    (batch, _) = compact([first, LAST], longest).batches
+    assert batch.delete_horizon_ms == 2**63 - 1
+    assert 0 in record_offsets(compact([batch, LAST], replace(longest, now_ms=NOW_MS + 10**15)).batches)
+
+
+@pytest.mark.parametrize("first", [TOMBSTONE, commit(0, PID)], ids=["tombstone", "marker"])
+def test_a_horizon_that_had_overflowed_starts_again(first: Batch) -> None:
+    overflowed = with_horizon(first, NOW_MS - 2**63)
+    compacted = compact([overflowed, LAST], terms(10, mtro=5, mxro=5))
+    assert fates(compacted)[0] in (Fate.TOMBSTONE_STARTS_HORIZON, Fate.MARKER_STARTS_HORIZON)
+    assert compacted.batches[0].delete_horizon_ms == NOW_MS + RETENTION_MS
+
+
 def test_every_fate_has_a_reason_and_those_below_100_stay() -> None:
     assert all(fate.why for fate in Fate)
     assert [fate for fate in Fate if not fate.stays] == [fate for fate in Fate if fate >= Fate.SUPERSEDED]

@@ -68,7 +68,10 @@ def make_case(rng: random.Random, directory: Path) -> Case:
     )
     logs.write_partition(log, directory, transaction_indexes=rng.random() < 0.8)
     first_dirty = log.bases[0] if log.clean_below is None else log.clean_below
-    return case_of(directory, first_dirty, logs.random_terms(rng, log, bound), config)
+    terms = logs.random_terms(rng, log, bound)
+    if rng.random() < 0.1:
+        terms = replace(terms, delete_retention_ms=2**63 - 1)  # "for ever"
+    return case_of(directory, first_dirty, terms, config)
 
 
 def case_of(directory: Path, first_dirty: int, terms: Terms, config: TopicConfig) -> Case:

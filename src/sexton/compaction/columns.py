@@ -145,7 +145,7 @@ def _new_headers(
     attributes = np.where(settles, table["attributes"] & ~TRANSACTIONAL, table["attributes"])
     base_timestamp = table["base_timestamp"]
     attributes = np.where(starts_horizon, attributes | DELETE_HORIZON, attributes)
-    base_timestamp = np.where(starts_horizon, terms.now_ms + terms.delete_retention_ms, base_timestamp)
+    base_timestamp = np.where(starts_horizon, terms.horizon_ms, base_timestamp)
     emptied = action == Action.EMPTY
     attributes = np.where(emptied, attributes & ~(CODEC_MASK | DELETE_HORIZON), attributes)
     base_timestamp = np.where(emptied, NO_TIMESTAMP, base_timestamp)

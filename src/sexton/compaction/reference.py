@@ -232,7 +232,7 @@ def _with_records(batch: Batch, kept: tuple[Record, ...], attributes: int, terms
     base_ms = batch.base_timestamp_ms
     if starts_horizon:
         attributes |= DELETE_HORIZON
-        base_ms = terms.now_ms + terms.delete_retention_ms
+        base_ms = terms.horizon_ms
     return replace(
         batch,
         attributes=attributes,

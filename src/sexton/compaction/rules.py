@@ -22,6 +22,7 @@ import numpy as np
 
 NO_HORIZON = -1
 OFFSET_MAX = 2**63 - 1
+TIMESTAMP_MAX_MS = 2**63 - 1
 
 
 class Fate(IntEnum):
@@ -99,6 +100,16 @@ class Terms:
         """Kafka's behaviour: no other replica is asked, time alone decides. It exists to show and measure the bug."""
         return replace(self, mtro=OFFSET_MAX, mxro=OFFSET_MAX, settle_below=0, drop_keyless=True)
 
+    @property
+    def horizon_ms(self) -> int:
+        """Of tombstones and markers whose time starts in this pass; `NO_HORIZON` if it never ends.
+
+        delete.retention.ms=Long.MAX_VALUE is how people say "for ever": its horizon is no timestamp any more. None is
+        written then, as in Kafka, so that a shorter retention counts from when it is set.
+        """
+        horizon_ms = self.now_ms + self.delete_retention_ms
+        return horizon_ms if horizon_ms <= TIMESTAMP_MAX_MS else NO_HORIZON
+
     def check_invariants(self) -> None:
         assert self.bound >= 0, "a bound is an offset"
         assert self.settle_below <= self.bound, "rule 8: nothing above the bound (and so the LSO) is settled"
@@ -127,14 +138,15 @@ def record_fate(
 
 
 def tombstone_fate(terms: Terms, batch_last: Any, horizon_ms: Any) -> Any:
-    """The fate of a tombstone that is its key's newest record (rule 5)."""
+    """The fate of a tombstone that is its key's newest record (rule 5).
+
+    A horizon before 1970 is none: it is what an overflow left (of a build of ours, once), and it has not passed.
+    """
+    waits = Fate.TOMBSTONE_WAITS_FOR_HORIZON
+    first = waits if terms.horizon_ms == NO_HORIZON else Fate.TOMBSTONE_STARTS_HORIZON
     return np.select(
-        [
-            np.greater_equal(batch_last, terms.mtro),
-            np.equal(horizon_ms, NO_HORIZON),
-            terms.now_ms < horizon_ms,
-        ],
-        [Fate.TOMBSTONE_WAITS_FOR_REPLICAS, Fate.TOMBSTONE_STARTS_HORIZON, Fate.TOMBSTONE_WAITS_FOR_HORIZON],
+        [np.greater_equal(batch_last, terms.mtro), np.less(horizon_ms, 0), terms.now_ms < horizon_ms],
+        [Fate.TOMBSTONE_WAITS_FOR_REPLICAS, first, waits],
         Fate.TOMBSTONE_EXPIRED,
     )
 
@@ -145,21 +157,17 @@ def marker_fate(terms: Terms, *, is_end_of_txn: Any, has_data: Any, offset: Any,
     Settled batches are plain, so below MXRO there is no such data when replicas are coordinated; Kafka's independent
     cleaning needs the condition.
     """
+    waits = Fate.MARKER_WAITS_FOR_HORIZON
+    first = waits if terms.horizon_ms == NO_HORIZON else Fate.MARKER_STARTS_HORIZON
     return np.select(
         [
             np.logical_not(is_end_of_txn),
             has_data,
             np.greater_equal(offset, terms.mxro),
-            np.equal(horizon_ms, NO_HORIZON),
+            np.less(horizon_ms, 0),
             terms.now_ms < horizon_ms,
         ],
-        [
-            Fate.CONTROL_OF_OTHER_KIND,
-            Fate.MARKER_HAS_DATA,
-            Fate.MARKER_WAITS_FOR_REPLICAS,
-            Fate.MARKER_STARTS_HORIZON,
-            Fate.MARKER_WAITS_FOR_HORIZON,
-        ],
+        [Fate.CONTROL_OF_OTHER_KIND, Fate.MARKER_HAS_DATA, Fate.MARKER_WAITS_FOR_REPLICAS, first, waits],
         Fate.MARKER_EXPIRED,
     )
 

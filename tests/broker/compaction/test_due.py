@@ -63,6 +63,13 @@ def test_tombstones_that_waited_for_replicas_are_due_when_mtro_rises() -> None:
     assert not due(replace(CLEAN, removable=Pair(15, 0)), leftovers(newest=3)).is_due, "nothing waits"
 
 
+def test_what_is_kept_for_ever_is_due_when_delete_retention_is_shortened() -> None:
+    fates = {"tombstone_waits_for_horizon": 1}
+    for_ever = Leftovers.of_pass(None, fates, NOTHING, 5000, INT64_MAX)
+    assert not due(CLEAN, for_ever, now_ms=10**15, config=replace(CONFIG, delete_retention_ms=INT64_MAX)).is_due
+    assert due(CLEAN, for_ever, config=replace(CONFIG, delete_retention_ms=1000)).is_due
+
+
 def test_what_waits_for_its_horizon_is_due_when_that_has_passed() -> None:
     waiting = leftovers(marker_starts_horizon=1)
     assert not due(CLEAN, waiting, now_ms=5999).is_due

@@ -44,11 +44,11 @@ class Leftovers:
     ) -> Leftovers:
         started = sum(count for fate, count in fates.items() if fate in START_HORIZON)
         waiting = sum(count for fate, count in fates.items() if fate in WAIT_FOR_HORIZON)
-        horizon_ms = now_ms + delete_retention_ms if started else INT64_MAX
+        latest_ms = min(INT64_MAX, now_ms + delete_retention_ms)
+        horizon_ms = latest_ms if started else INT64_MAX
         if waiting:
             # Those were started by an earlier pass, here or where the log was copied from; when exactly is in their
-            # batches. At the latest:
-            latest_ms = now_ms + delete_retention_ms
+            # batches. At the latest at `latest_ms`.
             earlier_ms = before.horizon_ms if before is not None else INT64_MAX
             if now_ms >= earlier_ms:
                 # By then it should have passed: perhaps the clock that it was written by was ahead of this one.
@@ -58,8 +58,10 @@ class Leftovers:
         replicas = sum(count for fate, count in fates.items() if fate in WAIT_FOR_REPLICAS)
         return Leftovers(removable, replicas, started + waiting, horizon_ms)
 
-    def may_go_on(self, removable: Pair, now_ms: int) -> str:
+    def may_go_on(self, removable: Pair, now_ms: int, delete_retention_ms: int = INT64_MAX) -> str:
         """Why another pass would do something; empty if not."""
+        if self.waiting_for_horizon_count and now_ms + delete_retention_ms < INT64_MAX == self.horizon_ms:
+            return "tombstones or markers that were to be kept for ever no longer are: delete.retention.ms was changed"
         if not self.is_known and removable.highest > 0:
             return "whether tombstones or markers wait here is not known"
         if self.waiting_for_horizon_count and now_ms >= self.horizon_ms:
@@ -110,7 +112,7 @@ def is_due(
     if found.is_eligible or not config.compacts:
         return Due(found.is_eligible, found.because, found)
     has_closed = bound.offset > summaries[0].base_offset
-    why = leftovers.may_go_on(watermarks.removable, now_ms) if leftovers is not None else ""
+    why = leftovers.may_go_on(watermarks.removable, now_ms, config.delete_retention_ms) if leftovers is not None else ""
     if has_closed and is_requested:
         return Due(True, "somebody asked for it", found)
     if has_closed and why:
