@@ -16,6 +16,7 @@ from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import LastOfProducer, fold_by_key
 from sexton.compaction.rules import Terms
 from sexton.compactor import plain
+from sexton.log import replacement
 from sexton.log.log import Log
 from sexton.log.replacement import HEAD_BYTES, TURN_BYTES, Replacement, last_words
 from sexton.log.swap_disk import staging_path
@@ -513,6 +514,14 @@ def test_a_file_that_is_not_there_is_refused() -> None:
     replacements = machine.stage(terms)
     machine.disk.remove_tree(staging_path(DIRECTORY, "a"))
     check_refused(machine, replacements, terms, "is not there")
+
+
+def test_what_no_index_can_express_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = filled(2)
+    terms = machine.terms()
+    replacements = machine.stage(terms)
+    monkeypatch.setattr(replacement, "INT32_MAX", 100)
+    check_refused(machine, replacements, terms, "too large for one segment")
 
 
 def test_a_marker_above_mxro_may_not_be_gone() -> None:

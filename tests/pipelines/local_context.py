@@ -17,6 +17,8 @@ class LocalContext:
     def __init__(self, rng: random.Random, parallelism: int = 2) -> None:
         self.rng = rng
         self.defaultParallelism = parallelism
+        self.held: list[object] = []
+        """Broadcasts and rows that somebody has yet to let go."""
 
     @property
     def as_spark(self) -> SparkContext:
@@ -29,15 +31,18 @@ class LocalContext:
         return LocalRows(self, lambda: pickle.loads(pickle.dumps(parts)))
 
     def broadcast(self, value: Any) -> LocalBroadcast:
-        return LocalBroadcast(value)
+        return LocalBroadcast(self, value)
 
 
 class LocalBroadcast:
-    def __init__(self, value: Any) -> None:
+    def __init__(self, context: LocalContext, value: Any) -> None:
+        self._context = context
         self.value = pickle.loads(pickle.dumps(value))
+        context.held.append(self)
 
     def destroy(self) -> None:
         self.value = None
+        self._context.held.remove(self)
 
     def unpersist(self) -> None:
         pass
@@ -95,10 +100,12 @@ class LocalRows:
 
     def persist(self, level: object) -> LocalRows:
         self._is_persisted = True
+        self._context.held.append(self)
         return self
 
     def unpersist(self) -> LocalRows:
         self._kept = None
+        self._context.held.remove(self)
         return self
 
     def collect(self) -> list[Any]:

@@ -17,13 +17,14 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from sexton.compaction import plan
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.rules import Terms
 from sexton.compaction.survey import LogSurvey
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
 from sexton.logdir.partition import open_partition
 from sexton.pipelines import compact as pipeline
-from sexton.pipelines import rewrite_pass, transaction_index
+from sexton.pipelines import index_pass, rewrite_pass, storage, transaction_index
 from sexton.pipelines.compact import Report, Request
 from sexton.records import names
 from sexton.records.batch import HEADER_BYTES, Batch, decode_all, encode
@@ -307,12 +308,93 @@ def test_a_full_disk_leaves_no_staged_file_behind(when: str, local: SparkContext
     assert failure_of(again) is None
 
 
+def die(*_: object, **__: object) -> NoReturn:
+    raise ZeroDivisionError("what nobody thought of")
+
+
+STEPS: dict[str, tuple[object, str]] = {
+    "survey": (pipeline, "survey_segment"),
+    "plan": (plan, "cut"),
+    "index": (index_pass, "_index_slice"),
+    "new part": (storage, "part_path"),
+    "rewrite": (rewrite_pass, "_rewrite_slice"),
+    "gather": (pipeline, "_rewritten"),
+    "transaction indexes": (transaction_index, "of_outputs"),
+    "assemble": (rewrite_pass, "assemble"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", [OSError, MemoryError, ZeroDivisionError])
+def test_whatever_goes_wrong_with_one_partition_is_no_other_ones_failure(
+    step: str, kind: type[Exception], local: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = tmp_path / "bad-0", tmp_path / "good-0"
+    write_log(bad)
+    write_log(good)
+    before = logs.contents(bad)
+    module, name = STEPS[step]
+    real = getattr(module, name)
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if "bad-0" in repr(args):
+            raise kind(errno.EIO, "what nobody thought of")
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, name, failing)
+    bad_result, good_result = run(local, [Partition(bad), Partition(good)])
+    failure = failure_of(bad_result)
+    assert isinstance(failure, SextonError)
+    assert failure.remedy
+    assert "bad-0" in failure.place
+    assert logs.contents(bad) == before
+    assert failure_of(good_result) is None
+    assert len(logs.read_batches(good)) < 20
+
+
+def test_a_segment_that_vanishes_before_it_is_rewritten_is_its_partitions_failure(
+    local: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its topic is deleted, or retention takes it, while a job of hundreds of partitions runs."""
+    gone, good = tmp_path / "gone-0", tmp_path / "good-0"
+    write_log(gone)
+    write_log(good)
+    real = rewrite_pass.rewrite_chunk
+
+    def rewrite_chunk(*args: Any) -> Any:
+        log_path(gone, 0).unlink(missing_ok=True)
+        return real(*args)
+
+    monkeypatch.setattr(rewrite_pass, "rewrite_chunk", rewrite_chunk)
+    monkeypatch.setattr(plan, "CHUNK_BYTES_MIN", 1)  # a task for each segment, as usual
+    gone_result, good_result = run(local, [Partition(gone), Partition(good)])
+    failure = failure_of(gone_result)
+    assert isinstance(failure, EnvironmentFailure)
+    assert failure.place == str(log_path(gone, 0))
+    assert failure_of(good_result) is None
+    assert len(logs.read_batches(good)) < 20
+
+
+def test_a_segment_may_be_put_together_again_by_another_attempt_of_the_task(tmp_path: Path) -> None:
+    """Spark starts it anew when a worker dies, and beside itself when it is slow (spark.speculation)."""
+    folder = storage.Folder(str(tmp_path))
+    part = folder.new_part(0, None)
+    part.append(0, memoryview(b"batches"))
+    part.close()
+    output = plan.Output(0, 10, (0,), (plan.Extent(part.path, 0, 7),), False, 7)
+    assert folder.write_segment(output) == folder.write_segment(output)
+    assert Path(folder.write_segment(output)).read_bytes() == b"batches"
+    Path(folder.write_segment(output)).write_bytes(b"other")
+    with pytest.raises(EnvironmentFailure):
+        folder.write_segment(output)
+
+
 def test_a_job_that_dies_leaves_no_staged_file_behind(local: SparkContext, tmp_path: Path) -> None:
     directory = tmp_path / "topic-0"
     write_log(directory)
     before = logs.contents(directory)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transaction_index, "of_outputs", lambda *_: 1 / 0)
+        patch.setattr(pipeline, "_assemble", die)
         with pytest.raises(ZeroDivisionError):
             run(local, [Partition(directory)])
     assert logs.contents(directory) == before

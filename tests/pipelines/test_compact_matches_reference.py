@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +25,11 @@ from pyspark.sql import SparkSession
 from sexton.compaction import plan, survey
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import Compacted, compact, fold_by_key
-from sexton.compaction.rules import Terms
+from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey
 from sexton.logdir.partition import open_partition
 from sexton.pipelines import compact as pipeline
-from sexton.pipelines import rewrite_pass, unpacking
+from sexton.pipelines import index_pass, passes, rewrite_pass, unpacking
 from sexton.pipelines.compact import Report, Request
 from sexton.records import indexes, names
 from sexton.records.batch import Batch, ControlType
@@ -118,6 +119,108 @@ def test_who_claims_too_much_gets_the_same_from_both(tmp_path: Path) -> None:
     run(LocalContext(random.Random(1)).as_spark, [case])
     after = logs.read_batches(directory)
     assert [_without_size(batch) for batch in after] == [_without_size(batch) for batch in expected.batches]
+
+
+def test_clean_tombstones_are_not_sent_to_one_reducer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose keys the dirty section does not have need nobody else; many may wait for a replica that is away."""
+    clean = [
+        logs.data(*[(b"gone %d" % (20 * index + each), None) for each in range(20)], at=20 * index)
+        for index in range(20)
+    ]
+    segments = [clean[:10], clean[10:], [logs.data((b"gone 7", b"back"), at=400)], []]
+    directory = tmp_path / "t-0"
+    logs.write_partition(logs.Log([0, 200, 400, 401], segments), directory)
+    terms = Terms(logs.NOW_MS, 401, logs.RETENTION_MS)
+    case = case_of(directory, 400, terms, TopicConfig(cleanup_policy=frozenset({"compact"})))
+    reduced: list[int] = []
+    strike = index_pass._strike
+
+    def counting(members: list[tuple[int, bool, bytes | index_pass.Note]]) -> Any:
+        reduced.append(sum(len(payload) // 24 for _, _, payload in members if isinstance(payload, bytes)))
+        return strike(members)
+
+    monkeypatch.setattr(index_pass, "_strike", counting)
+    (report,) = run(LocalContext(random.Random(1)).as_spark, [case])
+    check(case, report)
+    assert max(reduced) < 50, "only those that the filter lets through by chance"
+
+
+def test_a_job_leaves_nothing_in_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that succeeds nor one that fails: a compactor's session lives for days."""
+    segments = [[logs.data((b"a", b"1"), at=0)], [logs.data((b"a", b"2"), at=1)], []]
+    directory = tmp_path / "t-0"
+    logs.write_partition(logs.Log([0, 1, 2], segments), directory)
+    case = case_of(directory, 1, Terms(logs.NOW_MS, 2, logs.RETENTION_MS), TopicConfig())
+    context = LocalContext(random.Random(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(index_pass, "reduce_buckets", lambda rows: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(context.as_spark, [case])
+    assert context.held == []
+    run(context.as_spark, [case])
+    assert context.held == []
+
+
+def test_no_horizon_starts_in_a_segment_that_has_no_room_to_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes every record of its batch longer; when half of the segment has gone, there is room."""
+    tombstones = [logs.data((b"gone %d" % at, None), (b"kept %d" % at, b"x" * 50), at=at) for at in range(0, 20, 2)]
+    directory = tmp_path / "t-0"
+    logs.write_partition(logs.Log([0, 20], [tombstones, []]), directory)
+    size_bytes = sum(batch.size_bytes for batch in logs.read_batches(directory))
+    monkeypatch.setattr(plan, "HORIZON_SEGMENT_BYTES_MAX", size_bytes - 1)
+    monkeypatch.setattr(plan, "SEGMENT_BYTES_MAX", size_bytes)
+    terms = Terms(logs.NOW_MS, 20, logs.RETENTION_MS, mtro=20)
+    config = TopicConfig(cleanup_policy=frozenset({"compact"}))
+    case = case_of(directory, 0, terms, config)
+    (report,) = run(LocalContext(random.Random(1)).as_spark, [case])
+    assert report.failure is None
+    assert report.tally.of(Fate.TOMBSTONE_WAITS_FOR_HORIZON) == 10
+    assert all(batch.delete_horizon_ms is None for batch in logs.read_batches(directory))
+
+    later = [logs.data(*[(b"kept %d" % each, b"") for each in range(0, 20, 2)], at=20)]
+    logs.write_partition(logs.Log([0, 20, 30], [tombstones, later, []]), tmp_path / "t-1")
+    monkeypatch.setattr(plan, "HORIZON_SEGMENT_BYTES_MAX", size_bytes)
+    case = case_of(tmp_path / "t-1", 0, replace(terms, bound=30), config)
+    (report,) = run(LocalContext(random.Random(1)).as_spark, [case])
+    assert report.tally.of(Fate.TOMBSTONE_STARTS_HORIZON) == 10
+
+
+def test_segments_that_grow_in_a_pass_are_not_merged_past_what_an_index_can_express(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = [[logs.data((b"gone %d" % at, None), at=at)] for at in range(3)]
+    directory = tmp_path / "t-0"
+    logs.write_partition(logs.Log([0, 1, 2, 3], [*segments, []]), directory)
+    old_bytes = sum(batch.size_bytes for batch in logs.read_batches(directory))
+    monkeypatch.setattr(plan, "SEGMENT_BYTES_MAX", old_bytes)
+    config = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=old_bytes)
+    case = case_of(directory, 0, Terms(logs.NOW_MS, 3, logs.RETENTION_MS, mtro=3), config)
+    (report,) = run(LocalContext(random.Random(1)).as_spark, [case])
+    check(case, report)
+    sizes = [segment.size_bytes for segment in open_partition(directory).segments]
+    assert sum(sizes) > old_bytes, "their horizons have started"
+    assert max(sizes) <= old_bytes
+
+
+def test_a_segment_that_would_be_too_large_is_its_partitions_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = []
+    for index, key in enumerate((b"a much longer key than the other one has", b"b")):
+        segments = [[logs.data((key, b"1"), at=0)], [logs.data((key, b"2"), (key * 3, b""), at=1)], []]
+        directory = tmp_path / f"t-{index}"
+        logs.write_partition(logs.Log([0, 1, 3], segments), directory)
+        cases.append(case_of(directory, 0, Terms(logs.NOW_MS, 3, logs.RETENTION_MS), TopicConfig(segment_bytes=1)))
+    monkeypatch.setattr(plan, "SEGMENT_BYTES_MAX", 200)
+    before = logs.contents(cases[0].directory)
+    large, small = run(LocalContext(random.Random(1)).as_spark, cases)
+    assert large.failure is not None
+    assert "segment.bytes" in large.failure.remedy
+    assert logs.contents(cases[0].directory) == before
+    assert small.failure is None
+    assert small.is_changed
 
 
 def check(case: Case, report: Report) -> None:
@@ -213,7 +316,7 @@ def cut_up(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "RUN_BYTES", rng.choice([1, 100, 1 << 20]))
     monkeypatch.setattr(rewrite_pass, "BUFFER_BYTES", rng.choice([1, 500, 1 << 20]))
     monkeypatch.setattr(rewrite_pass, "LINKED_RUN_BYTES_MIN", rng.choice([1, 200, 1 << 20]))
-    monkeypatch.setattr(pipeline, "REDUCE_BYTES", rng.choice([24, 1 << 20]))
+    monkeypatch.setattr(passes, "REDUCE_BYTES", rng.choice([24, 1 << 20]))
 
 
 @pytest.mark.parametrize("first_seed", range(0, SEED_COUNT, SEEDS_PER_TEST))

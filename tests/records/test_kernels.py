@@ -328,7 +328,7 @@ def test_splitting_keeps_the_newest_of_each_key_by_bucket_in_order(names: list[i
 
 @few
 @given(st.sets(st.integers(0, 500), max_size=80), st.sets(st.integers(0, 500), max_size=80), st.integers(1, 4))
-def test_the_filter_lets_every_dirty_key_and_every_flag_through(
+def test_the_filter_lets_every_dirty_key_through_and_lists_every_other_flag(
     dirty: set[int], clean: set[int], bucket_count: int
 ) -> None:
     at = HashKey(123456789, 987654321)
@@ -343,9 +343,11 @@ def test_the_filter_lets_every_dirty_key_and_every_flag_through(
         sections.append(sections[-1] + len(words))
     asked = np.array([(*hashed[name], (name << 2) | (2 if name % 7 == 0 else 0)) for name in sorted(clean)], keys.ENTRY)
     passed = asked.copy()
-    kept = newest.pass_filter(passed, len(passed), np.concatenate(parts), np.array(sections))
+    codes = np.zeros(len(passed), dtype=np.int64)
+    kept, count = newest.pass_filter(passed, len(passed), np.concatenate(parts), np.array(sections), codes)
     found = {int(code) >> 2 for code in passed["code"][:kept]}
-    assert {name for name in clean if name in dirty or name % 7 == 0} <= found <= clean
+    assert dirty & clean <= found <= clean
+    assert codes[:count].tolist() == [(name << 2) | 2 for name in sorted(clean - found) if name % 7 == 0]
     assert passed["code"][:kept].tolist() == sorted(passed["code"][:kept].tolist())
 
 

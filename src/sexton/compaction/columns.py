@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sexton.compaction import rules
+from sexton.compaction import plan, rules
 from sexton.compaction.kernels.rewrite import OUTCOME
 from sexton.compaction.plan import PartitionWork
 from sexton.compaction.rules import NO_HORIZON, Action, Fate
@@ -72,9 +72,11 @@ def is_aborted(table: Table, facts: BatchFacts) -> Bools:
 
 
 def decide(
-    table: Table, work: PartitionWork, facts: BatchFacts, codes: Longs, lists_survivors: bool
+    table: Table, work: PartitionWork, facts: BatchFacts, codes: Longs, lists_survivors: bool, segment: int
 ) -> tuple[Table, Tally]:
-    """An OUTCOME row for each batch, and the tally of fates (key-less records count as newest or superseded here)."""
+    """An OUTCOME row for each batch, and the tally of fates (key-less records count as newest or superseded here).
+
+    The table is of a slice of that segment."""
     terms = work.terms
     tally = Tally()
     attributes = table["attributes"]
@@ -102,6 +104,9 @@ def decide(
     )
     kept = np.where(drops_tombstones, newest - tombstones, newest)
     kept = np.where(is_control, np.where(marker_fates < Fate.SUPERSEDED, record_count, 0), kept)
+    if not _has_room(table, kept, facts.must_keep, int(work.segment_sizes[segment])):
+        tombstone_fates = _put_off(tombstone_fates, Fate.TOMBSTONE_STARTS_HORIZON, Fate.TOMBSTONE_WAITS_FOR_HORIZON)
+        marker_fates = _put_off(marker_fates, Fate.MARKER_STARTS_HORIZON, Fate.MARKER_WAITS_FOR_HORIZON)
     starts_horizon = np.where(
         is_control,
         (marker_fates == Fate.MARKER_STARTS_HORIZON) & (record_count > 0),
@@ -137,6 +142,17 @@ def decide(
     outcomes["list_end"] = end
     outcomes["attributes"], outcomes["base_timestamp"] = _new_headers(table, terms, action, settles, starts_horizon)
     return outcomes, tally
+
+
+def _has_room(table: Table, kept: Longs, must_keep: Bools, segment_bytes: int) -> bool:
+    """Whether what is left of the segment may grow: told by the share that is left of this slice."""
+    sizes = table["size"].astype(np.int64)
+    left_bytes = int(sizes[(kept > 0) | must_keep].sum())
+    return left_bytes * segment_bytes <= plan.HORIZON_SEGMENT_BYTES_MAX * int(sizes.sum())
+
+
+def _put_off(fates: Longs, starts: Fate, waits: Fate) -> Longs:
+    return np.where(fates == starts, waits, fates)
 
 
 def _new_headers(

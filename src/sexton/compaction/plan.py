@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sexton.compaction.rules import Terms
 from sexton.compaction.survey import LogSurvey
+from sexton.errors import UnsupportedFormatError
 
 CHUNK_BYTES_MAX = 1024 * 1024 * 1024
 CHUNK_BYTES_MIN = 8 * 1024 * 1024
@@ -20,6 +21,13 @@ BUCKET_ENTRIES = 1 << 17
 """Entries a bucket should have: 3 MB, so that finding the newest stays within the cache."""
 
 INT32_MAX = 2**31 - 1
+SEGMENT_BYTES_MAX = INT32_MAX
+"""Of any segment: positions in its index are 32-bit numbers."""
+
+HORIZON_SEGMENT_BYTES_MAX = 1 << 30
+"""No delete horizon is started in what is left of a segment while that is more. A horizon makes every record of its
+batch longer by up to five bytes, and what producers have packed harder than we do grows, too: so much may become twice
+as much and is still a segment. It is Kafka's default segment.bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +76,11 @@ class PartitionWork:
     """Last offset of the last batch of each segment below the bound: those batches stay whatever happens."""
     producers: npt.NDArray[np.void]
     markers: npt.NDArray[np.void]
+    """Of transactions that have data in the log, by producer and offset (`transactions.for_tasks`)."""
     bucket_count: int
     max_batch_bytes: int
+    segment_sizes: npt.NDArray[np.int64]
+    """In bytes, of every segment below the bound, by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +175,8 @@ def cut(
 def group_outputs(segments: Sequence[Rewritten], segment_bytes: int) -> list[Output]:
     """New segments from old ones, in order; empty segments that nothing follows into a new one are left alone.
 
-    Neighbours that were small before the pass are merged up to ``segment.bytes``, as Kafka does. An unchanged segment
+    Neighbours that were small before the pass, and are not too large after it, are merged up to ``segment.bytes``, as
+    Kafka does. An unchanged segment
     that is at least half full stays as it is: merging it would rewrite much to gain little, pass after pass.
     """
     groups: list[list[Rewritten]] = []
@@ -187,17 +199,27 @@ def _joins(group: Sequence[Rewritten], segment: Rewritten, segment_bytes: int) -
         return not segment.is_unchanged
     if any(member.is_unchanged and member.size_bytes * 2 >= segment_bytes for member in (filled[0], segment)):
         return False
-    return sum(member.old_size_bytes for member in filled) + segment.old_size_bytes <= segment_bytes
+    merged = [*filled, segment]
+    old_bytes, new_bytes = (sum(one.old_size_bytes for one in merged), sum(one.size_bytes for one in merged))
+    return old_bytes <= segment_bytes and new_bytes <= SEGMENT_BYTES_MAX
 
 
 def _output(group: Sequence[Rewritten]) -> Output:
+    """Raises UnsupportedFormatError on what is no segment any more: it was packed so hard that less of it is more."""
+    size_bytes = sum(member.size_bytes for member in group)
+    if size_bytes > SEGMENT_BYTES_MAX:
+        raise UnsupportedFormatError(
+            f"the segment {group[0].base_offset} of {group[0].old_size_bytes} bytes would have {size_bytes} after the "
+            f"pass, and no index can express more than {SEGMENT_BYTES_MAX}",
+            remedy="Nothing was changed. With a smaller segment.bytes such segments are not made",
+        )
     return Output(
         base_offset=group[0].base_offset,
         end_offset=group[-1].last_offset + 1,
         old_base_offsets=tuple(member.base_offset for member in group),
         extents=tuple(extent for member in group for extent in member.extents),
         is_unchanged=len(group) == 1 and group[0].is_unchanged,
-        size_bytes=sum(member.size_bytes for member in group),
+        size_bytes=size_bytes,
     )
 
 

@@ -99,12 +99,23 @@ def join_events(parts: list[TransactionEvents]) -> TransactionEvents:
     )
 
 
+def for_tasks(markers: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Those that a `TransactionIndex` needs, in its order. Where nothing of a transaction is left, or it is settled,
+    no batch asks for its end: of a compacted log that is nearly all of them."""
+    with_data: npt.NDArray[np.void] = markers[markers["first_data_offset"] != NO_OFFSET]
+    return with_data[_by_producer(with_data)]
+
+
+def _by_producer(markers: npt.NDArray[np.void]) -> npt.NDArray[np.intp]:
+    return np.lexsort((markers["offset"], markers["producer_id"]))
+
+
 class TransactionIndex:
     """Answers, for whole columns of batches at once, how their transactions ended."""
 
-    def __init__(self, markers: npt.NDArray[np.void]) -> None:
-        order = np.lexsort((markers["offset"], markers["producer_id"]))
-        self.markers = markers[order]
+    def __init__(self, markers: npt.NDArray[np.void], *, is_sorted: bool = False) -> None:
+        """`is_sorted`: by `for_tasks`, once for all tasks."""
+        self.markers = markers if is_sorted else markers[_by_producer(markers)]
         self._producer_ids = np.ascontiguousarray(self.markers["producer_id"])
         self._offsets = np.ascontiguousarray(self.markers["offset"])
 
@@ -143,6 +154,9 @@ class TransactionIndex:
         result = np.zeros(len(table), dtype=bool)
         asked = np.flatnonzero(table["control_type"] >= 0)
         found = self.next_marker(table["producer_id"][asked], table["last_offset"][asked])
-        known = found >= 0
+        # Its own, not the next one that is known: those without data may be missing.
+        known = (
+            (found >= 0) & (self._offsets[found] == table["last_offset"][asked]) if len(self.markers) else found >= 0
+        )
         result[asked[known]] = self.markers["first_data_offset"][found[known]] != NO_OFFSET
         return result

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from sexton.log.batches import SCAN_BYTES, Head, Walk
 from sexton.log.producers import ProducerStates
-from sexton.log.segment import AbortedEntry, Segment
+from sexton.log.segment import INT32_MAX, AbortedEntry, Segment
 from sexton.logdir.swap_steps import SwapRefusedError
 from sexton.ports.disk import File
 from sexton.records.batch import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
@@ -109,6 +109,8 @@ class Judge:
     async def judge(self, old: Sequence[Segment], new: File) -> Judged:
         """Raises SwapRefusedError. `target` gets the new segment's index on the way."""
         replacement = self.judged.replacement
+        if new.size_bytes > INT32_MAX:
+            raise self._refusal(f"{new.size_bytes} bytes are too large for one segment: no index can express them")
         before = _heads_of(old)
         last_old: Head | None = None
         last_new: Head | None = None

@@ -17,37 +17,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-from pyspark import RDD, Broadcast, SparkContext, StorageLevel
+from pyspark import SparkContext
 
 from sexton.compaction import plan
 from sexton.compaction.columns import Tally
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.kernels.newest import FALSE_POSITIVES_PER
 from sexton.compaction.plan import Chunk, Output, PartitionWork, Rewritten
 from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
+from sexton.compaction.transactions import for_tasks
 from sexton.errors import SextonError
 from sexton.logdir import swap
 from sexton.logdir.partition import PartitionLog, write_cleaner_offset
-from sexton.pipelines import index_pass, rewrite_pass, transaction_index
-from sexton.pipelines.index_pass import BucketRow, Filter
-from sexton.pipelines.rewrite_pass import ChunkResult
-from sexton.pipelines.storage import Folder, Storage, disk_failure
+from sexton.pipelines import passes, rewrite_pass, transaction_index
+from sexton.pipelines.passes import Progress
+from sexton.pipelines.rewrite_pass import ChunkResult, SliceResult
+from sexton.pipelines.storage import Folder, Storage, disk_failure, failure_of
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
-from sexton.records.keyhash import HashKey, random_hash_key
-
-REDUCE_BYTES = 64 * 1024 * 1024
-"""Entries that a reduce task should get: they are in memory at once."""
-
-Progress = Callable[[str, int], None]
-"""Called with a step's name and how many tasks it has, before the step runs."""
-
-Shared = tuple[list[PartitionWork], list[Storage], list[Chunk]]
-"""What all tasks of a job know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +123,8 @@ def survey_logs(
         try:
             with storage.reading(path, 0, size_bytes) as data:
                 return index, survey_segment(data[:size_bytes], base_offset, path)
-        except SextonError as error:
-            return index, error
+        except Exception as error:
+            return index, failure_of(error, path)
 
     slices = min(len(tasks), 4 * context.defaultParallelism) or 1
     found: list[list[SegmentSurvey]] = [[] for _ in logs]
@@ -158,11 +150,11 @@ def compact(
 ) -> list[Report]:
     """Run one pass over all requested partitions, in one job. Reports come in the order of the requests."""
     reports = [_empty_report(request) for request in requests]
-    chunks = _chunks(requests, context.defaultParallelism)
+    works, chunks = _plan(requests, reports, context.defaultParallelism, max_batch_bytes)
     if not chunks:
         return reports
     try:
-        outputs = _stage(context, requests, chunks, reports, dry_run, max_batch_bytes, progress)
+        outputs = _stage(context, requests, works, chunks, reports, dry_run, progress)
         if not dry_run:
             for request, new, report in zip(requests, outputs, reports, strict=True):
                 _commit(request, new, report)
@@ -182,10 +174,10 @@ def stage(
 ) -> list[Staged]:
     """The same, but for the commit: a running broker owns these logs, and each request has a directory of its own."""
     reports = [_empty_report(request) for request in requests]
-    chunks = _chunks(requests, context.defaultParallelism)
+    works, chunks = _plan(requests, reports, context.defaultParallelism, max_batch_bytes)
     if not chunks:
         return [Staged(report, ()) for report in reports]
-    outputs = _stage(context, requests, chunks, reports, False, max_batch_bytes, progress)
+    outputs = _stage(context, requests, works, chunks, reports, False, progress)
     return [
         Staged(report, () if report.failure is not None else tuple(one for one in new if not one.is_unchanged))
         for new, report in zip(outputs, reports, strict=True)
@@ -195,15 +187,14 @@ def stage(
 def _stage(
     context: SparkContext,
     requests: Sequence[Request],
+    works: Mapping[int, PartitionWork],
     chunks: Sequence[Chunk],
     reports: Sequence[Report],
     dry_run: bool,
-    max_batch_bytes: int,
     progress: Progress,
 ) -> list[list[Output]]:
     """All that can be done without changing a log."""
-    works = [_work(index, request, max_batch_bytes) for index, request in enumerate(requests)]
-    results = _run_passes(context, works, [request.files for request in requests], chunks, dry_run, progress)
+    results = passes.run(context, works, [request.files for request in requests], chunks, dry_run, progress)
     outputs = _gather(requests, reports, chunks, results)
     if not dry_run:
         _assemble(context, requests, works, outputs, reports, progress)
@@ -224,11 +215,12 @@ def _work(index: int, request: Request, max_batch_bytes: int) -> PartitionWork:
     terms, survey = request.terms, request.survey
     terms.check_invariants()
     below = [s for s in survey.segments if s.base_offset < terms.bound]
-    dirty_records = sum(
+    dirty_count = sum(
         segment.record_count
         for segment, following in zip(survey.segments, survey.segments[1:], strict=False)
         if segment.base_offset < terms.bound and following.base_offset > request.first_dirty_offset
     )
+    clean_count = sum(segment.record_count for segment in below) - dirty_count
     return PartitionWork(
         partition=index,
         name=request.log.name,
@@ -236,9 +228,10 @@ def _work(index: int, request: Request, max_batch_bytes: int) -> PartitionWork:
         terms=terms,
         segment_ends=np.array([s.last_offset for s in below if s.batch_count], dtype=np.int64),
         producers=_live_producers(request),
-        markers=survey.events.markers,
-        bucket_count=plan.bucket_count(dirty_records),
+        markers=for_tasks(survey.events.markers),
+        bucket_count=plan.bucket_count(dirty_count + clean_count // FALSE_POSITIVES_PER),
         max_batch_bytes=max_batch_bytes,
+        segment_sizes=np.array([s.size_bytes for s in below], dtype=np.int64),
     )
 
 
@@ -249,7 +242,11 @@ def _live_producers(request: Request) -> npt.NDArray[np.void]:
     return live_producers(request.survey.producers, request.terms.now_ms, expiration_ms)
 
 
-def _chunks(requests: Sequence[Request], parallelism: int) -> list[Chunk]:
+def _plan(
+    requests: Sequence[Request], reports: Sequence[Report], parallelism: int, max_batch_bytes: int
+) -> tuple[dict[int, PartitionWork], list[Chunk]]:
+    """What tasks must know of each partition, and what is cut out of it. A partition of which that cannot be told has
+    no chunk: its report says why."""
     sizes = [
         segment.size_bytes
         for request in requests
@@ -257,102 +254,21 @@ def _chunks(requests: Sequence[Request], parallelism: int) -> list[Chunk]:
         if segment.base_offset < request.terms.bound
     ]
     target_bytes = plan.chunk_bytes(sizes, parallelism)
+    works: dict[int, PartitionWork] = {}
     chunks: list[Chunk] = []
-    for index, request in enumerate(requests):
+    for index, (request, report) in enumerate(zip(requests, reports, strict=True)):
         paths = [str(segment.path) for segment in request.log.segments]
-        pieces = plan.cut(request.survey, paths, request.terms.bound, request.first_dirty_offset, target_bytes)
+        try:
+            work = _work(index, request, max_batch_bytes)
+            pieces = plan.cut(request.survey, paths, request.terms.bound, request.first_dirty_offset, target_bytes)
+        except Exception as error:
+            report.failure = failure_of(error, str(request.log.directory))
+            continue
+        works[index] = work
         chunks += [
             Chunk(len(chunks) + position, index, is_dirty, slices) for position, (is_dirty, slices) in enumerate(pieces)
         ]
-    return chunks
-
-
-def _run_passes(
-    context: SparkContext,
-    works: Sequence[PartitionWork],
-    storages: Sequence[Storage],
-    chunks: Sequence[Chunk],
-    dry_run: bool,
-    progress: Progress,
-) -> list[ChunkResult]:
-    shared = context.broadcast((list(works), list(storages), list(chunks)))
-    key = random_hash_key()
-    dirty = [chunk.number for chunk in chunks if chunk.is_dirty]
-    clean = [chunk.number for chunk in chunks if not chunk.is_dirty]
-    entry_bytes = 24 * sum(chunk.record_count for chunk in chunks if chunk.is_dirty)
-    reducers = max(1, min(sum(work.bucket_count for work in works), -(-entry_bytes // REDUCE_BYTES)))
-    reducers = max(reducers, min(context.defaultParallelism, sum(work.bucket_count for work in works)))
-
-    def index(number: int) -> Iterator[BucketRow]:
-        chunk, work, storage = _share(shared.value, number)
-        return index_pass.index_chunk(chunk, work, storage, key, None)
-
-    rewriters = plan.task_count([chunk.size_bytes for chunk in chunks], context.defaultParallelism)
-    rewriter_of = [number * rewriters // len(chunks) for number in range(len(chunks))]
-
-    def rewrite(task: int, rows: Iterable[tuple[int, bytes | index_pass.Note]]) -> Iterator[ChunkResult]:
-        payloads: dict[int, list[bytes | index_pass.Note]] = {}
-        for number, payload in rows:
-            payloads.setdefault(number, []).append(payload)
-        for number in (each for each, rewriter in enumerate(rewriter_of) if rewriter == task):
-            chunk, work, storage = _share(shared.value, number)
-            yield rewrite_pass.rewrite_chunk(chunk, work, storage, payloads.pop(number, ()), dry_run)
-
-    indexers = _task_count(context, chunks, dirty)
-    progress("index", indexers)
-    indexed = context.parallelize(dirty, indexers).flatMap(index)
-    if clean:
-        indexed.persist(StorageLevel.MEMORY_AND_DISK)
-        filters = _filters(context, indexed, works, reducers)
-        indexers = _task_count(context, chunks, clean)
-        progress("index the clean section", indexers)
-        indexed = indexed.union(_index_clean(context, shared, key, clean, indexers, filters))
-    progress("rewrite", rewriters)
-    survivors = indexed.partitionBy(reducers, _spread_buckets).mapPartitions(index_pass.reduce_buckets)
-    placed = survivors.partitionBy(rewriters, rewriter_of.__getitem__)
-    results = placed.mapPartitionsWithIndex(rewrite).collect()
-    shared.destroy()
-    return sorted(results, key=lambda result: result.chunk)
-
-
-def _filters(
-    context: SparkContext, indexed: RDD[BucketRow], works: Sequence[PartitionWork], reducers: int
-) -> list[Filter]:
-    sections = indexed.partitionBy(reducers, _spread_buckets).mapPartitions(index_pass.build_filters).collect()
-    return [index_pass.join_filters(sections, work) for work in works]
-
-
-def _index_clean(
-    context: SparkContext,
-    shared: Broadcast[Shared],
-    key: HashKey,
-    clean: Sequence[int],
-    tasks: int,
-    filters: list[Filter],
-) -> RDD[BucketRow]:
-    sieve = context.broadcast(filters)
-
-    def index(number: int) -> Iterator[BucketRow]:
-        chunk, work, storage = _share(shared.value, number)
-        return index_pass.index_chunk(chunk, work, storage, key, sieve.value[chunk.partition])
-
-    return context.parallelize(clean, tasks).flatMap(index)
-
-
-def _task_count(context: SparkContext, chunks: Sequence[Chunk], numbers: Sequence[int]) -> int:
-    return plan.task_count([chunks[number].size_bytes for number in numbers], context.defaultParallelism)
-
-
-def _share(shared: Shared, number: int) -> tuple[Chunk, PartitionWork, Storage]:
-    """What a chunk's task needs."""
-    works, storages, chunks = shared
-    chunk = chunks[number]
-    return chunk, works[chunk.partition], storages[chunk.partition]
-
-
-def _spread_buckets(key: tuple[int, int]) -> int:
-    """Neighbouring buckets to different reducers; partitions start at different ones."""
-    return key[0] * 31 + key[1]
+    return works, chunks
 
 
 def _gather(
@@ -363,14 +279,21 @@ def _gather(
 ) -> list[list[Output]]:
     """Each partition's new segments, from its chunks' results."""
     outputs: list[list[Output]] = [[] for _ in requests]
+    by_partition: dict[int, list[ChunkResult]] = {}
+    for result in results:
+        by_partition.setdefault(result.partition, []).append(result)
     for index, (request, report) in enumerate(zip(requests, reports, strict=True)):
-        mine = [result for result in results if result.partition == index]
+        mine = by_partition.get(index, [])
         for result in mine:
             report.tally.merge(result.tally)
             report.failure = report.failure or result.failure
         if report.failure is not None or not mine:
             continue
-        outputs[index] = plan.group_outputs(_rewritten(request, mine), request.config.segment_bytes)
+        try:
+            outputs[index] = plan.group_outputs(_rewritten(request, mine), request.config.segment_bytes)
+        except Exception as error:
+            report.failure = failure_of(error, str(request.log.directory))
+            continue
         report.is_changed = any(not output.is_unchanged for output in outputs[index])
         report.bytes_after = sum(output.size_bytes for output in outputs[index])
         report.segments_after -= sum(len(output.old_base_offsets) - 1 for output in outputs[index])
@@ -379,11 +302,15 @@ def _gather(
 
 def _rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritten]:
     """What is left of each old segment."""
+    by_segment: dict[int, list[SliceResult]] = {}
+    for result in results:
+        for piece in result.slices:
+            by_segment.setdefault(piece.segment, []).append(piece)
     left = []
     for number, segment in enumerate(request.survey.segments):
         if segment.base_offset >= request.terms.bound:
             break
-        slices = [piece for result in results for piece in result.slices if piece.segment == number]
+        slices = by_segment.get(number, [])
         left.append(
             Rewritten(
                 segment.base_offset,
@@ -400,27 +327,33 @@ def _rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritt
 def _assemble(
     context: SparkContext,
     requests: Sequence[Request],
-    works: Sequence[PartitionWork],
+    works: Mapping[int, PartitionWork],
     outputs: Sequence[Sequence[Output]],
     reports: Sequence[Report],
     progress: Progress,
 ) -> None:
     tasks = []
-    for index, (request, work) in enumerate(zip(requests, works, strict=True)):
+    for index, request in enumerate(requests):
         changed = [output for output in outputs[index] if not output.is_unchanged]
-        if reports[index].failure is None and changed:
-            indexes = _transaction_indexes(request, work, outputs[index])
-            tasks += [(index, output, request.files, indexes.get(output.base_offset, b"")) for output in changed]
+        if reports[index].failure is not None or not changed:
+            continue
+        try:
+            indexes = _transaction_indexes(request, works[index], outputs[index])
+        except Exception as error:
+            reports[index].failure = failure_of(error, str(request.log.directory))
+            continue
+        tasks += [(index, output, request.files, indexes.get(output.base_offset, b"")) for output in changed]
     if not tasks:
         return
     intervals = [request.config.index_interval_bytes for request in requests]
+    directories = [str(request.log.directory) for request in requests]
 
     def run(task: tuple[int, Output, Storage, bytes]) -> tuple[int, SextonError | None]:
         index, output, storage, transactions = task
         try:
             rewrite_pass.assemble(output, storage, transactions, intervals[index])
-        except SextonError as error:
-            return index, error
+        except Exception as error:
+            return index, failure_of(error, directories[index])
         return index, None
 
     count = plan.task_count([output.size_bytes for _, output, _, _ in tasks], context.defaultParallelism)

@@ -26,8 +26,9 @@ from sexton.compaction.transactions import NO_OFFSET, TransactionIndex
 from sexton.errors import NotALogError, SextonError
 from sexton.logdir.partition import PartitionLog, find_partitions, mapped, open_partition
 from sexton.pipelines import diff_pass
-from sexton.pipelines.compact import Progress, survey_logs
+from sexton.pipelines.compact import survey_logs
 from sexton.pipelines.diff_pass import DIFFERENCE, NO_CODE, Compared, Scope
+from sexton.pipelines.passes import Progress
 from sexton.pipelines.whole_log import chunks_below, stable_end
 from sexton.records.batch import Batch, ControlType, Record, decode
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES

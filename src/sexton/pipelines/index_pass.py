@@ -6,7 +6,7 @@ entries. Reduce to rewrite: one row per bucket and chunk, its payload an array o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,7 +19,7 @@ from sexton.compaction.plan import CHUNK_RECORDS_MAX, Chunk, PartitionWork, Slic
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.pipelines import scratch
-from sexton.pipelines.storage import Storage
+from sexton.pipelines.storage import Storage, failure_of
 from sexton.pipelines.unpacking import RUN_RECORDS, unpacked_runs, unparsable, worker_unpacker
 from sexton.records.batch import CONTROL
 from sexton.records.kernels.keys import DEAD, ENTRY, SKIP_KEYLESS, Entries, hash_records
@@ -28,6 +28,9 @@ from sexton.records.keyhash import HashKey
 
 NOTES = -1
 """The bucket of rows that carry notes (what a task counted, or why it failed) past the reduction."""
+
+LISTED = -2
+"""From here on down, one for each chunk: buckets of rows that carry codes past the reduction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +60,38 @@ def index_chunk(
     """One row per bucket that the chunk has entries for. Clean chunks are sieved through ``dirty_keys`` first."""
     collector = _Collector(chunk, dirty_keys)
     try:
+        transactions = TransactionIndex(work.markers, is_sorted=True)
         for piece in chunk.slices:
-            _index_slice(piece, chunk, work, storage, key, collector)
-    except SextonError as failure:
+            _index_slice(piece, chunk, work, storage, transactions, key, collector)
+        split, bounds = _by_bucket(collector, work.bucket_count)
+    except Exception as error:
+        failure = failure_of(error, work.directory)
         yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(failure=failure))
         return
+    for bucket in np.flatnonzero(np.diff(bounds)):
+        payload = split[bounds[bucket] : bounds[bucket + 1]].tobytes()
+        yield (chunk.partition, int(bucket)), (chunk.number, chunk.is_dirty, payload)
+    if collector.listed:
+        listed = np.concatenate(collector.listed).tobytes()
+        yield (chunk.partition, LISTED - chunk.number), (chunk.number, chunk.is_dirty, listed)
+    if collector.keyless_count:
+        yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(collector.keyless_count))
+
+
+def _by_bucket(collector: _Collector, bucket_count: int) -> tuple[Entries, npt.NDArray[np.int64]]:
+    """The newest entry of each key in the chunk, and where each bucket's begin."""
     filled = collector.filled
     split = cast(Entries, scratch.take("split entries", ENTRY, filled))
     slots = cast("npt.NDArray[np.int32]", scratch.take("slots", np.int32, newest.slots_needed(filled)))
     alive = cast("npt.NDArray[np.bool_]", scratch.take("alive", np.bool_, filled))
-    bounds = newest.split_newest(collector.entries[:filled], work.bucket_count, split, slots, alive)
-    for bucket in np.flatnonzero(np.diff(bounds)):
-        payload = split[bounds[bucket] : bounds[bucket + 1]].tobytes()
-        yield (chunk.partition, int(bucket)), (chunk.number, chunk.is_dirty, payload)
-    if collector.keyless_count:
-        yield (chunk.partition, NOTES), (chunk.number, chunk.is_dirty, Note(collector.keyless_count))
+    return split, newest.split_newest(collector.entries[:filled], bucket_count, split, slots, alive)
 
 
 def reduce_buckets(rows: Iterable[BucketRow]) -> Iterator[ChunkRow]:
     """For each chunk, the codes it needs from each bucket: survivors of dirty chunks, the dead of clean ones."""
     for key, members in _grouped(rows):
-        if key[1] == NOTES:
-            yield from ((chunk, cast(Note, payload)) for chunk, _, payload in members)
+        if key[1] <= NOTES:
+            yield from ((chunk, payload) for chunk, _, payload in members)
             continue
         entries, bounds, alive = _strike(members)
         for (chunk, is_dirty, _), start, end in zip(members, bounds[:-1], bounds[1:], strict=True):
@@ -96,7 +109,7 @@ def reduce_buckets(rows: Iterable[BucketRow]) -> Iterator[ChunkRow]:
 def build_filters(rows: Iterable[BucketRow]) -> Iterator[tuple[BucketKey, bytes]]:
     """Each bucket's section of the filter over the dirty keys."""
     for key, members in _grouped(rows):
-        if key[1] == NOTES:
+        if key[1] <= NOTES:
             continue
         entries, _, alive = _strike(members)
         words = np.zeros(-(-int(alive.sum()) * newest.FILTER_BITS_PER_KEY // 64), dtype=np.uint64)
@@ -104,8 +117,7 @@ def build_filters(rows: Iterable[BucketRow]) -> Iterator[tuple[BucketKey, bytes]
         yield key, words.tobytes()
 
 
-def join_filters(sections: Iterable[tuple[BucketKey, bytes]], work: PartitionWork) -> Filter:
-    by_bucket = {key[1]: words for key, words in sections if key[0] == work.partition}
+def join_filters(by_bucket: Mapping[int, bytes], work: PartitionWork) -> Filter:
     parts = [np.frombuffer(by_bucket.get(bucket, b""), dtype=np.uint64) for bucket in range(work.bucket_count)]
     bounds = np.cumsum([0] + [len(part) for part in parts], dtype=np.int64)
     return Filter(np.concatenate(parts), bounds)
@@ -142,6 +154,9 @@ class _Collector:
         self.entries = cast(Entries, scratch.take("entries", ENTRY, expected))
         self.filled = 0
         self.keyless_count = 0
+        self.listed: list[npt.NDArray[np.int64]] = []
+        """Of a clean chunk: codes with a flag of records whose keys the dirty section does not have. Nothing that other
+        chunks hold matters to them, so they need not be reduced: there may be as many of them as records."""
         self._dirty_keys = dirty_keys
 
     def reserve(self, count: int) -> None:
@@ -156,20 +171,30 @@ class _Collector:
         if self._dirty_keys is not None:
             fresh = self.entries[self.filled : filled]
             words, sections = self._dirty_keys.words, self._dirty_keys.sections
-            filled = self.filled + newest.pass_filter(fresh, len(fresh), words, sections)
+            listed = cast("npt.NDArray[np.int64]", scratch.take("listed", np.int64, len(fresh)))
+            kept, listed_count = newest.pass_filter(fresh, len(fresh), words, sections, listed)
+            filled = self.filled + kept
+            if listed_count:
+                self.listed.append(listed[:listed_count].copy())
         self.filled = filled
         self.keyless_count += keyless_count
 
 
 def _index_slice(
-    piece: Slice, chunk: Chunk, work: PartitionWork, storage: Storage, key: HashKey, collector: _Collector
+    piece: Slice,
+    chunk: Chunk,
+    work: PartitionWork,
+    storage: Storage,
+    transactions: TransactionIndex,
+    key: HashKey,
+    collector: _Collector,
 ) -> None:
     keyless_flags = _keyless_flags(chunk.is_dirty, work.terms.drop_keyless)
     with storage.reading(piece.path, piece.start, piece.end) as data:
         table = scan_whole(
             data, piece.start, piece.end, piece.path, check_crc=True, previous_offset=piece.previous_offset
         )
-        facts = columns.facts_of(table, work, TransactionIndex(work.markers))
+        facts = columns.facts_of(table, work, transactions)
         wanted = table[~columns.is_aborted(table, facts) & ((table["attributes"] & CONTROL) == 0)]
         for rows, buffer, starts, ends in unpacked_runs(
             data, wanted, worker_unpacker(work.max_batch_bytes), piece.path

@@ -30,7 +30,8 @@ from sexton.errors import EnvironmentFailure, NotALogError, SextonError
 from sexton.logdir import locks, swap
 from sexton.logdir.partition import PartitionLog, find_partitions, open_partition
 from sexton.logdir.surroundings import Surroundings, topic_id_of
-from sexton.pipelines.compact import Progress, Report, Request, compact, survey_logs
+from sexton.pipelines.compact import Report, Request, compact, survey_logs
+from sexton.pipelines.passes import Progress
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.ownership import Owner
 

@@ -8,6 +8,7 @@ straight from the old one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -29,7 +30,7 @@ from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.pipelines import scratch
 from sexton.pipelines.index_pass import Note
-from sexton.pipelines.storage import PartFile, Storage, disk_failure
+from sexton.pipelines.storage import PartFile, Storage, failure_of
 from sexton.pipelines.unpacking import place_of, unparsable, worker_unpacker
 from sexton.records import codecs, names, segment_indexes
 from sexton.records.batch import CODEC_MASK, HEADER_BYTES
@@ -79,19 +80,22 @@ def rewrite_chunk(
     results = []
     first = chunk.slices[0]
     source = Extent(first.path, first.start, first.end) if len(chunk.slices) == 1 else None
-    part = Part(storage.new_part(names.parse_base_offset(Path(first.path).name), source))
+    part = None
     try:
+        transactions = TransactionIndex(work.markers, is_sorted=True)
+        part = Part(storage.new_part(names.parse_base_offset(Path(first.path).name), source))
         for piece in chunk.slices:
-            result, slice_tally = _rewrite_slice(piece, chunk.is_dirty, work, storage, codes, None if dry_run else part)
+            result, slice_tally = _rewrite_slice(
+                piece, chunk.is_dirty, work, storage, transactions, codes, None if dry_run else part
+            )
             results.append(result)
             tally.merge(slice_tally)
         part.close()
-    except SextonError as failure:
-        part.discard()
-        return ChunkResult(chunk.number, chunk.partition, failure=failure)
-    except OSError as error:
-        part.discard()
-        return ChunkResult(chunk.number, chunk.partition, failure=disk_failure(error, work.directory))
+    except Exception as error:
+        if part is not None:
+            with suppress(OSError):
+                part.discard()
+        return ChunkResult(chunk.number, chunk.partition, failure=failure_of(error, work.directory))
     _count_keyless(tally, keyless_count, work)
     return ChunkResult(chunk.number, chunk.partition, tuple(results), tally)
 
@@ -138,6 +142,7 @@ def _rewrite_slice(
     is_dirty: bool,
     work: PartitionWork,
     storage: Storage,
+    transactions: TransactionIndex,
     codes: npt.NDArray[np.int64],
     part: Part | None,
 ) -> tuple[SliceResult, Tally]:
@@ -151,8 +156,8 @@ def _rewrite_slice(
             check_crc=storage.reads_anew,
             previous_offset=piece.previous_offset,
         )
-        facts = columns.facts_of(table, work, TransactionIndex(work.markers))
-        outcomes, tally = columns.decide(table, work, facts, codes, is_dirty)
+        facts = columns.facts_of(table, work, transactions)
+        outcomes, tally = columns.decide(table, work, facts, codes, is_dirty, piece.segment)
         written = outcomes["action"] != Action.DROP
         last_offset = int(table["last_offset"][written].max(initial=-1))
         if bool((outcomes["action"] == Action.COPY).all()):

@@ -26,13 +26,14 @@ from sexton.compaction.eligibility import Eligibility, cleanable_bound, first_di
 from sexton.compaction.plan import Chunk, PartitionWork
 from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey
-from sexton.compaction.transactions import NO_OFFSET
+from sexton.compaction.transactions import NO_OFFSET, for_tasks
 from sexton.errors import SextonError
 from sexton.logdir.partition import PartitionLog, open_partition
 from sexton.logdir.surroundings import Surroundings
 from sexton.pipelines import index_pass
-from sexton.pipelines.compact import Progress, Report, Request, compact, survey_logs
+from sexton.pipelines.compact import Report, Request, compact, survey_logs
 from sexton.pipelines.offline import summaries
+from sexton.pipelines.passes import Progress
 from sexton.pipelines.stats_pass import NO_TIME, Measured, measure_chunk
 from sexton.pipelines.storage import Folder
 from sexton.pipelines.whole_log import chunks_below
@@ -227,9 +228,10 @@ def _work(index: int, partition: _Partition, options: Options) -> PartitionWork:
         terms=Terms(options.now_ms, bound, partition.stats.config.delete_retention_ms).independent(),
         segment_ends=np.zeros(0, dtype=np.int64),
         producers=survey.producers[:0],
-        markers=survey.events.markers,
+        markers=for_tasks(survey.events.markers),
         bucket_count=plan.bucket_count(partition.stats.record_count),
         max_batch_bytes=options.max_batch_bytes,
+        segment_sizes=np.zeros(0, dtype=np.int64),
     )
 
 

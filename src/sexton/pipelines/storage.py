@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import traceback
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from sexton.compaction.plan import Extent, Output
-from sexton.errors import EnvironmentFailure
+from sexton.errors import EnvironmentFailure, SextonError
 from sexton.logdir.partition import mapped
 from sexton.records import names
 from sexton.records.kernels.primitives import Bytes
@@ -167,22 +168,61 @@ def disk_failure(error: OSError, directory: str) -> EnvironmentFailure:
         remedy = "Nothing was changed. Run as the user whose files these are, or as root, also where Spark's tasks run"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "Nothing was changed. Free as much space as the compacted partition will need, then try again"
+    if error.errno == errno.ENOENT and error.filename:
+        return EnvironmentFailure(
+            "it is gone: its topic was deleted, or it was replaced or expired meanwhile",
+            str(error.filename),
+            "Nothing was changed. If the partition is still there, the next pass plans on what is there then",
+        )
     return EnvironmentFailure(f"staging the compacted log failed ({error.strerror})", directory, remedy)
 
 
+class PassFailedError(SextonError):
+    """A bug in the work on one partition. Others go on; what it did not expect may be in that partition's bytes."""
+
+
+def failure_of(error: Exception, place: str) -> SextonError:
+    """Whatever a task meets is its own partition's failure: a job has hundreds of them."""
+    if isinstance(error, SextonError):
+        return error
+    if isinstance(error, OSError):
+        return disk_failure(error, place)
+    if isinstance(error, MemoryError):
+        return EnvironmentFailure("there is not enough memory", place, "Nothing was changed. Give Spark more of it")
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return PassFailedError(
+        f"{type(error).__name__} in {line.name} ({Path(line.filename).name}:{line.lineno}): {error}",
+        place,
+        "Nothing was changed. This is a bug: please report it with this line",
+    )
+
+
 def _write_log(output: Output, directory: str, target: Path, give: Give) -> None:
-    """Flushed: a task's part as it is, or a copy of several."""
+    """Flushed: a task's part as it is, or a copy of several.
+
+    Spark may have it done again, also while it is being done: a part that is gone has become the segment."""
     part = Path(output.extents[0].path)
-    if len(output.extents) > 1 or not part.match(PART_PATTERN) or not _is_whole(output.extents[0]):
-        part = Path(part_path(directory, output.base_offset))
-        _concatenate(output, part, give)
-    else:
-        descriptor = os.open(part, os.O_RDONLY)
+    if len(output.extents) == 1 and part.match(PART_PATTERN):
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            if _is_whole(output.extents[0]):
+                _flush(part)
+                os.rename(part, target)
+                return
+        except FileNotFoundError:
+            if not target.exists() or target.stat().st_size != output.size_bytes:
+                raise
+            return
+    part = Path(part_path(directory, output.base_offset))
+    _concatenate(output, part, give)
     os.rename(part, target)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_whole(extent: Extent) -> bool:

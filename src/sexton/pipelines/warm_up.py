@@ -23,7 +23,7 @@ def run() -> None:
     newest.strike_older(entries, slots, alive)
     words = np.zeros(1, dtype=np.uint64)
     newest.fill_filter(entries, alive, words)
-    newest.pass_filter(entries, 2, words, np.array([0, 1]))
+    newest.pass_filter(entries, 2, words, np.array([0, 1]), np.zeros(2, dtype=np.int64))
     outcomes = np.zeros(1, dtype=rewrite.OUTCOME)
     outcomes["action"], outcomes["kept_count"], outcomes["list_end"] = 2, 2, 2
     codes = entries["code"].copy()

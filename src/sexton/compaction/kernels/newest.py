@@ -6,13 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.records.kernels.jit import inlined_kernel, kernel
-from sexton.records.kernels.keys import Entries
+from sexton.records.kernels.keys import DEAD, Entries
 from sexton.records.kernels.primitives import multiply_high
 
 Longs = npt.NDArray[np.int64]
 
 FILTER_BITS_PER_KEY = 12
 """Of the filter for the clean section. Four bits set in one 64-bit word a key: about 2 % pass by chance."""
+
+FALSE_POSITIVES_PER = 50
+"""One in so many."""
 
 
 @inlined_kernel
@@ -134,12 +137,16 @@ def fill_filter(entries: Entries, alive: npt.NDArray[np.bool_], words: npt.NDArr
 
 
 @kernel
-def pass_filter(entries: Entries, filled: int, words: npt.NDArray[np.uint64], sections: Longs) -> int:
-    """Keep, in place, the entries whose key may be in the filter and those with a flag; returns how many.
+def pass_filter(
+    entries: Entries, filled: int, words: npt.NDArray[np.uint64], sections: Longs, listed: Longs
+) -> tuple[int, int]:
+    """Keep, in place, the entries whose key may be in the filter; returns how many.
 
-    ``sections`` bounds the buckets' sections of ``words``.
+    What is not kept lives, or has no key. Codes of the others that have a flag go to ``listed``; how many, comes
+    second. ``sections`` bounds the buckets' sections of ``words``.
     """
     kept = 0
+    listed_count = 0
     bucket_count = len(sections) - 1
     for index in range(filled):
         first = entries[index].first
@@ -147,8 +154,8 @@ def pass_filter(entries: Entries, filled: int, words: npt.NDArray[np.uint64], se
         code = entries[index].code
         bucket = bucket_of(first, bucket_count)
         start, end = sections[bucket], sections[bucket + 1]
-        passes = (code & 3) != 0
-        if not passes and end > start:
+        passes = False
+        if end > start and not code & DEAD:
             word = start + np.int64(multiply_high(second << np.uint64(32), np.uint64(end - start)))
             bits = _filter_bits(second)
             passes = (words[word] & bits) == bits
@@ -157,4 +164,7 @@ def pass_filter(entries: Entries, filled: int, words: npt.NDArray[np.uint64], se
             entries[kept].second = second
             entries[kept].code = code
             kept += 1
-    return kept
+        elif code & 3:
+            listed[listed_count] = code
+            listed_count += 1
+    return kept, listed_count
