@@ -65,6 +65,8 @@ class BrokerFiles:
         with tempfile.TemporaryFile(dir=_scratch_dir()) as file:
             try:
                 file.truncate(end)
+                # Now, not when a page is touched: that would end the process, without a word of why (SIGBUS).
+                os.posix_fallocate(file.fileno(), start, end - start)
                 view = mmap.mmap(file.fileno(), end)
             except OSError as error:
                 raise EnvironmentFailure(

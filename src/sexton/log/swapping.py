@@ -102,6 +102,20 @@ class Swapping(Changing):
         below = tuple(segment for segment in self._segments[:-1] if segment.base_offset < bound)
         return ClosedSegments(self.reopened_count, below, tuple(segment.size_bytes for segment in below))
 
+    def sizes_below(self, high_watermark: int) -> tuple[tuple[int, int], ...]:
+        """Base offset and size of each segment, no further than the high watermark: what lies above it may be truncated
+        while a compactor has it mapped, and touching such a page ends its process. A pass needs no more, for all that
+        began below the last stable offset has ended below the high watermark."""
+        sizes = []
+        for segment in self._segments:
+            end = segment.size_bytes if segment.end_offset <= high_watermark else segment.position_of(high_watermark)
+            sizes.append((segment.base_offset, end))
+            if segment.is_loaded:
+                self._keep_open(segment)
+            if segment.end_offset > high_watermark:
+                break
+        return tuple(sizes)
+
     def are_current(self, closed: ClosedSegments) -> bool:
         """Whether a pass over them is still a pass over this log."""
         now = self._segments[: len(closed.segments)]

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from sexton.broker.compaction import plans
+from sexton.broker.compaction import bulk, plans
 from sexton.broker.compaction.bulk import ASSEMBLE, READ, WRITE
 from sexton.broker.compaction.requests import COMMIT, PLAN, REQUEST, STATUS
 from sexton.broker.compaction.service import NotDueError
 from sexton.compactor.plain_pass import carry_out
 from sexton.log.swapping import SwapRefusedError
+from sexton.records.batch import decode_all
 from sexton.replication.replica import Replica
 from sexton.watermarks.checkpoint import Kept
 from sexton.watermarks.replica import Pair
@@ -238,6 +239,43 @@ async def test_a_new_segment_is_put_together_from_parts_and_old_segments(broker:
     assert staged.read_bytes() == b"234" + old[7:90] + b"0123456789"
     asked["extents"] = [[PART, 0, 11]]
     assert "ends at 10" in (await broker.ask_for(ASSEMBLE, asked))["error"]["what"]
+
+
+def test_a_segment_that_is_asked_for_twice_at_a_time_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first connection broke, and the broker is still copying: both write the same bytes to the same places."""
+    monkeypatch.setattr(bulk, "COPY_BYTES", 20)
+
+    async def go() -> None:
+        broker = Broker(tmp_path)
+        await broker.start()
+        await broker.write(30)
+        plan = await broker.service.plan(TOPIC, 0)
+        old = (broker.directory / f"{0:020d}.log").read_bytes()
+        extents = [[f"{0:020d}.log", 0, 200], [f"{0:020d}.log", 100, 300]]
+        asked = {"plan_id": plan.plan_id, "base_offset": 0, "extents": extents}
+        answers = await asyncio.gather(broker.ask_for(ASSEMBLE, asked), broker.ask_for(ASSEMBLE, asked))
+        assert answers[0] == answers[1] == {}
+        staged = [path for path in Path(plan.staging).iterdir() if path.is_file()]
+        assert [path.name for path in staged] == [f"{0:020d}.log.cleaned"]
+        assert staged[0].read_bytes() == old[:200] + old[100:300]
+
+    asyncio.run(go())
+
+
+@scenario
+async def test_a_plan_reaches_no_further_than_the_high_watermark(broker: Broker) -> None:
+    """What lies above it may be truncated while a compactor has it mapped, which ends its process."""
+    await broker.write(30)
+    log = broker.replica.log
+    for high_watermark in range(log.end_offset + 1):
+        read = [
+            batch
+            for base, size in log.sizes_below(high_watermark)
+            for batch in decode_all((broker.directory / f"{base:020d}.log").read_bytes()[:size])
+        ]
+        assert [batch.base_offset for batch in read] == list(range(high_watermark))
+    plan = await broker.service.plan(TOPIC, 0)
+    assert plan.segments == log.sizes_below(broker.replica.high_watermark)
 
 
 @scenario

@@ -37,7 +37,8 @@ class Plan:
     staging: str
     """Where the new segments go: a directory on the same volume."""
     segments: tuple[tuple[int, int], ...]
-    """Base offset and size of all, in order. Those at or above the bound only say how transactions ended."""
+    """Base offset and size of all up to the high watermark, in order. Those at or above the bound only say how
+    transactions ended."""
     bound: int
     first_dirty_offset: int
     high_watermark: int

@@ -310,7 +310,7 @@ class CompactionService:
             watermarks.generation,
             os.path.abspath(log.directory),
             os.path.abspath(staging_path(log.directory, plan_id)),
-            tuple((one.base_offset, one.size_bytes) for one in log.summaries()),
+            log.sizes_below(high_watermark),
             due.bound,
             due.eligibility.first_dirty_offset,
             high_watermark,
