@@ -6,6 +6,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from sexton.pipelines.diff import Diff, diff
 from sexton.records import checkpoints, names
 from sexton.records.batch import Batch, Header, Record, encode, make_batch
 from sexton.records.kernels import scan
-from sexton.records.keyhash import HashKey, hash_key
+from sexton.records.keyhash import HashKey, hash_key, hash_numbers
 from tests import logs
 from tests.pipelines.local_context import LocalContext
 
@@ -48,7 +49,7 @@ def one_segment(*batches: Batch, clean_below: int | None = None) -> logs.Log:
 
 def folds_differ(a: dict[bytes, Record], b: dict[bytes, Record]) -> set[bytes]:
     def content(record: Record | None) -> object:
-        return None if record is None else (record.offset, record.value, record.headers)
+        return None if record is None else (record.offset, record.timestamp_ms, record.value, record.headers)
 
     return {key for key in {*a, *b} if content(a.get(key)) != content(b.get(key))}
 
@@ -69,7 +70,8 @@ def test_the_differing_keys_are_those_of_the_plain_folds(
             if batch.is_control or not batch.records or rng.random() < 0.5:
                 del segment[place]
             else:
-                changed = tuple(replace(record, value=b"other") for record in batch.records)
+                other_fields: dict[str, Any] = rng.choice([{"value": b"other"}, {"timestamp_ms": 12_345}])
+                changed = tuple(replace(record, **other_fields) for record in batch.records)
                 segment[place] = replace(batch, records=changed)
     twin = logs.Log(log.bases, other)
     parent = tmp_path_factory.mktemp("logs")
@@ -194,6 +196,25 @@ def test_headers_count_as_content(tmp_path: Path) -> None:
     assert run(side_a, side_b).changed_count == 1
 
 
+def test_a_timestamp_is_part_of_what_a_consumer_gets(tmp_path: Path) -> None:
+    record = Record(0, logs.NOW_MS, b"k", b"v")
+    side_a = write(tmp_path / "a", one_segment(make_batch([record])))
+    side_b = write(tmp_path / "b", one_segment(make_batch([replace(record, timestamp_ms=12_345)])))
+    (difference,) = run(side_a, side_b).differences
+    assert difference.reason == (
+        f"offset 0 has the timestamp {logs.NOW_MS} on one and 12345 on the other, and is else the same"
+    )
+
+
+def test_a_value_that_ends_where_a_header_begins_elsewhere_is_another_value(tmp_path: Path) -> None:
+    """Byte for byte the same from the value on: an empty value and a header, or a value that looks like them."""
+    headed = Record(0, logs.NOW_MS, b"k", b"", (Header("x", b"\0"),))
+    valued = Record(0, logs.NOW_MS, b"k", b"\x02\x02x\x02")
+    side_a = write(tmp_path / "a", one_segment(make_batch([headed])))
+    side_b = write(tmp_path / "b", one_segment(make_batch([valued])))
+    assert run(side_a, side_b).changed_count == 1
+
+
 def test_a_side_that_cannot_be_read_fails_the_comparison(tmp_path: Path) -> None:
     side_a = write(tmp_path / "a", one_segment(VALUE))
     side_b = write(tmp_path / "b", one_segment(VALUE))
@@ -217,15 +238,20 @@ def test_two_empty_logs_are_the_same(tmp_path: Path) -> None:
 
 def test_fingerprints_are_those_of_the_plain_hash() -> None:
     points = HashKey(12345, 67890)
-    batch = logs.data((b"key", b"value"), (b"gone", None), (None, b"x"), (b"", b""), at=0)
+    made = logs.data((b"key", b"value"), (b"gone", None), (None, b"x"), (b"", b""), at=0)
+    batch = make_batch([*made.records[:3], replace(made.records[3], timestamp_ms=-1)])
     data = np.frombuffer(encode(batch), dtype=np.uint8)
     table = scan.scan_whole(data, 0, len(data), "test", check_crc=True)
     records = arrow_columns.walk(data, table["position"] + 61, table["position"] + table["size"], table, "test")
     entries = np.zeros(len(records), dtype=CONTENT)
     filled = hash_contents(data, records, np.uint64(points.first), np.uint64(points.second), entries)
-    expected = [
-        (*hash_key(key, points), offset << 2 | (2 if value is None else 0), hash_key((value or b"") + b"\0", points)[0])
-        for offset, key, value in ((0, b"key", b"value"), (1, b"gone", None), (3, b"", b""))
-    ]
+    expected = []
+    for record in (batch.records[index] for index in (0, 1, 3)):
+        assert record.key is not None
+        code = record.offset << 2 | (2 if record.value is None else 0)
+        rest = hash_key((record.value or b"") + b"\0", points)[0]
+        value_size = -1 if record.value is None else len(record.value)
+        content = hash_numbers((rest, record.timestamp_ms, value_size), points.first)
+        expected.append((*hash_key(record.key, points), code, content))
     assert [tuple(entry) for entry in entries[:filled].tolist()] == expected
     assert buckets_of(entries[:filled], 7).tolist() == [(entry[0] * 7) >> 64 for entry in expected]

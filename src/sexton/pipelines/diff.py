@@ -250,6 +250,11 @@ def explain(sides: tuple[Side, Side], found: tuple[Found | None, Found | None], 
     """
     at_a, at_b = (-1 if offset is None else offset for offset in offsets)
     if at_a == at_b:
+        times = [one.record.timestamp_ms for one in found if one is not None and one.record is not None]
+        if len(set(times)) > 1 and _is_same_but_for_time(found):
+            return (
+                f"offset {at_a} has the timestamp {times[0]} on one and {times[1]} on the other, and is else the same"
+            )
         epochs = [one.batch.leader_epoch if one is not None else "?" for one in found]
         return (
             f"offset {at_a} holds different records (leader epochs {epochs[0]} and {epochs[1]}): the logs have diverged"
@@ -271,6 +276,11 @@ def explain(sides: tuple[Side, Side], found: tuple[Found | None, Found | None], 
         return _compacted_away(has, lacks)
     reach = f"though its log reaches offset {lacks.log_end_offset}"
     return f"{lacks.label} lacks the {what} at offset {offset} that {has.label} has, {reach}"
+
+
+def _is_same_but_for_time(found: tuple[Found | None, Found | None]) -> bool:
+    a, b = (one.record if one is not None else None for one in found)
+    return a is not None and b is not None and (a.value, a.headers) == (b.value, b.headers)
 
 
 def _compacted_away(has: Side, lacks: Side) -> str:

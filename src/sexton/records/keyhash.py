@@ -35,6 +35,12 @@ def hash_key(key: bytes, points: HashKey) -> tuple[int, int]:
     return _spread(_evaluate(blocks, points.first)), _spread(_evaluate(blocks, points.second))
 
 
+def hash_numbers(numbers: tuple[int, int, int], point: int) -> int:
+    """Of 64 bits each; a negative one counts as its two's complement."""
+    blocks = [block for number in numbers for block in (number & (1 << 56) - 1, number >> 56 & 0xFF)]
+    return _spread(_evaluate(blocks, point))
+
+
 def _evaluate(blocks: list[int], point: int) -> int:
     value = 1  # leading zero blocks make a difference, too
     for block in blocks:

@@ -1,6 +1,7 @@
 """Keys with a fingerprint of what their record holds, for comparing two logs without shipping their records.
 
-The plain twin is ``records.keyhash.hash_key``, of the key and of the bytes behind it.
+The plain twins are ``records.keyhash.hash_key``, of the key and of the bytes behind it, and ``hash_numbers``, of the
+latter hash, the timestamp and the value's size.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import numpy.typing as npt
 from sexton.compaction.kernels.newest import bucket_of
 from sexton.records.kernels.columns import Records
 from sexton.records.kernels.jit import kernel
-from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE, hash_key
+from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE, hash_key, hash_numbers
 from sexton.records.kernels.primitives import Bytes
 
 CONTENT = np.dtype([("first", np.uint64), ("second", np.uint64), ("code", np.int64), ("content", np.uint64)])
-"""``records.kernels.keys.ENTRY`` and a hash of value and headers: 32 bytes."""
+"""``records.kernels.keys.ENTRY`` and a hash of timestamp, value and headers: 32 bytes."""
 
 Contents = npt.NDArray[np.void]
 
@@ -29,13 +30,14 @@ def hash_contents(data: Bytes, records: Records, first_point: int, second_point:
         if record.key_size < 0:
             continue
         first, second = hash_key(data, record.key_start, record.key_size, first_point, second_point)
-        # From the value to the record's end: value, header count and headers lie side by side.
-        content, _ = hash_key(data, record.value_start, record.end - record.value_start, first_point, second_point)
+        # From the value to the record's end: value, header count and headers lie side by side. The value's size tells
+        # where one ends and the other begins.
+        rest, _ = hash_key(data, record.value_start, record.end - record.value_start, first_point, second_point)
         entry = out[filled]
         entry.first = first
         entry.second = second
         entry.code = (record.offset << FLAG_BITS) | (TOMBSTONE if record.value_size < 0 else 0)
-        entry.content = content
+        entry.content = hash_numbers(rest, np.uint64(record.timestamp), np.uint64(record.value_size), first_point)
         filled += 1
     return filled
 

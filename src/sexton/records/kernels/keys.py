@@ -70,6 +70,16 @@ def hash_key(data: Bytes, start: int, size: int, first_point: int, second_point:
 
 
 @kernel
+def hash_numbers(first: int, second: int, third: int, point: int) -> int:
+    """Three numbers of 64 bits, under one secret point."""
+    value = np.uint64(1)
+    for number in (first, second, third):
+        value = _multiply_add(value, point, number & _SEVEN_BYTES)
+        value = _multiply_add(value, point, number >> np.uint64(56))
+    return _spread(value)
+
+
+@kernel
 def hash_records(
     data: Bytes,
     starts: Longs,
