@@ -168,9 +168,8 @@ def test_flush_messages_of_one_flushes_before_the_acknowledgement() -> None:
         ("leader.replication.throttled.replicas", "0:1,x", "list of replicas"),
         ("compression.type", "zip", "must be one of"),
         ("compression.type", "lz4", "brokers keep batches as producers compressed them"),
-        ("preallocate", "true", "not preallocated"),
-        ("flush.ms", "1000", "no flush by interval"),
-        ("flush.messages", "1000", "no other count"),
+        ("remote.storage.enable", "true", "no tiered storage"),
+        ("local.retention.ms", "-3", "at least -2"),
         ("min.compaction.lag.ms", str(INT64_MAX + 1), "not a number"),
     ],
 )
@@ -188,12 +187,23 @@ def test_a_topic_setting_that_is_wrong_is_refused_with_a_reason(name: str, text:
         {"leader.replication.throttled.replicas": "*", "follower.replication.throttled.replicas": "0:1,1:2"},
         {"leader.replication.throttled.replicas": ""},
         {"compression.type": "producer", "flush.messages": "1", "preallocate": "FALSE"},
+        {"preallocate": "true", "flush.ms": "1000", "flush.messages": "10000"},
+        {"local.retention.ms": "5", "local.retention.bytes": "-2", "remote.storage.enable": "false"},
+        {"remote.log.copy.disable": "false", "remote.log.delete.on.disable": "true"},
         {"internal.segment.bytes": "100"},
         {"retention.bytes": "-7"},
     ],
 )
 def test_what_kafka_accepts_is_accepted(settings: dict[str, str]) -> None:
     check_topic(View(), {}, BROKER_ID, settings)
+
+
+@pytest.mark.parametrize("name", ["flush.ms", "flush.messages"])
+def test_an_interval_between_flushes_is_refused_where_nothing_is_flushed_by_the_broker(name: str) -> None:
+    with pytest.raises(BadSettingError, match=r"Set flush\.before\.ack=true"):
+        check_topic(View(), {}, BROKER_ID, {name: "1000", "flush.before.ack": "false"})
+    with pytest.raises(BadSettingError, match=name):
+        check_topic(View(), {"log.flush.before.ack": "false"}, BROKER_ID, {name: "1000"})
 
 
 def test_a_lag_below_a_smaller_lag_is_refused_also_when_one_is_the_broker_s_default() -> None:

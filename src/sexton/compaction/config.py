@@ -228,14 +228,16 @@ class TopicConfig:
     flush_messages: int = _topic(
         Kind.LONG,
         INT64_MAX,
-        "1 flushes before each acknowledgement, as flush.before.ack does; no other limit is offered.",
+        "How many records Kafka lets go unflushed. With flush.before.ack it is none, whatever this says; 1 switches "
+        "that on. Refused where it is off.",
         "log.flush.interval.messages",
         low=1,
     )
     flush_ms: int = _topic(
         Kind.LONG,
         INT64_MAX,
-        "Kafka's interval between flushes. Not offered: acknowledged data is on disk unless flush.before.ack is false.",
+        "How long Kafka lets a record go unflushed. With flush.before.ack it is on disk before it is acknowledged, "
+        "whatever this says. Refused where that is off.",
         "log.flush.interval.ms",
         "log.flush.scheduler.interval.ms",
         low=0,
@@ -243,8 +245,31 @@ class TopicConfig:
     preallocate: bool = _topic(
         Kind.BOOLEAN,
         False,
-        "Whether a new segment's file gets its full size at once. Only false is offered.",
+        "Whether Kafka gives a new segment's file its full size at once. Taken, and without effect.",
         "log.preallocate",
+    )
+    local_retention_ms: int = _topic(
+        Kind.LONG,
+        -2,
+        "What Kafka keeps on its own disks of a topic in tiered storage. Taken, and without effect: there is none.",
+        "log.local.retention.ms",
+        low=-2,
+    )
+    local_retention_bytes: int = _topic(
+        Kind.LONG,
+        -2,
+        "What Kafka keeps on its own disks of a topic in tiered storage. Taken, and without effect: there is none.",
+        "log.local.retention.bytes",
+        low=-2,
+    )
+    remote_storage_enable: bool = _topic(
+        Kind.BOOLEAN, False, "Whether a topic is in Kafka's tiered storage, which is not offered: only false."
+    )
+    remote_log_copy_disable: bool = _topic(
+        Kind.BOOLEAN, False, "Of a topic in Kafka's tiered storage. Taken, and without effect."
+    )
+    remote_log_delete_on_disable: bool = _topic(
+        Kind.BOOLEAN, False, "Of a topic in Kafka's tiered storage. Taken, and without effect."
     )
     leader_replication_throttled_replicas: tuple[str, ...] = _topic(
         Kind.LIST,

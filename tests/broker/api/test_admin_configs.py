@@ -218,7 +218,7 @@ def test_settings_are_replaced_as_a_whole_by_the_old_api() -> None:
         (TOPIC, "t", [("min.compaction.lag.ms", "9"), ("max.compaction.lag.ms", "8")], ErrorCode.invalid_config, ">"),
         (BROKER, "1", [("num.partitions", "2")], ErrorCode.invalid_request, "dynamically"),
         (BROKER, "2", [("message.max.bytes", "2")], ErrorCode.invalid_request, "expected 1"),
-        (BROKER, "", [("log.preallocate", "true")], ErrorCode.invalid_request, "log.preallocate"),
+        (BROKER, "", [("log.local.retention.ms", "-3")], ErrorCode.invalid_request, "log.local.retention.ms"),
         (GROUP, "g", [("consumer.session.timeout.ms", "1")], ErrorCode.invalid_config, "group.consumer.min"),
     ],
 )

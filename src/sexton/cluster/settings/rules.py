@@ -1,7 +1,9 @@
 """Whether settings may be made as somebody asks. What is wrong is a BadSettingError that says what to do instead.
 
-Kafka's rules, and four of Sexton's own: brokers do not recompress, preallocate or flush by interval, and a name that
-nobody knows is refused everywhere (Kafka keeps unknown names in a broker's settings)."""
+Kafka's rules, and some of Sexton's own: brokers do not recompress, an interval between flushes is refused where it
+would not be kept, a name that nobody knows is refused everywhere (Kafka keeps unknown names in a broker's settings).
+What promises nothing here, and costs nobody anything, is taken (`preallocate`, `local.*`, `remote.*` of a topic that is
+not in tiered storage): tools copy the settings of topics from one cluster to the next."""
 
 from __future__ import annotations
 
@@ -79,19 +81,17 @@ def check_offered(config: TopicConfig, names: Mapping[str, str]) -> None:
             f"Invalid value {config.compression_type} for configuration {names['compression.type']}: brokers keep "
             "batches as producers compressed them; set compression.type on the producer and leave this at producer"
         )
-    if config.preallocate:
+    for name, value in (("flush.ms", config.flush_ms), ("flush.messages", config.flush_messages)):
+        if value != INT64_MAX and not config.flush_before_ack:
+            raise BadSettingError(
+                f"Invalid value {value} for configuration {names[name]}: where {names['flush.before.ack']} is false, "
+                f"the system decides when data is flushed. Set {names['flush.before.ack']}=true, which flushes sooner "
+                "than any interval"
+            )
+    if config.remote_storage_enable:
         raise BadSettingError(
-            f"Invalid value true for configuration {names['preallocate']}: files are not preallocated"
-        )
-    if config.flush_ms != INT64_MAX:
-        raise BadSettingError(
-            f"Invalid value {config.flush_ms} for configuration {names['flush.ms']}: there is no flush by interval; "
-            "data is flushed before it is acknowledged unless flush.before.ack is false"
-        )
-    if config.flush_messages not in (1, INT64_MAX):
-        raise BadSettingError(
-            f"Invalid value {config.flush_messages} for configuration {names['flush.messages']}: 1 flushes before each "
-            "acknowledgement; no other count is offered"
+            "Invalid value true for configuration remote.storage.enable: there is no tiered storage, as in a Kafka "
+            "with remote.log.storage.system.enable=false"
         )
 
 
