@@ -61,6 +61,7 @@ from sexton.replication import messages as replica_messages
 from sexton.replication.fetcher import FetchLimits
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas
+from sexton.replication.throttle import Throttle, Throttles
 from sexton.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -442,6 +443,10 @@ class Broker:
             producer_expiry_ms=config.producer_id_expiration_ms,
             rng=self.rng,
             supervisor=self.supervisor,
+            throttles=Throttles(
+                Throttle(lambda: self.config.leader_replication_throttled_rate, self.clock),
+                Throttle(lambda: self.config.follower_replication_throttled_rate, self.clock),
+            ),
         )
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:

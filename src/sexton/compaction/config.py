@@ -274,13 +274,15 @@ class TopicConfig:
     leader_replication_throttled_replicas: tuple[str, ...] = _topic(
         Kind.LIST,
         (),
-        "Set by Kafka's reassignment tool and kept for it; replication is not throttled.",
+        "Whose leaders send no more than leader.replication.throttled.rate to replicas that are not in sync: "
+        "partition:broker, or *. Set by Kafka's reassignment tool.",
         check=_check_throttled,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = _topic(
         Kind.LIST,
         (),
-        "Set by Kafka's reassignment tool and kept for it; replication is not throttled.",
+        "Which replicas, while they are not in sync, fetch no more than follower.replication.throttled.rate: "
+        "partition:broker, or *. Set by Kafka's reassignment tool.",
         check=_check_throttled,
     )
 

@@ -26,6 +26,7 @@ from sexton.replication import messages
 from sexton.replication.history import common_end, epoch_before
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica, Role
+from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import Supervisor, back_off_ms
 
 logger = logging.getLogger(__name__)
@@ -71,8 +72,10 @@ class Fetcher:
         clock: Clock,
         limits: FetchLimits,
         supervisor: Supervisor | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self.leader_id = leader_id
+        self._throttle = throttle
         self._supervisor = supervisor or Supervisor()
         self._address = address
         self._identity = identity
@@ -179,6 +182,11 @@ class Fetcher:
             if following.retry_at_ms > now_ms:
                 wait_ms = min(wait_ms, following.retry_at_ms - now_ms)
                 continue
+            pause_ms = self._throttle.pause_ms() if self._throttle and self._is_throttled(following.replica) else 0
+            if pause_ms:
+                following.retry_at_ms = now_ms + pause_ms
+                wait_ms = min(wait_ms, pause_ms)
+                continue
             del self._changed[key]
             try:
                 if self._is_durable(key, following):
@@ -193,6 +201,11 @@ class Fetcher:
         )
         encoded = messages.encode_request(request)
         return rpc.start_raw(messages.API_KEY, [encoded], version=messages.VERSION)
+
+    def _is_throttled(self, replica: Replica) -> bool:
+        own_id = self._identity()[0]
+        throttled = replica.config.follower_replication_throttled_replicas
+        return own_id not in replica.row.isr and is_throttled(throttled, replica.partition, own_id)
 
     def _is_durable(self, key: Key, following: _Following) -> bool:
         """What the leader sends must follow all that is there, so it is asked only when that is on disk: what it has
@@ -221,6 +234,8 @@ class Fetcher:
                     if not _is_for(following.replica, news):
                         self._report(key)  # until it says what it holds, it is told nothing more
                         continue
+                    if self._throttle and self._is_throttled(following.replica):
+                        self._throttle.count(news.records_bytes)
                     await _take(following.replica, news)
                     following.bugs_count = 0
                     if self._is_durable(key, following):

@@ -38,6 +38,7 @@ from sexton.replication.log_folder import (
 from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica, Role
 from sexton.replication.session import FollowerSession
+from sexton.replication.throttle import UNTHROTTLED, Throttles
 from sexton.supervision import Supervisor
 from sexton.watermarks.checkpoint import WATERMARKS_FILE, Kept
 from sexton.watermarks.checkpoint import encode as encode_watermarks
@@ -74,7 +75,9 @@ class Replicas:
         producer_expiry_ms: int,
         rng: random.Random,
         supervisor: Supervisor | None = None,
+        throttles: Throttles = UNTHROTTLED,
     ) -> None:
+        self._throttles = throttles
         self._supervisor = supervisor or Supervisor()
         self.folder = LogFolder(disk, folder)
         self._disk = disk
@@ -395,6 +398,7 @@ class Replicas:
                 self._clock,
                 self._limits,
                 self._supervisor,
+                self._throttles.follower,
             )
         return fetcher
 
@@ -450,7 +454,7 @@ class Replicas:
             raise MalformedMessageError(str(error)) from error
         session = self._sessions.get(connection)
         if session is None:
-            session = self._sessions[connection] = FollowerSession(self, self._supervisor)
+            session = self._sessions[connection] = FollowerSession(self, self._supervisor, self._throttles.leader)
         return session.fetch(request)
 
     def connection_closed(self, connection: Hashable) -> None:

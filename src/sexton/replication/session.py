@@ -21,6 +21,7 @@ from sexton.replication import messages
 from sexton.replication.history import is_prefix
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
+from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import Supervisor
 from sexton.watermarks.replica import Pair, ReplicaWatermarks
 
@@ -70,8 +71,11 @@ class _Followed:
 
 
 class FollowerSession:
-    def __init__(self, replicas: LocalReplicas, supervisor: Supervisor | None = None) -> None:
+    def __init__(
+        self, replicas: LocalReplicas, supervisor: Supervisor | None = None, throttle: Throttle | None = None
+    ) -> None:
         self._replicas = replicas
+        self._throttle = throttle
         self._supervisor = supervisor or Supervisor()
         self._followed: dict[Key, _Followed] = {}
         self._news: dict[Key, None] = {}
@@ -94,7 +98,10 @@ class FollowerSession:
         answer = self._answer(request)
         if answer or request.max_wait_ms <= 0:
             return messages.encode_answer(answer)
-        return self._fetch_later(request, self._start_waiting(request.max_wait_ms / 1000))
+        wait_ms = request.max_wait_ms
+        if self._news and self._throttle is not None:
+            wait_ms = min(wait_ms, self._throttle.pause_ms() or wait_ms)  # what was held back goes as soon as it may
+        return self._fetch_later(request, self._start_waiting(wait_ms / 1000))
 
     async def _fetch_later(self, request: FetchRequest, waiting: asyncio.Future[bool]) -> list[Part]:
         is_over = await waiting
@@ -255,9 +262,15 @@ class FollowerSession:
         records: list[Part] = []
         size_bytes = 0
         if lies_on and held.end_offset < log.end_offset:
-            read = log.read(held.end_offset, max_bytes, log.end_offset, min_one=is_first)
-            followed.sent = held.end_offset, read.next_offset
-            records, size_bytes = read.parts, read.size_bytes
+            throttle = self._throttle_of(replica, followed.follower)
+            allowed_bytes = max_bytes if throttle is None else min(max_bytes, throttle.allowed_bytes())
+            if allowed_bytes:
+                min_one = is_first or throttle is not None
+                read = log.read(held.end_offset, allowed_bytes, log.end_offset, min_one=min_one)
+                followed.sent = held.end_offset, read.next_offset
+                records, size_bytes = read.parts, read.size_bytes
+            if throttle is not None:
+                throttle.count(size_bytes)
             if size_bytes == 0:
                 self._news[(held.topic_id, held.partition)] = None  # no room in this answer: in the next one
         if lies_on and has_history and not records:
@@ -282,6 +295,12 @@ class FollowerSession:
             watermarks.fence_below,
             watermarks.planned_high_watermark,
         )
+
+    def _throttle_of(self, replica: Replica, follower: int) -> Throttle | None:
+        throttled = replica.config.leader_replication_throttled_replicas
+        if self._throttle is None or follower in replica.row.isr:
+            return None
+        return self._throttle if is_throttled(throttled, replica.partition, replica.row.leader) else None
 
     def _moved_watermarks(self, keys: Sequence[Key]) -> list[News]:
         """Of partitions without records: what moved since it was told."""

@@ -36,9 +36,7 @@ def _string(default: Any, doc: str, **rules: Any) -> Any:
 
 
 def _throttle(doc: str) -> Any:
-    return _long(
-        INT64_MAX, doc + " Kept for Kafka's reassignment tool; not enforced.", low=0, update=Update.CLUSTER_WIDE
-    )
+    return _long(INT64_MAX, doc, low=0, update=Update.CLUSTER_WIDE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +92,8 @@ class BrokerSettings:
     auto_leader_rebalance_enable: bool = _boolean(True, "Whether leadership returns to preferred leaders by itself.")
     leader_imbalance_check_interval_seconds: int = _long(300, "How often that is looked at.", low=1)
     controlled_shutdown_enable: bool = _boolean(True, "Whether a broker hands its leaderships over before it stops.")
-    leader_replication_throttled_rate: int = _throttle("Bytes a second that leaders send to throttled replicas.")
-    follower_replication_throttled_rate: int = _throttle("Bytes a second that throttled followers fetch.")
+    leader_replication_throttled_rate: int = _throttle("Bytes a second that its leaders send to throttled replicas.")
+    follower_replication_throttled_rate: int = _throttle("Bytes a second that its throttled followers fetch.")
     replica_alter_log_dirs_io_max_bytes_per_second: int = _throttle(
         "Bytes a second for moves between folders of one broker, of which there are none."
     )

@@ -1,0 +1,74 @@
+"""Bytes a second that replicas which are not in sync may cost, so that reassignments leave room for clients (KIP-73).
+
+Kafka's settings, and meanings: a topic names throttled replicas (`leader.replication.throttled.replicas`,
+`follower.replication.throttled.replicas`; partition:broker, or *), brokers the rates. A leader that has sent its share
+sends a throttled follower nothing until there is room again; a follower that has received its share asks for no more.
+Replicas that are in sync are never held up: `acks=all` waits for them.
+
+The rate is a bucket that holds what may be sent in a second. What is sent may be more than is left, for a batch is sent
+whole; then the bucket is in debt, so that the rate holds over time whatever the size of batches.
+
+Deviation from Kafka: what is sent to replicas that are in sync does not count against the rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from sexton.ports.clock import Clock
+
+BURST_S: Final = 1
+EVERY_REPLICA: Final = "*"
+
+PAUSE_MS: Final = (20, 500)
+"""Shortest and longest: a rate that was raised meanwhile is soon heard of."""
+
+
+def is_throttled(replicas: Collection[str], partition: int, broker_id: int) -> bool:
+    """Whether a topic's list of throttled replicas names this one."""
+    return bool(replicas) and (EVERY_REPLICA in replicas or f"{partition}:{broker_id}" in replicas)
+
+
+class Throttle:
+    """Of one direction, for all partitions of a broker."""
+
+    def __init__(self, bytes_per_second: Callable[[], int], clock: Clock) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._clock = clock
+        self._left_bytes: float = self._most
+        self._filled_ms = clock.monotonic_ms()
+
+    @property
+    def _most(self) -> int:
+        return self._bytes_per_second() * BURST_S
+
+    def allowed_bytes(self) -> int:
+        """0 if nothing may be sent now."""
+        now_ms = self._clock.monotonic_ms()
+        gained = (now_ms - self._filled_ms) * self._bytes_per_second() / 1000
+        self._left_bytes = min(self._most, self._left_bytes + gained)
+        self._filled_ms = now_ms
+        return max(0, int(self._left_bytes))
+
+    def count(self, size_bytes: int) -> None:
+        self.allowed_bytes()
+        self._left_bytes -= size_bytes
+
+    def pause_ms(self) -> int:
+        """Until something may be sent; 0 if that is now."""
+        if self.allowed_bytes():
+            return 0
+        shortest, longest = PAUSE_MS
+        rate = self._bytes_per_second()
+        return longest if rate == 0 else max(shortest, min(longest, int((1 - self._left_bytes) * 1000 / rate)))
+
+
+class Throttles(NamedTuple):
+    """Of a broker: as a leader, and as a follower."""
+
+    leader: Throttle | None
+    follower: Throttle | None
+
+
+UNTHROTTLED: Final = Throttles(None, None)
