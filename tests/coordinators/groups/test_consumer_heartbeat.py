@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sexton.coordinators.groups.messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
-from sexton.coordinators.groups.records import EpochKey, RegexKey
+from sexton.coordinators.groups.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerHeartbeatAnswer,
+)
+from sexton.coordinators.groups.records import EpochKey, Partitions, RegexKey
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.states import ConsumerState
 from sexton.protocol.errors import ErrorCode
@@ -150,6 +155,69 @@ def test_what_a_member_does_not_name_is_not_free_before_it_was_told() -> None:
     assert h.beat("b", 2).assignment is None
     assert h.beat("a", 1, owned={}).member_epoch == 2
     assert h.beat("b", 2).assignment == partitions(t=[1])
+
+
+def missed_answer() -> Harness:
+    """`c` was given the only partition at epoch 3 and has not heard of it; `a` is to have it now."""
+    h = Harness(GroupSettings(consumer_assignors=("range",)), t=1)
+    h.enter("b", "t")
+    assert h.enter("c", "t").assignment == {}
+    h.beat("b", LEAVE_EPOCH)
+    assert h.beat("c", 2).assignment == partitions(t=[0])  # lost
+    assert h.enter("a", "t").assignment == {}
+    return h
+
+
+def again(h: Harness, owned: Partitions) -> ConsumerHeartbeatAnswer:
+    return h.beat("c", 2, topics=("t",), owned=owned, rebalance_timeout_ms=60_000)
+
+
+def test_a_member_that_missed_what_it_was_given_hears_it_again_before_it_must_let_go() -> None:
+    """It says what it owns only after a failed request and when that has changed, as Java's and librdkafka do. Told at
+    once that it has nothing, it would have nothing to say, and nobody would read the partition until its time to let
+    go is over."""
+    h = missed_answer()
+    told = again(h, {})
+    assert (told.member_epoch, told.assignment) == (3, partitions(t=[0]))
+    told = h.beat("c", 3, owned=partitions(t=[0]))
+    assert (told.member_epoch, told.assignment) == (3, {})
+    assert h.beat("a", 4).assignment is None
+    assert h.beat("c", 3, owned={}).member_epoch == 4
+    assert h.beat("a", 4).assignment == partitions(t=[0])
+    h.beat("c", 4)
+    h.advance(40_000)
+    assert "c" in h.consumer().members
+
+
+def test_a_member_that_misses_every_answer_does_not_keep_others_waiting_for_ever() -> None:
+    h = missed_answer()
+    for _ in range(6):
+        assert again(h, {}).member_epoch == 3
+        last = h.beat("a", 4)
+        h.advance(10_000)
+    assert last.assignment is None
+    assert "c" not in h.consumer().members
+    assert h.beat("a", 4).assignment == partitions(t=[0])
+
+
+def test_a_member_that_has_heard_at_last_is_not_removed_for_having_been_late() -> None:
+    """What it still waits for belongs to another that is slow: nothing is asked of it."""
+    h = Harness(GroupSettings(consumer_assignors=("range",)), u=1, v=1)
+    h.enter("a", "u")
+    h.enter("b", "v")
+    h.enter("c", "u", "v")
+    h.beat("a", 1, topics=("t",), owned=partitions(u=[0]))
+    h.beat("b", 2, topics=("t",), owned=partitions(v=[0]))
+    assert h.beat("c", 3).assignment is None
+    h.beat("a", 1, owned={})
+    assert h.beat("c", 5).assignment == partitions(u=[0])  # lost
+    told = h.beat("c", 5, topics=("u", "v"), owned={}, rebalance_timeout_ms=60_000)
+    assert told.assignment == partitions(u=[0])
+    assert h.beat("c", 5, owned=partitions(u=[0])).assignment is None
+    for _ in range(5):
+        h.advance(20_000)
+        h.beat("c", h.consumer().members["c"].epoch)
+    assert h.consumer().members["c"].assigned == partitions(u=[0], v=[0]), "the slow one was removed"
 
 
 def test_unknown_groups_and_members_are_refused() -> None:

@@ -23,7 +23,7 @@ from sexton.coordinators.groups.messages import (
     ConsumerHeartbeatAnswer,
     ConsumerHeartbeatRequest,
 )
-from sexton.coordinators.groups.reconcile import is_subset, reconcile
+from sexton.coordinators.groups.reconcile import held_again, is_subset, reconcile
 from sexton.coordinators.groups.regex import compile_regex
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import metadata_hash
@@ -100,7 +100,12 @@ class ConsumerProtocol:
             classic=None,
         )
         self.update_member(group, before, member)
-        after = self.step(group, member_id, request.owned, request.member_epoch == JOIN_EPOCH)
+        is_joining = request.member_epoch == JOIN_EPOCH
+        again = held_again(group.members[member_id], request.owned) if request.is_full and not is_joining else None
+        if again is None:
+            after = self.step(group, member_id, request.owned, is_joining)
+        else:
+            after = self._tell_again(group, again)
         timing = core.consumer_timing(group.group)
         self._expect_heartbeat(group, member_id, timing.session_timeout_ms)
         has_news = request.is_full or after.assigned != before.assigned
@@ -219,7 +224,22 @@ class ConsumerProtocol:
         if stepped != member:
             self._write_current(group, stepped)
             self._watch_revocation(group, stepped)
+        elif member.state is not r.MemberState.UNREVOKED_PARTITIONS:
+            self._core.timers.cancel(Timer(TimerKind.CONSUMER_REBALANCE, group.group, member_id))
         return stepped
+
+    def _tell_again(self, group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember:
+        """It stays where it is until it has heard that. If others wait for what it has, not for ever: it has as long as
+        if it had to let go."""
+        core = self._core
+        timer = Timer(TimerKind.CONSUMER_REBALANCE, group.group, member.member_id)
+        if member != group.members[member.member_id]:
+            self._write_current(group, member)
+        if group.epoch > group.assignment_epoch:
+            self._assign(group)
+        if not member.is_reconciled_to(group.assignment_epoch) and timer not in core.timers:
+            core.timers.set(timer, core.now.monotonic_ms + member.rebalance_timeout_ms)
+        return member
 
     def _watch_revocation(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         core = self._core

@@ -9,6 +9,12 @@ revoked, has left, or was fenced: this is what keeps two members from reading on
 Deviation from Kafka, on the safe side: a heartbeat that names fewer partitions than the member was given does not free
 the others before the member was told that they are no longer its own. It may be about to start reading them. Kafka
 frees them at once, and so do we only when the member is joining: then it reads nothing but what it says.
+
+Clients say what they own when they join, after a request that failed, and when they have taken on another assignment;
+never otherwise. After a failed request nobody can tell from what they say whether they have not heard of a partition
+yet, are busy taking it on (and will read it, whatever they are told meanwhile), or have let go of it. One that has
+not heard of it must not be told to let go either: it would find nothing to do, and never say so. So whoever does not
+name all that it holds hears all of it again (`held_again`), and goes on from there like everybody else.
 """
 
 from __future__ import annotations
@@ -107,6 +113,20 @@ def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
     if owned is None:
         return True
     return any(owned.get(topic_id, EMPTY) & numbers for topic_id, numbers in partitions.items())
+
+
+def held_again(member: ConsumerMember, owned: Partitions | None) -> ConsumerMember | None:
+    """Of a member whose last request failed: the member with all that it holds, to be told so; None if it knows."""
+    held = {
+        topic_id: member.assigned.get(topic_id, EMPTY) | member.revoking.get(topic_id, EMPTY)
+        for topic_id in sorted(member.assigned.keys() | member.revoking.keys())
+    }
+    if member.state is MemberState.UNKNOWN or is_subset(held, owned or {}):
+        return None
+    if not member.revoking:
+        return member
+    check_member(member.member_id, member.state, MemberState.UNRELEASED_PARTITIONS)
+    return replace(member, state=MemberState.UNRELEASED_PARTITIONS, assigned=held, revoking={})
 
 
 def is_subset(owned: Partitions | None, assigned: Mapping[uuid.UUID, frozenset[int]]) -> bool:
