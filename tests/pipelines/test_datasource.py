@@ -144,6 +144,18 @@ def test_read_committed_shows_what_such_a_consumer_gets(
     assert read(directory, isolation="read_committed") == expected
 
 
+@pytest.mark.parametrize("beside", ["all logs, as Kafka keeps it", "the log, as Sexton keeps it"])
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_what_was_deleted_below_the_log_start_is_not_read(tmp_path: Path, beside: str, isolation: str) -> None:
+    """DeleteRecords is how people erase, and the file that holds the records may stay for long."""
+    batches = [logs.data((b"a", b"1"), (b"b", b"2"), at=0), logs.data((b"c", b"3"), (b"d", b"4"), at=2)]
+    directory = write(logs.Log([0], [batches]), tmp_path)
+    place = tmp_path if "Kafka" in beside else directory
+    checkpoints.write_offset_checkpoint(place / checkpoints.LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 3})
+    assert [row["offset"] for row in read(directory, isolation=isolation)] == [3]
+    assert [row["offset"] for row in read(directory, isolation=isolation, startingOffset="1")] == [3]
+
+
 def test_the_fold_of_read_committed_rows_is_the_references_fold(tmp_path: Path) -> None:
     log = logs.random_log(random.Random(7), 60)
     fold: dict[bytes, bytes] = {}

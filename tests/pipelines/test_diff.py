@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from sexton.records import checkpoints, names
 from sexton.records.batch import Batch, Header, Record, encode, make_batch
 from sexton.records.kernels import scan
 from sexton.records.keyhash import HashKey, hash_key, hash_numbers
+from sexton.watermarks.checkpoint import WATERMARKS_FILE
+from sexton.watermarks.checkpoint import encode as encode_watermarks
+from sexton.watermarks.replica import Pair, ReplicaWatermarks
 from tests import logs
 from tests.pipelines.local_context import LocalContext
 
@@ -147,6 +151,13 @@ class TestReasons:
         """The corruption of the first seed: the key is back on B."""
         said = reason(tmp_path, one_segment(FILLER, clean_below=2), one_segment(VALUE, FILLER))
         assert "B lacks the tombstone that A has compacted away" in said
+
+    def test_the_same_on_a_sexton_broker_whose_watermarks_say_what_is_compacted(self, tmp_path: Path) -> None:
+        side_a = write(tmp_path / "a", one_segment(FILLER))
+        known = ReplicaWatermarks(uuid.uuid4(), compacted=Pair(2, 2))
+        (side_a / WATERMARKS_FILE).write_bytes(encode_watermarks(known))
+        (difference,) = run(side_a, write(tmp_path / "b", one_segment(VALUE, FILLER))).differences
+        assert "B lacks the tombstone that A has compacted away" in difference.reason
 
     def test_beyond_the_others_end(self, tmp_path: Path) -> None:
         said = reason(tmp_path, one_segment(VALUE, TOMBSTONE), one_segment(VALUE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sexton.cli import log_stats
 from sexton.compaction import survey
 from sexton.compaction.reference import compact
 from sexton.compaction.rules import Fate, Terms
@@ -19,6 +21,9 @@ from sexton.pipelines.stats import Options, PartitionStats
 from sexton.pipelines.stats_pass import ABOVE_BOUND
 from sexton.records import checkpoints, names
 from sexton.records.batch import DELETE_HORIZON, Batch, ControlType, Record
+from sexton.watermarks.checkpoint import WATERMARKS_FILE
+from sexton.watermarks.checkpoint import encode as encode_watermarks
+from sexton.watermarks.replica import Pair, ReplicaWatermarks
 from tests import logs
 from tests.pipelines.local_context import LocalContext
 
@@ -223,3 +228,52 @@ def test_an_empty_log_has_nothing_to_tell(tmp_path: Path) -> None:
     result = of(logs.Log([0], [[]]), tmp_path)
     assert result.failure is None
     assert (result.record_count, result.distinct_key_count, result.last_cleaned) == (0, 0, None)
+
+
+# ---- A Sexton broker's replica.
+
+DELETED = logs.Log(
+    [0, 10, 20, 30],
+    [
+        [logs.data((b"a", b"1"), (b"a", None), at=0)],
+        [logs.data((b"b", None), at=10)],
+        [logs.data((b"c", b"1"), at=20)],
+        [],
+    ],
+)
+
+
+def of_sexton(tmp_path: Path, watermarks: bytes, incarnation: uuid.UUID) -> PartitionStats:
+    directory = tmp_path / "orders-0"
+    logs.write_partition(DELETED, directory)
+    (directory / WATERMARKS_FILE).write_bytes(watermarks)
+    (directory / names.INCARNATION_FILE).write_text(f"{incarnation}\n")
+    (result,) = collect(directory)
+    return result
+
+
+def test_a_sexton_brokers_replica_is_as_clean_as_its_watermarks_say(tmp_path: Path) -> None:
+    known = ReplicaWatermarks(uuid.uuid4(), compacted=Pair(20, 20), removable=Pair(10, 10))
+    found = of_sexton(tmp_path, encode_watermarks(known), known.incarnation)
+    assert found.failure is None
+    assert found.eligibility is not None
+    assert found.eligibility.first_dirty_offset == 20
+    assert found.last_cleaned is not None
+    assert (found.last_cleaned.up_to_offset, found.last_cleaned.evidence) == (20, "its watermarks")
+    assert {fate: span.count for fate, span in found.measured.tombstones.items()} == {
+        Fate.TOMBSTONE_STARTS_HORIZON: 1,  # of a, below MTRO
+        Fate.TOMBSTONE_WAITS_FOR_REPLICAS: 1,  # of b
+    }
+    assert any("in Sexton's metastore" in text for text in found.assumptions)
+    assert log_stats.as_dict(found)["watermarks"] == {"mcco": 20, "mxfo": 20, "mtro": 10, "mxro": 10, "fence_below": 0}
+
+
+@pytest.mark.parametrize("are", ["damaged", "another replica's"])
+def test_watermarks_that_say_nothing_of_this_log_count_as_none_and_that_is_said(tmp_path: Path, are: str) -> None:
+    known = ReplicaWatermarks(uuid.uuid4(), compacted=Pair(20, 20), removable=Pair(10, 10))
+    content = encode_watermarks(known)
+    other = are == "another replica's"
+    found = of_sexton(tmp_path, content if other else content[:-3], uuid.uuid4() if other else known.incarnation)
+    assert found.eligibility is not None
+    assert found.eligibility.first_dirty_offset == 0
+    assert any("watermarks are missing or damaged" in text for text in found.assumptions)

@@ -13,13 +13,11 @@ from rich.table import Table
 
 from sexton.cli import show
 from sexton.logdir import identical
-from sexton.logdir.partition import PartitionLog, find_partitions, open_partition
+from sexton.logdir.partition import find_partitions, open_partition
 from sexton.pipelines import session
 from sexton.pipelines.diff import Diff, Difference, Side
 from sexton.pipelines.diff import diff as compare
 from sexton.records.batch import Record
-from sexton.watermarks.checkpoint import WATERMARKS_FILE
-from sexton.watermarks.checkpoint import decode as decode_watermarks
 
 DIFFERENT = 1
 """The exit code when they differ, as diff's."""
@@ -60,7 +58,7 @@ def diff(
 def _compare_bytes(directory_a: Path, directory_b: Path, below: int | None, as_json: bool) -> None:
     logs = [open_partition(find_partitions([directory])[0]) for directory in (directory_a, directory_b)]
     if below is None:
-        below = min(_compacted_to(log) for log in logs)
+        below = min(log.cleaner_offset or 0 for log in logs)
     found = identical.compare(logs[0], logs[1], below)
     if as_json:
         show.print_json({"equal": found.is_same, **dataclasses.asdict(found)})
@@ -75,14 +73,6 @@ def _compare_bytes(directory_a: Path, directory_b: Path, below: int | None, as_j
             console.print(f"[red]They differ[/red], first in the batch at offset {found.first_difference:,}")
     if not found.is_same:
         raise typer.Exit(DIFFERENT)
-
-
-def _compacted_to(log: PartitionLog) -> int:
-    """Its MCCO, as a Sexton broker keeps it beside the log, or what Kafka's cleaner says."""
-    path = log.directory / WATERMARKS_FILE
-    if path.exists():
-        return decode_watermarks(path.read_bytes(), str(path)).compacted.keys
-    return log.cleaner_offset or 0
 
 
 def as_dict(result: Diff) -> dict[str, Any]:

@@ -25,6 +25,7 @@ OPEN_SHOWN_MAX = 5
 
 WAITING = {
     ABOVE_BOUND: "not reached",
+    Fate.TOMBSTONE_WAITS_FOR_REPLICAS: "other replicas",
     Fate.TOMBSTONE_STARTS_HORIZON: "first cleaning",
     Fate.TOMBSTONE_WAITS_FOR_HORIZON: "delete horizon",
     Fate.TOMBSTONE_EXPIRED: "next cleaning",
@@ -33,6 +34,7 @@ WAITING = {
 
 EXPLAINED = {
     ABOVE_BOUND: "lie where cleaning may not look yet",
+    Fate.TOMBSTONE_WAITS_FOR_REPLICAS: "wait until every replica is known to be past them (MTRO)",
     Fate.TOMBSTONE_STARTS_HORIZON: "were never cleaned: delete.retention.ms starts with the next cleaning",
     Fate.TOMBSTONE_WAITS_FOR_HORIZON: "wait for their delete horizon",
     Fate.TOMBSTONE_EXPIRED: "may go with the next cleaning that knows every replica is past them",
@@ -95,6 +97,7 @@ def as_dict(stats: PartitionStats) -> dict[str, Any]:
         "log_end_offset": stats.log_end_offset,
         "high_watermark": stats.high_watermark,
         "last_stable_offset": stats.last_stable_offset,
+        "watermarks": _watermarks_dict(stats),
         "distinct_keys": stats.distinct_key_count,
         "records_without_key": stats.measured.keyless_count,
         "tombstones": _tombstones_dict(stats),
@@ -114,6 +117,20 @@ def as_dict(stats: PartitionStats) -> dict[str, Any]:
             "bytes": savings.size_bytes,
             "fates": {Fate(fate).name.lower(): count for fate, count in sorted(savings.tally.counts.items())},
         },
+    }
+
+
+def _watermarks_dict(stats: PartitionStats) -> dict[str, int] | None:
+    """Of a Sexton broker's replica alone."""
+    known = stats.watermarks
+    if known is None:
+        return None
+    return {
+        "mcco": known.compacted.keys,
+        "mxfo": known.compacted.transactions,
+        "mtro": known.removable.keys,
+        "mxro": known.removable.transactions,
+        "fence_below": known.fence_below,
     }
 
 
@@ -174,6 +191,12 @@ def _facts(stats: PartitionStats, now_ms: int) -> Iterator[tuple[str, str]]:
         f"{stats.log_start_offset:,} to {stats.log_end_offset:,}; high watermark {watermark}, "
         f"last stable offset {stats.last_stable_offset:,}",
     )
+    if (known := stats.watermarks) is not None:
+        yield (
+            "watermarks",
+            f"MCCO {known.compacted.keys:,}, MXFO {known.compacted.transactions:,}; "
+            f"MTRO {known.removable.keys:,}, MXRO {known.removable.transactions:,}",
+        )
     yield "distinct keys", _keys(stats)
     yield "tombstones", _tombstones(stats, now_ms)
     yield "transactions", _transactions(stats, now_ms)

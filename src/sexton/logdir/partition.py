@@ -11,9 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from sexton.errors import EnvironmentFailure, NotALogError
+from sexton.errors import EnvironmentFailure, NotALogError, SextonError
 from sexton.records import checkpoints, names
 from sexton.records.kernels.primitives import Bytes
+from sexton.watermarks.checkpoint import WATERMARKS_FILE
+from sexton.watermarks.checkpoint import decode as decode_watermarks
+from sexton.watermarks.replica import ReplicaWatermarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,9 @@ class PartitionLog:
     high_watermark: int | None
     log_start_offset: int
     cleaner_offset: int | None
+    """Up to where it was compacted, by Kafka's cleaner, or as a Sexton broker says (MCCO)."""
+    watermarks: ReplicaWatermarks | None = None
+    """Of a Sexton broker's replica."""
 
     @property
     def name(self) -> str:
@@ -83,17 +89,34 @@ def open_partition(directory: Path) -> PartitionLog:
     segments = tuple(_segments(directory))
     if not segments:
         raise NotALogError("there is no .log file in it", str(directory), "An empty partition needs no work")
-    log_dir = directory.parent
-    start = _checkpoint(log_dir, checkpoints.LOG_START_OFFSET_CHECKPOINT).get(key)
+    log_dir, watermarks = directory.parent, _watermarks(directory)
+    # A Sexton broker keeps the log start beside each log, Kafka keeps all of them together.
+    starts = [_checkpoint(each, checkpoints.LOG_START_OFFSET_CHECKPOINT).get(key, 0) for each in (log_dir, directory)]
+    cleaner_offset = _checkpoint(log_dir, checkpoints.CLEANER_OFFSET_CHECKPOINT).get(key)
     return PartitionLog(
         directory,
         parsed.topic,
         parsed.partition,
         segments,
         _checkpoint(log_dir, checkpoints.REPLICATION_OFFSET_CHECKPOINT).get(key),
-        max(start or 0, segments[0].base_offset),
-        _checkpoint(log_dir, checkpoints.CLEANER_OFFSET_CHECKPOINT).get(key),
+        max(*starts, segments[0].base_offset),
+        cleaner_offset if watermarks is None else watermarks.compacted.keys,
+        watermarks,
     )
+
+
+def _watermarks(directory: Path) -> ReplicaWatermarks | None:
+    """None as for the broker itself: where they are damaged, or about another log, nothing is known."""
+    path = directory / WATERMARKS_FILE
+    content = checkpoints.read_file(path)
+    incarnation = (checkpoints.read_file(directory / names.INCARNATION_FILE) or b"").decode(errors="replace").strip()
+    if content is None:
+        return None
+    try:
+        found = decode_watermarks(content, str(path))
+    except SextonError:
+        return None
+    return found if incarnation in ("", str(found.incarnation)) else None
 
 
 def write_cleaner_offset(log: PartitionLog, offset: int) -> None:

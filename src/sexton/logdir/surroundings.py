@@ -19,8 +19,9 @@ from sexton.errors import LogInUseError, NotALogError, SextonError
 from sexton.logdir.metadata import ClusterMetadata, read_metadata
 from sexton.records import checkpoints, names
 from sexton.records.checkpoints import MetaProperties
+from sexton.watermarks.checkpoint import WATERMARKS_FILE
 
-SEXTON_FILES: Final = ("incarnation", "compaction-watermarks")
+SEXTON_FILES: Final = (names.INCARNATION_FILE, WATERMARKS_FILE)
 """In a partition's directory, of a Sexton broker's replica and of no other."""
 
 LOG_DIRS: Final = ("log.dirs", "log.dir")

@@ -7,7 +7,8 @@
 The path is a partition directory, a log directory (all its partitions), or a list of them. The first eight columns are
 those of Spark's own Kafka source; the others tell about producer, transaction and batch. Options:
 
-    isolation        read_uncommitted (default): everything in the log. read_committed: what such a consumer would get,
+    isolation        read_uncommitted (default): everything from the log start on. read_committed: what such a consumer
+                     would get,
                      that is no aborted records and nothing at or above the last stable offset (the first offset of an
                      open transaction, or the high watermark where a checkpoint knows it)
     includeControl   true: COMMIT and ABORT markers, too
@@ -269,6 +270,8 @@ def plan_partition(directory: Path, wanted: Wanted) -> Iterator[Source]:
     log = open_partition(directory)
     if wanted.topic not in (None, log.topic) or wanted.partition not in (None, log.partition):
         return
+    # What lies below the log start is deleted, whether or not its file is gone yet.
+    wanted = replace(wanted, from_offset=max(wanted.from_offset, log.log_start_offset))
     in_range = list(_segments_in_range(log, wanted))
     if not in_range:
         return

@@ -12,7 +12,7 @@ Nothing is locked and nothing is changed, so a broker may be running; what it wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from sexton.compaction.survey import LogSurvey
 from sexton.compaction.transactions import NO_OFFSET, for_tasks
 from sexton.errors import SextonError
 from sexton.logdir.partition import PartitionLog, open_partition
-from sexton.logdir.surroundings import Surroundings
+from sexton.logdir.surroundings import Surroundings, is_sextons
 from sexton.pipelines import index_pass
 from sexton.pipelines.compact import Report, Request, compact, survey_logs
 from sexton.pipelines.offline import summaries
@@ -40,6 +40,7 @@ from sexton.pipelines.whole_log import chunks_below
 from sexton.records.batch import ControlType
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.keyhash import random_hash_key
+from sexton.watermarks.replica import ReplicaWatermarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ class PartitionStats:
     log_end_offset: int = 0
     high_watermark: int | None = None
     last_stable_offset: int = 0
+    watermarks: ReplicaWatermarks | None = None
+    """Of a Sexton broker's replica."""
     measured: Measured = field(default_factory=Measured)
     transactions: Transactions | None = None
     eligibility: Eligibility | None = None
@@ -152,6 +155,9 @@ class _Partition:
             known = around.config(directory, options.settings, policy_if_unknown="compact")
             self.stats.config = known.config
             self.stats.assumptions += known.assumptions
+            self.stats.watermarks = self.log.watermarks
+            if is_sextons(directory) and self.log.watermarks is None:
+                self.stats.assumptions.append("its watermarks are missing or damaged: nothing counts as compacted")
         except SextonError as error:
             self.stats.failure = error
 
@@ -163,6 +169,16 @@ class _Partition:
         assert self.log is not None, "opened before it is used"
         assert self.survey is not None, "surveyed before it is used"
         return self.log, self.survey
+
+    def terms(self, now_ms: int) -> Terms:
+        """Of the next pass: a Sexton broker's replica knows how far the others are, a Kafka broker's does not."""
+        assert self.log is not None, "opened first"
+        assert self.stats.eligibility is not None, "described first"
+        bound, known = self.stats.eligibility.bound.offset, self.log.watermarks
+        terms = Terms(now_ms, bound, self.stats.config.delete_retention_ms)
+        if known is None:
+            return terms
+        return replace(terms, mtro=known.removable.keys, mxro=known.removable.transactions, settle_below=bound)
 
     def describe(self, now_ms: int) -> None:
         """What the survey and the checkpoints tell, before any record is looked at."""
@@ -219,13 +235,12 @@ def _measure(context: SparkContext, live: Sequence[_Partition], options: Options
 
 def _work(index: int, partition: _Partition, options: Options) -> PartitionWork:
     log, survey = partition.loaded()
-    assert partition.stats.eligibility is not None, "described first"
-    bound = partition.stats.eligibility.bound.offset
+    terms = partition.terms(options.now_ms)
     return PartitionWork(
         partition=index,
         name=log.name,
         directory=str(log.directory),
-        terms=Terms(options.now_ms, bound, partition.stats.config.delete_retention_ms).independent(),
+        terms=terms if log.watermarks is not None else terms.independent(),
         segment_ends=np.zeros(0, dtype=np.int64),
         producers=survey.producers[:0],
         markers=for_tasks(survey.events.markers),
@@ -298,8 +313,9 @@ def _dry_run(context: SparkContext, live: Sequence[_Partition], options: Options
         judged = partition.stats.eligibility
         assert judged is not None, "described first"
         partition.stats.savings = Savings(0, 0, Tally())
-        if max(judged.first_dirty_offset, log.segments[0].base_offset) < judged.bound.offset:
-            terms = Terms(options.now_ms, judged.bound.offset, partition.stats.config.delete_retention_ms)
+        terms = partition.terms(options.now_ms)
+        first_worth = log.segments[0].base_offset if terms.mtro or terms.mxro else judged.first_dirty_offset
+        if max(first_worth, log.segments[0].base_offset) < judged.bound.offset:
             requests.append(Request(log, survey, partition.stats.config, terms, judged.first_dirty_offset))
             asked.append(partition)
     if not requests:
@@ -344,7 +360,8 @@ def _last_cleaned(log: PartitionLog, survey: LogSurvey, measured: Measured, conf
     checkpoint = log.cleaner_offset
     if checkpoint is not None and log.log_start_offset < checkpoint <= survey.log_end_offset:
         below = [segment.max_timestamp_ms for segment in survey.segments if segment.base_offset < checkpoint]
-        return LastCleaned(checkpoint, _latest([*times, *below]), "the cleaner's checkpoint" + horizon)
+        source = "the cleaner's checkpoint" if log.watermarks is None else "its watermarks"
+        return LastCleaned(checkpoint, _latest([*times, *below]), source + horizon)
     gaps = [
         (after.base_offset, max(s.max_timestamp_ms for s in survey.segments if s.base_offset <= before.base_offset))
         for before, after in pairwise(survey.segments)

@@ -59,7 +59,7 @@ class Measured:
     aborted_count: int = 0
     control_count: int = 0
     tombstones: dict[int, Span] = field(default_factory=dict)
-    """By what Kafka's cleaner would do with them next (a Fate), or ABOVE_BOUND."""
+    """By what the next cleaning would do with them (a Fate), or ABOVE_BOUND."""
     horizon_next_ms: int = 2**63 - 1
     """When the next tombstone's delete horizon passes."""
     horizon_max_ms: int = NO_TIME
@@ -92,7 +92,8 @@ class Measured:
 def measure_chunk(
     chunk: Chunk, work: PartitionWork, payloads: Iterable[bytes | Note], open_first_offsets: Longs
 ) -> Measured:
-    """``work.terms`` are Kafka's own (independent), so that fates tell what time alone would do."""
+    """``work.terms`` are Kafka's own (independent) where nobody knows of the other replicas: fates then tell what time
+    alone would do."""
     measured = Measured(chunk.number, chunk.partition)
     lists = []
     for payload in payloads:

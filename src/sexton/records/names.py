@@ -40,6 +40,9 @@ DELETED_SUFFIX: Final = ".deleted"
 
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 
+INCARNATION_FILE: Final = "incarnation"
+"""Beside a log of a Sexton broker: which replica it is."""
+
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 """KRaft's own log lies among the partitions but is the controller's, and no cleaner touches it."""
 

@@ -26,7 +26,7 @@ Name = tuple[str, int]
 
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
 FLUSHED_POINTS_FILE = "flushed-points"
-INCARNATION_FILE = "incarnation"
+INCARNATION_FILE = names.INCARNATION_FILE
 
 
 @dataclass(frozen=True, slots=True)
