@@ -35,6 +35,7 @@ WORK: Final = (
     "a request",
     "adoption",
     "an in-sync set",
+    "deleting records",
     "flush",
     "forgetting deleted topics",
     "loading a coordinator",

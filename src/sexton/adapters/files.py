@@ -41,7 +41,15 @@ FILE_MODE: Final = 0o644
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
-_Asked = tuple[Callable[[], None], "asyncio.Future[None]"]
+class _Outcome(asyncio.Future[None]):
+    """Of work in a thread, which nobody can call off. Whoever is cancelled while waiting for it goes on waiting, and is
+    cancelled when it is done."""
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+
+_Asked = tuple[Callable[[], None], _Outcome]
 """Work for a thread, and who waits for it."""
 
 
@@ -160,11 +168,11 @@ class FileDisk:
         """What is asked for in one turn of the event loop is shared out at its end: handing over costs more than most
         of the work, and a broker that starts has a thousand files to replace at once."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        done = _Outcome(loop=loop)
         if not self._asked:
             loop.call_soon(self._share_out, loop)
         self._asked.append((work, done))
-        await done
+        await _heard(done)
 
     def _share_out(self, loop: asyncio.AbstractEventLoop) -> None:
         asked, self._asked = self._asked, []
@@ -252,7 +260,9 @@ class FileDisk:
         if flush is None or flush.done():
             under_way = self._flushes.get(directory)
             flush = self._next_flushes[directory] = asyncio.ensure_future(self._flush_names(directory, under_way))
-        await asyncio.shield(flush)
+        done = _Outcome(loop=asyncio.get_running_loop())
+        flush.add_done_callback(lambda ended: _tell([(done, ended.exception())]))
+        await _heard(done)
 
     async def _flush_names(self, directory: str, before: asyncio.Task[None] | None) -> None:
         if before is not None and not before.done():
@@ -281,7 +291,7 @@ class FileDisk:
 
 def _work_through(asked: Sequence[_Asked], loop: asyncio.AbstractEventLoop) -> None:
     """In a thread."""
-    ended: list[tuple[asyncio.Future[None], Exception | None]] = []
+    ended: list[tuple[_Outcome, BaseException | None]] = []
     for work, done in asked:
         try:
             work()
@@ -292,10 +302,22 @@ def _work_through(asked: Sequence[_Asked], loop: asyncio.AbstractEventLoop) -> N
         loop.call_soon_threadsafe(_tell, ended)
 
 
-def _tell(ended: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> None:
+async def _heard(done: _Outcome) -> None:
+    """Waits to the end. A kernel tells once that it could not write, and only who waits can take note of it: whoever is
+    cancelled meanwhile hears that first, and is cancelled when it waits for something next."""
+    try:
+        await done
+    except asyncio.CancelledError:
+        error = done.exception()
+        task = asyncio.current_task()
+        if error is None or task is None:
+            raise
+        task.cancel()
+        raise error from None
+
+
+def _tell(ended: Sequence[tuple[_Outcome, BaseException | None]]) -> None:
     for done, error in ended:
-        if done.done():
-            continue
         if error is None:
             done.set_result(None)
         else:

@@ -2,6 +2,7 @@
 
 Paths are absolute strings. Every call may raise `OSError` (full, read-only, out of descriptors, gone); what that means
 is for the caller to say. Plain methods return at once (page cache); those that wait for the device are coroutines.
+What they wait for is never left half way: who is cancelled while waiting hears of a failure first.
 
 A crash keeps, of each file, what was flushed; of what was appended since, any pages, in no order: those that are
 missing read as zeros or as noise, and the file may end before, among or after them. Of each directory it keeps the

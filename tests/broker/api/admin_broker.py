@@ -22,6 +22,7 @@ from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailable
 from sexton.protocol.encoder import encoder
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
+from sexton.supervision import Supervisor
 
 OWN_ID = 1
 
@@ -85,6 +86,7 @@ class FakeBroker:
         self.rng = random.Random(3)
         self.replicas = FakeReplicas()
         self.news = FakeNews()
+        self.supervisor = Supervisor()
         self.disk = SimpleNamespace(free_bytes=lambda directory: (40, 100))
 
     def topic_config(self, topic: str) -> TopicConfig:

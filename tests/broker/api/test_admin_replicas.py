@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -332,5 +333,26 @@ def test_records_are_deleted_at_the_leader(version: int) -> None:
             (9, -1, ErrorCode.unknown_topic_or_partition),
         ]
         assert internal.partitions[0].error_code is ErrorCode.invalid_topic_exception
+
+    run(scenario())
+
+
+def test_a_deletion_is_not_left_half_way_because_its_client_waits_no_longer() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("t", (1,))
+        disk, is_done = asyncio.Event(), asyncio.Event()
+
+        async def delete(offset: int) -> int:
+            await disk.wait()
+            is_done.set()
+            return offset
+
+        broker.replicas.known = {("t", 0): replica(delete_records=delete)}
+        asked = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 6}]}]
+        (topic,) = (await broker.ask(delete_records, 2, topics=asked, timeout=1)).topics
+        assert topic.partitions[0].error_code is ErrorCode.request_timed_out
+        disk.set()
+        await asyncio.wait_for(is_done.wait(), 10)
 
     run(scenario())

@@ -1,6 +1,7 @@
 """DeleteRecords, versions 0 to 2: records below an offset go; -1 means all up to the high watermark.
 
 The leader moves its log start; followers take it over with their next fetch, and the answer does not wait for them.
+A client that waits no longer does not stop it half way.
 
 Deviations from Kafka: the low watermark is the leader's new log start. Kafka waits until all live replicas have
 followed.
@@ -19,6 +20,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
     from sexton.broker.request import Request
+    from sexton.replication.replica import Replica
 
 API_KEY = 21
 VERSIONS = (0, 2)
@@ -50,10 +52,24 @@ async def _delete(broker: Broker, topic: str, partition: int, offset: int, timeo
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.invalid_topic_exception, f"Cannot delete records of internal topic {topic}")
     replica = broker.replicas.leader(topic, partition)
+    outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    deletion = _delete_to_the_end(replica, offset, outcome)
+    broker.supervisor.work(deletion, "deleting records", f"{topic}-{partition}")
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            return await replica.delete_records(offset)
+            return await outcome
     except TimeoutError:
         raise KafkaError(ErrorCode.request_timed_out) from None
+
+
+async def _delete_to_the_end(replica: Replica, offset: int, outcome: asyncio.Future[int]) -> None:
+    try:
+        low_watermark = await replica.delete_records(offset)
+        if not outcome.done():
+            outcome.set_result(low_watermark)
+    except KafkaError as error:
+        if not outcome.done():
+            outcome.set_exception(error)
     except OSError as error:
-        raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        if not outcome.done():
+            outcome.set_exception(KafkaError(ErrorCode.kafka_storage_error, str(error)))
