@@ -281,10 +281,14 @@ def copy_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "copy_file_range", no_space)
 
 
+def open_no_index(path: Path, mode: str) -> Any:
+    return no_space() if "index" in Path(path).name else open(path, mode)
+
+
 FULL_DISKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "while rewriting": lambda patch: patch.setattr(os, "write", no_space),
     "while assembling": copy_nothing,
-    "while writing indexes": lambda patch: patch.setattr(Path, "write_bytes", no_space),
+    "while writing indexes": lambda patch: patch.setattr(storage, "open", open_no_index, raising=False),
     "while flushing": lambda patch: patch.setattr(os, "fsync", no_space),
     "while keeping times": lambda patch: patch.setattr(os, "utime", no_space),
 }
