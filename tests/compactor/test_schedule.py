@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 
 from sexton.broker.compaction.rate import ByteRate
-from sexton.compactor.schedule import Lane, Limits, choose
+from sexton.compactor.schedule import AHEAD_MS_MAX, Lane, Limits, choose
 from sexton.ports.work_queue import WorkKey, WorkRow
 
 TOPIC = uuid.UUID(int=1)
@@ -20,7 +20,7 @@ def row(partition: int, *, ratio: float = 0.6, size_bytes: int = 100, **fields: 
 
 
 def chosen(rows: list[WorkRow], lane: Lane = Lane.SMALL, skipped: tuple[WorkKey, ...] = ()) -> list[int]:
-    return [one.key.partition for one in choose(rows, lane, NOW_MS, LIMITS, skipped)]
+    return [one.key.partition for one in choose(rows, lane, LIMITS, skipped)]
 
 
 def test_the_most_urgent_comes_first() -> None:
@@ -35,6 +35,32 @@ def test_the_most_urgent_comes_first() -> None:
 
 def test_waiting_counts() -> None:
     assert chosen([row(0, ratio=1.0), row(1, ratio=0.5, since_ms=NOW_MS - 60_000)]) == [1, 0]
+
+
+def test_whatever_is_due_is_done_in_bounded_time_however_much_is_overdue() -> None:
+    """Each minute brings as much overdue and requested work as a job can take."""
+    plain, waiting, taken_after_ms = row(0, ratio=0.0), [], None
+    for minute in range(60):
+        now_ms = NOW_MS + minute * 60_000
+        waiting += [
+            row(3 * minute + number, ratio=1.0, overdue_ms=3_600_000, is_requested=True, since_ms=now_ms)
+            for number in (1, 2, 3)
+        ]
+        job = choose([plain, *waiting], Lane.SMALL, LIMITS)
+        assert len(job) == 3
+        if plain in job:
+            taken_after_ms = now_ms - NOW_MS
+            break
+        waiting = [one for one in waiting if one not in job]
+    assert taken_after_ms is not None
+    assert taken_after_ms <= AHEAD_MS_MAX + 60_000
+
+
+def test_one_that_may_have_little_company_stops_a_job_or_is_alone_in_it() -> None:
+    rows = [row(number) for number in range(4)]
+    assert [one.key.partition for one in choose(rows, Lane.SMALL, LIMITS, (), {rows[1].key: 1})] == [0]
+    assert [one.key.partition for one in choose(rows[1:], Lane.SMALL, LIMITS, (), {rows[1].key: 1})] == [1]
+    assert [one.key.partition for one in choose(rows, Lane.SMALL, LIMITS, (), {rows[0].key: 2})] == [0, 1]
 
 
 def test_large_and_small_have_lanes_of_their_own() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -13,10 +14,10 @@ import pytest
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.broker.compaction.plans import Committed, PassResult, Plan
 from sexton.compactor.brokers import BrokerRefusedError
-from sexton.compactor.engine import Outcome
+from sexton.compactor.engine import EngineUnavailableError, Outcome
 from sexton.compactor.schedule import Lane, Limits
-from sexton.compactor.worker import FAILED_PAUSE_MS, LEASE_MS, Compactor
-from sexton.errors import SextonError
+from sexton.compactor.worker import FAILED_PAUSE_MS, FAILED_PAUSE_MS_MAX, LEASE_MS, Compactor
+from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow, WorkKey, WorkRow
 from tests.adapters.metastore.rows import CLUSTER, register
@@ -59,6 +60,9 @@ class World:
         self.time_ms = 1_000_000
         self.committed: list[str] = []
         self.abandoned: list[str] = []
+        self.uncleanable: list[int] = []
+        self.deadly: int | None = None
+        """A partition that takes the whole job down."""
         self.jobs: list[list[str]] = []
         self.not_due: set[int] = set()
         self.failing: set[int] = set()
@@ -109,8 +113,9 @@ class World:
         self.committed.append(result.plan_id)
         return Committed(100, 40, 3, 1)
 
-    async def abandon(self, plan: Plan) -> None:
+    async def abandon(self, plan: Plan, uncleanable: str = "") -> None:
         self.abandoned.append(plan.plan_id)
+        self.uncleanable += [plan.partition] if uncleanable else []
 
     # As the engine
 
@@ -118,8 +123,10 @@ class World:
         self.jobs.append([plan.plan_id for plan in plans])
         if self.engine_error is not None:
             raise self.engine_error
+        if self.deadly in {plan.partition for plan in plans}:
+            raise RuntimeError("a worker was killed")
         return [
-            Outcome(plan, None, "a corrupt batch")
+            Outcome.failed(plan, CorruptLogError("a corrupt batch"))
             if plan.partition in self.failing
             else Outcome(plan, PassResult(plan.plan_id, fates={"superseded": 7}))
             for plan in plans
@@ -177,6 +184,69 @@ async def test_what_failed_is_left_alone_for_a_while(world: World) -> None:
     world.failing = set()
     assert await compactor.turn(Lane.SMALL)
     assert world.committed == ["plan 0"]
+
+
+@scenario
+async def test_what_keeps_failing_is_tried_ever_less_often(world: World) -> None:
+    compactor = await world.start(0)
+    world.refused = {0}
+    tried_ms = []
+    for _ in range(4 * FAILED_PAUSE_MS_MAX // 10_000):
+        await world.publish(0)
+        if await compactor.turn(Lane.SMALL):
+            tried_ms.append(world.time_ms)
+        world.time_ms += 10_000
+    pauses = [after - before for before, after in pairwise(tried_ms)]
+    assert pauses[:2] == [30_000, 60_000]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == FAILED_PAUSE_MS_MAX
+    world.refused = set()
+    world.time_ms += FAILED_PAUSE_MS_MAX
+    await compactor.turn(Lane.SMALL)
+    assert world.committed == ["plan 0"]
+    assert compactor._failures_count == {}
+
+
+@scenario
+async def test_what_no_pass_can_read_is_told_to_its_broker(world: World) -> None:
+    compactor = await world.start(0, 1)
+    world.failing = {1}
+    await compactor.turn(Lane.SMALL)
+    assert world.uncleanable == [1]
+    for error in (EnvironmentFailure("the disk is full"), OSError(28, "no space"), MemoryError()):
+        assert not Outcome.failed(plan_of(WorkKey(1, TOPIC, 0)), error).is_lasting
+
+
+@scenario
+async def test_one_partition_that_takes_the_job_down_is_found_and_the_others_are_done(world: World) -> None:
+    compactor = await world.start(*range(16))
+    world.deadly = 11
+    for _ in range(40):
+        await world.publish(*[index for index in range(16) if f"plan {index}" not in world.committed])
+        await compactor.turn(Lane.SMALL)
+    assert sorted(world.committed) == sorted(f"plan {index}" for index in range(16) if index != 11)
+    assert ["plan 11"] in world.jobs, "in the end it was alone"
+    assert world.uncleanable == [], "nobody knows what was wrong"
+    world.deadly = None
+    world.time_ms += FAILED_PAUSE_MS
+    await world.publish(11)
+    await compactor.turn(Lane.SMALL)
+    assert "plan 11" in world.committed
+    assert compactor._company == {}
+
+
+@scenario
+async def test_an_engine_that_cannot_be_started_is_no_partitions_fault(world: World) -> None:
+    compactor = await world.start(0, 1)
+    world.engine_error = EngineUnavailableError("Spark cannot be started")
+    await compactor.turn(Lane.SMALL)
+    assert sorted(world.abandoned) == ["plan 0", "plan 1"]
+    await world.publish(0, 1)
+    assert not await compactor.turn(Lane.SMALL), "all of them are left alone for a while"
+    world.engine_error = None
+    world.time_ms += FAILED_PAUSE_MS + 1
+    await compactor.turn(Lane.SMALL)
+    assert len(world.jobs[-1]) == 2
 
 
 @scenario

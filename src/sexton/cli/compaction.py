@@ -80,18 +80,18 @@ def status(
             f"{one['dirty_ratio']:.0%}",
             show.bytes_text(one["size_bytes"]),
             show.bytes_text(one["last_run"]["bytes_saved"]) if one["last_run"] else "",
-            "waits for leader" if one["waits_for_leader"] else "yes" if one["is_due"] else "",
+            _due_text(one),
         )
     console = show.results()
     console.print(table)
     due = {
         f"{one['topic']}-{one['partition']} on broker {one['broker']}: {one['why']}"
         for one in replicas
-        if one["is_due"]
+        if one["is_due"] and one["uncleanable"] is None
     }
-    from sexton.broker.compaction.answers import held_back
+    from sexton.broker.compaction.answers import held_back, uncleanable
 
-    for line in (*sorted(due), *held_back(replicas)):
+    for line in (*sorted(due), *held_back(replicas), *uncleanable(replicas)):
         console.print(line, highlight=False)
 
 
@@ -249,6 +249,12 @@ def why(
 
 
 # What all of them need
+
+
+def _due_text(one: Replica) -> str:
+    if one["uncleanable"] is not None:
+        return "uncleanable"
+    return "waits for leader" if one["waits_for_leader"] else "yes" if one["is_due"] else ""
 
 
 def _place(one: Replica) -> tuple[int, int]:

@@ -65,8 +65,9 @@ class Brokers:
             if is_gone and rpc is not None and rpc is self._connections.get(broker_id):
                 rpc.close()
 
-    async def abandon(self, plan: Plan) -> None:
-        await self.ask(plan.broker_id, requests.ABANDON, {"plan_id": plan.plan_id})
+    async def abandon(self, plan: Plan, uncleanable: str = "") -> None:
+        """`uncleanable`: what in its bytes no pass can read, if that is why."""
+        await self.ask(plan.broker_id, requests.ABANDON, {"plan_id": plan.plan_id, "uncleanable": uncleanable})
 
     async def ask(self, broker_id: int, api_key: int, body: Any, timeout_ms: int = ASK_TIMEOUT_MS) -> Mapping[str, Any]:
         """Raises BrokerRefusedError if the broker says no, another SextonError if it does not answer."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sexton.broker.compaction.plans import PassResult, Plan
+from sexton.errors import EnvironmentFailure, SextonError
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,17 @@ class Outcome:
     plan: Plan
     result: PassResult | None
     error: str = ""
+    is_lasting: bool = False
+    """It failed for what is in the log's bytes: it will again."""
+
+    @staticmethod
+    def failed(plan: Plan, error: Exception) -> Outcome:
+        environment = isinstance(error, EnvironmentFailure | OSError | MemoryError)
+        return Outcome(plan, None, str(error) or type(error).__name__, not environment)
+
+
+class EngineUnavailableError(SextonError):
+    """It cannot even be started. No plan is to blame."""
 
 
 class Engine(Protocol):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from sexton.broker.compaction.plans import Plan
 from sexton.compactor.engine import Outcome
 from sexton.compactor.plain_pass import carry_out
-from sexton.errors import SextonError
 from sexton.ports.disk import Disk
 
 
@@ -22,8 +21,8 @@ class PlainEngine:
     def _run(self, plan: Plan) -> Outcome:
         try:
             return Outcome(plan, carry_out(self._disk_of(plan.broker_id), plan))
-        except (SextonError, OSError) as error:
-            return Outcome(plan, None, str(error))
+        except Exception as error:
+            return Outcome.failed(plan, error)
 
     async def rest(self) -> None:
         """It holds nothing."""

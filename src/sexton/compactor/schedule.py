@@ -1,21 +1,28 @@
 """Which work a compactor takes next. Pure.
 
 Work is taken in two lanes that run beside each other, so that neither starves: many small partitions to a job, because
-starting one costs Spark about as much as compacting ten megabytes; and the large ones, one or a few to a job. Within a
-lane the most urgent comes first: what somebody asked for, then what is overdue (max.compaction.lag.ms), then by dirty
-ratio and by how long it has waited, where a minute of waiting counts as much as all of a log being dirty.
+starting one costs Spark about as much as compacting ten megabytes; and the large ones, one or a few to a job.
+
+Within a lane it is first come, first served, where some come as if they had been due for longer: what somebody asked
+for, what is overdue (max.compaction.lag.ms), what is very dirty. That is all they gain. So whatever is due waits only
+for what was due before it or within `AHEAD_MS_MAX` after it, however much that is urgent comes later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from sexton.ports.work_queue import WorkRow
+from sexton.ports.work_queue import WorkKey, WorkRow
 
-WAIT_MS: Final = 60_000
+REQUESTED_MS: Final = 600_000
+OVERDUE_MS: Final = 300_000
+DIRTY_MS: Final = 60_000
+"""For all of a log being dirty; less for less."""
+
+AHEAD_MS_MAX: Final = REQUESTED_MS + OVERDUE_MS + DIRTY_MS
 
 
 class Lane(Enum):
@@ -38,21 +45,28 @@ def lane_of(row: WorkRow, limits: Limits) -> Lane:
     return Lane.LARGE if row.total_bytes >= limits.large_bytes else Lane.SMALL
 
 
-def urgency(row: WorkRow, now_ms: int) -> tuple[bool, int, float]:
-    waited_ms = max(0, now_ms - row.since_ms)
-    return row.is_requested, row.overdue_ms, row.dirty_ratio_ppm / 1_000_000 + waited_ms / WAIT_MS
+def turn_ms(row: WorkRow) -> int:
+    """Since when it counts as due: the earlier, the sooner it is its turn."""
+    ahead_ms = DIRTY_MS * min(row.dirty_ratio_ppm, 1_000_000) // 1_000_000
+    return row.since_ms - ahead_ms - (REQUESTED_MS if row.is_requested else 0) - (OVERDUE_MS if row.overdue_ms else 0)
 
 
 def choose(
-    rows: Sequence[WorkRow], lane: Lane, now_ms: int, limits: Limits, skipped: Collection[object]
+    rows: Sequence[WorkRow],
+    lane: Lane,
+    limits: Limits,
+    skipped: Collection[object] = (),
+    company: Mapping[WorkKey, int] | None = None,
 ) -> list[WorkRow]:
-    """What the lane's next job takes; empty if nothing is due. `skipped` are keys to leave alone for now."""
+    """What the lane's next job takes; empty if nothing is due. `skipped` are keys to leave alone for now, `company`
+    says of some how many a job with them may have."""
     waiting = [row for row in rows if lane_of(row, limits) is lane and row.key not in skipped]
-    waiting.sort(key=lambda row: urgency(row, now_ms), reverse=True)
+    waiting.sort(key=turn_ms)
     chosen: list[WorkRow] = []
-    size_bytes = 0
-    for row in waiting[: limits.job_partitions_max]:
-        if chosen and size_bytes + row.total_bytes > limits.job_bytes_max:
+    size_bytes, count_max = 0, limits.job_partitions_max
+    for row in waiting:
+        count_max = min(count_max, (company or {}).get(row.key, count_max))
+        if chosen and (len(chosen) >= count_max or size_bytes + row.total_bytes > limits.job_bytes_max):
             break
         chosen.append(row)
         size_bytes += row.total_bytes

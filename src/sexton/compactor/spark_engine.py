@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from sexton.broker.compaction.plans import Plan
-from sexton.compactor.engine import Outcome
+from sexton.compactor.engine import EngineUnavailableError, Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,14 +39,33 @@ class SparkEngine:
     async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
         started = await self._started()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _run, started, plans, self._is_remote)
+        try:
+            return await loop.run_in_executor(self._threads, _run, started, plans, self._is_remote)
+        except Exception:
+            await self._forget_if_dead(started)
+            raise
+
+    async def _forget_if_dead(self, started: SparkSession) -> None:
+        """A JVM that ran out of memory, or was killed, answers nothing any more: the next job starts another one."""
+        async with self._starting:
+            if self._session is not started:
+                return
+            loop = asyncio.get_running_loop()
+            if await loop.run_in_executor(self._threads, _is_dead, started):
+                logger.warning("Spark is gone; it is started again when there is work")
+                self._session = None
+                await loop.run_in_executor(self._threads, _stop, started)
 
     async def _started(self) -> SparkSession:
         async with self._starting:
             if self._session is None:
                 logger.info("starting Spark at %s", self._master)
                 loop = asyncio.get_running_loop()
-                self._session = await loop.run_in_executor(self._threads, self._start)
+                try:
+                    self._session = await loop.run_in_executor(self._threads, self._start)
+                except Exception as error:
+                    what = f"Spark cannot be started: {type(error).__name__}: {error}"
+                    raise EngineUnavailableError(what, self._master, "Is Java 17 there, and the cluster?") from error
             return self._session
 
     def _start(self) -> SparkSession:
@@ -76,11 +95,20 @@ def _run(started: SparkSession, plans: Sequence[Plan], is_remote: bool) -> list[
     return spark_pass.run(started.sparkContext, plans, is_remote=is_remote)
 
 
+def _is_dead(found: SparkSession) -> bool:
+    try:
+        return bool(found.sparkContext._jsc.sc().isStopped())
+    except Exception:  # whatever Py4J says of a JVM that is not there
+        return True
+
+
 def _stop(found: SparkSession) -> None:
     """The session, and the JVM that PySpark would keep for the next one."""
     from pyspark import SparkContext
 
-    found.stop()
+    with contextlib.suppress(Exception):
+        found.stop()
+    SparkContext._active_spark_context = None
     gateway = SparkContext._gateway
     if gateway is None:
         return

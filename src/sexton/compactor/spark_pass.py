@@ -44,7 +44,7 @@ def run(
     requests: list[tuple[int, Request]] = []
     for index, (plan, log, survey) in enumerate(zip(plans, logs, surveys, strict=True)):
         if isinstance(survey, SextonError):
-            outcomes[index] = Outcome(plan, None, str(survey))
+            outcomes[index] = Outcome.failed(plan, survey)
             continue
         config = TopicConfig(segment_bytes=plan.segment_bytes, index_interval_bytes=plan.index_interval_bytes)
         request = Request(log, survey, config, plan.terms, plan.first_dirty_offset, storages[index], _producers(plan))
@@ -82,7 +82,7 @@ def _producers(plan: Plan) -> npt.NDArray[np.void]:
 
 def _outcome(plan: Plan, staged: Staged) -> Outcome:
     if staged.report.failure is not None:
-        return Outcome(plan, None, str(staged.report.failure))
+        return Outcome.failed(plan, staged.report.failure)
     segments = tuple(NewSegment(one.base_offset, one.end_offset, one.old_base_offsets) for one in staged.outputs)
     fates = {Fate(fate).name.lower(): count for fate, count in staged.report.tally.counts.items() if count}
     return Outcome(plan, PassResult(plan.plan_id, segments, fates))

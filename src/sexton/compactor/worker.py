@@ -10,14 +10,14 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from sexton.broker.compaction.plans import Committed, Plan
 from sexton.broker.compaction.rate import ByteRate
 from sexton.compactor.brokers import BrokerRefusedError, Brokers
-from sexton.compactor.engine import Engine, Outcome
+from sexton.compactor.engine import Engine, EngineUnavailableError, Outcome
 from sexton.compactor.schedule import Lane, Limits, choose
 from sexton.errors import SextonError
 from sexton.ports.clock import Clock
@@ -33,10 +33,15 @@ LOOK_MS: Final = 1_000
 """How often a lane without work looks for some."""
 
 FAILED_PAUSE_MS: Final = 30_000
-"""Work that failed is left alone for so long: whatever is wrong with it will not pass at once."""
+FAILED_PAUSE_MS_MAX: Final = 600_000
+"""Work that failed is left alone for so long, and twice as long each time: what is wrong with it will not pass at once.
+What no pass can read is not even due any more (`broker.compaction.uncleanable`)."""
 
 REST_AFTER_MS: Final = 120_000
 """Without work for so long, the engine gives its memory back."""
+
+COMPANY_MAX: Final = 10_000
+"""Remembered keys of jobs that failed as a whole. Some of them are never due again."""
 
 PLANS_AT_ONCE: Final = 8
 COMMITS_AT_ONCE: Final = 8
@@ -50,6 +55,8 @@ class _Job:
     rows: Sequence[WorkRow]
     plans: list[tuple[WorkRow, Plan]] = field(default_factory=list)
     runs: list[RunRow] = field(default_factory=list)
+    is_parted: bool = False
+    """It failed as a whole; its parts are tried at once."""
 
 
 class Compactor:
@@ -74,6 +81,11 @@ class Compactor:
         self._id = uuid.UUID(int=rng.getrandbits(128), version=4)
         self._rate = ByteRate(limits.bytes_per_second)
         self._skipped_until_ms: dict[WorkKey, int] = {}
+        self._failures_count: dict[WorkKey, int] = {}
+        """Of work that is due, in a row."""
+        self._company: dict[WorkKey, int] = {}
+        """How many a job with them may have: something in their last one took all of it down (a worker was killed for
+        its memory, a page cannot be read from the disk). Halved each time, it is found."""
         self._watched: dict[uuid.UUID, tuple[int, int]] = {}
         """Of other compactors: their count, and since when it stands still."""
         self._busy_ms = clock.monotonic_ms()
@@ -160,13 +172,14 @@ class Compactor:
 
     async def turn(self, lane: Lane) -> bool:
         """One job, if there is work for one."""
-        now_ms = self._clock.now_ms()
         monotonic_ms = self._clock.monotonic_ms()
         self._skipped_until_ms = {key: ms for key, ms in self._skipped_until_ms.items() if ms > monotonic_ms}
         others = {row.compactor_id for row in await self._metastore.read_compactors()} - {self._id}
         # What is our own and not under way was leased or ended while the metastore was away: its answer was lost.
-        rows = [row for row in await self._metastore.read_work() if row.holder not in others]
-        chosen = choose(rows, lane, now_ms, self._limits, self._skipped_until_ms.keys() | self._underway)
+        due = await self._metastore.read_work()
+        self._forget_all_but({row.key for row in due})
+        rows = [row for row in due if row.holder not in others]
+        chosen = choose(rows, lane, self._limits, self._skipped_until_ms.keys() | self._underway, self._company)
         if not chosen:
             return False
         keys = {row.key for row in chosen}
@@ -197,9 +210,16 @@ class Compactor:
         logger.info("compacting %d partitions, %d bytes", len(job.plans), size_bytes)
         try:
             outcomes = await self._engine.run([plan for _, plan in job.plans])
+        except EngineUnavailableError as error:
+            logger.error("%s", error)
+            outcomes = [Outcome(plan, None, str(error)) for _, plan in job.plans]
         except Exception as error:
             logger.exception("a job failed as a whole")
             outcomes = [Outcome(plan, None, f"the job failed: {error}") for _, plan in job.plans]
+            self._part(job)
+        else:
+            for row, _ in job.plans:
+                self._company.pop(row.key, None)
         gate = asyncio.Semaphore(COMMITS_AT_ONCE)
         await asyncio.gather(
             *(
@@ -227,7 +247,10 @@ class Compactor:
         plan = outcome.plan
         if committed is None:
             logger.warning("%s-%d on broker %d was not compacted: %s", plan.topic, plan.partition, plan.broker_id, why)
-            self._skip(row.key)
+            if not job.is_parted:
+                self._skip(row.key)
+        else:
+            self._failures_count.pop(row.key, None)
         result = outcome.result
         job.runs.append(
             RunRow(
@@ -249,13 +272,28 @@ class Compactor:
         try:
             if outcome.result is not None:
                 return await self._brokers.commit(outcome.plan.broker_id, outcome.result), ""
-            await self._brokers.abandon(outcome.plan)
+            await self._brokers.abandon(outcome.plan, outcome.error if outcome.is_lasting else "")
         except (SextonError, KafkaError) as error:
             return None, str(error)
         return None, outcome.error
 
+    def _part(self, job: _Job) -> None:
+        """One of them is to blame: the next jobs have half as many."""
+        self._company |= {row.key: max(1, len(job.plans) // 2) for row, _ in job.plans}
+        job.is_parted = len(job.plans) > 1
+
     def _skip(self, key: WorkKey) -> None:
-        self._skipped_until_ms[key] = self._clock.monotonic_ms() + FAILED_PAUSE_MS
+        failures_count = self._failures_count.get(key, 0)
+        self._failures_count[key] = failures_count + 1
+        pause_ms = min(FAILED_PAUSE_MS_MAX, FAILED_PAUSE_MS << min(failures_count, 16))
+        self._skipped_until_ms[key] = self._clock.monotonic_ms() + pause_ms
+
+    def _forget_all_but(self, due: Collection[WorkKey]) -> None:
+        """What failed is due again by the time that it is no longer skipped, or never."""
+        kept = {*due, *self._skipped_until_ms, *self._underway}
+        self._failures_count = {key: count for key, count in self._failures_count.items() if key in kept}
+        if len(self._company) > COMPANY_MAX:
+            self._company = {key: count for key, count in self._company.items() if key in kept}
 
     async def _rest_when_idle(self) -> None:
         while True:

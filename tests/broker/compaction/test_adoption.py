@@ -435,6 +435,25 @@ async def test_another_process_of_the_leader_is_asked_about_everything_again(pai
 
 
 @scenario
+async def test_passes_of_a_leader_that_was_restarted_are_announced_from_its_first_on(pair: Followed) -> None:
+    """It counts from its own beginning; its follower knew of three."""
+    for _ in range(3):
+        await pair.write(60)
+        await pair.compact()
+        await pair.adopter.step()
+    await pair.leader.replica.log.close()
+    await pair.leader.start()
+    await pair.copy()
+    pair.leader.epoch += 1
+    for _ in range(2):
+        await pair.adopter.step()  # what it compacted before is asked about once
+    await pair.write(60)
+    bound = await pair.compact()
+    await pair.adopter.step()
+    assert pair.compacted == Pair(bound, bound)
+
+
+@scenario
 async def test_a_bug_in_one_adoption_is_counted_and_tried_again_after_a_pause(pair: Followed) -> None:
     """A bug for one partition must not be the end of the loop that serves all."""
     await pair.write(60)

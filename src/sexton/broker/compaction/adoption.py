@@ -136,6 +136,8 @@ class Adopter:
         for replica in self._replicas.all():
             if self._service.may_adopt(replica):
                 by_leader.setdefault(replica.row.leader, {})[replica.topic_id, replica.partition] = replica
+        self._leaders = {leader: known for leader, known in self._leaders.items() if leader in by_leader}
+        self._open = {key: None for key in self._open if any(key in followed for followed in by_leader.values())}
         for leader, followed in by_leader.items():
             try:
                 await self._follow(leader, followed)
@@ -152,9 +154,12 @@ class Adopter:
         about = list(dict.fromkeys([*(key for key in self._open if key in followed), *waiting, *new]))[:ABOUT_MAX]
         answer = await self._ask(leader, ANNOUNCED, {"since": known.number, "about": about})
         if answer["process"] != known.process:
-            # Another process counts from its own beginning, and may be asked about everything anew.
-            known.heard_of.clear()
-            known.process = int(answer["process"])
+            # Another process counts from its own beginning. It is asked again at once, about everything: what it said
+            # now it said to somebody who knew another count.
+            self._leaders[leader] = _Leader(int(answer["process"]))
+            if known.process >= 0:
+                return await self._follow(leader, followed)
+            known = self._leaders[leader]
         known.number = int(answer["number"])
         known.heard_of.update((key, _asker(followed[key])) for key in about)
         wanted = []

@@ -66,6 +66,16 @@ def held_back(replicas: Sequence[Status]) -> list[str]:
     return lines
 
 
+def uncleanable(replicas: Sequence[Status]) -> list[str]:
+    """In words: what no pass can compact, why, and since when."""
+    return [
+        f"{one['topic']}-{one['partition']} on broker {one['broker']} cannot be compacted since "
+        f"{_time_text(found['since_ms'])}: {found['why']}"
+        for one in replicas
+        if (found := one["uncleanable"]) is not None
+    ]
+
+
 def _time_text(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms // 1000, UTC).isoformat()
 
@@ -118,6 +128,7 @@ def _explain(
         horizon_ms = batch.delete_horizon_ms
     else:
         because = "nothing keeps it: the next pass takes it"
+    waits_for += uncleanable(replicas)
     return {
         "what": what,
         "offset": record.offset,

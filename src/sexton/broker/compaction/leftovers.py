@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 from sexton.broker.compaction import plans
@@ -25,40 +27,63 @@ logger = logging.getLogger(__name__)
 LEFTOVERS_FILE: Final = "compaction-leftovers"
 
 
+@dataclass(frozen=True, slots=True)
+class _Note:
+    leftovers: Leftovers | None = None
+    compacted_ms: int | None = None
+
+
+_NOTHING: Final = _Note()
+"""Of a log whose directory has no note."""
+
+
 class KeptLeftovers:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._known: dict[uuid.UUID, Leftovers | None] = {}
-        """By incarnation: of another log they say nothing. None if its directory has no note."""
+        self._known: dict[uuid.UUID, _Note] = {}
+        """By incarnation: of another log they say nothing."""
 
     def of(self, replica: Replica) -> Leftovers | None:
         """None if nothing has been compacted yet."""
         watermarks = replica.coordination.watermarks
-        if watermarks.incarnation not in self._known:
-            self._known[watermarks.incarnation] = self._read(replica)
-        found = self._known[watermarks.incarnation]
+        found = self._note(replica).leftovers
         is_compacted = min(watermarks.compacted) > replica.log.start_offset
         return UNKNOWN if found is None and is_compacted else found
 
-    async def keep(self, replica: Replica, leftovers: Leftovers) -> None:
-        incarnation = replica.coordination.watermarks.incarnation
-        note = plans.encode({"incarnation": incarnation, "leftovers": leftovers})
-        if self._known.get(incarnation) != leftovers:
-            await self._disk.replace_file(_path(replica), note)
-            self._known[incarnation] = leftovers
+    def compacted_ms(self, replica: Replica) -> int | None:
+        """When its last pass was committed; None if nobody remembers."""
+        return self._note(replica).compacted_ms
 
-    def _read(self, replica: Replica) -> Leftovers | None:
+    def _note(self, replica: Replica) -> _Note:
+        incarnation = replica.coordination.watermarks.incarnation
+        if incarnation not in self._known:
+            self._known[incarnation] = self._read(replica)
+        return self._known[incarnation]
+
+    async def keep(self, replica: Replica, leftovers: Leftovers | None, now_ms: int) -> None:
+        """None if whoever made the pass does not remember: then the note says when it was, and no more."""
+        incarnation = replica.coordination.watermarks.incarnation
+        note = _Note(leftovers if leftovers is not None else self._note(replica).leftovers, now_ms)
+        encoded = {"incarnation": incarnation, "leftovers": note.leftovers, "compacted_ms": note.compacted_ms}
+        await self._disk.replace_file(_path(replica), plans.encode(encoded))
+        self._known[incarnation] = note
+
+    def keep_only(self, logs: Collection[uuid.UUID]) -> None:
+        self._known = {log: note for log, note in self._known.items() if log in logs}
+
+    def _read(self, replica: Replica) -> _Note:
         try:
             data = self._disk.read_file(_path(replica))
             if data is None:
-                return None
+                return _NOTHING
             note = plans.decode(data)
             if note["incarnation"] != str(replica.coordination.watermarks.incarnation):
-                return None
-            return decode(note["leftovers"])
+                return _NOTHING
+            left, compacted_ms = note["leftovers"], note.get("compacted_ms")
+            return _Note(None if left is None else decode(left), None if compacted_ms is None else int(compacted_ms))
         except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning("%s cannot be read (%s): one pass will find out what it said", _path(replica), error)
-            return None
+            return _NOTHING
 
 
 def decode(fields: dict[str, object]) -> Leftovers:

@@ -13,6 +13,7 @@ With its next pass, own or adopted, all of that is forgotten.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,6 +66,9 @@ class Patience:
     def failed(self, key: Key) -> None:
         if key in self._waits:
             self._waits[key].failures_count += 1
+
+    def keep_only(self, keys: Collection[Key]) -> None:
+        self._waits = {key: wait for key, wait in self._waits.items() if key in keys}
 
     def forget(self, key: Key) -> None:
         """It has been compacted, one way or the other, or is not due any more."""

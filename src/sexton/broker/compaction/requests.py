@@ -5,7 +5,8 @@
 | 30001 | nothing                                       | every compacted replica here: watermarks, what is due   |
 | 30002 | topic id and partition                        | a plan                                                  |
 | 30003 | a plan's result                               | that it is committed                                    |
-| 30004 | a plan's id: it is given up                   | nothing                                                 |
+| 30004 | a plan's id: it is given up, perhaps because  | nothing                                                 |
+|       | no pass can read what is there                |                                                         |
 | 30005 | a topic, perhaps a partition: compact it now  | which partitions of it are here                         |
 | 30008 | how many                                      | the last runs in the cluster, and who works on what     |
 | 30010 | a count of passes, partitions (by followers)  | what was compacted here since, and of those partitions  |
@@ -116,6 +117,8 @@ class Requests:
             "mxro": watermarks.removable.transactions,
             "generation": watermarks.generation,
             "is_due": due.is_due,
+            "uncleanable": self._service.uncleanable(replica),
+            "compacted_ms": self._service.compacted_ms(replica),
             "why": due.why,
             "bound": due.bound,
             "bound_because": found.bound.because,
@@ -141,7 +144,7 @@ class Requests:
         return {"committed": await self._service.commit(decode_result(asked))}
 
     async def _abandon(self, asked: Mapping[str, Any]) -> Any:
-        self._service.abandon(str(asked["plan_id"]))
+        self._service.abandon(str(asked["plan_id"]), str(asked.get("uncleanable", "")))
         return {}
 
     async def _request(self, asked: Mapping[str, Any]) -> Any:

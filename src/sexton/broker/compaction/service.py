@@ -18,6 +18,8 @@ from sexton.broker.compaction.due import Due, Leftovers, is_due, must_close_acti
 from sexton.broker.compaction.leftovers import KeptLeftovers
 from sexton.broker.compaction.patience import Patience
 from sexton.broker.compaction.plans import Committed, PassResult, Plan, PlannedProducer
+from sexton.broker.compaction.uncleanable import Sizes, Uncleanable, UncleanableReplicas
+from sexton.compaction.config import TopicConfig
 from sexton.errors import SextonError
 from sexton.log.replacement import Replacement, last_words
 from sexton.log.swap_disk import staging_path
@@ -73,6 +75,7 @@ class _Underway:
     replica: Replica
     closed: ClosedSegments
     planned_ms: int
+    config: TopicConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class CompactionService:
         self._rng = rng
         self._underway: dict[str, _Underway] = {}
         self._leftovers = KeptLeftovers(disk)
+        self._uncleanable = UncleanableReplicas()
         self._since_ms: dict[Key, int] = {}
         self._held_back_since_ms: dict[Key, int] = {}
         self._last_runs: dict[Key, LastRun] = {}
@@ -137,6 +141,7 @@ class CompactionService:
     async def look(self) -> None:
         """Closes segments that records have waited in for too long, and publishes what is due."""
         self._collect()
+        self._prune()
         rows = []
         for replica in self._replicas.all():
             if not replica.config.compacts or replica.log.failure is not None:
@@ -198,7 +203,7 @@ class CompactionService:
     def _work_row(self, replica: Replica) -> WorkRow | None:
         key = replica.topic_id, replica.partition
         due = self.due(replica)
-        if not due.is_due:
+        if not due.is_due or self._is_barred(replica):
             self._forget(key)
             return None
         if self._follows_compactions(replica) and self.patience.waits(key, self._clock.monotonic_ms()):
@@ -235,7 +240,16 @@ class CompactionService:
 
     def is_coming(self, replica: Replica) -> bool:
         """Whether it will be compacted here soon."""
-        return self.due(replica).is_due or any(one.replica is replica for one in self._underway.values())
+        if any(one.replica is replica for one in self._underway.values()):
+            return True
+        return self.due(replica).is_due and not self._is_barred(replica)
+
+    def uncleanable(self, replica: Replica) -> Uncleanable | None:
+        return self._uncleanable.of(replica.coordination.watermarks.incarnation)
+
+    def _is_barred(self, replica: Replica) -> bool:
+        log = replica.coordination.watermarks.incarnation
+        return self._uncleanable.bars(log, _sizes(replica), replica.config, self._clock.monotonic_ms())
 
     def due(self, replica: Replica, high_watermark: int | None = None) -> Due:
         log, watermarks = replica.log, replica.coordination.watermarks
@@ -256,6 +270,11 @@ class CompactionService:
     def leftovers(self, replica: Replica) -> Leftovers | None:
         return self._leftovers.of(replica)
 
+    def compacted_ms(self, replica: Replica) -> int | None:
+        """When its last pass was committed, by this broker's clock, also before this process; None if that is not
+        known."""
+        return self._leftovers.compacted_ms(replica)
+
     def pass_of(self, replica: Replica) -> LastPass:
         return self._passes.get(replica.coordination.watermarks.incarnation, LastPass())
 
@@ -268,6 +287,7 @@ class CompactionService:
         ]
         for replica in wanted:
             self._requested[replica.topic_id, replica.partition] = None
+            self._uncleanable.requested(replica.coordination.watermarks.incarnation)
             replica.log.close_active(self._clock.now_ms())
             replica.settle()
         await self.look()
@@ -287,11 +307,13 @@ class CompactionService:
         due = self.due(replica, high_watermark)
         if not due.is_due:
             raise NotDueError(due.why, f"{replica.topic}-{partition}")
+        if self._is_barred(replica):
+            raise NotDueError("it cannot be compacted as it is", f"{replica.topic}-{partition}")
         plan = self._plan(replica, due, high_watermark)
         self._make_room_for_plan(replica)
         self._disk.make_directory(plan.staging)
         closed = replica.log.closed_segments(plan.bound)
-        self._underway[plan.plan_id] = _Underway(plan, replica, closed, self._clock.monotonic_ms())
+        self._underway[plan.plan_id] = _Underway(plan, replica, closed, self._clock.monotonic_ms(), replica.config)
         logger.info("%s-%d: planned a pass up to %d: %s", replica.topic, partition, plan.bound, due.why)
         return plan
 
@@ -334,11 +356,21 @@ class CompactionService:
         found = self._underway.get(plan_id)
         return None if found is None else found.plan
 
-    def abandon(self, plan_id: str) -> None:
-        """Nobody will commit it: what was staged goes."""
+    def abandon(self, plan_id: str, uncleanable: str = "") -> None:
+        """Nobody will commit it: what was staged goes. `uncleanable` says what in its bytes no pass can read, if that
+        was why."""
         found = self._underway.pop(plan_id, None)
-        if found is not None:
-            self._remove_staged(found)
+        if found is None:
+            return
+        self._remove_staged(found)
+        log, plan = found.replica.coordination.watermarks.incarnation, found.plan
+        if uncleanable and str(log) == plan.incarnation and self._is_here(found.replica):
+            logger.error("%s-%d cannot be compacted: %s", plan.topic, plan.partition, uncleanable)
+            read = frozenset((base, size) for base, size in plan.segments if base < plan.bound)
+            now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+            self._uncleanable.failed(log, read, found.config, uncleanable, now_ms, monotonic_ms)
+            self._requested.pop((found.replica.topic_id, found.replica.partition), None)
+            self._forget((found.replica.topic_id, found.replica.partition))
 
     def _collect(self) -> None:
         """Plans that can never be committed, or whose compactor is gone."""
@@ -347,6 +379,18 @@ class CompactionService:
             is_too_old = now_ms - one.planned_ms > PLAN_AGE_MS_MAX
             if is_too_old or not self._is_here(one.replica) or not one.replica.log.are_current(one.closed):
                 self.abandon(plan_id)
+
+    def _prune(self) -> None:
+        """Topics are deleted and replicas move: what is remembered of their logs goes with them."""
+        logs = {one.coordination.watermarks.incarnation for one in self._replicas.all()}
+        places = {(one.topic_id, one.partition) for one in self._replicas.all()}
+        self._uncleanable.keep_only(logs)
+        self._leftovers.keep_only(logs)
+        self._passes = {log: one for log, one in self._passes.items() if log in logs}
+        for by_place in (self._last_runs, self._requested, self._since_ms, self._held_back_since_ms):
+            for place in by_place.keys() - places:
+                del by_place[place]
+        self.patience.keep_only(places)
 
     def _is_here(self, replica: Replica) -> bool:
         """One that was removed, or wiped and made anew, knows nothing of that: its log, its watermarks and the segments
@@ -441,8 +485,7 @@ class CompactionService:
     async def keep(self, replica: Replica, bound: int, leftovers: Leftovers | None) -> None:
         """Of a pass that has just been swapped in, made here or adopted. Until it is kept nothing else is swapped in:
         what was compacted less far would lie below an MCCO that is about to be written."""
-        if leftovers is not None:
-            await self._leftovers.keep(replica, leftovers)
+        await self._leftovers.keep(replica, leftovers, self._clock.now_ms())
         await replica.coordination.committed(bound)
 
     def note(self, replica: Replica, made_ms: int, how: str) -> None:
@@ -450,8 +493,13 @@ class CompactionService:
         incarnation = replica.coordination.watermarks.incarnation
         self.passes_count += 1
         self._passes[incarnation] = LastPass(self.passes_count, made_ms, how)
+        self._uncleanable.succeeded(incarnation)
         self._requested.pop((replica.topic_id, replica.partition), None)
         self._forget((replica.topic_id, replica.partition))
+
+
+def _sizes(replica: Replica) -> Sizes:
+    return frozenset((one.base_offset, one.size_bytes) for one in replica.log.summaries()[:-1])
 
 
 def _producers(replica: Replica, bound: int) -> tuple[PlannedProducer, ...]:

@@ -192,6 +192,10 @@ def _compaction(out: Exposition, broker: Broker, replicas: list[dict[str, Any]])
     )
     out.counter("sexton_compaction_input_bytes_total", "Sizes of logs before.", totals.bytes_before)
     out.counter("sexton_compaction_output_bytes_total", "Sizes of logs after.", totals.bytes_after)
+    uncleanable = [one for one in replicas if one["uncleanable"] is not None]
+    out.gauge("sexton_compaction_uncleanable", "Replicas here that no pass can compact as they are.", len(uncleanable))
+    size_bytes = sum(one["size_bytes"] for one in uncleanable)
+    out.gauge("sexton_compaction_uncleanable_bytes", "Sizes of their logs.", size_bytes)
     held = sum(bool(one["holding_back"]) for one in replicas)
     out.gauge("sexton_compaction_held_back", "Led here, where some replica keeps MTRO or MXRO from rising.", held)
     left_out = max(0, len(replicas) - PARTITIONS_MAX)
@@ -215,8 +219,8 @@ def _compacted_partitions(out: Exposition, replicas: list[dict[str, Any]]) -> No
         samples = [(labels, one[field]) for labels, one in placed]
         out.family(f"sexton_compaction_{name}", "gauge", doc, samples)
     ran = [(labels, one["last_run"]) for labels, one in placed if one["last_run"] is not None]
-    last = [(labels, run.finished_ms / 1000) for labels, run in ran]
-    doc = "When a pass was last committed, in seconds since 1970; since this broker started."
+    last = [(labels, one["compacted_ms"] / 1000) for labels, one in placed if one["compacted_ms"] is not None]
+    doc = "When a pass was last committed, in seconds since 1970."
     out.family("sexton_compaction_last_run_timestamp_seconds", "gauge", doc, last)
     saved = [(labels, run.bytes_saved) for labels, run in ran]
     out.family("sexton_compaction_saved_bytes", "gauge", "By all passes since this broker started.", saved)
@@ -227,3 +231,6 @@ def _compacted_partitions(out: Exposition, replicas: list[dict[str, Any]]) -> No
     ]
     doc = "Since when they wait, in seconds since 1970."
     out.family("sexton_compaction_held_back_since_timestamp_seconds", "gauge", doc, since)
+    barred = [(labels, one["uncleanable"].since_ms / 1000) for labels, one in placed if one["uncleanable"] is not None]
+    doc = "Since when no pass can compact it, in seconds since 1970."
+    out.family("sexton_compaction_uncleanable_since_timestamp_seconds", "gauge", doc, barred)
