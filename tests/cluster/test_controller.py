@@ -167,6 +167,25 @@ def test_a_reassignment_whose_replicas_are_in_sync_is_ended() -> None:
     assert (row.replicas, told(row)) == ((3, 2), (3, 6, (2, 3)))
 
 
+@pytest.mark.parametrize(
+    ("before", "target", "heard_first"), [((3,), (2,), 2), ((2, 3), (2,), 2), ((1, 3), (2, 1), None)]
+)
+def test_whoever_is_left_alone_by_the_end_of_a_reassignment_is_heard_of_first(
+    before: tuple[int, ...], target: tuple[int, ...], heard_first: int | None
+) -> None:
+    """Unless the controller itself stays: it knows that its own log is there."""
+    moving = replace(
+        partition((*target, *(id_ for id_ in before if id_ not in target)), leader=before[0]),
+        adding=tuple(id_ for id_ in target if id_ not in before),
+        removing=tuple(id_ for id_ in before if id_ not in target),
+    )
+    view = view_of("AAA", [moving])
+    (action,) = steps(view)
+    assert isinstance(action, UpdatePartitions)
+    assert [row.replicas for row in action.rows] == [target]
+    assert action.relied_on == (None if heard_first is None else view.broker(heard_first))
+
+
 def test_an_election_and_the_end_of_a_reassignment_are_one_change() -> None:
     moving = start(partition((1, 2)), (3, 2), brokers("AAA"))
     assert moving is not None

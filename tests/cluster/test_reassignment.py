@@ -41,6 +41,13 @@ def test_it_does_not_end_before_all_that_stay_are_in_sync() -> None:
         assert progress(replace(row, isr=isr, leader=isr[0]), ALL) is None
 
 
+def test_it_does_not_end_while_nobody_who_stays_is_there() -> None:
+    """Who goes throws its log away, and whether those who stay still have theirs, nobody can be asked."""
+    row = replace(begun(partition((1,)), (2,)), isr=(1, 2), leader=NO_LEADER)
+    assert progress(row, brokers("FF")) is None
+    assert progress(replace(row, leader=1), brokers("SF")) is None
+
+
 def with_log_missing(row: PartitionRow, broker_id: int) -> PartitionRow:
     missing = marked_as_missing(uuid.UUID(int=broker_id, version=4))
     return replace(row, incarnations={**row.incarnations, broker_id: missing})

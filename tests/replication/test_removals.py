@@ -39,6 +39,31 @@ def test_a_replica_is_not_removed_for_one_whose_disk_is_gone_and_whose_lease_is_
     story.run(script())
 
 
+def test_a_move_does_not_end_with_one_whose_disk_is_gone_and_whose_lease_is_not() -> None:
+    """Broker 1 started first, and so is the controller. It has nothing itself."""
+    story = Story(3)
+
+    async def script() -> None:
+        await story.start(1)
+        await story.start(2, 3)
+        await story.create_topic([3])
+        ledger = Ledger(story)
+        await ledger.write(10)
+        await reassign(story, 2)
+        await story.in_sync(2, 3)
+        story.cluster.kill(story.node(2), power_lost=True)
+        story.cluster.replace_disk(story.node(2))
+        await story.in_sync(3)  # its lease has run out
+        assert story.row().replicas == (2, 3)
+        await story.start(2)
+        await story.until(lambda: story.row().replicas == (2,))
+        await story.led_by(2)
+        assert len(ledger.acknowledged) == 10
+        assert not ledger.lost(2)
+
+    story.run(script())
+
+
 def test_a_replica_that_does_not_answer_can_be_removed() -> None:
     story = Story(3)
 

@@ -57,8 +57,9 @@ class UpdatePartitions:
     live: Mapping[int, int]
     why: str
     relied_on: BrokerRow | None = None
-    """Must be heard of first: these topics acknowledge before the flush, and who has lost power lacks what others have
-    that leave the ISR. That its lease has not run out says nothing of the last seconds."""
+    """Must be heard of first, for others that have everything leave the ISR to it. That its lease has not run out says
+    nothing of the last seconds: where topics acknowledge before the flush, it may have lost power. And where others
+    leave for good, as a reassignment ends, its disk may be gone, and they throw theirs away."""
 
 
 Action = Claim | Fence | UpdatePartitions
@@ -160,7 +161,9 @@ def _updates(
     for row in rows:
         topic = view.topic_by_id(row.topic_id)
         assert topic is not None
-        is_asked = row.leader not in (NO_LEADER, own.broker_id) and not settings.flushes_first(topic.name)
+        is_asked = row.leader not in (NO_LEADER, own.broker_id) and (
+            not settings.flushes_first(topic.name) or _throws_away(view, row, own)
+        )
         together.setdefault((row.leader, is_asked), []).append(row)
     updates = []
     for (leader, is_asked), led in together.items():
@@ -171,3 +174,11 @@ def _updates(
         for start in range(0, len(led), ROWS_PER_ACTION_MAX):
             updates.append(UpdatePartitions(led[start : start + ROWS_PER_ACTION_MAX], live, why, relied_on))
     return updates
+
+
+def _throws_away(view: ClusterView, row: PartitionRow, own: BrokerRow) -> bool:
+    """Whether in-sync replicas are removed, and the controller itself does not have what they have."""
+    before = view.partition_by_id(row.topic_id, row.partition)
+    assert before is not None
+    relied_on = reassignment.relied_on(before, row)
+    return row.replicas != before.replicas and bool(relied_on) and own.broker_id not in relied_on

@@ -62,7 +62,10 @@ def progress(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
     isr = tuple(id_ for id_ in row.isr if id_ not in row.removing)
     if any(id_ not in isr or is_missing(row, id_) for id_ in replicas):
         return None
-    return _elected(_settled(row, replicas, isr), brokers)
+    ended = _elected(_settled(row, replicas, isr), brokers)
+    if ended.leader == NO_LEADER and relied_on(row, ended):
+        return None  # nobody who stays is there to be asked whether its log still is
+    return ended
 
 
 def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> PartitionRow:
