@@ -10,6 +10,7 @@ Deviations from Kafka: share groups (key type 2) are answered with INVALID_REQUE
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import is_serving
@@ -31,6 +32,8 @@ GROUP = 0
 TRANSACTION = 1
 TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 NO_NODE = -1
+KEYS_PER_TURN = 100
+"""Others go first when so many were looked for in one request."""
 
 
 async def handle(broker: Broker, request: Request) -> Answer:
@@ -38,7 +41,12 @@ async def handle(broker: Broker, request: Request) -> Answer:
     key_type = getattr(body, "key_type", GROUP)
     if request.version < BATCHED_SINCE:
         return await _find(broker, body.key, key_type)
-    return {"coordinators": [await _find(broker, key, key_type) for key in body.coordinator_keys]}
+    found = []
+    for number, key in enumerate(body.coordinator_keys, 1):
+        found.append(await _find(broker, key, key_type))
+        if number % KEYS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return {"coordinators": found}
 
 
 async def _find(broker: Broker, key: str, key_type: int) -> Answer:
