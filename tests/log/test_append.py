@@ -120,6 +120,18 @@ def test_a_batch_larger_than_max_message_bytes_is_too_large(tmp_path: Path) -> N
     assert refused(tmp_path, batch, max_message_bytes=len(batch) - 1) is ErrorCode.message_too_large
 
 
+def test_what_a_broker_writes_itself_is_taken_whatever_clients_may_send(tmp_path: Path) -> None:
+    batch = plain(b"a" * 5_000)
+
+    async def work(log: Log) -> None:
+        log.append_as_leader(batch, EPOCH, NOW_MS, from_client=False)
+        assert log.end_offset == 1
+        with pytest.raises(KafkaError):
+            log.append_as_leader(batch, EPOCH, NOW_MS)
+
+    with_log(tmp_path, work, max_message_bytes=1_000, segment_bytes=2_000)
+
+
 def test_a_batch_as_large_as_max_message_bytes_is_not(tmp_path: Path) -> None:
     batch = plain(b"a" * 1000)
     appended(tmp_path, batch, max_message_bytes=len(batch))

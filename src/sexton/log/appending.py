@@ -32,6 +32,10 @@ _TIMED_FRONT = struct.Struct(">qiibIhiqq")
 
 _CRC = struct.Struct(">I")
 OFFSET_MAX = (1 << 63) - 1
+OWN_BATCH_BYTES_MAX = 1 << 20
+"""What a broker writes itself, such as a group's state, is taken up to this size whatever `max.message.bytes` and
+`segment.bytes` say: they are about clients, and a coordinator that cannot write is none."""
+
 CRC_POSITION = 17
 
 
@@ -50,14 +54,15 @@ class Appending(LogState):
         self._check_usable()
         view = records if type(records) is memoryview else memoryview(records)
         size = len(view)
-        fields = check_frame(view, self._place, self._batch_bytes_max)
+        own_bytes_max = 0 if from_client else OWN_BATCH_BYTES_MAX
+        fields = check_frame(view, self._place, max(self._batch_bytes_max, own_bytes_max))
         _, length, _, _, _, attributes, delta, base_ts, max_ts, producer_id, _, _, _ = fields
         if from_client:
             check_client_batch(fields, self._place)
             self._check_time(attributes, base_ts, max_ts, now_ms)
             if self._compacts:
                 check_keys(view, fields, self._place)
-        if size > self.config.segment_bytes:
+        if size > max(self.config.segment_bytes, own_bytes_max):
             raise KafkaError(
                 ErrorCode.record_list_too_large,
                 f"{self._place}: the batch has {size} bytes, a segment at most {self.config.segment_bytes}",
