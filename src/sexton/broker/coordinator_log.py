@@ -9,6 +9,7 @@ from sexton.broker.marker_batches import append_marker
 from sexton.coordinators.shard import EndMarker, Owner
 from sexton.log.producers import NO_SEQUENCE, Marker
 from sexton.ports.disk import FileSlice
+from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import TRANSACTIONAL, Record, encode, make_batch
 from sexton.replication.replica import Replica
 
@@ -56,6 +57,10 @@ class CoordinatorLog:
         producers = self._replica.log.producers
         producers.check_marker(*marker.owner, Marker(not marker.is_commit, marker.coordinator_epoch))
         return not marker.raises_epoch or not producers.is_marked(*marker.owner)
+
+    def check_writable(self) -> None:
+        if self._replica.has_too_few_in_sync:
+            raise KafkaError(ErrorCode.not_enough_replicas, f"too few replicas of {self._replica.topic} are in sync")
 
     async def read(self) -> AsyncIterator[bytes]:
         """Everything up to the log's end, and not before it is committed: what is answered from it must not be lost."""

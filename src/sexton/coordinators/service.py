@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
+from sexton.coordinators.bounds import STRING_BYTES_MAX, is_too_long
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.shard import LOST_LEADERSHIP, LedPartition, answer_to_failed_append
 from sexton.coordinators.timers import Now
@@ -32,6 +33,8 @@ loaded (a transaction whose time is over) would fail and be due again at once, a
 
 class CoordinatorService(ABC, Generic[S]):
     topic: ClassVar[str]
+    invalid_name: ClassVar[ErrorCode]
+    """What a name that cannot be recorded is refused with."""
     refusals: ClassVar[tuple[type[Exception], ...]] = (KafkaError,)
     """What an operation raises when it has changed nothing."""
 
@@ -127,6 +130,8 @@ class CoordinatorService(ABC, Generic[S]):
     # Requests
 
     def partition_of(self, name: str) -> int:
+        if is_too_long(name):
+            raise KafkaError(self.invalid_name, f"It has more than {STRING_BYTES_MAX} bytes.")
         count = self._partitions_count()
         if count <= 0:
             raise KafkaError(ErrorCode.coordinator_not_available, f"{self.topic} does not exist yet.")
@@ -139,6 +144,11 @@ class CoordinatorService(ABC, Generic[S]):
         if not shard.is_loaded:
             doubtful = shard.is_doubtful
             raise KafkaError(ErrorCode.not_coordinator if doubtful else ErrorCode.coordinator_load_in_progress)
+        return shard
+
+    def _shard_to_write(self, name: str) -> S:
+        shard = self._shard(name)
+        shard.check_writable()
         return shard
 
     async def _run(self, shard: S, operation: Callable[[], tuple[T, Any]]) -> T:

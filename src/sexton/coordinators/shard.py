@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
+from sexton.coordinators.bounds import BACKLOG_BYTES_MAX, BATCH_BYTES_MAX, RECORD_OVERHEAD_BYTES
 from sexton.coordinators.timers import Now
 from sexton.errors import CorruptLogError, SextonError
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -28,11 +29,14 @@ from sexton.supervision import Supervisor
 logger = logging.getLogger(__name__)
 
 APPEND_BYTES_MAX = 256 * 1024
-"""Operations are gathered up to here: well under any `max.message.bytes`. A larger one travels alone."""
+"""Operations are gathered up to here. A larger one travels alone."""
 
 LATE_MS = 1_000
 """A timer that fires this much too late means that the process stood still. The requests that came meanwhile are
 still in the sockets: they are read first, for as long again, before anybody is declared dead."""
+
+UNWRITABLE_PAUSE_MS = 1_000
+"""Between two looks whether the log takes what is due by now."""
 
 REPLAY_PAUSE_RECORDS = 500
 """While a log is loaded the loop gets a turn after so many records."""
@@ -49,8 +53,6 @@ LOST_LEADERSHIP = frozenset(
 )
 """After these another broker may be the coordinator."""
 
-TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large, ErrorCode.invalid_fetch_size})
-
 EPOCH_BUMP_VERSION = 2
 """The transaction version from which on every end raises the producer's epoch."""
 
@@ -63,6 +65,10 @@ class CoordinatorLog(Protocol):
     def append(self, records: Sequence[EncodedRecord], now_ms: int) -> Awaitable[None]:
         """As one batch, in order of the calls. Resolves when it is committed (acks=all). Raises KafkaError when it is
         not, or when nobody knows."""
+        ...
+
+    def check_writable(self) -> None:
+        """Raises KafkaError if an append would be refused now, for want of in-sync replicas."""
         ...
 
     def read(self) -> AsyncIterator[bytes]:
@@ -114,9 +120,10 @@ class TransactionalLog(CoordinatorLog, Protocol):
 
 
 class _Entry(NamedTuple):
-    """What one operation writes. An owner or a marker makes it a batch of its own."""
+    """What one operation writes, or a part of it. An owner or a marker makes it a batch of its own."""
 
     sequence: int
+    """Of the last operation that is committed with it."""
     records: list[EncodedRecord]
     size_bytes: int
     owner: Owner | None = None
@@ -150,6 +157,7 @@ class LedPartition(ABC):
         self.is_closed = False
         self._on_failed = on_failed
         self._buffer: deque[_Entry] = deque()
+        self._backlog_bytes = 0
         self._appended = 0
         """Sequence of the last operation that had records."""
         self._committed = 0
@@ -157,7 +165,8 @@ class LedPartition(ABC):
         self._appender: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
-        self._has_waited = False
+        self._quiet_until_ms = 0
+        """Nothing is declared due before."""
 
     async def load(self) -> None:
         """Replays the log. Raises whatever reading it raises.
@@ -223,11 +232,26 @@ class LedPartition(ABC):
     def write(
         self, records: Sequence[EncodedRecord], owner: Owner | None = None, marker: EndMarker | None = None
     ) -> None:
+        """What is too much for one batch goes into several, one after the other. Then a crash may keep a part of it,
+        from its beginning on: whoever asked was not answered, and asks again."""
         self._appended += 1
-        size = sum(len(key) + len(value or b"") for key, value in records)
-        self._buffer.append(_Entry(self._appended, list(records), size, owner, marker))
+        parts = _parts(records)
+        for number, (part, size_bytes) in enumerate(parts, 1):
+            sequence = self._appended if number == len(parts) else self._appended - 1
+            self._buffer.append(_Entry(sequence, part, size_bytes, owner, marker))
+            self._backlog_bytes += size_bytes
         if self._appender is None:
             self._appender = self._supervisor.work(self._append(), "a coordinator's append", self.partition)
+
+    def check_writable(self) -> None:
+        """For operations that will write: refused before they have changed anything, they cost nobody else a thing."""
+        if self._backlog_bytes > BACKLOG_BYTES_MAX:
+            what = f"{self.place}: {self._backlog_bytes} bytes wait to be written. Try again"
+            raise KafkaError(ErrorCode.coordinator_not_available, what)
+        try:
+            self.log.check_writable()
+        except KafkaError as error:
+            raise KafkaError(answer_to_failed_append(error.code), error.message) from error
 
     @property
     def is_committed(self) -> bool:
@@ -275,6 +299,7 @@ class LedPartition(ABC):
         waiters = list(self._waiters)
         self._waiters.clear()
         self._buffer.clear()
+        self._backlog_bytes = 0
         for _, callback in waiters:
             callback(error)
 
@@ -297,7 +322,7 @@ class LedPartition(ABC):
             self._appender = None
 
     def _next_append(self) -> tuple[int, Awaitable[None]]:
-        entry = self._buffer.popleft()
+        entry = self._take_entry()
         now_ms = self.now().wall_ms
         if not entry.is_plain:
             log: Any = self.log
@@ -306,11 +331,16 @@ class LedPartition(ABC):
             return entry.sequence, log.append_in_transaction(entry.owner, entry.records, now_ms)
         sequence, records, size = entry.sequence, entry.records, entry.size_bytes
         while self._buffer and self._buffer[0].is_plain and size + self._buffer[0].size_bytes <= APPEND_BYTES_MAX:
-            entry = self._buffer.popleft()
+            entry = self._take_entry()
             sequence = entry.sequence
             records += entry.records
             size += entry.size_bytes
         return sequence, self.log.append(records, now_ms)
+
+    def _take_entry(self) -> _Entry:
+        entry = self._buffer.popleft()
+        self._backlog_bytes -= entry.size_bytes
+        return entry
 
     # Time
 
@@ -319,23 +349,28 @@ class LedPartition(ABC):
         deadline_ms = self.next_deadline_ms()
         if self.is_closed or deadline_ms is None:
             return
+        now_ms = self.now().monotonic_ms
+        ring_ms = max(deadline_ms, self._quiet_until_ms, now_ms)
         if self._alarm is not None:
-            if self._alarm_ms <= deadline_ms:
+            if self._alarm_ms <= ring_ms:
                 return  # it fires early enough, and then looks again
             self._alarm.cancel()
-        delay_ms = max(deadline_ms - self.now().monotonic_ms, 0)
-        self._alarm_ms = deadline_ms
-        self._alarm = asyncio.get_running_loop().call_later(delay_ms / 1000, self._ring)
+        self._alarm_ms = ring_ms
+        self._alarm = asyncio.get_running_loop().call_later((ring_ms - now_ms) / 1000, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
         now = self.now()
-        if now.monotonic_ms - self._alarm_ms > LATE_MS and not self._has_waited:
-            self._has_waited = True
-            self._alarm_ms = now.monotonic_ms + LATE_MS
-            self._alarm = asyncio.get_running_loop().call_later(LATE_MS / 1000, self._ring)
+        has_waited = self._alarm_ms == self._quiet_until_ms
+        if now.monotonic_ms - self._alarm_ms > LATE_MS and not has_waited:
+            self._wait(now.monotonic_ms + LATE_MS)
             return
-        self._has_waited = False
+        try:
+            self.log.check_writable()
+        except KafkaError:
+            # What is due would be written, and that would fail. Members that are alive go on sending heartbeats.
+            self._wait(now.monotonic_ms + UNWRITABLE_PAUSE_MS)
+            return
         try:
             self.ring(now)
         except Exception as bug:
@@ -343,12 +378,30 @@ class LedPartition(ABC):
             self._supervisor.survived(bug, "a coordinator's timers", self.partition)
             self._on_failed(self, KafkaError(ErrorCode.unknown_server_error))
 
+    def _wait(self, until_ms: int) -> None:
+        self._quiet_until_ms = until_ms
+        self.set_alarm()
+
 
 def answer_to_failed_append(code: ErrorCode) -> ErrorCode:
-    """What is told to those who waited for it."""
-    if code in LOST_LEADERSHIP:
-        return ErrorCode.not_coordinator
-    return ErrorCode.unknown_server_error if code in TOO_LARGE else ErrorCode.coordinator_not_available
+    """What is told to those who waited for it. Always something that clients try again upon: most of them have nothing
+    to do with what failed."""
+    return ErrorCode.not_coordinator if code in LOST_LEADERSHIP else ErrorCode.coordinator_not_available
+
+
+def _parts(records: Sequence[EncodedRecord]) -> list[tuple[list[EncodedRecord], int]]:
+    """Each fits into a batch; there is one at least."""
+    parts: list[tuple[list[EncodedRecord], int]] = []
+    part: list[EncodedRecord] = []
+    part_bytes = 0
+    for key, value in records:
+        size_bytes = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+        if part and part_bytes + size_bytes > BATCH_BYTES_MAX:
+            parts.append((part, part_bytes))
+            part, part_bytes = [], 0
+        part.append((key, value))
+        part_bytes += size_bytes
+    return [*parts, (part, part_bytes)]
 
 
 def fail(future: asyncio.Future[Any], error: KafkaError) -> None:

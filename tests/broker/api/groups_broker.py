@@ -53,6 +53,9 @@ class MemoryLog:
     def check_marker(self, marker: EndMarker) -> bool:
         return True
 
+    def check_writable(self) -> None:
+        """It always is."""
+
     async def read(self) -> AsyncIterator[bytes]:
         nothing: list[bytes] = []
         for data in nothing:

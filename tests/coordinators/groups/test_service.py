@@ -27,6 +27,7 @@ from sexton.coordinators.groups.shard import APPEND_BYTES_MAX
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.shard import EndMarker, Owner
 from sexton.errors import EnvironmentFailure
+from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
 from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, refused, subscription
@@ -58,6 +59,7 @@ class FakeLog:
     read_error: Exception | None = None
     refused: set[Owner] = field(default_factory=set)
     records_count: int = 0
+    has_too_few_in_sync: bool = False
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -70,10 +72,14 @@ class FakeLog:
         await self.gate.wait()
         if self.error is not None:
             raise self.error
+        self.check_writable()
         start = self.records_count
-        self.records_count += len(records)
         made = [batches.Record(start + index, now_ms, *record) for index, record in enumerate(records)]
-        self.batches.append(batches.encode(batches.make_batch(made, **fields)))
+        batch = batches.encode(batches.make_batch(made, **fields))
+        if len(batch) > OWN_BATCH_BYTES_MAX:
+            raise KafkaError(ErrorCode.message_too_large)
+        self.records_count += len(records)
+        self.batches.append(batch)
 
     def append_in_transaction(
         self, owner: Owner, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
@@ -95,6 +101,10 @@ class FakeLog:
         if marker.owner in self.refused:
             raise KafkaError(ErrorCode.transaction_coordinator_fenced)
         return True
+
+    def check_writable(self) -> None:
+        if self.has_too_few_in_sync:
+            raise KafkaError(ErrorCode.not_enough_replicas)
 
     async def read(self) -> AsyncIterator[bytes]:
         await self.read_gate.wait()
@@ -263,7 +273,7 @@ def test_a_leader_whose_lease_had_run_out_and_was_renewed_is_coordinator_again(m
     ("failure", "answer"),
     [
         (KafkaError(ErrorCode.not_enough_replicas), ErrorCode.coordinator_not_available),
-        (KafkaError(ErrorCode.message_too_large), ErrorCode.unknown_server_error),
+        (KafkaError(ErrorCode.message_too_large), ErrorCode.coordinator_not_available),
     ],
 )
 def test_after_another_failure_the_log_is_read_again_at_once(failure: KafkaError, answer: ErrorCode) -> None:

@@ -7,14 +7,18 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import pytest
+
 from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.timers import Now
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import AddRequest, EndRequest, InitRequest, ListRequest
 from sexton.coordinators.transactions.records import encode_key
 from sexton.coordinators.transactions.service import DueMarkers, TransactionService
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import State
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch
+from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
+from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
 from tests.coordinators.transactions.harness import ID, P0, P1, TIMEOUT_MS, refused
@@ -41,6 +45,7 @@ class FakeLog:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     error: KafkaError | None = None
     records_count: int = 0
+    has_too_few_in_sync: bool = False
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -49,9 +54,18 @@ class FakeLog:
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        start, self.records_count = self.records_count, self.records_count + len(records)
+        self.check_writable()
+        start = self.records_count
         made = [batches.Record(start + index, now_ms, *record) for index, record in enumerate(records)]
-        self.batches.append(batches.encode(batches.make_batch(made)))
+        batch = batches.encode(batches.make_batch(made))
+        if len(batch) > OWN_BATCH_BYTES_MAX:
+            raise KafkaError(ErrorCode.message_too_large)
+        self.records_count += len(records)
+        self.batches.append(batch)
+
+    def check_writable(self) -> None:
+        if self.has_too_few_in_sync:
+            raise KafkaError(ErrorCode.not_enough_replicas)
 
     async def read(self) -> AsyncIterator[bytes]:
         for data in list(self.batches):
@@ -363,3 +377,75 @@ def test_records_that_cannot_be_read_are_skipped_and_everything_else_is_served()
         assert await again.state() is State.ONGOING
 
     run(test())
+
+
+def test_a_transactional_id_that_is_too_long_for_a_record_is_refused() -> None:
+    async def test() -> None:
+        world = await World().loaded()
+        (shard,) = world.service._shards.values()
+        with refused(ErrorCode.invalid_request):
+            await world.service.init(InitRequest(on_this_partition("x" * 40_000), TIMEOUT_MS))
+        assert world.service._shards[PARTITION] is shard
+        assert not world.service.supervisor.bugs
+
+    run(test())
+
+
+def test_more_partitions_than_fit_into_a_record_are_refused_and_nobody_else_notices() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        (shard,) = world.service._shards.values()
+        many = [TopicPartition(f"{number % 10_000:0100}", number) for number in range(10_000)]
+        with refused(ErrorCode.unknown_server_error):
+            await world.service.add(AddRequest(ID, FIRST, many))
+        assert world.service._shards[PARTITION] is shard
+        await world.commit()
+
+    run(test())
+
+
+def test_transactions_that_run_out_of_time_together_are_aborted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr("sexton.coordinators.shard.LATE_MS", 10**9)
+        world = await World().loaded()
+        (shard,) = world.service._shards.values()
+        names = [on_this_partition(f"{number:03}-") for number in range(300)]
+        places = [TopicPartition(f"{number:0200}", 0) for number in range(25)]
+        for name in names:
+            producer = await world.service.init(InitRequest(name, 900_000))
+            await world.service.add(AddRequest(name, producer, places))
+        now = shard.now()
+        shard.now = lambda: Now(now.wall_ms + 1_000_000, now.monotonic_ms + 1_000_000)
+        shard._ring()
+        while await world.service.list_all(ListRequest([State.ONGOING])):
+            await asyncio.sleep(0)
+        assert world.service._shards[PARTITION] is shard, "it was loaded again"
+        await shard.committed()
+        again = await World(world.log).loaded(8)
+        assert {one.state for one in await again.service.list_all(ListRequest())} == {State.PREPARE_ABORT}
+
+    run(test())
+
+
+def test_while_too_few_replicas_are_in_sync_transactions_wait_and_nothing_is_loaded_again() -> None:
+    async def test() -> None:
+        world = await World().begun()
+        (shard,) = world.service._shards.values()
+        world.log.has_too_few_in_sync = True
+        with refused(ErrorCode.coordinator_not_available):
+            await world.commit()
+        assert await world.state() is State.ONGOING
+        shard.now = lambda: Now(1_700_000_000_000, 10**9)
+        shard._ring()
+        assert await world.state() is State.ONGOING
+        assert world.service._shards[PARTITION] is shard
+        world.log.has_too_few_in_sync = False
+        await world.commit()
+
+    run(test())
+
+
+def on_this_partition(prefix: str) -> str:
+    return next(
+        name for name in (f"{prefix}{number}" for number in range(999)) if partition_for(name, PARTITIONS) == PARTITION
+    )

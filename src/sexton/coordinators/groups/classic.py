@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sexton.coordinators.bounds import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.messages import Client, JoinedMember, JoinRequest
 from sexton.coordinators.groups.records import NO_TIMESTAMP, ClassicGroupValue, ClassicMemberValue
@@ -34,6 +35,12 @@ class ClassicMember:
     def is_excused(self) -> bool:
         """While its answer is parked a member need not send heartbeats."""
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what is recorded of it, at most, without its assignment."""
+        strings = (self.member_id, self.instance_id or "", self.client.client_id, self.client.host)
+        return sum(len(one.encode()) for one in strings) + _largest(self.protocols) + RECORD_OVERHEAD_BYTES
 
     def metadata(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:
@@ -72,6 +79,8 @@ class ClassicGroup:
     """Members whose join is parked. This and the next are kept, not counted, so that n joins do not cost n²."""
     protocol_counts: dict[str, int] = field(default_factory=dict)
     """Protocol to the number of members that speak it."""
+    members_bytes: int = 0
+    """The sum of their sizes."""
 
     @property
     def is_empty(self) -> bool:
@@ -117,6 +126,20 @@ class ClassicGroup:
             votes[name] = votes.get(name, 0) + 1
         return max(votes, key=lambda name: votes[name])
 
+    def has_bytes_for(self, request: JoinRequest) -> bool:
+        """Whether the group could be recorded with what this member brings. All of it is one record."""
+        known = self.members.get(self.static_members.get(request.instance_id or "", request.member_id))
+        before = 0 if known is None else known.size_bytes
+        strings = (request.member_id, request.instance_id or "", request.client.client_id, request.client.host)
+        now = sum(len(one.encode()) for one in strings) + _largest(request.protocols) + 2 * RECORD_OVERHEAD_BYTES
+        assigned = 0 if known is None else sum(len(member.assignment) for member in self.members.values())
+        return self.members_bytes - before + now + assigned <= RECORD_BYTES_MAX
+
+    def can_record(self, assignments: Mapping[str, bytes]) -> bool:
+        """To the members of this group; what is said about others is not recorded."""
+        assigned = sum(len(assignments.get(member_id, b"")) for member_id in self.members)
+        return self.members_bytes + assigned <= RECORD_BYTES_MAX
+
     def add(self, member: ClassicMember, protocol_type: str) -> None:
         if not self.members:
             self.protocol_type = protocol_type
@@ -126,12 +149,15 @@ class ClassicGroup:
             self.leader = member.member_id
         self.members[member.member_id] = member
         self._count_protocols(member, 1)
+        self.members_bytes += member.size_bytes
         self.waiting_count += member.join_token is not None
         self.pending_members.pop(member.member_id, None)
 
     def update(self, member: ClassicMember, request: JoinRequest) -> None:
         self._count_protocols(member, -1)
+        self.members_bytes -= member.size_bytes
         member.protocols = request.protocols
+        self.members_bytes += member.size_bytes
         self._count_protocols(member, 1)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
@@ -151,6 +177,7 @@ class ClassicGroup:
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
+            self.members_bytes -= member.size_bytes
             self.waiting_count -= member.join_token is not None
             if member.instance_id is not None:
                 del self.static_members[member.instance_id]
@@ -159,10 +186,13 @@ class ClassicGroup:
         self.pending_members.pop(member_id, None)
         self.pending_sync.pop(member_id, None)
 
-    def replace_static(self, instance_id: str, old_id: str, new_id: str) -> ClassicMember:
+    def replace_static(self, instance_id: str, old_id: str, new_id: str, client: Client) -> ClassicMember:
         """The same member under a new id, at the same place in the order."""
         member = self.members[old_id]
+        self.members_bytes -= member.size_bytes
         member.member_id = new_id
+        member.client = client
+        self.members_bytes += member.size_bytes
         self.members = {new_id if key == old_id else key: value for key, value in self.members.items()}
         self.static_members[instance_id] = new_id
         self.pending_sync.pop(old_id, None)
@@ -279,6 +309,8 @@ class ClassicGroup:
                 m.assignment,
             )
             loaded.add(member, value.protocol_type)
+        if loaded.leader not in loaded.members:  # no coordinator wrote that
+            loaded.leader = next(iter(loaded.members), None)
         loaded.refresh_subscribed_topics()
         return loaded
 
@@ -288,6 +320,7 @@ class ClassicGroup:
         assert set(self.static_members.values()) <= self.members.keys(), "static members are members"
         waiting = sum(m.join_token is not None for m in self.members.values())
         assert waiting == self.waiting_count, "the members that wait are counted"
+        assert self.members_bytes == sum(m.size_bytes for m in self.members.values()), "their bytes are counted"
         assert not (self.pending_members.keys() & self.members.keys()), "a pending member has not joined"
         assert self.pending_sync.keys() <= self.members.keys(), "whoever must sync is a member"
         if self.state is ClassicState.EMPTY:
@@ -314,3 +347,8 @@ class ClassicGroup:
         except embedded.MalformedProtocolError:
             return None
         return frozenset(topics)
+
+
+def _largest(protocols: Sequence[tuple[str, bytes]]) -> int:
+    """Only what belongs to the protocol that is chosen is recorded."""
+    return max((len(metadata) for _, metadata in protocols), default=0)

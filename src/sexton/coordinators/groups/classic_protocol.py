@@ -28,6 +28,9 @@ from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.protocol.errors import ErrorCode, KafkaError
 
+NOBODY_BACK_MS_MIN = 1_000
+"""Between two looks whether one of the static members is back: they choose the time, and it may be none at all."""
+
 
 class ClassicProtocol:
     """Drives the classic groups of one coordinator. What is raised has left no record and no answer behind."""
@@ -46,6 +49,8 @@ class ClassicProtocol:
             return
         if not group.supports(request.protocol_type, request.protocols):
             raise KafkaError(ErrorCode.inconsistent_group_protocol, "No protocol that all members speak.")
+        if not group.has_bytes_for(request):
+            raise KafkaError(ErrorCode.group_max_size_reached, "What its members bring would not fit into a record.")
         if request.member_id == NO_MEMBER_ID:
             self._join_new(group, request, token)
         elif request.member_id in group.pending_members:
@@ -133,8 +138,7 @@ class ClassicProtocol:
         core.answer(group.take_join(old), JoinAnswer(ErrorCode.fenced_instance_id, old_id))
         self._answer_sync(old, SyncAnswer(ErrorCode.fenced_instance_id))
         core.timers.cancel(Timer(TimerKind.CLASSIC_SESSION, group.group, old_id))
-        member = group.replace_static(request.instance_id or "", old_id, new_id)
-        member.client = request.client
+        member = group.replace_static(request.instance_id or "", old_id, new_id, request.client)
         member.is_new = False
         self._expect_heartbeat(group, member)
         group.update(member, request)
@@ -227,7 +231,7 @@ class ClassicProtocol:
                 self._drop(group, member.member_id)
         if group.members and not group.elect_joined_leader():
             # Only static members, and none of them is back: wait until one is, or their sessions end.
-            self._set_join_timer(group, group.rebalance_timeout_ms)
+            self._set_join_timer(group, max(group.rebalance_timeout_ms, NOBODY_BACK_MS_MIN))
             return
         group.start_generation(core.now.wall_ms)
         if group.is_empty:
@@ -254,10 +258,14 @@ class ClassicProtocol:
             case ClassicState.PREPARING:
                 raise KafkaError(ErrorCode.rebalance_in_progress, "The members are to join again.")
             case ClassicState.COMPLETING:
+                is_leader = group.leader == member.member_id
+                if is_leader and not group.can_record(request.assignments):
+                    # Kafka tells all members. Here it is the leader's failure, and the others get another one in time.
+                    raise KafkaError(ErrorCode.unknown_server_error, "The assignment does not fit into a record.")
                 self._answer_sync(member, SyncAnswer(ErrorCode.rebalance_in_progress))
                 member.sync_token = token
                 self._has_synced(group, member)
-                if group.leader == member.member_id:
+                if is_leader:
                     self._assign(group, request)
             case ClassicState.STABLE:
                 self._has_synced(group, member)

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sexton.coordinators.bounds import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, Client
 from sexton.coordinators.groups.records import ClassicProtocols, MemberState, MemberValue, Partitions, RegexValue
@@ -22,6 +23,10 @@ NO_REVISION = -1
 UNKNOWN_CLIENT = Client("", "")
 OFFSET_COMMIT_VERSION_MIN = 9
 """Older OffsetCommits cannot say STALE_MEMBER_EPOCH."""
+
+
+ASSIGNED_TOPIC_BYTES = 260
+"""Of the longest name that a topic can have, in a classic member's assignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,19 @@ class ConsumerGroup:
                 f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
             )
         return member
+
+    @property
+    def is_small_enough_for_classic(self) -> bool:
+        """A classic group is one record: what its members brought along, and their assignments."""
+        size_bytes = 0
+        for member in self.members.values():
+            protocols = () if member.classic is None else member.classic.protocols
+            size_bytes += max((len(metadata) for _, metadata in protocols), default=0) + RECORD_OVERHEAD_BYTES
+            strings = (member.member_id, member.instance_id or "", member.client.client_id, member.client.host)
+            size_bytes += sum(len(one.encode()) for one in strings)
+            for numbers in self.target.get(member.member_id, {}).values():
+                size_bytes += ASSIGNED_TOPIC_BYTES + 4 * len(numbers)
+        return size_bytes <= RECORD_BYTES_MAX
 
     def classic_members_count(self) -> int:
         return sum(member.classic is not None for member in self.members.values())

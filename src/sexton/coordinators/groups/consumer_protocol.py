@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
+from sexton.coordinators.bounds import fits_record
 from sexton.coordinators.groups import records as r
 from sexton.coordinators.groups.assignors import ASSIGNORS, AssignedMember
 from sexton.coordinators.groups.consumer import ConsumerGroup, ConsumerMember
@@ -23,7 +24,7 @@ from sexton.coordinators.groups.messages import (
     ConsumerHeartbeatAnswer,
     ConsumerHeartbeatRequest,
 )
-from sexton.coordinators.groups.reconcile import held_again, is_subset, reconcile
+from sexton.coordinators.groups.reconcile import check_state, held_again, is_subset, reconcile
 from sexton.coordinators.groups.regex import compile_regex
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import metadata_hash
@@ -84,8 +85,10 @@ class ConsumerProtocol:
     def heartbeat(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
         core = self._core
         self.check_room(group, request.member_id)
+        self._check_regex(group, request.regex)
         member_id = request.member_id or core.new_consumer_member_id()
         before = self._find_member(group, request, member_id)
+        check_state(before, request.owned)
         member = replace(
             before,
             instance_id=request.instance_id or before.instance_id,
@@ -122,6 +125,16 @@ class ConsumerProtocol:
             raise KafkaError(
                 ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum of {size_max} members."
             )
+
+    def _check_regex(self, group: ConsumerGroup, regex: str | None) -> None:
+        """What it matches is recorded."""
+        if regex and regex not in group.regexes and not fits_record(self._matching(regex)):
+            what = "SubscribedRegex matches more topics than fit into a record: subscribe to fewer."
+            raise KafkaError(ErrorCode.invalid_regular_expression, what)
+
+    def _matching(self, regex: str) -> tuple[str, ...]:
+        matches = compile_regex(regex)
+        return tuple(sorted(name for name in self._core.topics.names() if matches(name)))
 
     def _find_member(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest, member_id: str) -> ConsumerMember:
         is_joining = request.member_epoch == JOIN_EPOCH
@@ -179,6 +192,8 @@ class ConsumerProtocol:
         is_new = member.member_id not in group.members
         if member != before or is_new:
             self._core.write(r.MemberKey(group.group, member.member_id), member.to_value())
+        # A crash may have kept that there is a member, and not that there is a new epoch for it.
+        is_new = is_new or member.member_id not in group.target
         reads_other_topics = member.topics != before.topics or (member.regex or "") != (before.regex or "")
         if reads_other_topics or is_new:
             self._forget_unused_regexes(group)
@@ -198,9 +213,10 @@ class ConsumerProtocol:
     def _resolve_regexes(self, group: ConsumerGroup) -> None:
         core = self._core
         for regex in sorted({member.regex for member in group.members.values() if member.regex}):
-            matches = compile_regex(regex)
-            topics = tuple(sorted(name for name in core.topics.names() if matches(name)))
+            topics = self._matching(regex)
             known = group.regexes.get(regex)
+            if known is not None and not fits_record(topics):
+                continue  # the group goes on with what it reads
             if known is None or known.topics != topics:
                 value = r.RegexValue(topics, core.topics.revision, core.now.wall_ms)
                 core.write(r.RegexKey(group.group, regex), value)

@@ -12,13 +12,15 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
+from sexton.coordinators.bounds import DUE_COUNT_MAX, DUE_RECORDS_MAX
 from sexton.coordinators.groups import classic, consumer, embedded, replay
 from sexton.coordinators.groups import records as r
 from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.classic_protocol import ClassicProtocol
-from sexton.coordinators.groups.consumer import ConsumerGroup
+from sexton.coordinators.groups.consumer import ConsumerGroup, ConsumerMember
 from sexton.coordinators.groups.consumer_protocol import MEMBER_TIMERS, ConsumerProtocol, check_request
 from sexton.coordinators.groups.core import Core, Effects
+from sexton.coordinators.groups.door import check_heartbeat, check_leave, checked_join
 from sexton.coordinators.groups.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -114,10 +116,16 @@ class GroupCoordinator:
         return self._core.timers.next_deadline_ms()
 
     def tick(self, now: Now) -> Effects:
-        """Does what is due."""
+        """Does what is due, up to a bound: what is left is due at once, in a turn and an append of its own."""
         core = self._core
         core.begin(now)
-        while (timer := core.timers.pop_due(now.monotonic_ms)) is not None:
+        late: dict[str, dict[str, ConsumerMember]] = {}
+        for _ in range(DUE_COUNT_MAX):
+            if len(core.effects.records) >= DUE_RECORDS_MAX:
+                break
+            timer = core.timers.pop_due(now.monotonic_ms)
+            if timer is None:
+                break
             if timer.kind is TimerKind.OFFSETS:
                 more = self._offsets.expire()
                 delay_ms = 0 if more else core.settings.offsets_retention_check_ms
@@ -130,7 +138,11 @@ class GroupCoordinator:
                 self._classic.on_timer(group, timer)
             elif group is not None and timer.kind in MEMBER_TIMERS and timer.member_id in group.members:
                 # Whichever it is: the member is silent, or has not let go, rejoined or synced in time.
-                self._consumer.remove_members(group, [group.members[timer.member_id]])
+                late.setdefault(timer.group, {})[timer.member_id] = group.members[timer.member_id]
+        for name, members in late.items():
+            group = core.groups[name]
+            assert isinstance(group, ConsumerGroup), "only its own members' timers change a group while time passes"
+            self._consumer.remove_members(group, list(members.values()))
         return core.effects
 
     # The classic protocol
@@ -140,7 +152,7 @@ class GroupCoordinator:
         core = self._core
         core.begin(now)
         try:
-            self._check_session_timeout(request)
+            request = checked_join(request, core.settings)
             group = core.groups.get(request.group)
             if isinstance(group, ConsumerGroup) and not group.is_empty:
                 self._migration.join(group, request, token)
@@ -150,13 +162,6 @@ class GroupCoordinator:
             kept = NO_MEMBER_ID if error.code is ErrorCode.group_max_size_reached else request.member_id
             core.answer(token, JoinAnswer(error.code, kept))
         return core.effects
-
-    def _check_session_timeout(self, request: JoinRequest) -> None:
-        settings = self._core.settings
-        if request.group == "":
-            raise KafkaError(ErrorCode.invalid_group_id)
-        if not settings.session_timeout_ms_min <= request.session_timeout_ms <= settings.session_timeout_ms_max:
-            raise KafkaError(ErrorCode.invalid_session_timeout)
 
     def _classic_group_to_join(self, group: Group | None, request: JoinRequest) -> ClassicGroup:
         if isinstance(group, ClassicGroup):
@@ -206,6 +211,7 @@ class GroupCoordinator:
         core.begin(now)
         if name == "":
             raise KafkaError(ErrorCode.invalid_group_id)
+        check_leave(members)
         group = core.groups.get(name)
         if isinstance(group, ClassicGroup):
             results = self._classic.leave(group, members)
@@ -222,6 +228,7 @@ class GroupCoordinator:
     ) -> tuple[ConsumerHeartbeatAnswer, Effects]:
         core = self._core
         core.begin(now)
+        check_heartbeat(request)
         check_request(core, request)
         group = core.groups.get(request.group)
         if request.member_epoch <= LEAVE_EPOCH:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sexton.coordinators.bounds import STRING_BYTES_MAX, cut
 from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.consumer import ConsumerGroup
 from sexton.coordinators.groups.messages import ParkedAnswer
@@ -25,6 +26,8 @@ from sexton.coordinators.groups.timers import Timer
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.shard import Owner
 from sexton.coordinators.timers import Now, Timers
+
+UUID_CHARACTERS = 36
 
 
 @dataclass(slots=True)
@@ -82,7 +85,7 @@ class Core:
             self.effects.answers.append((token, answer))
 
     def new_classic_member_id(self, prefix: str) -> str:
-        return f"{prefix}-{self._uuid()}"
+        return f"{cut(prefix, STRING_BYTES_MAX - UUID_CHARACTERS - 1)}-{self._uuid()}"
 
     def new_consumer_member_id(self) -> str:
         return base64.urlsafe_b64encode(self._uuid().bytes).rstrip(b"=").decode()

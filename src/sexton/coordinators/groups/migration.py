@@ -29,6 +29,7 @@ from sexton.coordinators.groups.messages import (
     SyncAnswer,
     SyncRequest,
 )
+from sexton.coordinators.groups.reconcile import check_state
 from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -58,6 +59,12 @@ class Migration:
         if request.instance_id is None and is_unknown and request.requires_member_id:
             core.answer(token, JoinAnswer(ErrorCode.member_id_required, member_id))
             return
+        owned = self._to_ids(subscription.owned)
+        known = (
+            group.members.get(member_id) if request.instance_id is None else group.static_member(request.instance_id)
+        )
+        if known is not None:
+            check_state(known, owned)
         before, replaced = self._find_member(group, request, member_id)
         member = replace(
             before,
@@ -70,7 +77,7 @@ class Migration:
             classic=r.ClassicProtocols(request.session_timeout_ms, request.protocols),
         )
         self._consumer.update_member(group, before, member)
-        member = self._consumer.step(group, member_id, self._to_ids(subscription.owned), is_joining=True)
+        member = self._consumer.step(group, member_id, owned, is_joining=True)
         answer = JoinAnswer(
             ErrorCode.none, member_id, member.epoch, embedded.PROTOCOL_TYPE, request.protocols[0][0], NO_MEMBER_ID
         )
@@ -240,6 +247,7 @@ class Migration:
             0 < len(group.members) <= settings.classic_size_max
             and group.classic_members_count() == len(group.members)
             and settings.migration.allows_downgrade
+            and group.is_small_enough_for_classic
         )
 
     def downgrade(self, group: ConsumerGroup, must_rebalance: bool) -> None:

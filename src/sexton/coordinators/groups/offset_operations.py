@@ -11,11 +11,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from sexton.coordinators.bounds import is_too_long
 from sexton.coordinators.groups import records as r
 from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.classic_protocol import ClassicProtocol
 from sexton.coordinators.groups.consumer import OFFSET_COMMIT_VERSION_MIN, ConsumerGroup
 from sexton.coordinators.groups.core import Core
+from sexton.coordinators.groups.door import check_commit
 from sexton.coordinators.groups.messages import (
     FetchedOffset,
     OffsetCommitRequest,
@@ -27,6 +29,7 @@ from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.shard import Owner
 from sexton.protocol.errors import ErrorCode, KafkaError
 
+TIME_MS_MAX = 2**63 - 1
 EXPIRED_COUNT_MAX = 1_000
 """Tombstones in one append: a few hundred kilobytes at most."""
 
@@ -39,11 +42,13 @@ class OffsetOperations:
 
     def commit(self, request: OffsetCommitRequest) -> OffsetResults:
         core = self._core
+        check_commit(request)
         self._check_commit(request)
         return self._commit_each(request, core.write)
 
     def commit_in_transaction(self, request: OffsetCommitRequest, owner: Owner) -> OffsetResults:
         core = self._core
+        check_commit(request)
         self._check_commit_in_transaction(request)
         return self._commit_each(request, lambda key, value: core.write_pending(owner, key, value))
 
@@ -52,7 +57,7 @@ class OffsetOperations:
     ) -> OffsetResults:
         core = self._core
         now_ms = core.now.wall_ms
-        expire_ms = r.NO_TIMESTAMP if request.retention_ms < 0 else now_ms + request.retention_ms
+        expire_ms = r.NO_TIMESTAMP if request.retention_ms < 0 else min(now_ms + request.retention_ms, TIME_MS_MAX)
         former = self._held_of_deleted_topics(request)
         results: OffsetResults = []
         for topic, partitions in request.topics:
@@ -63,7 +68,7 @@ class OffsetOperations:
                 if topic_id is None or (number in former and not self._is_holder(request, topic_id, number)):
                     codes.append((number, ErrorCode.unknown_topic_or_partition))
                     continue
-                if len(metadata) > core.settings.offset_metadata_bytes_max:
+                if self._is_too_large(metadata):
                     codes.append((number, ErrorCode.offset_metadata_too_large))
                     continue
                 recorded_id = topic_id if expire_ms == r.NO_TIMESTAMP else None
@@ -89,6 +94,9 @@ class OffsetOperations:
     def _is_holder(self, request: OffsetCommitRequest, topic_id: uuid.UUID, number: int) -> bool:
         group = self._core.groups.get(request.group)
         return isinstance(group, ConsumerGroup) and group.holders.get((topic_id, number)) == request.member_id
+
+    def _is_too_large(self, metadata: str) -> bool:
+        return len(metadata) > self._core.settings.offset_metadata_bytes_max or is_too_long(metadata)
 
     def _check_commit_in_transaction(self, request: OffsetCommitRequest) -> None:
         """A producer that does not say for which member it commits is not asked (TxnOffsetCommit before version 3)."""

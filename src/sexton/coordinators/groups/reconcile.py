@@ -54,14 +54,19 @@ def reconcile(
         case MemberState.UNRELEASED_PARTITIONS:
             step = _step(member, member.epoch, target_epoch, target, owned_now, is_held)
         case MemberState.UNKNOWN:
-            if owned is None or owned:
-                raise KafkaError(
-                    ErrorCode.fenced_member_epoch,
-                    "The member is in a state of a later version: it must let go of everything and rejoin.",
-                )
+            check_state(member, owned)
             step = _step(member, target_epoch, target_epoch, target, owned, is_held)
     check_member(member.member_id, member.state, step.state)
     return step
+
+
+def check_state(member: ConsumerMember, owned: Partitions | None) -> None:
+    """Raises if nobody can tell what the member holds."""
+    if member.state is MemberState.UNKNOWN and (owned is None or owned):
+        raise KafkaError(
+            ErrorCode.fenced_member_epoch,
+            "The member is in a state of a later version: it must let go of everything and rejoin.",
+        )
 
 
 def _step(

@@ -26,6 +26,7 @@ def apply(core: Core, key: r.Key, value: r.Value | None) -> None:
         case r.OffsetKey(), None:
             core.pending.supersede(key)
             core.offsets.remove(key.group, key.topic, key.partition)
+            _forget_if_nothing_is_left(core, key.group)
         case r.ClassicGroupKey(), r.ClassicGroupValue():
             core.groups[key.group] = ClassicGroup.from_value(key.group, value)
         case r.ClassicGroupKey(), None:
@@ -58,6 +59,14 @@ def _remove(core: Core, name: str, kind: type) -> None:
         del core.groups[name]
         if core.offsets.has_any(name) or core.pending.has_any(name):
             core.groups[name] = ClassicGroup(name)
+
+
+def _forget_if_nothing_is_left(core: Core, name: str) -> None:
+    """A group that exists because of its offsets is gone with the last of them: no other record says so."""
+    group = core.groups.get(name)
+    has_offsets = core.offsets.has_any(name) or core.pending.has_any(name)
+    if isinstance(group, ClassicGroup) and group.is_simple and not has_offsets:
+        del core.groups[name]
 
 
 def _apply_to_consumer_group(core: Core, key: r.Key, value: r.Value | None) -> None:

@@ -26,6 +26,7 @@ from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.core import Effects
 from sexton.coordinators.groups.messages import (
+    JOIN_EPOCH,
     ConsumerHeartbeatAnswer,
     ConsumerHeartbeatRequest,
     DescribedClassicGroup,
@@ -44,7 +45,7 @@ from sexton.coordinators.groups.messages import (
     SyncRequest,
 )
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
-from sexton.coordinators.groups.shard import Shard, TransactionalLog, up_to_date
+from sexton.coordinators.groups.shard import Shard, TransactionalLog, Verification, up_to_date
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.service import CoordinatorService
 from sexton.coordinators.shard import EndMarker, Owner
@@ -61,6 +62,7 @@ NOTHING = Effects()
 
 class GroupService(CoordinatorService[Shard]):
     topic = OFFSETS_TOPIC
+    invalid_name = ErrorCode.invalid_group_id
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class GroupService(CoordinatorService[Shard]):
     # Requests
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
-        shard = self._shard(request.group)
+        shard = self._shard_to_write(request.group)
         token, future = shard.park()
         self._carry_out(shard, lambda: (None, shard.coordinator.join(request, token, self._now())))
         answer = await future
@@ -142,7 +144,7 @@ class GroupService(CoordinatorService[Shard]):
         return answer
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
-        shard = self._shard(request.group)
+        shard = self._shard_to_write(request.group)
         token, future = shard.park()
         self._carry_out(shard, lambda: (None, shard.coordinator.sync(request, token, self._now())))
         answer = await future
@@ -155,37 +157,39 @@ class GroupService(CoordinatorService[Shard]):
         self._carry_out(shard, lambda: (None, shard.coordinator.heartbeat(request, self._now())))
 
     async def leave(self, group: str, members: Sequence[LeavingMember]) -> LeaveAnswer:
-        shard = self._shard(group)
+        shard = self._shard_to_write(group)
         return await self._run(shard, lambda: shard.coordinator.leave(group, members, self._now()))
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
-        shard = self._shard(request.group)
+        # Whoever is a member may go on while the log takes nothing, if nothing is to be written.
+        is_member = request.member_epoch > JOIN_EPOCH
+        shard = self._shard(request.group) if is_member else self._shard_to_write(request.group)
         answer = self._carry_out(shard, lambda: shard.coordinator.consumer_heartbeat(request, self._now()))
         if answer.member_epoch != request.member_epoch or answer.assignment is not None:
             await self._committed(shard)
         return answer
 
     async def commit_offsets(self, request: OffsetCommitRequest) -> OffsetResults:
-        shard = self._shard(request.group)
+        shard = self._shard_to_write(request.group)
         return await self._run(shard, lambda: shard.coordinator.commit_offsets(request, self._now()))
 
     def is_in_transaction(self, group: str, owner: Owner) -> bool:
         """Whether the producer's transaction includes offsets that the group's coordinator holds already."""
         return self._shard(group).coordinator.is_in_transaction(owner)
 
-    def begin_verification(self, group: str, owner: Owner) -> object:
+    def begin_verification(self, group: str, owner: Owner) -> Verification:
         """To be held while the transaction's coordinator is asked, and shown to `commit_in_transaction`."""
         return self._shard(group).begin_verification(owner)
 
-    def end_verification(self, group: str, owner: Owner, verification: object) -> None:
+    def end_verification(self, group: str, owner: Owner, verification: Verification) -> None:
         self._shard(group).end_verification(owner, verification)
 
     def commit_in_transaction(
-        self, request: OffsetCommitRequest, owner: Owner, verification: object | None
+        self, request: OffsetCommitRequest, owner: Owner, verification: Verification | None
     ) -> Coroutine[Any, Any, OffsetResults]:
         """The offsets count from the transaction's COMMIT marker on. Commits come in the order of the calls, whenever
         their results are waited for."""
-        shard = self._shard(request.group)
+        shard = self._shard_to_write(request.group)
         shard.check_owner(owner, verification)
         commit = shard.coordinator.commit_in_transaction
         results = self._carry_out(shard, lambda: commit(request, owner, self._now()))
@@ -200,6 +204,7 @@ class GroupService(CoordinatorService[Shard]):
         shard = self._shards.get(partition)
         if shard is None or not shard.is_loaded:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"__consumer_offsets-{partition} is not led here")
+        shard.log.check_writable()
         try:
             if shard.end_transaction(marker):
                 producer_id, is_commit = marker.owner.producer_id, marker.is_commit
@@ -216,11 +221,11 @@ class GroupService(CoordinatorService[Shard]):
         return await self._run(shard, lambda: (shard.coordinator.fetch_offsets(request), NOTHING))
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> OffsetResults:
-        shard = self._shard(group)
+        shard = self._shard_to_write(group)
         return await self._run(shard, lambda: shard.coordinator.delete_offsets(group, topics, self._now()))
 
     async def delete_group(self, group: str) -> None:
-        shard = self._shard(group)
+        shard = self._shard_to_write(group)
         await self._run(shard, lambda: (None, shard.coordinator.delete_group(group, self._now())))
 
     async def describe_classic(self, group: str) -> DescribedClassicGroup | None:

@@ -31,6 +31,15 @@ async def up_to_date() -> None:
     """For a coordinator whose topics nobody else changes."""
 
 
+class Verification:
+    """A question to a transaction's coordinator that is under way. It belongs to what was loaded when it was asked."""
+
+    __slots__ = ("shard",)
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+
+
 class Shard(LedPartition):
     topic = OFFSETS_TOPIC
 
@@ -52,7 +61,7 @@ class Shard(LedPartition):
         self._catch_up = catch_up
         self.has_caught_up = False
         self._last_token = 0
-        self._verifications: dict[Owner, object] = {}
+        self._verifications: dict[Owner, Verification] = {}
 
     def replay(self, batch: Batch, record: Record) -> None:
         owner = Owner(batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
@@ -95,19 +104,23 @@ class Shard(LedPartition):
 
     # Transactions of clients
 
-    def begin_verification(self, owner: Owner) -> object:
+    def begin_verification(self, owner: Owner) -> Verification:
         """See `log/producers.py`: a marker makes it void."""
-        return self._verifications.setdefault(owner, object())
+        return self._verifications.setdefault(owner, Verification(self))
 
-    def check_owner(self, owner: Owner, verification: object | None) -> None:
+    def check_owner(self, owner: Owner, verification: Verification | None) -> None:
         """Raises if the producer's transaction is over, or its epoch."""
+        if verification is not None and verification.shard is not self:
+            # Nobody knows whether a marker came in between. The client asks again, and so does the next verification.
+            what = f"{self.place} was loaded while the transaction's coordinator was asked. Try again"
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, what)
         is_verified = verification is not None and self._verifications.get(owner) is verification
         if not is_verified and not self.coordinator.is_in_transaction(owner):
             what = "the transaction ended while its offsets were on their way"
             raise KafkaError(ErrorCode.invalid_txn_state, what)
         self.transactional_log.check_owner(owner)
 
-    def end_verification(self, owner: Owner, verification: object) -> None:
+    def end_verification(self, owner: Owner, verification: Verification) -> None:
         """The transaction's coordinator said no."""
         if self._verifications.get(owner) is verification:
             del self._verifications[owner]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sexton.coordinators.bounds import DUE_COUNT_MAX, RECORD_BYTES_MAX
 from sexton.coordinators.groups.regex import compile_regex
 from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.timers import Now, Timers
@@ -34,7 +35,7 @@ from sexton.coordinators.transactions.messages import (
     Markers,
     Verified,
 )
-from sexton.coordinators.transactions.records import decode_key, decode_value
+from sexton.coordinators.transactions.records import decode_key, decode_value, encode_value
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import Event, State, after
 from sexton.coordinators.transactions.transaction import (
@@ -49,6 +50,9 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 EXPIRED_COUNT_MAX = 1_000
 """Tombstones in one append: a few hundred kilobytes at most."""
+
+FEW_PARTITIONS = 1_000
+"""They fit into a record whatever their names are."""
 
 EXPIRY = ""
 """The timer of the next search for ids that nobody uses; all others are named by their transactional id."""
@@ -131,6 +135,7 @@ class TransactionCoordinator:
             raise concurrent(transaction)
         if not transaction.partitions.issuperset(request.partitions):
             added = transaction.with_partitions(request.partitions, request.client_version, now.wall_ms)
+            _check_size(added)
             self._write(added)
             if transaction.state is not State.ONGOING:
                 self._set_deadline(added, added.timeout_ms)
@@ -190,9 +195,12 @@ class TransactionCoordinator:
         return self._timers.next_deadline_ms()
 
     def tick(self, now: Now) -> Effects:
-        """Does what is due."""
+        """Does what is due, up to a bound: what is left is due at once, in a turn and an append of its own."""
         self._begin(now)
-        while (name := self._timers.pop_due(now.monotonic_ms)) is not None:
+        for _ in range(DUE_COUNT_MAX):
+            name = self._timers.pop_due(now.monotonic_ms)
+            if name is None:
+                break
             if name == EXPIRY:
                 has_more = self._expire()
                 self._timers.set(EXPIRY, now.monotonic_ms + (0 if has_more else self.settings.id_expiration_check_ms))
@@ -308,6 +316,14 @@ class TransactionCoordinator:
 
     def _set_deadline(self, transaction: Transaction, delay_ms: int) -> None:
         self._timers.set(transaction.transactional_id, self._now.monotonic_ms + delay_ms)
+
+
+def _check_size(transaction: Transaction) -> None:
+    """All its partitions are one record."""
+    few = len(transaction.partitions) <= FEW_PARTITIONS
+    if not few and len(encode_value(transaction)) > RECORD_BYTES_MAX:
+        what = f"{len(transaction.partitions)} partitions are too many for one transaction"
+        raise KafkaError(ErrorCode.unknown_server_error, what)  # as Kafka, for a record that is too large
 
 
 def concurrent(transaction: Transaction) -> KafkaError:

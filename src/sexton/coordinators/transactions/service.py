@@ -67,6 +67,7 @@ class DueMarkers(NamedTuple):
 
 class TransactionService(CoordinatorService[Shard]):
     topic = TRANSACTIONS_TOPIC
+    invalid_name = ErrorCode.invalid_request
     refusals = (KafkaError, ProducerIdNeeded, LateEnd)
 
     def __init__(
@@ -165,7 +166,7 @@ class TransactionService(CoordinatorService[Shard]):
         async def run(shard: Shard) -> Verified:
             return await self._run(shard, lambda: (shard.coordinator.verify(request), NOTHING))
 
-        return await self._patiently(request.transactional_id, run)
+        return await self._patiently(request.transactional_id, run, self._shard)
 
     async def end(self, request: EndRequest) -> ProducerIdAndEpoch:
         def attempt(shard: Shard, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
@@ -209,11 +210,17 @@ class TransactionService(CoordinatorService[Shard]):
 
     # Inside
 
-    async def _patiently(self, transactional_id: str, run: Callable[[Shard], Awaitable[T]]) -> T:
+    async def _patiently(
+        self,
+        transactional_id: str,
+        run: Callable[[Shard], Awaitable[T]],
+        find: Callable[[str], Shard] | None = None,
+    ) -> T:
         """Runs it; while markers are in its way, waits for them and tries again."""
+        find = find or self._shard_to_write
         deadline_ms = self._clock.monotonic_ms() + self.settings.concurrent_wait_ms
         while True:
-            shard = self._shard(transactional_id)
+            shard = find(transactional_id)
             try:
                 return await run(shard)
             except KafkaError as error:
