@@ -187,15 +187,64 @@ def test_when_the_last_new_member_goes_the_group_is_classic_again() -> None:
     assert h.joined(token).generation == generation + 1
 
 
-def test_a_downgraded_group_survives_a_failover() -> None:
+@pytest.mark.parametrize("failovers_count", [1, 2])
+def test_a_downgraded_group_goes_on_with_its_rebalance_after_a_failover(failovers_count: int) -> None:
+    """Its member has a part; what the one that left had is read by nobody before they have rebalanced."""
     h = Harness(t=2)
     (one,) = classic_consumers(h, {"t": [0, 1]})
     h.enter("new", "t")
     generation = rejoin(h, one, {"t": [0]})
     h.beat("new", LEAVE_EPOCH)
+    for _ in range(failovers_count):
+        h.fail_over()
+    assert h.classic().generation == generation
+    assert h.heartbeat(one, generation) is ErrorCode.rebalance_in_progress
+    token = h.join_parked(one, protocols=(("range", subscription("t", version=1, owned={"t": [0]})),))
+    assert (h.joined(token).leader, h.joined(token).generation) == (one, generation + 1)
+    h.sync_parked(one, generation + 1, {one: embedded.write_assignment({"t": [0, 1]}, 1)})
     h.fail_over()
-    assert (h.classic().state, h.classic().generation) == (ClassicState.STABLE, 2)
-    assert h.heartbeat(one, generation) is ErrorCode.none
+    assert h.classic().state is ClassicState.STABLE
+    assert h.heartbeat(one, generation + 1) is ErrorCode.none
+
+
+def test_a_downgraded_group_rebalances_if_a_member_waits_for_what_it_should_have() -> None:
+    h = Harness(t=2)
+    h.enter("new", "t", instance_id="i")
+    waiting = h.joined(h.join_parked(protocols=(("range", subscription("t", version=1)),))).member_id
+    assert assignment(h, waiting, 2) == {}
+    h.beat("new", LEAVE_STATIC_EPOCH, instance_id="i")
+    h.join_parked(instance_id="i", protocols=(("range", subscription("t", version=1)),))
+    assert h.classic().generation == 2
+    assert h.heartbeat(waiting, 2) is ErrorCode.rebalance_in_progress
+
+
+def test_who_waits_for_a_rebalance_that_was_begun_again_still_has_what_it_had() -> None:
+    """A cooperative member reads on while others join; a second rebalance throws the assignments of the first away."""
+    h = Harness(t=2)
+    (one,) = classic_consumers(h, {"t": [0, 1]})
+    cooperative = (("range", subscription("t", version=1, owned={"t": [0, 1]})),)
+    none_yet = (("range", subscription("t", version=1)),)
+    h.join_parked(protocols=none_yet)
+    h.join_parked(one, protocols=cooperative)
+    assert h.classic().state is ClassicState.COMPLETING
+    h.join_parked(protocols=none_yet)
+    assert h.classic().state is ClassicState.PREPARING
+    assert h.enter("new", "t").assignment == {}
+    assert h.consumer().members[one].assigned == partitions(t=[0, 1])
+
+
+def test_who_is_letting_go_of_a_partition_still_has_it() -> None:
+    """A cooperative member has heard that it keeps one of two, and reads the other until its callback is done."""
+    h = Harness(t=2)
+    (one,) = classic_consumers(h, {"t": [0, 1]})
+    joined = h.join_parked(protocols=(("range", subscription("t", version=1)),))
+    h.join_parked(one, protocols=(("range", subscription("t", version=1, owned={"t": [0, 1]})),))
+    two = h.joined(joined).member_id
+    written = {one: embedded.write_assignment({"t": [0]}, 1), two: embedded.write_assignment({}, 1)}
+    for member_id in (two, one):
+        h.sync_parked(member_id, 2, written)
+    assert h.enter("new", "t").assignment == {}
+    assert h.consumer().members[one].assigned == partitions(t=[0, 1])
 
 
 def test_the_group_is_downgraded_when_the_last_new_member_times_out() -> None:

@@ -62,6 +62,9 @@ class ClassicGroup:
     """None: nobody ever joined; the group only keeps offsets of a consumer that assigns its partitions itself."""
     protocol: str | None = None
     leader: str | None = None
+    must_rebalance: bool = False
+    """Nobody has assigned what its members are recorded with, and they may not know of it. Recorded by naming no
+    leader, so that whoever loads the group goes on with the rebalance."""
     members: dict[str, ClassicMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     """Instance id to member id."""
@@ -213,6 +216,7 @@ class ClassicGroup:
 
     def start_generation(self, now_ms: int) -> None:
         self.generation += 1
+        self.must_rebalance = False
         self.protocol = self.select_protocol() if self.members else None
         self.transition(ClassicState.COMPLETING if self.members else ClassicState.EMPTY, now_ms)
         self.refresh_subscribed_topics()
@@ -270,7 +274,7 @@ class ClassicGroup:
             self.protocol_type or "",
             self.generation,
             self.protocol,
-            self.leader,
+            None if self.must_rebalance else self.leader,
             self.state_timestamp_ms,
             tuple(
                 ClassicMemberValue(
@@ -297,6 +301,7 @@ class ClassicGroup:
             protocol_type=value.protocol_type or None,
             protocol=value.protocol,
             leader=value.leader,
+            must_rebalance=value.leader is None and bool(value.members),
         )
         for m in value.members:
             member = ClassicMember(

@@ -390,7 +390,7 @@ class ClassicProtocol:
         """Members get a whole session to find the new coordinator."""
         for member in group.members.values():
             self._expect_heartbeat(group, member)
-        if len(group.members) > self._core.settings.classic_size_max:
+        if group.must_rebalance or len(group.members) > self._core.settings.classic_size_max:
             self.prepare_rebalance(group)
 
 

@@ -214,17 +214,13 @@ class Migration:
         return upgraded
 
     def _as_consumer_members(self, group: ClassicGroup, protocol: str) -> list[ConsumerMember]:
+        subscriptions = {
+            old.member_id: embedded.read_subscription(old.metadata(protocol)) for old in group.members.values()
+        }
+        held = self._held(group, subscriptions)
         members: list[ConsumerMember] = []
-        taken: dict[uuid.UUID, frozenset[int]] = {}
         for old in group.members.values():
-            subscription = embedded.read_subscription(old.metadata(protocol))
-            assigned: dict[uuid.UUID, frozenset[int]] = {}
-            for topic_id, numbers in self._to_ids(embedded.read_assignment(old.assignment)).items():
-                # An assignor of the clients may have given a partition to two of them; here it has one holder.
-                mine = numbers - taken.get(topic_id, frozenset())
-                if mine:
-                    assigned[topic_id] = mine
-                    taken[topic_id] = taken.get(topic_id, frozenset()) | mine
+            subscription = subscriptions[old.member_id]
             members.append(
                 ConsumerMember(
                     old.member_id,
@@ -236,10 +232,35 @@ class Migration:
                     classic=r.ClassicProtocols(old.session_timeout_ms, old.protocols),
                     epoch=group.generation,
                     previous_epoch=group.generation,
-                    assigned=assigned,
+                    assigned=held[old.member_id],
                 )
             )
         return members
+
+    def _held(
+        self, group: ClassicGroup, subscriptions: Mapping[str, embedded.Subscription]
+    ) -> dict[str, dict[uuid.UUID, frozenset[int]]]:
+        """What each member may be reading: what it was assigned, and what it had when it last joined.
+
+        Better than Kafka, which looks at the assignments alone. A rebalance that is begun again has none, and a
+        cooperative member that is letting go of a partition is no longer assigned it: it reads on all the same."""
+        held: dict[str, dict[uuid.UUID, frozenset[int]]] = {member_id: {} for member_id in group.members}
+        taken: dict[uuid.UUID, frozenset[int]] = {}
+
+        def hold(member_id: str, partitions: Mapping[str, Sequence[int]]) -> None:
+            for topic_id, numbers in self._to_ids(partitions).items():
+                # An assignor of the clients may have given a partition to two of them; here it has one holder.
+                mine = numbers - taken.get(topic_id, frozenset())
+                if mine:
+                    held[member_id][topic_id] = held[member_id].get(topic_id, frozenset()) | mine
+                    taken[topic_id] = taken.get(topic_id, frozenset()) | mine
+
+        for old in group.members.values():
+            hold(old.member_id, embedded.read_assignment(old.assignment))
+        # Of two who say that they had it, the one that has joined later knows better.
+        for member_id in sorted(subscriptions, key=lambda one: -subscriptions[one].generation):
+            hold(member_id, subscriptions[member_id].owned)
+        return held
 
     def can_downgrade(self, group: ConsumerGroup) -> bool:
         settings = self._core.settings
@@ -251,8 +272,13 @@ class Migration:
         )
 
     def downgrade(self, group: ConsumerGroup, must_rebalance: bool) -> None:
-        """All that are left speak the classic protocol. `must_rebalance`: a member went, and what it had is free."""
+        """All that are left speak the classic protocol. `must_rebalance`: a member went, and what it had is free. They
+        also must if one has not got all that it should have: nobody would tell it in a classic group.
+
+        Better than Kafka: that they must rebalance is recorded. There it is lost with the coordinator, and what is free
+        then stays without a reader."""
         core = self._core
+        is_settled = all(member.is_reconciled_to(group.epoch) for member in group.members.values())
         classic = ClassicGroup(group.group, ClassicState.STABLE, core.now.wall_ms, group.epoch)
         for member in group.members.values():
             assert member.classic is not None, "only classic members are left"
@@ -272,12 +298,11 @@ class Migration:
         for old in classic.members.values():
             target = group.target.get(old.member_id, {})
             old.assignment = self._to_bytes(target, old.metadata(classic.protocol))
+        classic.must_rebalance = must_rebalance or not is_settled
         self._consumer.write_tombstones(group)
         core.groups[group.group] = classic
         core.write_classic(classic)
         self._classic.on_loaded(classic)
-        if must_rebalance and classic.state is ClassicState.STABLE:
-            self._classic.prepare_rebalance(classic)
 
     # Topics are names in the classic protocol and ids in the other
 
