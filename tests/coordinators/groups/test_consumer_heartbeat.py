@@ -418,6 +418,15 @@ def test_an_instance_id_that_is_in_use_cannot_be_taken() -> None:
         h.beat("b", 1, instance_id="two")
 
 
+def test_a_static_member_that_missed_the_answer_to_its_join_joins_again() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t", instance_id="one")
+    answer = h.enter("a", "t", instance_id="one")
+    assert (answer.member_epoch, answer.assignment) == (1, partitions(t=[0]))
+    with refused(ErrorCode.unreleased_instance_id):
+        h.enter("b", "t", instance_id="one")
+
+
 def test_a_static_member_can_leave_for_good() -> None:
     h = Harness(t=1)
     h.enter("a", "t", instance_id="one")

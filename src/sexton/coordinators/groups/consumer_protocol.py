@@ -156,6 +156,9 @@ class ConsumerProtocol:
         if static is None:
             return group.members.get(member_id) or ConsumerMember(member_id)
         if static.classic is None and static.epoch != LEAVE_STATIC_EPOCH:
+            if static.member_id == member_id:
+                # The same process, whose join was answered in vain. Kafka takes it for another one: clients give up.
+                return static
             raise KafkaError(
                 ErrorCode.unreleased_instance_id,
                 f"Static member {member_id} with instance id {request.instance_id} cannot join the group because the "
