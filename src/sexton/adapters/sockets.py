@@ -124,7 +124,9 @@ class SocketConnection:
             self._flush()
 
     def _peer_finished(self) -> None:
-        """It will send no more, but may still want what is on its way to it."""
+        """It will send no more, but may still want what is on its way to it. Not what is still being worked on: this is
+        also how a broker learns that a client is gone, and a JoinGroup may be worked on for minutes. Kafka does the
+        same, and no client of Kafka's ends one direction alone."""
         self._peer_is_done = True
         self._watch_reads()
         if not self._queue:

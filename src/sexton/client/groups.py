@@ -128,6 +128,8 @@ class GroupConsumer:
         self._isolation = isolation
         self._session_timeout_ms = session_timeout_ms
         self._membership = _Membership()
+        self._assigned_as = ("", -1)
+        """The member and the generation that the positions belong to: the next ones begin with the next positions."""
         self._heart: asyncio.Task[None] | None = None
         self._committed: dict[TopicPartition, int] = {}
         self.consumer = Consumer(client, isolation=isolation, reset_to=start_at if start_at < 0 else LATEST)
@@ -151,14 +153,15 @@ class GroupConsumer:
         moved = {place: at for place, at in self.consumer.positions.items() if self._committed.get(place) != at}
         if not moved:
             return
-        body = commit_body(self._group, moved, self._membership.generation, self._membership.member_id)
+        assigned_as = member_id, generation = self._assigned_as
         try:
-            await commit_offsets(self._client, self._group, body)
+            await commit_offsets(self._client, self._group, commit_body(self._group, moved, generation, member_id))
         except RefusedError as error:
-            if error.code in _REJOIN:
+            if error.code in _REJOIN and assigned_as == (self._membership.member_id, self._membership.generation):
                 self._membership.is_joined = False
             raise
-        self._committed |= moved
+        if assigned_as == self._assigned_as:
+            self._committed |= moved
 
     async def close(self) -> None:
         """Leaves the group, so that the others take over at once. Commits nothing."""
@@ -236,6 +239,7 @@ class GroupConsumer:
         missing = [place for place in places if place not in committed]
         fresh = await start_positions(self._client, missing, self._start_at, isolation=self._isolation)
         self._committed = dict(committed)
+        self._assigned_as = self._membership.member_id, self._membership.generation
         self.consumer.assign({**committed, **fresh})
 
     async def _beat(self) -> None:
