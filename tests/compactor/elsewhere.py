@@ -34,6 +34,9 @@ class Elsewhere:
         assert not self._nowhere.exists()
         return f"{self._nowhere}{path}"
 
+    async def warm(self) -> None:
+        await self._engine.warm()
+
     async def rest(self) -> None:
         await self._engine.rest()
 

@@ -16,7 +16,7 @@ from sexton.broker.compaction.plans import Committed, PassResult, Plan
 from sexton.compactor.brokers import BrokerRefusedError
 from sexton.compactor.engine import EngineUnavailableError, Outcome
 from sexton.compactor.schedule import Lane, Limits
-from sexton.compactor.worker import FAILED_PAUSE_MS, FAILED_PAUSE_MS_MAX, LEASE_MS, Compactor
+from sexton.compactor.worker import FAILED_PAUSE_MS, FAILED_PAUSE_MS_MAX, LEASE_MS, RENEW_MS, Compactor
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow, WorkKey, WorkRow
@@ -283,14 +283,30 @@ async def test_a_dead_compactors_work_is_taken_over_when_its_count_has_stood_sti
     await world.metastore.register_compactor(CompactorRow(DEAD, "dead", LEASE_MS, 0))
     await world.metastore.lease_work(DEAD, [WorkKey(1, TOPIC, 0)])
     assert not await compactor.turn(Lane.SMALL)
-    await compactor._watch_others()
-    world.time_ms += LEASE_MS
-    await compactor._watch_others()
+    await watch(compactor, world, LEASE_MS)
     assert not await compactor.turn(Lane.SMALL), "its clock may be slower than ours"
-    world.time_ms += LEASE_MS
-    await compactor._watch_others()
+    await watch(compactor, world, LEASE_MS)
     assert await compactor.turn(Lane.SMALL)
     assert world.committed == ["plan 0"]
+
+
+async def watch(compactor: Compactor, world: World, for_ms: int) -> None:
+    until_ms = world.time_ms + for_ms
+    while world.time_ms < until_ms:
+        await compactor._watch_others()
+        world.time_ms += RENEW_MS
+    await compactor._watch_others()
+
+
+@scenario
+async def test_nobody_is_taken_for_dead_because_the_metastore_was_away(world: World) -> None:
+    """Nobody could renew; whoever reaches it first must not remove all the others."""
+    compactor = await world.start(0)
+    await world.metastore.register_compactor(CompactorRow(DEAD, "alive", LEASE_MS, 0))
+    await watch(compactor, world, RENEW_MS)
+    world.time_ms += 10 * LEASE_MS
+    await compactor._watch_others()
+    assert DEAD in {row.compactor_id for row in await world.metastore.read_compactors()}
 
 
 @scenario

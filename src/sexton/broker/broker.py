@@ -77,6 +77,9 @@ RETREAT_MS = 500
 COMPACTION_LOOK_MS_MIN = 100
 """Between two looks at what is due, even if log.cleaner.backoff.ms is less."""
 
+COMPACTION_NEWS_MS = 500
+"""Between two quick looks whether anything may have become due."""
+
 ADOPTION_LOOK_MS_MAX = 2000
 """Between two questions to a leader whether it has compacted something."""
 
@@ -351,9 +354,14 @@ class Broker:
                 logger.debug("leaving partitions to others: %s", error)
 
     async def _look_for_compaction(self) -> None:
+        """At the latest every log.cleaner.backoff.ms; soon when something may have become due."""
+        looked_ms = self.clock.monotonic_ms()
         while True:
-            await asyncio.sleep(max(COMPACTION_LOOK_MS_MIN, self.config.log_cleaner_backoff_ms) / 1000)
-            if self.config.log_cleaner_enable:
+            pause_ms = max(COMPACTION_LOOK_MS_MIN, self.config.log_cleaner_backoff_ms)
+            await asyncio.sleep(min(pause_ms, COMPACTION_NEWS_MS) / 1000)
+            now_ms = self.clock.monotonic_ms()
+            if self.config.log_cleaner_enable and (now_ms - looked_ms >= pause_ms or self.compaction.has_news()):
+                looked_ms = now_ms
                 await self.compaction.look()
 
     async def _adopt(self) -> None:

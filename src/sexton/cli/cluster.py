@@ -28,12 +28,17 @@ def status(
 ) -> None:
     """Show whether all is well."""
 
-    async def work(client: Client) -> Metadata:
-        return await client.refresh(None)
+    async def work(client: Client) -> tuple[Metadata, int | None, int]:
+        from sexton.broker.compaction import answers
+
+        metadata = await client.refresh(None)
+        replicas, compactors_count = await answers.overview(client)
+        return metadata, compactors_count, sum(one["is_due"] for one in replicas)
 
     from sexton.client.health import figures as figures_of
 
-    figures = figures_of(with_client(bootstrap, work))
+    metadata, compactors_count, due_count = with_client(bootstrap, work)
+    figures = figures_of(metadata) | {"compactors": compactors_count, "due_for_compaction": due_count}
     if as_json:
         show.print_json(figures)
     else:
@@ -56,10 +61,16 @@ def _print_status(figures: dict[str, Any]) -> None:
         "partitions": f"{figures['partitions']:,}",
         "without a leader": some(figures["offline"]),
         "not fully in sync": some(figures["not_in_sync"]),
+        "compactors": "not known yet" if figures["compactors"] is None else f"{figures['compactors']:,}",
+        "due for compaction": f"{figures['due_for_compaction']:,}",
     }
     console = show.results()
     console.print(show.facts_table("", facts))
     console.print("[green]All is well[/]" if figures["healthy"] else "[bold red]Not all is well[/]")
+    if figures["compactors"] == 0:
+        from sexton.broker.compaction.answers import NOBODY_COMPACTS
+
+        console.print(f"[bold red]{NOBODY_COMPACTS}[/]", highlight=False)
 
 
 @app.command()

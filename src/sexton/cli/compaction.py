@@ -41,19 +41,20 @@ def status(
     """Show each replica's watermarks, its dirty ratio, and what it waits for."""
     name, partition = _parse_place(topic) if topic else (None, None)
 
-    async def work(client: Client) -> list[dict[str, Any]]:
+    async def work(client: Client) -> tuple[list[dict[str, Any]], int | None]:
         from sexton.broker.compaction import answers
 
-        return await answers.status(client, name, partition)
+        return await answers.overview(client, name, partition)
 
-    replicas = with_client(bootstrap, work)
+    replicas, compactors_count = with_client(bootstrap, work)
     if as_json:
-        show.print_json({"replicas": replicas})
+        show.print_json({"replicas": replicas, "compactors_count": compactors_count})
         return
     if not replicas:
         remedy = "sexton config set --topic NAME cleanup.policy=compact"
         Console(stderr=True).print(f"Nothing here is compacted. To change that: [cyan]{remedy}[/]")
         return
+    now_ms = time.time_ns() // 1_000_000
     table = Table()
     for column in (
         "partition",
@@ -67,6 +68,7 @@ def status(
         "dirty",
         "size",
         "saved",
+        "compacted",
         "due",
     ):
         is_text = column in ("partition", "role", "due")
@@ -80,6 +82,7 @@ def status(
             f"{one['dirty_ratio']:.0%}",
             show.bytes_text(one["size_bytes"]),
             show.bytes_text(one["last_run"]["bytes_saved"]) if one["last_run"] else "",
+            "" if one["compacted_ms"] is None else f"{show.duration_text(now_ms - one['compacted_ms'])} ago",
             _due_text(one),
         )
     console = show.results()
@@ -89,10 +92,12 @@ def status(
         for one in replicas
         if one["is_due"] and one["uncleanable"] is None
     }
-    from sexton.broker.compaction.answers import held_back, uncleanable
+    from sexton.broker.compaction.answers import NOBODY_COMPACTS, held_back, uncleanable
 
     for line in (*sorted(due), *held_back(replicas), *uncleanable(replicas)):
         console.print(line, highlight=False)
+    if compactors_count == 0:
+        console.print(f"[bold red]{NOBODY_COMPACTS}[/]", highlight=False)
 
 
 @app.command()

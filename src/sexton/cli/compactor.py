@@ -31,29 +31,48 @@ def compactor(
     ] = 10,
     job_partitions: Annotated[int, typer.Option(min=1, help="Partitions of one Spark job.")] = 500,
     name: Annotated[str, typer.Option(help="How others see it. This machine's name and the process, by default.")] = "",
+    admin_listener: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where it tells of itself over HTTP: /metrics, /live.")
+    ] = None,
     log_file: Annotated[Path | None, typer.Option(help="Where it logs to; standard error by default.")] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Compact what is due, in the foreground, until it is stopped.
 
     Any number of compactors may run, anywhere. Executors that see a broker's folder under its own path work on the
-    files; the others go through the broker's port. Spark is started when there is work, and stopped after two minutes
-    without. On a machine that brokers use to the full they go first: `--nice 0` makes the compactor their equal.
+    files; the others go through the broker's port. Spark runs while there are compacted topics; otherwise it is started
+    when there is work, and stopped after two minutes without. On a machine that brokers use to the full they go first:
+    `--nice 0` makes the compactor their equal.
     """
     if parent is not None:
         die_with(parent)
     log_to(log_file)
     step_back(nice)
-    asyncio.run(_run(metastore, master, remote, bytes_per_second, job_partitions, name))
+    address = None if admin_listener is None else _address(admin_listener)
+    asyncio.run(_run(metastore, master, remote, bytes_per_second, job_partitions, name, address))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise typer.BadParameter(f"{text!r} is no address, as in 0.0.0.0:9095", param_hint="--admin-listener")
+    return host.strip("[]"), int(port)
 
 
 async def _run(
-    url: str, master: str, is_remote: bool, bytes_per_second: int | None, job_partitions: int, name: str
+    url: str,
+    master: str,
+    is_remote: bool,
+    bytes_per_second: int | None,
+    job_partitions: int,
+    name: str,
+    admin_address: tuple[str, int] | None,
 ) -> None:
     from sexton.adapters.clock import SystemClock
     from sexton.adapters.metastore import open_metastore
     from sexton.adapters.sockets import SocketNetwork
     from sexton.compactor.brokers import Brokers
+    from sexton.compactor.pages import CompactorPages
     from sexton.compactor.schedule import Limits
     from sexton.compactor.spark_engine import SparkEngine
     from sexton.compactor.worker import Compactor
@@ -71,6 +90,10 @@ async def _run(
         limits=Limits(job_partitions_max=job_partitions, bytes_per_second=bytes_per_second),
         name=name,
     )
+    pages = CompactorPages(worker)
+    if admin_address is not None:
+        port = await pages.start(SocketNetwork(), *admin_address)
+        logging.getLogger(__name__).info("compactor %s tells of itself at port %d", name, port)
     running = asyncio.ensure_future(worker.run())
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
@@ -81,6 +104,7 @@ async def _run(
     except asyncio.CancelledError:
         logging.getLogger(__name__).info("compactor %s stops", name)
     finally:
+        pages.close()
         brokers.close()
         await engine.close()
         await store.close()

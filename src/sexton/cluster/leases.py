@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from sexton.ports.metastore import LEASE_MARGIN, BrokerRow
+
+Id = TypeVar("Id")
+Count = TypeVar("Count")
 
 Leases = Mapping[int, tuple[int, int]]
 """What `read_leases` returns: broker id to (epoch, renewals_count)."""
@@ -51,44 +55,50 @@ class ExpiredLease:
     renewals_count: int
 
 
-class LeaseWatch:
-    """Watches other brokers' counts. A lease has run out when its count was seen to stand still for `lease_ms` times
-    LEASE_MARGIN.
-
-    Safe, because the broker trusted the renewal that made the count what it is from before that renewal was sent, which
-    is before we first saw it; and because it is fenced by compare-and-set on that very count."""
+class CountWatch(Generic[Id, Count]):
+    """Watches others' counts, of brokers or of compactors. A lease has run out when its count was seen to stand still
+    for `lease_ms` times LEASE_MARGIN."""
 
     def __init__(self) -> None:
         self._looks_ms: deque[int] = deque(maxlen=LOOKS_MAX)
-        self._seen: dict[int, tuple[int, int]] = {}
-        self._since_ms: dict[int, int] = {}
-        self._renewed_after_ms: dict[int, int] = {}
+        self._seen: dict[Id, Count] = {}
+        self._since_ms: dict[Id, int] = {}
+        self._renewed_after_ms: dict[Id, int] = {}
 
-    def observe(self, leases: Leases, now_ms: int) -> None:
+    def observe(self, leases: Mapping[Id, Count], now_ms: int) -> None:
         """`now_ms` is taken after the answer came."""
         if self._looks_ms:
             renewed = (id_ for id_, lease in leases.items() if self._seen.get(id_) != lease)
             self._renewed_after_ms |= dict.fromkeys(renewed, self._looks_ms[-1])
         self._looks_ms.append(now_ms)
         self._since_ms = {
-            broker_id: self._since_ms[broker_id] if self._seen.get(broker_id) == lease else now_ms
-            for broker_id, lease in leases.items()
+            id_: self._since_ms[id_] if self._seen.get(id_) == lease else now_ms for id_, lease in leases.items()
         }
         self._seen = dict(leases)
 
-    def has_run_out(self, row: BrokerRow) -> bool:
+    def stands_still(self, id_: Id, lease_ms: int) -> bool:
         """As of the last look: what has happened since is unknown."""
+        if id_ not in self._seen or self._looks_ms[-1] - self._since_ms[id_] <= lease_ms * LEASE_MARGIN:
+            return False
+        started_ms = former_ms = max(self._since_ms[id_], self._looks_ms[0])
+        for look_ms in self._looks_ms:
+            if look_ms - former_ms > lease_ms * BLIND_SHARE:
+                started_ms = look_ms
+            former_ms = max(former_ms, look_ms)
+        return former_ms - started_ms > lease_ms * LEASE_MARGIN
+
+
+class LeaseWatch(CountWatch[int, tuple[int, int]]):
+    """Of brokers.
+
+    Safe, because the broker trusted the renewal that made the count what it is from before that renewal was sent, which
+    is before we first saw it; and because it is fenced by compare-and-set on that very count."""
+
+    def has_run_out(self, row: BrokerRow) -> bool:
         seen = self._seen.get(row.broker_id)
         if seen is None or seen[0] != row.epoch or not row.is_live:
             return False
-        if self._looks_ms[-1] - self._since_ms[row.broker_id] <= row.lease_ms * LEASE_MARGIN:
-            return False
-        started_ms = former_ms = max(self._since_ms[row.broker_id], self._looks_ms[0])
-        for look_ms in self._looks_ms:
-            if look_ms - former_ms > row.lease_ms * BLIND_SHARE:
-                started_ms = look_ms
-            former_ms = max(former_ms, look_ms)
-        return former_ms - started_ms > row.lease_ms * LEASE_MARGIN
+        return self.stands_still(row.broker_id, row.lease_ms)
 
     def has_renewed_since(self, row: BrokerRow, at_ms: int) -> bool:
         """Whether that very process has surely renewed later than that: between two looks that were later."""

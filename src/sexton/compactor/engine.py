@@ -35,6 +35,10 @@ class Engine(Protocol):
         """In the order of the plans."""
         ...
 
+    async def warm(self) -> None:
+        """Work may come any moment: start what takes long to start. Raises EngineUnavailableError."""
+        ...
+
     async def rest(self) -> None:
         """There has been nothing to do for a while: give back what can be had again."""
         ...

@@ -24,6 +24,9 @@ class PlainEngine:
         except Exception as error:
             return Outcome.failed(plan, error)
 
+    async def warm(self) -> None:
+        """There is nothing to start."""
+
     async def rest(self) -> None:
         """It holds nothing."""
 

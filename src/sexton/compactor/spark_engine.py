@@ -1,4 +1,5 @@
-"""Spark, started when there is work and stopped when there has been none for a while: its JVM holds a gigabyte.
+"""Spark, started when there is work or may be soon, and stopped when there has been none for a while and no topic is
+compacted: its JVM holds a gigabyte.
 
 Jobs run in threads, the driver's way of running several at once; Spark shares its executors fairly among them. Until
 there is one, not even PySpark is imported: a compactor that waits costs what a small program costs.
@@ -75,6 +76,9 @@ class SparkEngine:
 
         self._is_ours = SparkContext._active_spark_context is None
         return session.start("sexton compactor", self._master, {"spark.scheduler.mode": "FAIR"})
+
+    async def warm(self) -> None:
+        await self._started()
 
     async def rest(self) -> None:
         async with self._starting:

@@ -16,12 +16,14 @@ from typing import Final
 
 from sexton.broker.compaction.plans import Committed, Plan
 from sexton.broker.compaction.rate import ByteRate
+from sexton.cluster.leases import CountWatch
 from sexton.compactor.brokers import BrokerRefusedError, Brokers
+from sexton.compactor.compacted_topics import CompactedTopics
 from sexton.compactor.engine import Engine, EngineUnavailableError, Outcome
 from sexton.compactor.schedule import Lane, Limits, choose
 from sexton.errors import SextonError
 from sexton.ports.clock import Clock
-from sexton.ports.metastore import LEASE_MARGIN, LeaseLostError, Metastore, MetastoreUnavailableError, StaleError
+from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError, StaleError
 from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
 from sexton.protocol.errors import KafkaError
 
@@ -38,7 +40,9 @@ FAILED_PAUSE_MS_MAX: Final = 600_000
 What no pass can read is not even due any more (`broker.compaction.uncleanable`)."""
 
 REST_AFTER_MS: Final = 120_000
-"""Without work for so long, the engine gives its memory back."""
+"""Without work for so long, and without compacted topics, the engine gives its memory back."""
+
+WARM_LOOK_MS: Final = 5_000
 
 COMPANY_MAX: Final = 10_000
 """Remembered keys of jobs that failed as a whole. Some of them are never due again."""
@@ -46,6 +50,22 @@ COMPANY_MAX: Final = 10_000
 PLANS_AT_ONCE: Final = 8
 COMMITS_AT_ONCE: Final = 8
 ATTEMPTS_BEFORE_WORRY: Final = 10
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since this compactor started."""
+
+    jobs_count: int = 0
+    failed_jobs_count: int = 0
+    committed_count: int = 0
+    failed_count: int = 0
+    input_bytes: int = 0
+    output_bytes: int = 0
+    busy_ms: int = 0
+    """In jobs: of both lanes together."""
+    due_to_done_ms: int = 0
+    """Sum over what was committed, from when it became due by its broker's clock."""
 
 
 @dataclass(slots=True)
@@ -86,10 +106,21 @@ class Compactor:
         self._company: dict[WorkKey, int] = {}
         """How many a job with them may have: something in their last one took all of it down (a worker was killed for
         its memory, a page cannot be read from the disk). Halved each time, it is found."""
-        self._watched: dict[uuid.UUID, tuple[int, int]] = {}
-        """Of other compactors: their count, and since when it stands still."""
+        self._watch: CountWatch[uuid.UUID, int] = CountWatch()
+        """Of other compactors."""
         self._busy_ms = clock.monotonic_ms()
         self._underway: set[WorkKey] = set()
+        self.totals = Totals()
+        self.due_count = 0
+        """When it last looked; what others work on is not among it."""
+
+    @property
+    def underway_count(self) -> int:
+        return len(self._underway)
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -97,7 +128,7 @@ class Compactor:
         try:
             await self._register()
             tasks += [asyncio.ensure_future(self._work(lane)) for lane in Lane]
-            tasks.append(asyncio.ensure_future(self._rest_when_idle()))
+            tasks.append(asyncio.ensure_future(self._keep_warm_or_rest()))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -137,16 +168,11 @@ class Compactor:
 
     async def _watch_others(self) -> None:
         """One whose count stands still is removed, and what it held is free (docs/decisions, 7)."""
-        now_ms = self._clock.monotonic_ms()
         rows = [row for row in await self._metastore.read_compactors() if row.compactor_id != self._id]
-        self._watched = {
-            row.compactor_id: before
-            if (before := self._watched.get(row.compactor_id)) is not None and before[0] == row.renewals_count
-            else (row.renewals_count, now_ms)
-            for row in rows
-        }
+        counts = {row.compactor_id: row.renewals_count for row in rows}
+        self._watch.observe(counts, self._clock.monotonic_ms())
         for row in rows:
-            if now_ms - self._watched[row.compactor_id][1] > row.lease_ms * LEASE_MARGIN:
+            if self._watch.stands_still(row.compactor_id, row.lease_ms):
                 logger.warning("compactor %s (%s) is dead: its work is free", row.compactor_id, row.name)
                 await self._metastore.remove_compactor(row.compactor_id, row.renewals_count)
 
@@ -179,6 +205,7 @@ class Compactor:
         due = await self._metastore.read_work()
         self._forget_all_but({row.key for row in due})
         rows = [row for row in due if row.holder not in others]
+        self.due_count = len(rows)
         chosen = choose(rows, lane, self._limits, self._skipped_until_ms.keys() | self._underway, self._company)
         if not chosen:
             return False
@@ -189,9 +216,11 @@ class Compactor:
             job = _Job([row for row in chosen if row.key in taken])
             if not job.rows:
                 return False
+            started_ms = self._clock.monotonic_ms()
             try:
                 await self._carry_out(job)
             finally:
+                self.totals.busy_ms += self._clock.monotonic_ms() - started_ms
                 await self._metastore.end_work(self._id, [row.key for row in job.rows], job.runs)
         finally:
             self._underway -= keys
@@ -208,6 +237,7 @@ class Compactor:
         size_bytes = sum(plan.input_bytes for _, plan in job.plans)
         await asyncio.sleep(self._rate.wait_ms(size_bytes, self._clock.monotonic_ms()) / 1000)
         logger.info("compacting %d partitions, %d bytes", len(job.plans), size_bytes)
+        self.totals.jobs_count += 1
         try:
             outcomes = await self._engine.run([plan for _, plan in job.plans])
         except EngineUnavailableError as error:
@@ -215,6 +245,7 @@ class Compactor:
             outcomes = [Outcome(plan, None, str(error)) for _, plan in job.plans]
         except Exception as error:
             logger.exception("a job failed as a whole")
+            self.totals.failed_jobs_count += 1
             outcomes = [Outcome(plan, None, f"the job failed: {error}") for _, plan in job.plans]
             self._part(job)
         else:
@@ -245,6 +276,7 @@ class Compactor:
         async with gate:
             committed, why = await self._commit(outcome)
         plan = outcome.plan
+        self._count(row, committed)
         if committed is None:
             logger.warning("%s-%d on broker %d was not compacted: %s", plan.topic, plan.partition, plan.broker_id, why)
             if not job.is_parted:
@@ -277,6 +309,16 @@ class Compactor:
             return None, str(error)
         return None, outcome.error
 
+    def _count(self, row: WorkRow, committed: Committed | None) -> None:
+        totals = self.totals
+        if committed is None:
+            totals.failed_count += 1
+            return
+        totals.committed_count += 1
+        totals.input_bytes += committed.bytes_before
+        totals.output_bytes += committed.bytes_after
+        totals.due_to_done_ms += max(0, self._clock.now_ms() - row.since_ms)
+
     def _part(self, job: _Job) -> None:
         """One of them is to blame: the next jobs have half as many."""
         self._company |= {row.key: max(1, len(job.plans) // 2) for row, _ in job.plans}
@@ -295,9 +337,19 @@ class Compactor:
         if len(self._company) > COMPANY_MAX:
             self._company = {key: count for key, count in self._company.items() if key in kept}
 
-    async def _rest_when_idle(self) -> None:
+    async def _keep_warm_or_rest(self) -> None:
+        """A pass that becomes due should not wait for Spark to start; nobody's laptop should run it for nothing."""
+        topics = CompactedTopics(self._metastore)
         while True:
-            await asyncio.sleep(LOOK_MS / 1000)
-            if not self._underway and self._clock.monotonic_ms() - self._busy_ms > REST_AFTER_MS:
-                await self._engine.rest()
-                self._busy_ms = self._clock.monotonic_ms()
+            try:
+                if await topics.exist():
+                    await self._engine.warm()
+                elif not self._underway and self._clock.monotonic_ms() - self._busy_ms > REST_AFTER_MS:
+                    await self._engine.rest()
+                    self._busy_ms = self._clock.monotonic_ms()
+            except MetastoreUnavailableError as error:
+                logger.debug("whether there are compacted topics: %s", error)
+            except EngineUnavailableError as error:
+                logger.error("%s", error)
+                await asyncio.sleep(FAILED_PAUSE_MS / 1000)
+            await asyncio.sleep(WARM_LOOK_MS / 1000)

@@ -87,6 +87,11 @@ class Swapping(Changing):
                 self._keep_open(segment)
         return found
 
+    @property
+    def active(self) -> tuple[int, bool]:
+        """The active segment's base offset, and whether it is empty."""
+        return self._active.base_offset, self._active.size_bytes == 0
+
     def close_active(self, now_ms: int) -> bool:
         """Begins a new segment, so that what was active can be compacted. False if there is nothing in it."""
         if self._active.size_bytes == 0 or self.failure is not None or self.is_deleted:

@@ -6,7 +6,15 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from sexton.broker.compaction.due import CLOCKS_DIFFER_MS, UNKNOWN, Due, Leftovers, is_due, must_close_active
+from sexton.broker.compaction.due import (
+    CLOCKS_DIFFER_MS,
+    UNKNOWN,
+    Due,
+    Leftovers,
+    is_due,
+    looks_different_ms,
+    must_close_active,
+)
 from sexton.compaction.config import INT64_MAX, TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.watermarks.replica import NOTHING, Pair, ReplicaWatermarks
@@ -68,6 +76,26 @@ def test_what_is_kept_for_ever_is_due_when_delete_retention_is_shortened() -> No
     for_ever = Leftovers.of_pass(None, fates, NOTHING, 5000, INT64_MAX)
     assert not due(CLEAN, for_ever, now_ms=10**15, config=replace(CONFIG, delete_retention_ms=INT64_MAX)).is_due
     assert due(CLEAN, for_ever, config=replace(CONFIG, delete_retention_ms=1000)).is_due
+
+
+def test_when_time_alone_changes_the_answer_is_known() -> None:
+    def changes_ms(leftovers: Leftovers | None = None, compacted: int = 20, **changes: Any) -> int:
+        found = due(replace(CLEAN, compacted=Pair(compacted, compacted)), leftovers, **changes)
+        config, now_ms = changes.get("config", CONFIG), changes.get("now_ms", 5000)
+        return looks_different_ms(found, SEGMENTS, leftovers, now_ms, config)
+
+    assert changes_ms() == INT64_MAX
+    overdue = replace(CONFIG, max_compaction_lag_ms=7000, min_cleanable_dirty_ratio=1.0)
+    assert changes_ms(config=overdue) == 8001, "the active segment must be closed then"
+    assert changes_ms(config=overdue, compacted=0) == 8001
+    assert not due(replace(CLEAN, compacted=Pair(0, 0)), config=overdue, now_ms=8000).is_due
+    assert due(replace(CLEAN, compacted=Pair(0, 0)), config=overdue, now_ms=8001).is_due
+    assert changes_ms(config=overdue, now_ms=9000) == INT64_MAX, "it has passed"
+    fresh = replace(CONFIG, min_compaction_lag_ms=6000)
+    assert changes_ms(config=fresh, compacted=0) == 7000
+    assert not due(replace(CLEAN, compacted=Pair(0, 0)), config=fresh, now_ms=6999).is_due
+    assert due(replace(CLEAN, compacted=Pair(0, 0)), config=fresh, now_ms=7000).is_due
+    assert changes_ms(leftovers(tombstone_starts_horizon=1)) == 6000
 
 
 def test_what_waits_for_its_horizon_is_due_when_that_has_passed() -> None:

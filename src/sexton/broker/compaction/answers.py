@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sexton.broker.compaction import plans, requests
 from sexton.client.client import Client
@@ -28,16 +28,29 @@ class NotFoundError(SextonError):
 
 async def status(client: Client, topic: str | None = None, partition: int | None = None) -> list[dict[str, Any]]:
     """Of each compacted replica, in order of partition and broker."""
+    return (await overview(client, topic, partition))[0]
+
+
+async def overview(
+    client: Client, topic: str | None = None, partition: int | None = None
+) -> tuple[list[dict[str, Any]], int | None]:
+    """The same, and how many compactors there are, by the broker that sees the most; None if none of them knows."""
     await client.refresh(())
-    found = []
+    found: list[dict[str, Any]] = []
+    counts: list[int] = []
     for broker in sorted(client.metadata.brokers):
         try:
             answer = await ask(client, broker, requests.STATUS, {})
         except SextonError:
             continue
         found += [{"broker": broker, **one} for one in answer["replicas"]]
+        counts += [] if answer["compactors_count"] is None else [answer["compactors_count"]]
     found.sort(key=lambda one: (one["topic"], one["partition"], one["broker"]))
-    return [one for one in found if topic in (None, one["topic"]) and partition in (None, one["partition"])]
+    wanted = [one for one in found if topic in (None, one["topic"]) and partition in (None, one["partition"])]
+    return wanted, max(counts, default=None)
+
+
+NOBODY_COMPACTS: Final = "Nobody compacts: no compactor runs. Start one: sexton compactor --metastore URL"
 
 
 async def history(client: Client, limit: int) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from sexton.compaction.config import INT64_MAX, TopicConfig
@@ -118,6 +119,31 @@ def is_due(
     if has_closed and why:
         return Due(True, why, found)
     return Due(False, found.because, found)
+
+
+def looks_different_ms(
+    due: Due,
+    summaries: Sequence[SegmentSummary],
+    leftovers: Leftovers | None,
+    now_ms: int,
+    config: TopicConfig,
+) -> int:
+    """When time alone may change the answer: a lag passes, or a horizon. INT64_MAX if never."""
+    moments = []
+    active, dirty_from = summaries[-1], due.eligibility.first_dirty_offset
+    if config.max_compaction_lag_ms != INT64_MAX:
+        dirty = [one for one, after in pairwise(summaries) if after.base_offset > dirty_from]
+        waiting = [*dirty, active] if active.size_bytes else dirty
+        moments += [one.first_timestamp_ms + config.max_compaction_lag_ms + 1 for one in waiting]
+    if config.min_compaction_lag_ms > 0:
+        moments += [
+            one.max_timestamp_ms + config.min_compaction_lag_ms
+            for one in summaries[:-1]
+            if one.base_offset >= due.bound
+        ]
+    if leftovers is not None and leftovers.waiting_for_horizon_count:
+        moments.append(leftovers.horizon_ms)
+    return min((one for one in moments if one > now_ms), default=INT64_MAX)
 
 
 def must_close_active(active: SegmentSummary, now_ms: int, config: TopicConfig) -> bool:

@@ -81,7 +81,11 @@ class Requests:
         return handle
 
     async def _status(self, asked: Mapping[str, Any]) -> Any:
-        return {"broker_id": self._broker_id, "replicas": await self.status()}
+        return {
+            "broker_id": self._broker_id,
+            "replicas": await self.status(),
+            "compactors_count": self._service.compactors.count,
+        }
 
     async def status(self) -> list[dict[str, Any]]:
         """Of every compacted replica here, in order."""

@@ -14,14 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from sexton.broker.compaction.compactors import LiveCompactors
 from sexton.broker.compaction.due import Due, Leftovers, is_due, must_close_active
 from sexton.broker.compaction.leftovers import KeptLeftovers
+from sexton.broker.compaction.lookout import Lookout
 from sexton.broker.compaction.patience import Patience
-from sexton.broker.compaction.plans import Committed, PassResult, Plan, PlannedProducer
-from sexton.broker.compaction.uncleanable import Sizes, Uncleanable, UncleanableReplicas
+from sexton.broker.compaction.plans import Committed, PassResult, Plan
+from sexton.broker.compaction.records import LastPass, LastRun, Totals, closed_sizes, planned_producers
+from sexton.broker.compaction.uncleanable import Uncleanable, UncleanableReplicas
 from sexton.compaction.config import TopicConfig
 from sexton.errors import SextonError
-from sexton.log.replacement import Replacement, last_words
+from sexton.log.replacement import Replacement
 from sexton.log.swap_disk import staging_path
 from sexton.log.swapping import ClosedSegments, SwapRefusedError, SwapTerms
 from sexton.ports.clock import Clock
@@ -50,44 +53,12 @@ class NotDueError(SextonError):
 
 
 @dataclass(slots=True)
-class Totals:
-    """Since this broker started."""
-
-    committed_count: int = 0
-    adopted_count: int = 0
-    refused_count: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LastRun:
-    finished_ms: int
-    bytes_before: int
-    bytes_after: int
-    bytes_saved: int
-    """By all runs since this broker started."""
-
-
-@dataclass(slots=True)
 class _Underway:
     plan: Plan
     replica: Replica
     closed: ClosedSegments
     planned_ms: int
     config: TopicConfig
-
-
-@dataclass(frozen=True, slots=True)
-class LastPass:
-    """The last one on a replica, as far as this process knows."""
-
-    number: int = 0
-    """Of all passes that this process has seen committed."""
-    made_ms: int = 0
-    """When it was planned, by its maker's clock."""
-    how: str = ""
-    """Compacted here, or adopted from whom."""
 
 
 class CompactionService:
@@ -121,6 +92,8 @@ class CompactionService:
         self._underway: dict[str, _Underway] = {}
         self._leftovers = KeptLeftovers(disk)
         self._uncleanable = UncleanableReplicas()
+        self.compactors = LiveCompactors(metastore, clock)
+        self._lookout = Lookout(clock)
         self._since_ms: dict[Key, int] = {}
         self._held_back_since_ms: dict[Key, int] = {}
         self._last_runs: dict[Key, LastRun] = {}
@@ -154,6 +127,7 @@ class CompactionService:
                 self._close_active(replica)
                 self._note_held_back(replica)
                 row = self._work_row(replica)
+                self._lookout.looked(replica, self.due(replica), self.leftovers(replica))
             except (OSError, KafkaError) as error:
                 logger.error("%r: whether it is due cannot be told: %s", replica, error)
                 continue
@@ -165,6 +139,10 @@ class CompactionService:
             if row is not None:
                 rows.append(row)
         await self._publish(rows)
+        await self.compactors.look()
+
+    def has_news(self) -> bool:
+        return self._lookout.has_news(self._replicas.all())
 
     async def _publish(self, rows: list[WorkRow]) -> None:
         """Also when nothing changed but a compactor may have ended what it could not do. Not when there is nothing."""
@@ -195,6 +173,9 @@ class CompactionService:
 
     def last_run(self, replica: Replica) -> LastRun | None:
         return self._last_runs.get((replica.topic_id, replica.partition))
+
+    def longest_due_ms(self) -> int:
+        return max((self._clock.now_ms() - since_ms for since_ms in self._since_ms.values()), default=0)
 
     @property
     def underway_count(self) -> int:
@@ -249,7 +230,7 @@ class CompactionService:
 
     def _is_barred(self, replica: Replica) -> bool:
         log = replica.coordination.watermarks.incarnation
-        return self._uncleanable.bars(log, _sizes(replica), replica.config, self._clock.monotonic_ms())
+        return self._uncleanable.bars(log, closed_sizes(replica), replica.config, self._clock.monotonic_ms())
 
     def due(self, replica: Replica, high_watermark: int | None = None) -> Due:
         log, watermarks = replica.log, replica.coordination.watermarks
@@ -344,7 +325,7 @@ class CompactionService:
             is_independent,
             config.segment_bytes,
             config.index_interval_bytes,
-            _producers(replica, due.bound),
+            planned_producers(replica, due.bound),
         )
 
     def _make_room_for_plan(self, replica: Replica) -> None:
@@ -364,7 +345,8 @@ class CompactionService:
             return
         self._remove_staged(found)
         log, plan = found.replica.coordination.watermarks.incarnation, found.plan
-        if uncleanable and str(log) == plan.incarnation and self._is_here(found.replica):
+        is_same = str(log) == plan.incarnation and found.replica.log.are_current(found.closed)
+        if uncleanable and is_same and self._is_here(found.replica):
             logger.error("%s-%d cannot be compacted: %s", plan.topic, plan.partition, uncleanable)
             read = frozenset((base, size) for base, size in plan.segments if base < plan.bound)
             now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
@@ -387,6 +369,7 @@ class CompactionService:
         self._uncleanable.keep_only(logs)
         self._leftovers.keep_only(logs)
         self._passes = {log: one for log, one in self._passes.items() if log in logs}
+        self._lookout.keep_only(logs)
         for by_place in (self._last_runs, self._requested, self._since_ms, self._held_back_since_ms):
             for place in by_place.keys() - places:
                 del by_place[place]
@@ -496,22 +479,3 @@ class CompactionService:
         self._uncleanable.succeeded(incarnation)
         self._requested.pop((replica.topic_id, replica.partition), None)
         self._forget((replica.topic_id, replica.partition))
-
-
-def _sizes(replica: Replica) -> Sizes:
-    return frozenset((one.base_offset, one.size_bytes) for one in replica.log.summaries()[:-1])
-
-
-def _producers(replica: Replica, bound: int) -> tuple[PlannedProducer, ...]:
-    """Those whose last batch lies below the bound, or who have none in their epoch."""
-    words = last_words(replica.log.producers)
-    return tuple(
-        PlannedProducer(
-            producer.producer_id,
-            producer.epoch,
-            words[producer.producer_id].last_data_offset,
-            producer.last_timestamp_ms,
-        )
-        for producer in replica.log.producers
-        if words[producer.producer_id].last_data_offset < bound
-    )

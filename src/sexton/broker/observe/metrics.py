@@ -192,6 +192,11 @@ def _compaction(out: Exposition, broker: Broker, replicas: list[dict[str, Any]])
     )
     out.counter("sexton_compaction_input_bytes_total", "Sizes of logs before.", totals.bytes_before)
     out.counter("sexton_compaction_output_bytes_total", "Sizes of logs after.", totals.bytes_after)
+    if broker.compaction.compactors.count is not None:
+        doc = "Compactors that renew their leases. 0: nobody compacts."
+        out.gauge("sexton_compaction_compactors", doc, broker.compaction.compactors.count)
+    doc = "How long what is due here has waited, at most."
+    out.gauge("sexton_compaction_due_seconds", doc, broker.compaction.longest_due_ms() / 1000)
     uncleanable = [one for one in replicas if one["uncleanable"] is not None]
     out.gauge("sexton_compaction_uncleanable", "Replicas here that no pass can compact as they are.", len(uncleanable))
     size_bytes = sum(one["size_bytes"] for one in uncleanable)
