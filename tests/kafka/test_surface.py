@@ -60,6 +60,7 @@ QUESTIONS: list[tuple[int, int, dict[str, Any]]] = [
     *((31, version, {"filters": [ANY_ACL]}) for version in (1, 2, 3)),
     *((48, version, {"components": each, "strict": False}) for version in (0, 1) for each in QUOTA_FILTERS),
     *((50, 0, {"users": users}) for users in (None, [], [{"name": "a"}, {"name": "b"}, {"name": "a"}])),
+    (64, 0, {"broker_id": 9}),
 ]
 
 

@@ -117,7 +117,7 @@ class ClusterView:
 
     @property
     def brokers(self) -> Mapping[int, BrokerRow]:
-        """All that ever registered, the fenced ones too."""
+        """All that ever registered and were not unregistered, the fenced ones too."""
         return self._brokers
 
     def live_brokers(self) -> tuple[BrokerRow, ...]:
@@ -169,6 +169,7 @@ class ClusterView:
         named = {topic.topic_id for topic in snapshot.topics}
         gone = [topic_id for topic_id in self._topics if topic_id not in named]
         deleted = [topic for topic_id in gone if (topic := self._drop_topic(topic_id)) is not None]
+        self._drop_brokers(snapshot)
         delta = self._take(snapshot, deleted)
         set_now = {(row.scope, row.name) for row in snapshot.configs}
         cleared = [ConfigRow(*key, settings={}) for key in self._settings if key not in set_now]
@@ -183,6 +184,14 @@ class ClusterView:
             delta.controller,
             delta.deleted,
         )
+
+    def _drop_brokers(self, snapshot: Changes) -> None:
+        """Those that were unregistered. An epoch is the revision of a registration: a later one is not in it yet."""
+        named = {row.broker_id for row in snapshot.brokers}
+        gone = [id_ for id_, row in self._brokers.items() if id_ not in named and row.epoch <= snapshot.revision]
+        for broker_id in gone:
+            del self._brokers[broker_id]
+            self.version += 1
 
     def _start_over(self, snapshot: Changes) -> ViewDelta:
         version, before = self.version, self._topics

@@ -179,6 +179,11 @@ class Metastore(WorkQueue, Protocol):
         """By the controller that saw the lease run out. StaleError if it was renewed meanwhile."""
         ...
 
+    async def remove_broker(self, broker_id: int, epoch: int) -> None:
+        """Forgets a broker that is fenced for good. StaleError if it has another epoch, is not fenced, or is a replica
+        of anything: what it would claim to hold when it came back could not be told from what it must hold."""
+        ...
+
     async def claim_controller(self, broker_id: int, broker_epoch: int, expected_term: int) -> ControllerRow:
         """Makes this broker the controller with the next term. StaleError if the term has changed, LeaseLostError if
         the broker is fenced. The controller stays controller while its broker's lease lasts."""

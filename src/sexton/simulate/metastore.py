@@ -255,6 +255,9 @@ class SimulatedMetastore:
     async def fence_broker(self, broker_id: int, epoch: int, renewals_count: int) -> None:
         await self._call("fence_broker", broker_id, epoch, renewals_count)
 
+    async def remove_broker(self, broker_id: int, epoch: int) -> None:
+        await self._call("remove_broker", broker_id, epoch)
+
     async def claim_controller(self, broker_id: int, broker_epoch: int, expected_term: int) -> ControllerRow:
         answer: ControllerRow = await self._call("claim_controller", broker_id, broker_epoch, expected_term)
         return answer

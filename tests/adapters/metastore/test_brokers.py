@@ -15,7 +15,7 @@ from sexton.ports.metastore import (
     StaleError,
 )
 from tests.adapters.metastore.conftest import Opener
-from tests.adapters.metastore.rows import CLUSTER, broker, broker_in, register
+from tests.adapters.metastore.rows import CLUSTER, broker, broker_in, partitions, register, topic
 
 
 async def test_the_first_to_open_a_cluster_names_it_and_the_others_learn_the_name(opener: Opener) -> None:
@@ -165,6 +165,35 @@ async def test_a_status_that_is_there_already_is_no_change(store: Metastore) -> 
     before = await store.read_changes(0)
     assert await store.set_broker_status(1, row.epoch, BrokerStatus.ACTIVE) == row
     assert (await store.read_changes(before.revision)).revision == before.revision
+
+
+async def test_a_broker_that_is_gone_for_good_is_forgotten_by_everybody(store: Metastore) -> None:
+    gone, other = await register(store, 1), await register(store, 2)
+    before = await store.read_changes(0)
+    with pytest.raises(StaleError):
+        await store.remove_broker(1, gone.epoch)  # it lives
+    await store.fence_broker(1, gone.epoch, 0)
+    with pytest.raises(StaleError):
+        await store.remove_broker(1, other.epoch)
+    await store.remove_broker(1, gone.epoch)
+    changes = await store.read_changes(before.revision)
+    assert changes.is_snapshot
+    assert [row.broker_id for row in changes.brokers] == [2]
+    with pytest.raises(StaleError):
+        await store.remove_broker(1, gone.epoch)
+    again = await register(store, 1)
+    assert again.epoch > gone.epoch
+
+
+async def test_a_broker_that_is_a_replica_of_anything_is_not_forgotten(store: Metastore) -> None:
+    gone = await register(store, 1)
+    await store.fence_broker(1, gone.epoch, 0)
+    made = topic("t")
+    await store.create_topic(made, partitions(made, 1), {})
+    with pytest.raises(StaleError, match="replicas"):
+        await store.remove_broker(1, gone.epoch)
+    await store.delete_topic(made.topic_id)
+    await store.remove_broker(1, gone.epoch)
 
 
 async def test_the_controller_is_claimed_with_growing_terms(store: Metastore) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sexton.broker.api import describe_cluster, describe_topic_partitions, metadata
+from sexton.broker.api import describe_cluster, describe_topic_partitions, metadata, unregister_broker
 from sexton.ports.metastore import NO_LEADER, BrokerStatus
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster, run
@@ -334,5 +334,66 @@ def test_there_are_no_controllers_to_ask_for(kind: int, code: ErrorCode) -> None
     async def scenario() -> None:
         broker = await broker_in_a_cluster()
         assert (await broker.ask(describe_cluster, 2, endpoint_type=kind)).error_code is code
+
+    run(scenario())
+
+
+# --- brokers that are gone ---
+
+
+def test_a_broker_that_has_stopped_for_good_is_unregistered() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.fence(3)
+        assert (await broker.ask(unregister_broker, broker_id=3)).error_code is ErrorCode.none
+        answer = await broker.ask(describe_cluster, 2, include_fenced_brokers=True)
+        assert [b.broker_id for b in answer.brokers] == [1, 2]
+        again = await broker.ask(unregister_broker, broker_id=3)
+        assert again.error_code is ErrorCode.broker_id_not_registered
+        await broker.add_broker(3)
+        assert broker.view.broker(3) is not None
+
+    run(scenario())
+
+
+def test_a_broker_that_runs_or_holds_replicas_is_not_unregistered() -> None:
+    """Kafka does it, and leaves partitions without a replica, or without a leader."""
+
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("t", (2, 3))
+        for broker_id, remedy in ((1, "Stop it first"), (3, "Stop it first")):
+            refused = await broker.ask(unregister_broker, broker_id=broker_id)
+            assert (refused.error_code, remedy in refused.error_message) == (ErrorCode.invalid_request, True)
+        await broker.fence(3)
+        refused = await broker.ask(unregister_broker, broker_id=3)
+        assert refused.error_code is ErrorCode.invalid_request
+        assert "replica of 1 partitions. Reassign them" in refused.error_message
+        assert broker.view.broker(3) is not None
+        broker.metastore.is_away = True
+        await broker.store.delete_topic(broker.view.topic("t").topic_id)  # type: ignore[union-attr]
+        assert (await broker.ask(unregister_broker, broker_id=3)).error_code is ErrorCode.invalid_request
+        broker.metastore.is_away = False
+        await broker.catch_up()
+        broker.metastore.is_away = True
+        assert (await broker.ask(unregister_broker, broker_id=3)).error_code is ErrorCode.request_timed_out
+
+    run(scenario())
+
+
+def test_a_broker_that_comes_back_while_it_is_unregistered_stays() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.fence(3)
+
+        async def comes_back() -> None:
+            await broker.add_broker(3, is_seen=False)
+
+        broker.metastore.before_change.append(comes_back)
+        refused = await broker.ask(unregister_broker, broker_id=3)
+        assert (refused.error_code, "Stop it first" in refused.error_message) == (ErrorCode.invalid_request, True)
+        row = broker.view.broker(3)
+        assert row is not None
+        assert row.is_live
 
     run(scenario())

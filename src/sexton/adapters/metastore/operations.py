@@ -145,6 +145,18 @@ def fence_broker(session: Session, broker_id: int, epoch: int, renewals_count: i
             raise StaleError(f"broker {broker_id} has renewed its lease, registered anew, or is fenced already")
 
 
+def remove_broker(session: Session, broker_id: int, epoch: int) -> None:
+    """Rare, so that nobody remembers who is gone: everybody reads a snapshot next."""
+    with session.writing() as write:
+        found = _broker(session, broker_id)
+        if found is None or found.epoch != epoch or found.is_live:
+            raise StaleError(f"broker {broker_id} is not there any more, or is not fenced")
+        if any(broker_id in replicas for (replicas,) in session.execute(select(partitions.c.replicas))):
+            raise StaleError(f"broker {broker_id} has replicas")
+        session.execute(delete(brokers).where(brokers.c.broker_id == broker_id))
+        _forget_before(session, write.revision)
+
+
 def claim_controller(session: Session, broker_id: int, broker_epoch: int, expected_term: int) -> ControllerRow:
     with session.writing() as write:
         _live_broker(session, broker_id, broker_epoch)
@@ -226,7 +238,16 @@ def _forget_old_deletions(session: Session) -> None:
     forgotten = session.execute(oldest).scalar()
     if forgotten is not None:
         session.execute(delete(deleted_topics).where(deleted_topics.c.revision <= forgotten))
-        session.execute(update(cluster).where(cluster.c.id == ONLY_ROW).values(forgotten_revision=forgotten))
+        _forget_before(session, forgotten)
+
+
+def _forget_before(session: Session, revision: int) -> None:
+    """Whoever asks from before it gets a snapshot."""
+    session.execute(
+        update(cluster)
+        .where(cluster.c.id == ONLY_ROW, cluster.c.forgotten_revision < revision)
+        .values(forgotten_revision=revision)
+    )
 
 
 def add_partitions(session: Session, topic_id: uuid.UUID, expected_count: int, rows: Sequence[PartitionRow]) -> None:

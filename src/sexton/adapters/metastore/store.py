@@ -51,6 +51,9 @@ class SqlMetastore:
     async def fence_broker(self, broker_id: int, epoch: int, renewals_count: int) -> None:
         await self.run(operations.fence_broker, broker_id, epoch, renewals_count)
 
+    async def remove_broker(self, broker_id: int, epoch: int) -> None:
+        await self.run(operations.remove_broker, broker_id, epoch)
+
     async def claim_controller(self, broker_id: int, broker_epoch: int, expected_term: int) -> ControllerRow:
         return await self.run(operations.claim_controller, broker_id, broker_epoch, expected_term)
 
