@@ -63,10 +63,12 @@ def fate_of(log: Sequence[Entry]) -> Fate:
 
 
 class FakeWorld:
-    def __init__(self, *, forgets: bool, fails_at: str = "") -> None:
+    def __init__(self, *, forgets: bool, fails_at: str = "", forgets_markers_of_what_is_left: bool = False) -> None:
         """`forgets`: compaction takes tombstones and markers though a replica is away. `fails_at` names a topic whose
-        transactions, or whose writes, end in a TimeoutError."""
+        transactions, or whose writes, end in a TimeoutError. A COMMIT marker stays, as in Kafka, while a record of its
+        transaction is left, unless `forgets_markers_of_what_is_left`."""
         self._forgets = forgets
+        self._forgets_markers_of_what_is_left = forgets_markers_of_what_is_left
         self._fails_at = fails_at
         self._topics: dict[str, Topic] = {}
         self.is_away = False
@@ -155,10 +157,11 @@ class FakeWorld:
         decided = [e for e in log if e.marker is None and (not e.is_transactional or e.offset in fate.committed)]
         newest = {entry.key: entry.offset for entry in decided}
         is_open = fate.open_offset is not None
-        kept = []
+        kept: list[Entry] = []
         for entry in log:
             if entry.marker is not None:
-                stays = not self._forgets or is_open
+                is_ending = bool(kept) and kept[-1].is_transactional and not self._forgets_markers_of_what_is_left
+                stays = not self._forgets or is_open or is_ending
             elif entry.is_transactional and entry.offset not in fate.committed:
                 stays = is_open and entry.offset >= (fate.open_offset or 0)
             else:

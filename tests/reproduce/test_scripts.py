@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from sexton.reproduce.pace import HURRIED, BadPaceError, Pace
 from sexton.reproduce.rendezvous import Rendezvous
 from sexton.reproduce.run import Outcome, run
 from sexton.reproduce.scenarios import SCENARIOS, Scenario
-from sexton.reproduce.script import Kind
-from sexton.reproduce.verdict import Verdict
+from sexton.reproduce.script import Before, Kind, at_once
+from sexton.reproduce.steps import LOOK_AT, Place, commands
+from sexton.reproduce.truth import Truth
+from sexton.reproduce.verdict import Verdict, judge
+from sexton.reproduce.world import Sight
 from sexton.simulate.loop import new_loop
 from tests.reproduce.fake import FakeWorld
 
 
 def outcomes_of(
-    world: FakeWorld, expected: Verdict = Verdict.CLEAN, scenarios: Sequence[Scenario] = tuple(SCENARIOS.values())
+    world: FakeWorld,
+    *,
+    is_safe: bool = True,
+    scenarios: Sequence[Scenario] = tuple(SCENARIOS.values()),
+    pace: Pace = HURRIED,
+    before: Before = at_once,
 ) -> dict[str, Outcome]:
     loop = new_loop(random.Random(1))
     try:
-        found = loop.run_until_complete(run({"fake": world}, {"fake": expected}, scenarios, lambda *told: None))
+        running = run({"fake": world}, lambda system: is_safe, scenarios, lambda *told: None, pace, before)
+        found = loop.run_until_complete(running)
     finally:
         loop.close()
     return {each.scenario.name: each for each in found}
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+CORRUPTED = [name for name, scenario in SCENARIOS.items() if scenario.without_coordination is Verdict.CORRUPT]
+
+
+@pytest.mark.parametrize("name", CORRUPTED)
 def test_a_scenario_is_corrupt_where_compaction_does_not_wait_for_the_broker_that_is_away(name: str) -> None:
-    outcome = outcomes_of(FakeWorld(forgets=True), Verdict.CORRUPT)[name]
+    outcome = outcomes_of(FakeWorld(forgets=True), is_safe=False)[name]
     assert outcome.judgement.verdict is Verdict.CORRUPT
     assert outcome.is_as_expected
     assert Kind.COMPACTED in [event.kind for event in outcome.events]
@@ -43,8 +57,70 @@ def test_the_same_scenario_is_clean_where_compaction_waits(name: str) -> None:
     assert Kind.KEPT in [event.kind for event in outcome.events]
 
 
+def test_a_committed_value_is_not_hidden_for_its_marker_stays_with_it() -> None:
+    outcome = outcomes_of(FakeWorld(forgets=True), is_safe=False)["committed-value"]
+    assert (outcome.judgement.verdict, outcome.judgement.read) == (Verdict.CLEAN, "user=alice")
+    assert outcome.is_as_expected
+    assert any("COMMIT marker" in event.text for event in outcome.events if event.kind is Kind.KEPT)
+    forgetful = outcomes_of(FakeWorld(forgets=True, forgets_markers_of_what_is_left=True), is_safe=False)
+    assert forgetful["committed-value"].judgement.wrong[0] == "user=alice, which is committed, was not read"
+
+
+def test_whoever_goes_step_by_step_is_told_of_every_act_before_it_happens() -> None:
+    world, told = FakeWorld(forgets=True), []
+
+    async def before(kind: Kind, what: str) -> None:
+        told.append((kind, what, world.kills_count))
+
+    scenario = SCENARIOS["aborted-to-committed"]
+    outcome = outcomes_of(world, is_safe=False, scenarios=[scenario], before=before)[scenario.name]
+    assert [kind for kind, _, _ in told] == [event.kind for event in outcome.events]
+    assert [kills for kind, _, kills in told if kind is Kind.KILL] == [0]
+    place = Place("h:1", {1: "/data/1", 3: "/data/3"})
+    for kind, what, _ in told:
+        assert what
+        assert kind is Kind.START or LOOK_AT[kind]
+        assert all(command.startswith("sexton ") for command in commands(kind, "t", place))
+    assert "sexton log dump /data/3" in commands(Kind.KILL, "t", place)
+
+
+def test_a_slow_pace_waits_for_as_long_as_things_are_remembered() -> None:
+    """Where they are kept though they could go: for longer than it takes until they could."""
+    took_s = []
+    for pace in (HURRIED, Pace.of("10m")):
+        scenario = SCENARIOS["tombstone"]
+        outcome = outcomes_of(FakeWorld(forgets=False), scenarios=[scenario], pace=pace)[scenario.name]
+        (kept,) = (event.at_s for event in outcome.events if event.kind is Kind.KEPT)
+        took_s.append(kept)
+    assert took_s[0] < 60
+    assert took_s[1] > 2 * 400
+
+
+@pytest.mark.parametrize(
+    ("text", "retention_ms"), [("90s", 30_000), ("10m", 200_000), ("3h", 3_600_000), ("2d", 57_600_000)]
+)
+def test_a_pace_is_a_time_in_thirds(text: str, retention_ms: int) -> None:
+    assert Pace.of(text) == Pace(retention_ms, retention_ms)
+
+
+@pytest.mark.parametrize("text", ["", "10", "0m", "-1m", "1w", "1.5h"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(BadPaceError):
+        Pace.of(text)
+
+
+def test_a_second_reader_that_reads_otherwise_is_told() -> None:
+    truth = Truth()
+    truth.write("k", "v", 0)
+    agreeing = Sight(3, {"k": "v"}, 1, 1, second_fold={"k": "v"})
+    assert judge([agreeing], truth).verdict is Verdict.CLEAN
+    judgement = judge([replace(agreeing, second_fold={})], truth)
+    assert judgement.verdict is Verdict.CORRUPT
+    assert judgement.wrong == ("librdkafka read nothing, and nothing newer instead",)
+
+
 def test_what_is_wrong_is_said_in_words() -> None:
-    found = outcomes_of(FakeWorld(forgets=True), Verdict.CORRUPT)
+    found = outcomes_of(FakeWorld(forgets=True), is_safe=False)
     wrong = {name: outcome.judgement.wrong for name, outcome in found.items()}
     assert wrong["tombstone"] == ("user=alice was read, but user was deleted",)
     assert wrong["aborted-to-committed"] == (
@@ -72,12 +148,12 @@ def test_a_script_that_fails_is_no_result_and_does_not_hold_the_others_up() -> N
     assert not found["tombstone"].is_as_expected
     assert found["tombstone"].failure
     others = [outcome for name, outcome in found.items() if name != "tombstone"]
-    assert [outcome.judgement.verdict for outcome in others] == [Verdict.CLEAN] * 3
+    assert [outcome.judgement.verdict for outcome in others] == [Verdict.CLEAN] * 4
 
 
 def test_a_clean_result_is_not_as_expected_where_corruption_was_expected() -> None:
-    found = outcomes_of(FakeWorld(forgets=False), Verdict.CORRUPT)
-    assert not any(outcome.is_as_expected for outcome in found.values())
+    found = outcomes_of(FakeWorld(forgets=False), is_safe=False)
+    assert [name for name, outcome in found.items() if outcome.is_as_expected] == ["committed-value"]
 
 
 def test_a_deed_waits_for_all_who_come_and_for_nobody_who_leaves() -> None:

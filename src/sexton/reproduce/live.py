@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from sexton.client import apis, fetching
@@ -20,11 +21,16 @@ from sexton.client.transaction_admin import PREPARE, describe_producers, describ
 from sexton.client.transactions import TransactionalProducer, coordinator_id
 from sexton.errors import SextonError
 from sexton.records.batch import Batch
+from sexton.reproduce import second_reader
+from sexton.reproduce.steps import Place
 from sexton.reproduce.world import AWAY, BROKERS, FILLER_KEY, FIRST_LEADER, Sight
 
 FILLER_INTERVAL_S: Final = 1.0
 POLL_S: Final = 0.2
 LEAD_TIMEOUT_S: Final = 60.0
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""As long as brokers allow by default: whoever goes step by step may take a look first."""
+
 WARM_UP_TOPIC: Final = "warm-up"
 WARM_UP_TIMEOUT_S: Final = 300.0
 """Spark starts in ten seconds on two quiet cores, and in minutes where many want them."""
@@ -42,6 +48,8 @@ class Cluster(Protocol):
     def kill_node(self, node_id: int) -> None: ...
 
     def start_node(self, node_id: int) -> None: ...
+
+    def partition_dir(self, node_id: int, topic: str, partition: int) -> Path: ...
 
 
 @dataclass(slots=True)
@@ -121,7 +129,8 @@ class LiveWorld:
     async def write_in_transaction(self, topic: str, key: str, value: str | None) -> int:
         known = self._topics[topic]
         if known.producer is None:
-            known.producer = TransactionalProducer(self._client, await self._transactional_id(topic))
+            name = await self._transactional_id(topic)
+            known.producer = TransactionalProducer(self._client, name, timeout_ms=TRANSACTION_TIMEOUT_MS)
             await known.producer.init()
         if not known.producer.is_open:
             known.producer.begin()
@@ -199,7 +208,21 @@ class LiveWorld:
             part.last_stable_offset,
             tuple(sorted(aborted)),
             await self._open_offset(topic, producer_id),
+            await self._read_by_librdkafka(topic),
         )
+
+    async def _read_by_librdkafka(self, topic: str) -> Mapping[str, str] | None:
+        if not second_reader.is_installed():
+            return None
+        fold = await asyncio.to_thread(second_reader.read_committed, self._cluster.bootstrap, topic)
+        if fold is None:
+            raise SextonError("librdkafka did not read to the end in time", topic, "Is the machine very busy?")
+        return {key: value for key, value in fold.items() if key != FILLER_KEY}
+
+    def place(self, topic: str) -> Place:
+        """For whoever wants to look by themselves."""
+        folders = {broker: str(self._cluster.partition_dir(broker, topic, 0)) for broker in BROKERS}
+        return Place(self._cluster.bootstrap, folders)
 
     async def _fetch(self, topic: str, offset: int) -> tuple[Any, fetching.Fetched]:
         async def attempt() -> tuple[Any, fetching.Fetched]:

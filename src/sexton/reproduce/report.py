@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Final
 
 from sexton.reproduce import timeline
+from sexton.reproduce.pace import HURRIED, Pace
 from sexton.reproduce.run import Outcome
 from sexton.reproduce.scenarios import Scenario
 from sexton.reproduce.script import Kind
@@ -27,12 +28,16 @@ LEGEND: Final = {
 }
 
 
-def page(outcomes: Sequence[Outcome]) -> str:
+def page(outcomes: Sequence[Outcome], pace: Pace = HURRIED) -> str:
     scenarios = list({each.scenario.name: each.scenario for each in outcomes}.values())
     systems = list(dict.fromkeys(each.system for each in outcomes))
     by_place = {(each.scenario.name, each.system): each for each in outcomes}
     style = (files("sexton.reproduce") / "report.css").read_text(encoding="utf-8")
-    settings = ", ".join(f"{name}={value}" for name, value in (TOPIC_SETTINGS | COMMON_SETTINGS).items())
+    paced = {
+        "delete.retention.ms": pace.delete_retention_ms,
+        "producer.id.expiration.ms": pace.producer_expiration_ms,
+    }
+    settings = ", ".join(f"{name}={value}" for name, value in (TOPIC_SETTINGS | COMMON_SETTINGS | paced).items())
     sections = "".join(
         _section(
             scenario, [by_place[(scenario.name, system)] for system in systems if (scenario.name, system) in by_place]
@@ -43,7 +48,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
 <html lang="en"><head><meta charset="utf-8"><title>sexton reproduce</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body><main>
 <h1>What compaction does to a replica that was away</h1>
-<p>Four scripts, each run unchanged on every system: three real brokers on one machine, of which broker 3 is killed, and
+<p>Scripts, each run unchanged on every system: three real brokers on one machine, of which broker 3 is killed, and
 comes back after the others have compacted. Then it is made the leader, and a consumer with <code>read_committed</code>
 reads everything. A script keeps its own book of what was committed; that is what is called true here.
 Each section begins with what happens without coordination.</p>
@@ -88,7 +93,7 @@ def _class(verdict: str) -> str:
 def _unexpected(outcomes: Sequence[Outcome]) -> str:
     surprises = [each for each in outcomes if not each.is_as_expected]
     if not surprises:
-        return f"<p>All {len(outcomes)} runs came out as expected: corrupt without coordination, clean with it.</p>"
+        return f"<p>All {len(outcomes)} runs came out as expected.</p>"
     items = "".join(
         f"<li>{escape(each.scenario.name)} on {escape(each.system)}: expected {each.expected.value}, seen "
         f"{each.judgement.verdict.value}. {escape(each.failure)}</li>"
@@ -100,12 +105,14 @@ def _unexpected(outcomes: Sequence[Outcome]) -> str:
 def _section(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     rows = "".join(
         f"<tr><th>{escape(each.system)}</th><td>{escape(each.judgement.read)}</td>"
+        f"<td>{escape(each.judgement.second_read)}</td>"
         f"<td>{escape(each.judgement.claims)}</td><td>{escape(each.judgement.true)}</td><td>{_chip(each)}</td></tr>"
         for each in outcomes
     )
     return (
         f'<section id="{scenario.name}"><h2>{escape(scenario.title)}</h2><p>{escape(scenario.story)}</p>'
-        "<table><thead><tr><th></th><th>a consumer read</th><th>broker 3 claims</th><th>true</th><th></th></tr></thead>"
+        "<table><thead><tr><th></th><th>a consumer read</th><th>librdkafka read</th><th>broker 3 claims</th>"
+        "<th>true</th><th></th></tr></thead>"
         f"<tbody>{rows}</tbody></table>"
         f"{''.join(_figure(each) for each in outcomes)}</section>"
     )

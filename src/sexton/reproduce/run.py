@@ -9,9 +9,10 @@ from functools import partial
 
 from sexton.errors import SextonError
 from sexton.reproduce import verdict
+from sexton.reproduce.pace import HURRIED, Pace
 from sexton.reproduce.rendezvous import Rendezvous
 from sexton.reproduce.scenarios import Scenario
-from sexton.reproduce.script import Event, Script
+from sexton.reproduce.script import Before, Event, Script, at_once
 from sexton.reproduce.verdict import Judgement, Verdict
 from sexton.reproduce.world import AWAY, World
 
@@ -34,12 +35,17 @@ class Outcome:
 
 
 async def run(
-    worlds: Mapping[str, World], expected: Mapping[str, Verdict], scenarios: Sequence[Scenario], tell: Tell
+    worlds: Mapping[str, World],
+    is_safe: Callable[[str], bool],
+    scenarios: Sequence[Scenario],
+    tell: Tell,
+    pace: Pace = HURRIED,
+    before: Before = at_once,
 ) -> list[Outcome]:
     """Worlds by their systems' names; they have the same brokers. A script that fails is told as such, and does not
-    hold the others up."""
+    hold the others up. `is_safe` says of which systems nothing bad is expected."""
     start_s = asyncio.get_running_loop().time()
-    topics = {_topic(system, scenario): (system, scenario) for system in worlds for scenario in scenarios}
+    topics = {topic_of(system, scenario): (system, scenario) for system in worlds for scenario in scenarios}
     any_world = next(iter(worlds.values()))
     kill = Rendezvous(topics, partial(any_world.kill, AWAY))
     bring_back = Rendezvous(topics, partial(any_world.bring_back, AWAY))
@@ -48,8 +54,10 @@ async def run(
         return asyncio.get_running_loop().time() - start_s
 
     async def one(topic: str, system: str, scenario: Scenario) -> Outcome:
-        script = Script(topic, worlds[system], kill, bring_back, now_s, partial(tell, system, scenario))
-        outcome = partial(Outcome, system, scenario, expected=expected[system])
+        told = partial(tell, system, scenario)
+        script = Script(topic, worlds[system], kill, bring_back, now_s, told, pace, before)
+        expected = Verdict.CLEAN if is_safe(system) else scenario.without_coordination
+        outcome = partial(Outcome, system, scenario, expected=expected)
         try:
             await scenario.script(script)
         except (SextonError, TimeoutError) as error:
@@ -64,5 +72,5 @@ async def run(
     return await asyncio.gather(*(one(topic, *place) for topic, place in topics.items()))
 
 
-def _topic(system: str, scenario: Scenario) -> str:
+def topic_of(system: str, scenario: Scenario) -> str:
     return f"{system}.{scenario.name}"

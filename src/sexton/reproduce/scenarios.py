@@ -1,8 +1,8 @@
-"""The four scenarios. Each runs unchanged on every system; what is wrong in the end is the system's doing.
+"""The scenarios. Each runs unchanged on every system; what is wrong in the end is the system's doing.
 
 In all of them the third broker is away while a deletion, or the end of a transaction, is written, compacted and
 forgotten by the others. It comes back with a disk that has only the first half of the story, and there is nobody left
-to tell it the second.
+to tell it the second. Four corrupt what is read; the fifth is what might be expected to, and does not.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sexton.reproduce.script import Script
+from sexton.reproduce.verdict import Verdict
 
 
 async def tombstone(s: Script) -> None:
@@ -73,12 +74,30 @@ async def stuck_partition(s: Script) -> None:
     await s.read()
 
 
+async def committed_value(s: Script) -> None:
+    await s.start()
+    await s.begin()
+    await s.produce("user", "alice")
+    await s.kill()
+    await s.commit()
+    await s.wait_until_compacted()
+    await s.read()
+    await s.begin()
+    await s.produce("garbage", "bad")
+    await s.abort()
+    await s.bring_back()
+    await s.move_leadership()
+    await s.read()
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     name: str
     title: str
     story: str
     script: Callable[[Script], Awaitable[None]]
+    without_coordination: Verdict = Verdict.CORRUPT
+    """What comes of it where every replica compacts for itself."""
 
 
 SCENARIOS: Final = {
@@ -115,6 +134,16 @@ SCENARIOS: Final = {
             "the record and the COMMIT marker. For broker 3 the transaction is open, and no marker will ever come: "
             "consumers with read_committed are shown nothing from there on.",
             stuck_partition,
+        ),
+        Scenario(
+            "committed-value",
+            "A committed value is not hidden, and why",
+            "Transaction 1 writes a value and is committed while broker 3 is away; its producer's transaction 2 is "
+            "aborted. Would broker 3 take that ABORT for the end of transaction 1? It would, if the COMMIT marker were "
+            "gone. But a cleaner keeps a COMMIT marker while a record of its transaction is left, and the value is: so "
+            "broker 3 gets the marker when it returns. Only what nothing need supersede, a deletion, can be hidden.",
+            committed_value,
+            Verdict.CLEAN,
         ),
     )
 }

@@ -13,6 +13,7 @@ from typing import Final
 
 from sexton.errors import SextonError
 from sexton.records.batch import Batch
+from sexton.reproduce.pace import HURRIED, Pace
 from sexton.reproduce.rendezvous import Rendezvous
 from sexton.reproduce.truth import Truth
 from sexton.reproduce.world import AWAY, BROKERS, FILLER_KEY, Sight, World
@@ -65,6 +66,14 @@ class ScriptFailedError(SextonError):
     exit_code = 70
 
 
+Before = Callable[[Kind, str], Awaitable[None]]
+"""Called with what a script is about to do."""
+
+
+async def at_once(kind: Kind, what: str) -> None:
+    """Nobody wants to look first."""
+
+
 class Script:
     def __init__(
         self,
@@ -74,6 +83,8 @@ class Script:
         bring_back: Rendezvous,
         now_s: Callable[[], float],
         tell: Callable[[Event], None],
+        pace: Pace = HURRIED,
+        before: Before = at_once,
     ) -> None:
         """Other scripts share the outage: `kill` and `bring_back` happen once, when all have come to that step."""
         self.topic = topic
@@ -85,10 +96,14 @@ class Script:
         self._bring_back = bring_back
         self._now_s = now_s
         self._tell = tell
+        self._quiet_s = max(QUIET_S, 2 * pace.remembered_s)
+        self._wait_timeout_s = WAIT_TIMEOUT_S + 3 * pace.remembered_s
+        self._before = before
 
     # ---- The words.
 
     async def start(self) -> None:
+        await self._before(Kind.START, "a topic is made")
         await self._world.make_topic(self.topic)
         self._note(Kind.START, "start", f"topic {self.topic} on brokers {_listed(BROKERS)}, led by broker 1")
 
@@ -100,6 +115,7 @@ class Script:
 
     async def begin(self) -> None:
         """From here on, what is produced and deleted is in a transaction. All have the same producer."""
+        await self._before(Kind.BEGIN, f"transaction {self._number + 1} begins")
         self.truth.begin()
         self._note(Kind.BEGIN, "begin", f"transaction {self._number} begins")
 
@@ -111,6 +127,7 @@ class Script:
 
     async def kill(self) -> None:
         """kill -9 of the third broker, which holds all that was written so far. Returns when the others go on alone."""
+        await self._before(Kind.KILL, f"broker {AWAY} is killed")
         await self._until("all replicas are in sync", self._all_in_sync)
         await self._kill.arrive(self.topic)
         self._note(Kind.KILL, "kill -9", f"broker {AWAY} is killed")
@@ -120,10 +137,11 @@ class Script:
         """Until the leader's log has nothing left of what could be forgotten: the keys that are gone, and all batches
         of the transactional producer, down to the empty ones. Or until compaction has gone over it again and again and
         leaves it there."""
+        await self._before(Kind.COMPACTED, "the brokers that are up compact, until nothing more can go")
         producer_id = await self._world.producer_id(self.topic)
         left: list[str] | None = None
         passes_count, quiet_since_s, horizon_offset = 0, self._now_s(), -1
-        deadline_s = self._now_s() + WAIT_TIMEOUT_S
+        deadline_s = self._now_s() + self._wait_timeout_s
         while left is None or left:
             log = await self._world.log(self.topic)
             now_left = traces(log, self.truth.gone_keys, producer_id)
@@ -131,40 +149,47 @@ class Script:
                 left, passes_count, quiet_since_s, horizon_offset = now_left, 0, self._now_s(), _end_of(log)
             elif is_compacted(log, horizon_offset):
                 passes_count, horizon_offset = passes_count + 1, _end_of(log)
-            if left and passes_count >= QUIET_PASSES_COUNT and self._now_s() - quiet_since_s >= QUIET_S:
+            if left and passes_count >= QUIET_PASSES_COUNT and self._now_s() - quiet_since_s >= self._quiet_s:
                 self._note(
                     Kind.KEPT, "compacted,\nkept", f"compacted {passes_count} times since, and kept: {', '.join(left)}"
                 )
                 return
             if left and self._now_s() > deadline_s:
-                raise ScriptFailedError(f"after {WAIT_TIMEOUT_S:g} s compaction still had to remove {', '.join(left)}")
+                what = f"after {self._wait_timeout_s:g} s compaction still had to remove {', '.join(left)}"
+                raise ScriptFailedError(what)
             await asyncio.sleep(POLL_S)
         self._note(Kind.COMPACTED, "compacted,\nforgotten", "compacted: nothing of it is left in the leader's log")
 
     async def bring_back(self) -> None:
         """The third broker starts again, with the disk that it had. Returns when it is in sync."""
+        await self._before(Kind.RETURN, f"broker {AWAY} is started again")
         await self._bring_back.arrive(self.topic)
         await self._until(f"broker {AWAY} is in sync", self._all_in_sync)
         self._note(Kind.RETURN, "back\nin sync", f"broker {AWAY} is back, and in sync")
 
     async def move_leadership(self) -> None:
         """To the broker that was away."""
+        await self._before(Kind.LEAD, f"broker {AWAY} is made the leader")
         await self._world.move_leadership(self.topic, AWAY)
         self._note(Kind.LEAD, "leads", f"broker {AWAY} leads")
 
     async def read(self) -> None:
         """Everything, from the beginning, with `read_committed`, through whoever leads."""
+        await self._before(Kind.READ, "a consumer with read_committed reads everything")
         probe = f"written before reading {len(self.sights) + 1}"
         self.truth.write(PROBE_KEY, probe, await self._world.write(self.topic, PROBE_KEY, probe))
         seen = await self._world.read(self.topic, PROBE_KEY, probe, READ_PATIENCE_S)
-        # The probe of an earlier reading says nothing of whether this one was served.
-        fold = {key: value for key, value in seen.fold.items() if key != PROBE_KEY or value == probe}
-        sight = replace(seen, fold=fold)
+        sight = replace(
+            seen,
+            fold=_without_former(seen.fold, probe),
+            second_fold=None if seen.second_fold is None else _without_former(seen.second_fold, probe),
+        )
         self.sights.append(sight)
         self._note(
             Kind.READ,
             f"reads\n{told(sight.fold)}",
-            f"through broker {sight.leader} a consumer reads {told(sight.fold)}",
+            f"through broker {sight.leader} a consumer reads {told(sight.fold)}"
+            + ("" if sight.second_fold is None else f"; librdkafka reads {told(sight.second_fold)}"),
         )
 
     # ---- Inside.
@@ -176,6 +201,7 @@ class Script:
 
     async def _write(self, key: str, value: str | None, kind: Kind) -> None:
         is_in_transaction = self.truth.is_open
+        await self._before(kind, f"{key} is deleted by a tombstone" if value is None else f"{key}={value} is written")
         write = self._world.write_in_transaction if is_in_transaction else self._world.write
         offset = await write(self.topic, key, value)
         self.truth.write(key, value, offset)
@@ -185,9 +211,10 @@ class Script:
         self._note(kind, label, f"{what}{' by a tombstone' if value is None else ''} ({where})")
 
     async def _end(self, kind: Kind, *, is_committed: bool) -> None:
+        word = "COMMIT" if is_committed else "ABORT"
+        await self._before(kind, f"transaction {self._number} ends: {word}")
         await self._world.end_transaction(self.topic, is_committed=is_committed)
         self.truth.end(is_committed=is_committed)
-        word = "COMMIT" if is_committed else "ABORT"
         self._note(kind, f"transaction {self._number}\n{word}", f"transaction {self._number} ends: {word}")
 
     async def _all_in_sync(self) -> bool:
@@ -208,6 +235,11 @@ class Script:
         event = Event(self._now_s(), kind, label, text)
         self.events.append(event)
         self._tell(event)
+
+
+def _without_former(fold: Mapping[str, str], probe: str) -> Mapping[str, str]:
+    """The probe of an earlier reading says nothing of whether this one was served."""
+    return {key: value for key, value in fold.items() if key != PROBE_KEY or value == probe}
 
 
 def told(fold: Mapping[str, str]) -> str:

@@ -17,27 +17,29 @@ from sexton.clusters.compactor import CompactorProcess
 from sexton.clusters.errors import HarnessError
 from sexton.clusters.kafka import KafkaCluster
 from sexton.reproduce.live import Cluster, LiveWorld
+from sexton.reproduce.pace import HURRIED, Pace
 from sexton.reproduce.world import BROKERS
 
 KAFKA_PREFIX: Final = "kafka-"
 SEXTON_PREFIX: Final = "sexton-"
 INDEPENDENT: Final = f"{SEXTON_PREFIX}independent"
 COORDINATED: Final = f"{SEXTON_PREFIX}coordinated"
-ALL_SYSTEMS: Final = (*(f"{KAFKA_PREFIX}{version}" for version in jars.VERSIONS), INDEPENDENT, COORDINATED)
+KAFKAS: Final = ("4.3.0", "4.2.1", "4.1.2", "4.0.2", "3.9.2")
+"""One of each series since the last that had ZooKeeper."""
+
+ALL_SYSTEMS: Final = (*(f"{KAFKA_PREFIX}{version}" for version in KAFKAS), INDEPENDENT, COORDINATED)
 
 CLIENT_TIMEOUT_MS: Final = 30_000
 KAFKA_HEAP: Final = "384m"
 TOPIC_SETTINGS: Final = {
     "cleanup.policy": "compact",
-    "delete.retention.ms": "0",
     "min.cleanable.dirty.ratio": "0",
     "segment.ms": "500",
 }
-"""Everything goes as soon as it may: what takes a day by default takes seconds."""
+"""Compaction comes by all the time; when things may go is said by a `Pace`."""
 
 COMMON_SETTINGS: Final = {
     "log.cleaner.backoff.ms": "500",
-    "producer.id.expiration.ms": "2000",
     "replica.lag.time.max.ms": "3000",
 }
 KAFKA_SETTINGS: Final = {
@@ -86,34 +88,43 @@ def together(names: Sequence[str]) -> list[list[str]]:
 
 
 @asynccontextmanager
-async def running(names: Sequence[str], keep_in: Path | None = None) -> AsyncIterator[dict[str, LiveWorld]]:
+async def running(
+    names: Sequence[str], keep_in: Path | None = None, pace: Pace = HURRIED
+) -> AsyncIterator[dict[str, LiveWorld]]:
     """One of the groups of `together`. Its processes end with the block; its files go, unless they are to be kept."""
     folder = names[0] if names[0].startswith(KAFKA_PREFIX) else "sexton"
     base_dir = Path(tempfile.mkdtemp(prefix=f"sexton-reproduce-{folder}-")) if keep_in is None else keep_in / folder
     base_dir.mkdir(parents=True, exist_ok=True)
     keep = keep_in is not None
+    expiration = {"producer.id.expiration.ms": str(pace.producer_expiration_ms)}
     try:
         async with AsyncExitStack() as stack:
             if names[0].startswith(KAFKA_PREFIX):
                 version = names[0].removeprefix(KAFKA_PREFIX)
                 cluster: KafkaCluster | SextonCluster = KafkaCluster(
-                    version, len(BROKERS), base_dir / "cluster", KAFKA_SETTINGS, heap=KAFKA_HEAP, keep=keep
+                    version,
+                    len(BROKERS),
+                    base_dir / "cluster",
+                    KAFKA_SETTINGS | expiration,
+                    heap=KAFKA_HEAP,
+                    keep=keep,
                 )
                 await stack.enter_async_context(_started(cluster))
             else:
-                cluster = SextonCluster(len(BROKERS), base_dir / "cluster", SEXTON_SETTINGS, keep=keep)
+                cluster = SextonCluster(len(BROKERS), base_dir / "cluster", SEXTON_SETTINGS | expiration, keep=keep)
                 await stack.enter_async_context(_started(cluster))
                 await stack.enter_async_context(_compactor(cluster, base_dir))
-            yield {name: await stack.enter_async_context(_world(cluster, topic_settings(name))) for name in names}
+            yield {name: await stack.enter_async_context(_world(cluster, topic_settings(name, pace))) for name in names}
     finally:
         if not keep:
             await asyncio.to_thread(shutil.rmtree, base_dir, True)
 
 
-def topic_settings(name: str) -> Mapping[str, str]:
+def topic_settings(name: str, pace: Pace = HURRIED) -> Mapping[str, str]:
+    settings = {**TOPIC_SETTINGS, "delete.retention.ms": str(pace.delete_retention_ms)}
     if name.startswith(KAFKA_PREFIX):
-        return TOPIC_SETTINGS
-    return {**TOPIC_SETTINGS, "compaction.coordination": name.removeprefix(SEXTON_PREFIX)}
+        return settings
+    return {**settings, "compaction.coordination": name.removeprefix(SEXTON_PREFIX)}
 
 
 @asynccontextmanager

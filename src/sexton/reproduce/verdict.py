@@ -33,12 +33,16 @@ class Judgement:
     """Each difference, in words."""
     others_read: str = ""
     """The same, before it came back, through a broker that stayed."""
+    second_read: str = ""
+    """By librdkafka, just after; empty where it is not installed."""
 
 
 def judge(sights: list[Sight], truth: Truth) -> Judgement:
     """Of the last reading. The one before it, through a broker that stayed, is quoted beside it."""
     last = sights[-1]
     misread = differences(last.fold, truth)
+    if last.second_fold is not None and last.second_fold != last.fold:
+        misread.append(f"librdkafka read {told(last.second_fold)} instead")
     misclaimed = false_claims(last, truth)
     verdict = Verdict.CORRUPT if misread else Verdict.MISCLAIMED if misclaimed else Verdict.CLEAN
     return Judgement(
@@ -48,6 +52,7 @@ def judge(sights: list[Sight], truth: Truth) -> Judgement:
         truth_told(truth),
         (*misread, *misclaimed),
         told(sights[-2].fold) if len(sights) > 1 else "",
+        "" if last.second_fold is None else told(last.second_fold),
     )
 
 

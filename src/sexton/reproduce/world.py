@@ -31,6 +31,8 @@ class Sight:
     """Where transactions of the script's producer begin that the broker lists as aborted."""
     open_offset: int | None = None
     """Where a transaction of the script's producer begins that the broker holds to be open."""
+    second_fold: Mapping[str, str] | None = None
+    """What librdkafka read of the same, just after; None where it is not installed."""
 
 
 class World(Protocol):
