@@ -21,7 +21,7 @@ MODULE_FILES: Final = {FRANZ_GO: "go.mod", "v1.15.4": "older.mod"}
 """By version of franz-go: what the program is built with."""
 
 
-def built(verb: str, name: str, *options: str, package: str = ".") -> Path:
+def built(verb: str, name: str, *options: str, package: str = ".", module: Path = MODULE) -> Path:
     """The program of that name, from `go build` or `go test`."""
     target = ENVIRONMENTS_DIR / name
     if target.exists():
@@ -31,7 +31,7 @@ def built(verb: str, name: str, *options: str, package: str = ".") -> Path:
     partial = target.with_name(f"{target.name}.{os.getpid()}")
     done = subprocess.run(
         [str(go), verb, *options, "-o", str(partial), package],
-        cwd=MODULE,
+        cwd=module,
         env={**os.environ, **caches, "GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false", "GOTOOLCHAIN": "local"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

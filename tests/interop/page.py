@@ -13,6 +13,7 @@ from tests.interop import suites
 from tests.interop.clients import CLIENTS, Client
 from tests.interop.features import FEATURES
 from tests.interop.frameworks import versions as frameworks
+from tests.interop.more import programs as more
 from tests.project import PROJECT_DIR
 from tests.transactions import matrix
 
@@ -56,6 +57,7 @@ def render(passed: Collection[tuple[str, str]]) -> str:
         parts.append(_section(name, list(versions), passed))
     parts.append(matrix.section(passed))
     parts.append(frameworks.section(passed))
+    parts.append(more.section(passed))
     parts.append(suites.section())
     return "\n".join(parts)
 
@@ -63,7 +65,7 @@ def render(passed: Collection[tuple[str, str]]) -> str:
 def everything() -> set[tuple[str, str]]:
     """What a run in which all goes well shows."""
     features = {(client.label, feature) for client in CLIENTS for feature in client.features}
-    return features | matrix.everything() | frameworks.everything()
+    return features | matrix.everything() | frameworks.everything() | more.everything()
 
 
 def _section(name: str, versions: list[Client], passed: Collection[tuple[str, str]]) -> str:
