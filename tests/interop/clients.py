@@ -145,7 +145,13 @@ CLIENTS: Final = (
     Client("Spark", installed_version("pyspark"), ("spark",), kafka_jars="spark-4.2.0", marks=("spark",)),
     Client("Spark", "3.5.7", ("spark",), ("pyspark==3.5.7", "setuptools"), kafka_jars="spark-3.5.7", marks=("spark",)),
     Client("Java tools", "4.3.0", ("java_tools",), kafka_jars="4.3.0"),
-    Client("Java tools", "2.8.2", ("java_tools",), kafka_jars="2.8.2", cannot={"tool_resources": "since 3.7"}),
+    Client(
+        "Java tools",
+        "2.8.2",
+        ("java_tools",),
+        kafka_jars="2.8.2",
+        cannot={"tool_resources": "since 3.7", "tool_features": "since 3.3"},
+    ),
 )
 
 

@@ -300,3 +300,12 @@ def versions(cluster: Cluster) -> None:
     printed = run(cluster, "BrokerApiVersionsCommand")
     assert printed.count("Produce(0): ") == cluster.brokers
     assert "usable" in printed
+
+
+@scenarios("tool_features")
+def features(cluster: Cluster) -> None:
+    printed = run(cluster, "FeatureCommand", "describe")
+    levels = dict(re.findall(r"Feature: (\S+)\s.*FinalizedVersionLevel: (\S+)", printed))
+    assert levels["group.version"] == "1", printed
+    assert levels["transaction.version"] == "2", printed
+    assert re.fullmatch(r"4\.[0-9]+-IV[0-9]+", levels["metadata.version"]), printed
