@@ -252,6 +252,29 @@ def test_a_setting_that_only_kafka_has_is_refused_with_what_to_do_instead() -> N
         broker_setting("broker.id")
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "backoff.ms",
+        "dedupe.buffer.size",
+        "delete.retention.ms",
+        "enable",
+        "io.buffer.load.factor",
+        "io.buffer.size",
+        "io.max.bytes.per.second",
+        "max.compaction.lag.ms",
+        "min.cleanable.ratio",
+        "min.compaction.lag.ms",
+        "threads",
+    ],
+)
+def test_every_setting_of_kafkas_cleaner_is_taken_or_refused_with_what_to_use_instead(rest: str) -> None:
+    try:
+        broker_setting(f"log.cleaner.{rest}")
+    except BadSettingError as error:
+        assert "Sexton does not have it" in str(error)
+
+
 # --- what there is ---
 
 

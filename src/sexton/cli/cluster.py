@@ -28,17 +28,12 @@ def status(
 ) -> None:
     """Show whether all is well."""
 
-    async def work(client: Client) -> tuple[Metadata, int | None, int]:
+    async def work(client: Client) -> dict[str, Any]:
         from sexton.broker.compaction import answers
 
-        metadata = await client.refresh(None)
-        replicas, compactors_count = await answers.overview(client)
-        return metadata, compactors_count, sum(one["is_due"] for one in replicas)
+        return await answers.cluster(client)
 
-    from sexton.client.health import figures as figures_of
-
-    metadata, compactors_count, due_count = with_client(bootstrap, work)
-    figures = figures_of(metadata) | {"compactors": compactors_count, "due_for_compaction": due_count}
+    figures = with_client(bootstrap, work)
     if as_json:
         show.print_json(figures)
     else:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from sexton.broker.compaction import plans, requests
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, start_positions
+from sexton.client.health import figures
 from sexton.client.raw import raw_batches
 from sexton.errors import SextonError
 from sexton.records.batch import Batch, Record
@@ -44,10 +45,19 @@ async def overview(
         except SextonError:
             continue
         found += [{"broker": broker, **one} for one in answer["replicas"]]
-        counts += [] if answer["compactors_count"] is None else [answer["compactors_count"]]
+        count = answer.get("compactors_count")
+        counts += [] if count is None else [count]
     found.sort(key=lambda one: (one["topic"], one["partition"], one["broker"]))
     wanted = [one for one in found if topic in (None, one["topic"]) and partition in (None, one["partition"])]
     return wanted, max(counts, default=None)
+
+
+async def cluster(client: Client) -> dict[str, Any]:
+    """Whether all is well: with brokers and partitions, and with compaction."""
+    found = figures(await client.refresh(None))
+    replicas, compactors_count = await overview(client)
+    due_count = sum(one["is_due"] for one in replicas)
+    return {**found, "compactors": compactors_count, "due_for_compaction": due_count}
 
 
 NOBODY_COMPACTS: Final = "Nobody compacts: no compactor runs. Start one: sexton compactor --metastore URL"

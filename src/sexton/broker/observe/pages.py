@@ -11,7 +11,6 @@ from sexton.broker.observe import metrics
 from sexton.broker.observe.http import HttpError, HttpServer, Page, Request
 from sexton.client.client import Client
 from sexton.client.errors import RefusedError
-from sexton.client.health import figures
 from sexton.errors import SextonError
 
 if TYPE_CHECKING:
@@ -97,13 +96,12 @@ class AdminPages:
         return Page(await metrics.metrics(self._broker), metrics.CONTENT_TYPE)
 
     async def _cluster(self, parameters: Mapping[str, str]) -> Page:
-        return Page.of_json(figures(await self._cluster_client().refresh(None)))
+        return Page.of_json(await answers.cluster(self._cluster_client()))
 
     async def _status(self, parameters: Mapping[str, str]) -> Page:
         partition = _number(parameters, "partition")
-        return Page.of_json(
-            {"replicas": await answers.status(self._cluster_client(), parameters.get("topic"), partition)}
-        )
+        replicas, count = await answers.overview(self._cluster_client(), parameters.get("topic"), partition)
+        return Page.of_json({"replicas": replicas, "compactors_count": count})
 
     async def _history(self, parameters: Mapping[str, str]) -> Page:
         limit = _number(parameters, "limit")

@@ -284,7 +284,12 @@ KAFKA_ONLY: Mapping[str, str] = {
     "socket.receive.buffer.bytes": "the system sizes its own buffers",
     "broker.session.timeout.ms": "use broker.lease.ms",
     "broker.heartbeat.interval.ms": "use broker.lease.renew.ms",
-    "log.cleaner.threads": "compaction is not done by brokers",
+    "log.cleaner.threads": "compactors do it, on Spark: give one more cores (sexton compactor --master) or start more",
+    "log.cleaner.dedupe.buffer.size": "a pass handles any number of keys, without a buffer for them",
+    "log.cleaner.io.buffer.size": "tasks of Spark size their own buffers",
+    "log.cleaner.io.buffer.load.factor": "a pass handles any number of keys, without a buffer for them",
+    "log.cleaner.io.max.bytes.per.second": "use sexton compactor --bytes-per-second, and for what followers take over "
+    "compaction.share.max.bytes.per.second",
     "log.message.downconversion.enable": "Kafka 4 has no old message formats either",
     "authorizer.class.name": "there are no access rules",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "transactions are aborted when their time is up",
