@@ -1,6 +1,6 @@
 """Compaction while a cluster is used: Sexton, which compacts on Spark, beside Apache Kafka 4.3.0 and its cleaner.
 
-    python -m benchmarks.live_compaction [--quick] [--parts serving lag large protocol] [--directory DIR]
+    python -m benchmarks.live_compaction [--quick] [--parts serving lag large soon protocol] [--directory DIR]
 
 serving   Three brokers, three replicas, a producer that updates keys with acks=all and a consumer behind it. Rate and
           99th percentile with compaction running, and without: Kafka's cleaner off, no compactor. Once at a steady
@@ -10,13 +10,14 @@ lag       Many small partitions become due at one moment (min.cleanable.dirty.ra
           replica is compacted, by its own checkpoint; what the compactor's and the brokers' processes took for it. With
           one replica and with three. A small topic was compacted before: Spark runs already.
 large     The same for one large partition, one replica.
+soon      One small partition on an idle cluster, with the default settings: how long from due to done, several times.
 protocol  Sexton alone. What brokers tell each other by ReplicaFetch while all of those small partitions are compacted:
           nothing is produced meanwhile, so that it is the watermarks and the idle fetches. And what the brokers' CPU
           is, when nothing happens, with partitions that are compacted and with as many that are not. For 10,000
           partitions it is computed: both grow with the number of partitions.
 
 Neither system flushes before it acknowledges, unless a line says so: Sexton's default is to flush. Either looks for
-work every second; idle brokers every 15, the default.
+work every second; in soon and on idle brokers every 15, the default.
 --quick is a trial of the benchmark itself: its figures are of too little work to mean much, above all where Spark's
 fixed costs count.
 """
@@ -36,6 +37,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from confluent_kafka import Producer
@@ -62,6 +64,9 @@ RATIO: Final = "min.cleanable.dirty.ratio"
 WARM_UP_BYTES: Final = 100_000
 WARM_UP_TIMEOUT_S: Final = 300
 """Spark starts with the first work, and its kernels are compiled once."""
+
+SOON_BYTES: Final = 1_000_000
+SOON_ROUNDS: Final = 5
 
 BURNERS: Final = 2
 
@@ -255,6 +260,26 @@ def large(bench: Bench) -> Table:
     return table
 
 
+def soon(bench: Bench) -> Table:
+    table = Table(
+        title=f"From due to done on an idle cluster: one partition of {SOON_BYTES / 1e6:g} MB, {SOON_ROUNDS} times"
+    )
+    for column in ("", "the quickest", "median", "the slowest"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name in SYSTEMS:
+        seconds = []
+        with bench.cluster(name, 1, compacts=True, look_ms=DEFAULT_LOOK_MS) as live:
+            _warm_up(live, 1)
+            for number in range(SOON_ROUNDS):
+                topic = f"due-{number}"
+                _fill(live, topic, 1, 1, SOON_BYTES)
+                live.set_topic(topic, RATIO, SOON)
+                seconds += seconds_until_compacted(live, topic, 1, 1, WARM_UP_TIMEOUT_S)
+                bench.say(f"{name}: {seconds[-1]:.1f} s")
+        table.add_row(name, *(f"{each:.1f} s" for each in (min(seconds), median(seconds), max(seconds))))
+    return table
+
+
 def _lag_table(title: str) -> Table:
     table = Table(title=title)
     for column in ("", "half done", "99 % done", "all done", "goal", "compactor CPU", "brokers CPU"):
@@ -379,6 +404,7 @@ PARTS: Final[dict[str, Callable[[Bench], Table]]] = {
     "serving": serving,
     "lag": lag,
     "large": large,
+    "soon": soon,
     "protocol": protocol,
 }
 
