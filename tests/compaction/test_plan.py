@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sexton.compaction import plan, survey
-from sexton.compaction.plan import INT32_MAX, Extent, Output, Rewritten, Slice, cut, group_outputs
+from sexton.compaction.plan import EMPTIED_RATIO, INT32_MAX, Extent, Output, Rewritten, Slice, cut, group_outputs
 from sexton.compaction.survey import LogSurvey, join_surveys, survey_segment
 from sexton.records.batch import encode
 from tests import logs
@@ -152,6 +152,16 @@ def test_neighbours_that_were_small_are_merged_up_to_the_segment_size() -> None:
     assert grouped(rewritten(0, 10, old_size=80), rewritten(10, 10, old_size=80)) == [(0,), (10,)]
 
 
+def test_segments_of_which_next_to_nothing_is_left_are_merged_however_large_they_were() -> None:
+    """A fetch that finds nothing but an emptied batch has no record, and librdkafka complains after ten of them."""
+    emptied = [rewritten(base, 3, old_size=100) for base in range(0, 100, 10)]
+    assert grouped(*emptied) == [tuple(range(0, 100, 10))]
+    assert grouped(*emptied, rewritten(100, 60, old_size=90)) == [tuple(range(0, 110, 10))]
+    assert grouped(*emptied, rewritten(100, 80, old_size=90)) == [tuple(range(0, 100, 10)), (100,)]
+    assert grouped(rewritten(0, 60, old_size=90), *emptied[1:3], rewritten(30, 60, old_size=90)) == [(0, 10, 20), (30,)]
+    assert grouped(*(rewritten(base, 10, old_size=100) for base in range(0, 40, 10))) == [(0,), (10,), (20,), (30,)]
+
+
 def test_a_merged_segment_has_everything_in_order_and_ends_with_its_last() -> None:
     (output,) = group_outputs([rewritten(0, 40), rewritten(10, 40, unchanged=True)], 100)
     assert output == Output(0, 20, (0, 10), (Extent("0.log", 0, 40), Extent("10.log", 0, 40)), False, 80)
@@ -202,4 +212,6 @@ def test_every_segment_with_content_goes_into_exactly_one_new_one(
         assert output.end_offset == members[-1].last_offset + 1 > output.old_base_offsets[-1]
         assert output.size_bytes == sum(extent.end - extent.start for extent in output.extents)
         assert output.is_unchanged == (len(members) == 1 and members[0].is_unchanged)
-        assert len(filled) == 1 or sum(member.old_size_bytes for member in filled) <= segment_bytes
+        assert len(filled) == 1 or output.size_bytes <= segment_bytes
+        kept = [member for member in filled if member.size_bytes * EMPTIED_RATIO > member.old_size_bytes]
+        assert len(filled) == 1 or sum(member.old_size_bytes for member in kept) <= segment_bytes

@@ -92,6 +92,10 @@ class Extent:
     end: int
 
 
+EMPTIED_RATIO = 16
+"""A segment that shrinks to less than one in so many counts as emptied: to copy what is left costs little."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """What is left of an old segment: where it lies, and where its last batch ends. Empty only if it was before."""
@@ -176,8 +180,11 @@ def group_outputs(segments: Sequence[Rewritten], segment_bytes: int) -> list[Out
     """New segments from old ones, in order; empty segments that nothing follows into a new one are left alone.
 
     Neighbours that were small before the pass, and are not too large after it, are merged up to ``segment.bytes``, as
-    Kafka does. An unchanged segment
-    that is at least half full stays as it is: merging it would rewrite much to gain little, pass after pass.
+    Kafka does. So are those of which the pass leaves next to nothing, though they were large: Kafka's cleaner leaves an
+    empty file that its brokers pass over, we leave a segment's last batch, emptied; and a fetch that Kafka answers from
+    one such segment has no record, which librdkafka takes for one that was too small, and complains after ten. An
+    unchanged segment that is at least half full stays as it is: merging it would rewrite much to gain little, pass
+    after pass.
     """
     groups: list[list[Rewritten]] = []
     for segment in segments:
@@ -200,8 +207,13 @@ def _joins(group: Sequence[Rewritten], segment: Rewritten, segment_bytes: int) -
     if any(member.is_unchanged and member.size_bytes * 2 >= segment_bytes for member in (filled[0], segment)):
         return False
     merged = [*filled, segment]
-    old_bytes, new_bytes = (sum(one.old_size_bytes for one in merged), sum(one.size_bytes for one in merged))
-    return old_bytes <= segment_bytes and new_bytes <= SEGMENT_BYTES_MAX
+    old_bytes = sum(one.old_size_bytes for one in merged if not _is_emptied(one))
+    new_bytes = sum(one.size_bytes for one in merged)
+    return max(old_bytes, new_bytes) <= segment_bytes and new_bytes <= SEGMENT_BYTES_MAX
+
+
+def _is_emptied(segment: Rewritten) -> bool:
+    return segment.size_bytes * EMPTIED_RATIO <= segment.old_size_bytes
 
 
 def _output(group: Sequence[Rewritten]) -> Output:
