@@ -59,6 +59,7 @@ FEATURES: Final[dict[str, str]] = {
     "tool_delete_records": "DeleteRecordsCommand",
     "tool_versions": "BrokerApiVersionsCommand",
     "tool_features": "FeatureCommand: describe",
+    "tool_security": "ConfigCommand and AclCommand: users, clients and access rules, of which there are none",
     "tool_dump": "DumpLogSegments on every replica's files",
 }
 """Key to what a reader is told. A scenario of that key in each client's module shows it."""

@@ -55,8 +55,8 @@ def start_options(tool: str) -> list[str]:
     return [f"-XX:ArchiveClassesAtExit={archive}"]
 
 
-def run(cluster: Cluster, tool: str, *arguments: str, stdin: str = "") -> str:
-    """What it prints on either stream; it must succeed."""
+def run(cluster: Cluster, tool: str, *arguments: str, stdin: str = "", exit_code: int = 0) -> str:
+    """What it prints on either stream; it must end as it is expected to."""
     where = address(cluster, tool)
     program = ["-cp", os.environ["SEXTON_CLIENT_CLASSPATH"], main_class(tool)]
     command = ["java", *JVM_OPTIONS, *start_options(tool), *program, *where, *arguments]
@@ -69,7 +69,7 @@ def run(cluster: Cluster, tool: str, *arguments: str, stdin: str = "") -> str:
         timeout=TOOL_TIMEOUT_S,
         check=False,
     )
-    assert done.returncode == 0, f"{tool} {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
+    assert done.returncode == exit_code, f"{tool} {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
     return done.stdout
 
 
@@ -309,3 +309,13 @@ def features(cluster: Cluster) -> None:
     assert levels["group.version"] == "1", printed
     assert levels["transaction.version"] == "2", printed
     assert re.fullmatch(r"4\.[0-9]+-IV[0-9]+", levels["metadata.version"]), printed
+
+
+@scenarios("tool_security")
+def security(cluster: Cluster) -> None:
+    for kind in ("users", "clients"):
+        printed = run(cluster, "ConfigCommand", "--describe", "--entity-type", kind)
+        assert "onfigs " not in printed, printed
+        assert "xception" not in printed, printed
+    printed = run(cluster, "AclCommand", "--list", exit_code=1)
+    assert "SecurityDisabledException" in printed, printed
