@@ -43,6 +43,7 @@ WORK: Final = (
     "opening a log",
     "replication",
     "retention",
+    "unpacking",
     "verification",
     "what is due",
 )

@@ -16,7 +16,10 @@ from sexton.broker.connection import ClientConnection
 from sexton.broker.dispatch import Dispatch
 from sexton.broker.refused import RefusedBatches
 from sexton.broker.transactions import Transactions
+from sexton.broker.unpacking import Unpacking
+from sexton.compaction.config import TopicConfig
 from sexton.log.epochs import EpochHistory
+from sexton.log.inside import Rules
 from sexton.log.producers import ProducerStates
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
 from sexton.ports.disk import FileSlice
@@ -47,6 +50,8 @@ class FakeClock:
 class FakeLog:
     """One batch is one record: offset n is the nth thing appended."""
 
+    looks_inside = False
+    rules = Rules.of(TOPIC, TopicConfig())
     records: list[bytes] = field(default_factory=list)
     start_offset: int = 0
     epochs: EpochHistory = field(default_factory=lambda: EpochHistory([EpochEntry(0, 0)]))
@@ -107,7 +112,7 @@ class FakeReplica:
             raise KafkaError(ErrorCode.unknown_leader_epoch)
 
     def append(
-        self, records: bytes, acks: int, now_ms: int, *, verification: object = None
+        self, records: bytes, acks: int, now_ms: int, *, verification: object = None, judged_by: object = None
     ) -> tuple[Appended, asyncio.Future[None] | None]:
         if self.error is not None:
             raise self.error
@@ -248,6 +253,7 @@ class FakeBroker:
         self.dispatch = Dispatch(cast(Broker, self))
         self.transactions = Transactions(cast(Broker, self))
         self.refused = RefusedBatches(self.clock)
+        self.unpacking = Unpacking(cast(Broker, self))
 
     def lease_is_valid(self) -> bool:
         return True

@@ -167,7 +167,10 @@ def test_flush_messages_of_one_flushes_before_the_acknowledgement() -> None:
         ("min.cleanable.dirty.ratio", "nan", "at least 0"),
         ("leader.replication.throttled.replicas", "0:1,x", "list of replicas"),
         ("compression.type", "zip", "must be one of"),
-        ("compression.type", "lz4", "brokers keep batches as producers compressed them"),
+        ("compression.gzip.level", "0", "at least 1"),
+        ("compression.gzip.level", "10", "no more than 9"),
+        ("compression.lz4.level", "0", "at least 1"),
+        ("compression.zstd.level", "23", "no more than 22"),
         ("remote.storage.enable", "true", "no tiered storage"),
         ("local.retention.ms", "-3", "at least -2"),
         ("min.compaction.lag.ms", str(INT64_MAX + 1), "not a number"),
@@ -186,6 +189,8 @@ def test_a_topic_setting_that_is_wrong_is_refused_with_a_reason(name: str, text:
         {"cleanup.policy": ""},
         {"leader.replication.throttled.replicas": "*", "follower.replication.throttled.replicas": "0:1,1:2"},
         {"leader.replication.throttled.replicas": ""},
+        {"compression.type": "lz4", "compression.lz4.level": "17", "compression.zstd.level": "-131072"},
+        {"compression.type": "gzip", "compression.gzip.level": "-1"},
         {"compression.type": "producer", "flush.messages": "1", "preallocate": "FALSE"},
         {"preallocate": "true", "flush.ms": "1000", "flush.messages": "10000"},
         {"local.retention.ms": "5", "local.retention.bytes": "-2", "remote.storage.enable": "false"},
@@ -216,7 +221,6 @@ def test_a_lag_below_a_smaller_lag_is_refused_also_when_one_is_the_broker_s_defa
     [
         ("num.partitions", "3", "dynamically"),
         ("message.max.bytes", "x", "INT"),
-        ("compression.type", "gzip", "brokers keep batches"),
         ("nope", "1", "Unknown broker setting"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 FEATURES: Final[dict[str, str]] = {
     # Producing.
-    "codecs": "produce with every codec: none, gzip, snappy, lz4, zstd",
+    "codecs": "produce with every codec: none, gzip, snappy, lz4, zstd; also where the topic has one of its own",
     "acks": "produce with acks 0, 1 and all",
     "idempotent": "idempotent producer",
     "headers": "record headers",

@@ -35,6 +35,7 @@ from sexton.broker.refused import RefusedBatches
 from sexton.broker.registration import Registration, proposed_row
 from sexton.broker.topics import ensure_topic
 from sexton.broker.transactions import Transactions
+from sexton.broker.unpacking import Unpacking
 from sexton.client.errors import NotConnectedError
 from sexton.cluster.settings import group_config, topic_config
 from sexton.cluster.topics import OFFSETS_TOPIC
@@ -125,6 +126,7 @@ class Broker:
         self.transactions = Transactions(self)
         self.news = News(self)
         self.refused = RefusedBatches(clock)
+        self.unpacking = Unpacking(self)
         self.replicas: Replicas
         self.compaction: CompactionService
         self.adopter: Adopter
@@ -278,6 +280,7 @@ class Broker:
         await self.transactions.close()
         self.news.close()
         await self.dispatch.stop()
+        self.unpacking.close()
         if await self.replicas.stop():
             await self._mark_clean()
         if not handover.is_needed(self, self._answering):

@@ -163,9 +163,36 @@ class TopicConfig:
     compression_type: str = _topic(
         Kind.STRING,
         "producer",
-        "How batches are compressed in the log. Brokers keep what the producer chose and offer nothing else.",
+        "How batches are compressed in the log: as their producers chose, or by the leader, which compresses anew what "
+        "comes otherwise.",
         "compression.type",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    )
+    compression_gzip_level: int = _topic(
+        Kind.INT,
+        -1,
+        "How hard the leader tries where compression.type is gzip: 1 is fast, 9 is small, -1 leaves it to the broker.",
+        "compression.gzip.level",
+        low=1,
+        high=9,
+        besides=-1,
+    )
+    compression_lz4_level: int = _topic(
+        Kind.INT,
+        9,
+        "How hard the leader tries where compression.type is lz4. As in Kafka, 9 is the fast compressor, any other one "
+        "takes its time.",
+        "compression.lz4.level",
+        low=1,
+        high=17,
+    )
+    compression_zstd_level: int = _topic(
+        Kind.INT,
+        3,
+        "How hard the leader tries where compression.type is zstd.",
+        "compression.zstd.level",
+        low=-131072,
+        high=22,
     )
     producer_id_expiration_ms: int = _topic(
         Kind.INT,

@@ -84,6 +84,8 @@ class Setting:
     doc: str
     low: float | None = None
     high: float | None = None
+    besides: int | None = None
+    """One number outside of that range."""
     choices: tuple[str, ...] = ()
     check: Callable[[str], str] | None = None
     """Given the text, what is wrong with it; empty if nothing is."""
@@ -129,7 +131,8 @@ class Setting:
             return "one of " + ", ".join(self.choices)
         if self.low is None and self.high is None:
             return ""
-        return f"[{'' if self.low is None else self.low},...{'' if self.high is None else f',{self.high}'}]"
+        also = "" if self.besides is None else f" or {self.besides}"
+        return f"[{'' if self.low is None else self.low},...{'' if self.high is None else f',{self.high}'}]{also}"
 
 
 def _read_boolean(setting: Setting, text: str) -> bool:
@@ -167,6 +170,8 @@ def _read_list(setting: Setting, text: str) -> tuple[str, ...]:
 
 
 def _in_range(setting: Setting, value: float) -> float:
+    if value == setting.besides:
+        return value
     if setting.low is not None and not value >= setting.low:
         raise ValueError(f"value must be at least {setting.low}")
     if setting.high is not None and not value <= setting.high:

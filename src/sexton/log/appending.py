@@ -11,18 +11,25 @@ from sexton.log.batches import (
     Head,
     check_client_batch,
     check_frame,
-    check_keys,
     has_valid_crc,
     head_at,
     read_marker,
 )
+from sexton.log.inside import Rules, bad_times, judged
 from sexton.log.producers import EndedTransaction, Marker, PastBatch, Verification
 from sexton.log.segment import INT32_MAX, AbortedEntry, Segment
 from sexton.log.state import LogState
 from sexton.log.types import Appended
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.batch import ATTRIBUTES_POSITION, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL
+from sexton.records.batch import (
+    ATTRIBUTES_POSITION,
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+)
 
 _FRONT = struct.Struct(">qii")
 """Base offset, length, leader epoch: all that a leader changes of a batch that keeps its time."""
@@ -48,20 +55,26 @@ class Appending(LogState):
         *,
         from_client: bool = True,
         verification: Verification | None = None,
+        judged_by: Rules | None = None,
     ) -> Appended:
         """One batch, whose offsets and epoch are assigned here. Not from a client means: made by this broker, such as a
-        marker or a group's offsets, which have no sequence. A verification must still be valid."""
+        marker or a group's offsets, which have no sequence. A verification must still be valid. Whoever has had the
+        batch judged before (`inside.judged`) says by which rules: others may hold by now."""
         self._check_usable()
         view = records if type(records) is memoryview else memoryview(records)
         size = len(view)
         own_bytes_max = 0 if from_client else OWN_BATCH_BYTES_MAX
-        fields = check_frame(view, self._place, max(self._batch_bytes_max, own_bytes_max))
-        _, length, _, _, _, attributes, delta, base_ts, max_ts, producer_id, _, _, _ = fields
+        fields = check_frame(view, self._place, max(self.rules.batch_bytes_max, own_bytes_max))
         if from_client:
             check_client_batch(fields, self._place)
-            self._check_time(attributes, base_ts, max_ts, now_ms)
-            if self._compacts:
-                check_keys(view, fields, self._place)
+            if judged_by is not self.rules:
+                if self.rules.has_bad_time(fields, now_ms):
+                    raise bad_times(fields, self.rules, now_ms)
+                if self.looks_inside:
+                    view = memoryview(judged(view, self.rules, now_ms))
+                    size = len(view)
+                    fields = HEADER.unpack_from(view)
+        _, length, _, _, _, attributes, delta, _, max_ts, producer_id, _, _, _ = fields
         if size > max(self.config.segment_bytes, own_bytes_max):
             raise KafkaError(
                 ErrorCode.record_list_too_large,
@@ -117,20 +130,6 @@ class Appending(LogState):
         else:
             is_transactional = bool(attributes & TRANSACTIONAL)
             self.producers.note_data(producer_id, epoch, sequence, first, last, timestamp_ms, is_transactional)
-
-    def _check_time(self, attributes: int, base_ts: int, max_ts: int, now_ms: int) -> None:
-        if attributes & LOG_APPEND_TIME:
-            raise KafkaError(ErrorCode.invalid_timestamp, f"{self._place}: LogAppendTime is not for producers to set")
-        if self._stamps_time:
-            return
-        config = self.config
-        too_late = max_ts - now_ms > config.message_timestamp_after_max_ms
-        if too_late or (base_ts >= 0 and now_ms - base_ts > config.message_timestamp_before_max_ms):
-            raise KafkaError(
-                ErrorCode.invalid_timestamp,
-                f"{self._place}: records of time {base_ts} to {max_ts} at time {now_ms}: further apart than "
-                "message.timestamp.before.max.ms or message.timestamp.after.max.ms",
-            )
 
     def _check_marker(self, view: memoryview, fields: tuple[int, ...]) -> tuple[Marker, int]:
         head = head_at(view, 0, 0)

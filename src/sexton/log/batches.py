@@ -1,10 +1,7 @@
 """Batch headers: read from bytes, walked in a file, judged and stamped on their way into a log.
 
-A batch is opaque but for its header, with two exceptions: a compacted topic takes no record without a key, and a
-marker's outcome is in its record.
-
-Declared differences from Kafka, which unpacks every batch on the leader: a header's record count and newest timestamp
-are believed; timestamps are judged by the header's first and newest; a client may not set the delete horizon.
+A batch is opaque but for its header; a marker's outcome is in its record, and `inside.py` says when a leader looks into
+a client's batch. Declared difference from Kafka: a client may not set the delete horizon.
 """
 
 from __future__ import annotations
@@ -14,11 +11,9 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.log.producers import Marker
 from sexton.ports.disk import Buffer, File
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records import codecs
 from sexton.records.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
@@ -166,7 +161,7 @@ def find_batch(data: Buffer, start: int, after_offset: int) -> int | None:
     return None
 
 
-# ---- markers and keys: the two looks into records ----
+# ---- markers ----
 
 
 def read_marker(head: Head, body: bytes) -> tuple[Marker, int] | None:
@@ -185,42 +180,6 @@ def read_marker(head: Head, body: bytes) -> tuple[Marker, int] | None:
     is_log_append_time = head.attributes & LOG_APPEND_TIME
     timestamp_ms = head.max_timestamp_ms if is_log_append_time else head.base_timestamp_ms + timestamp_delta
     return Marker(control_type is ControlType.ABORT, coordinator_epoch), timestamp_ms
-
-
-def first_keyless(body: bytes, record_count: int) -> int | None:
-    """The index of the first record without a key. Raises IndexError or ValueError on bytes that are no records.
-
-    A loop over records in plain Python, so each step counts: of a varint only the end matters here, and of a record's
-    length one and two bytes are spelled out (lengths below 8192)."""
-    at = 0
-    end = len(body)
-    for index in range(record_count):
-        length = body[at]
-        if length < 0x80:
-            at += 1
-        elif body[at + 1] < 0x80:
-            length = (length & 0x7F) | body[at + 1] << 7
-            at += 2
-        else:
-            signed, at = read_varint(body, at)
-            length = signed << 1 if signed >= 0 else 1
-        record_end = at + (length >> 1)
-        if length & 1 or record_end > end:  # zigzag: odd is negative
-            raise ValueError(f"record {index} is {length} bytes long")
-        at += 1
-        while body[at] >= 0x80:  # timestamp delta
-            at += 1
-        at += 1
-        while body[at] >= 0x80:  # offset delta
-            at += 1
-        if at + 2 > record_end:
-            raise ValueError(f"record {index} is too short")
-        if body[at + 1] & 1:  # the key's length is -1
-            return index
-        at = record_end
-    if at != end:
-        raise ValueError(f"{end - at} bytes follow the last record")
-    return None
 
 
 # ---- what a leader accepts ----
@@ -276,16 +235,3 @@ def check_client_batch(fields: tuple[int, ...], place: str) -> None:
         what = f"producer {producer_id} sent no sequence number"
     if what:
         raise KafkaError(ErrorCode.invalid_record, f"{place}: {what}")
-
-
-def check_keys(records: Buffer, fields: tuple[int, ...], place: str) -> None:
-    """A compacted topic refuses a record without a key: it could neither be superseded nor superseding."""
-    try:
-        body = memoryview(records)[HEADER_BYTES:]
-        codec = fields[5] & CODEC_MASK
-        plain = codecs.decompress(codec, body, place) if codec else bytes(body)
-        index = first_keyless(plain, fields[12])
-    except (CorruptLogError, UnsupportedFormatError, IndexError, ValueError) as error:
-        raise KafkaError(ErrorCode.invalid_record, f"{place}: the records cannot be read ({error})") from error
-    if index is not None:
-        raise KafkaError(ErrorCode.invalid_record, f"{place}: record {index} has no key, and the topic is compacted")

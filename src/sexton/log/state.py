@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from sexton.compaction.config import DAY_MS, TopicConfig
 from sexton.errors import CorruptLogError
 from sexton.log.epochs import EpochHistory
+from sexton.log.inside import Rules
 from sexton.log.producers import ProducerStates
 from sexton.log.recovery import Recovered
 from sexton.log.segment import INT32_MAX, Segment
@@ -92,9 +93,9 @@ class LogState:
 
     def reconfigure(self, config: TopicConfig) -> None:
         self.config = config
-        self._stamps_time = config.message_timestamp_type == "LogAppendTime"
-        self._compacts = config.compacts
-        self._batch_bytes_max = config.max_message_bytes
+        self.rules = Rules.of(self._place, config)
+        self.looks_inside = self.rules.look_inside
+        self._stamps_time = self.rules.stamps_time
         if self._segments:
             self._segments[-1].reconfigure(config)
 

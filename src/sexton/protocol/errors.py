@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from kio.schema.errors import ErrorCode
 
-__all__ = ["ErrorCode", "KafkaError"]
+__all__ = ["ErrorCode", "KafkaError", "RecordFault", "RecordsError"]
 
 
 class KafkaError(Exception):
@@ -18,3 +21,18 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name.upper()}: {self.message}" if self.message else self.code.name.upper()
+
+
+class RecordFault(NamedTuple):
+    """Why a batch was refused, in one of its records, counted from 0."""
+
+    record: int
+    message: str
+
+
+class RecordsError(KafkaError):
+    """A batch was refused for some of its records (KIP-467): clients fail those, and may send the others again."""
+
+    def __init__(self, code: ErrorCode, message: str, faults: Sequence[RecordFault]) -> None:
+        super().__init__(code, message)
+        self.faults = faults

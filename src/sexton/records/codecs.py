@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import struct
 import threading
+import zlib
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, cast
@@ -46,7 +47,11 @@ LZ4_INDEPENDENT = 0x20
 GZIP_MAGIC = b"\x1f\x8b\x08"
 GZIP_WINDOW = 31  # the largest window, and gzip's own header and trailer
 GZIP_LEVEL = 3  # of ISA-L: as small as zlib's 6, three times as fast
+GZIP_DEFAULT_LEVEL = -1
+LZ4_DEFAULT_LEVEL = 9  # by which Kafka means LZ4's fast compressor
+LZ4_LEVEL_MAX = 12  # LZ4's own; Kafka takes numbers up to 17
 ZSTD_LEVEL = 3  # Kafka's default
+ZSTD_COMPRESSORS_MAX = 8
 ZSTD_CHECKSUM = 0x04
 ZSTD_SKIPPABLE = 0x184D2A50
 """The magic number of a frame that says nothing, whatever its last four bits."""
@@ -148,26 +153,32 @@ class Unpacker:
         )
 
 
-def decompress(codec: int, packed: bytes | memoryview, place: str = "") -> bytes:
+def decompress(
+    codec: int, packed: bytes | memoryview, place: str = "", limit_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES
+) -> bytes:
     """The plain reference: one batch, fresh memory."""
     if codec == Codec.NONE or len(packed) == 0:
         return bytes(packed)
-    unpacker = Unpacker()
+    unpacker = Unpacker(limit_bytes)
     end = unpacker.unpack(codec, memoryview(packed), 0, place)
     return unpacker.buffer[:end].tobytes()
 
 
-def compress(codec: int, plain: bytes | memoryview) -> bytes:
+def compress(codec: int, plain: bytes | memoryview, level: int | None = None) -> bytes:
+    """A level is one of Kafka's `compression.*.level`; without one, or with Kafka's default, it is the fast way."""
     if codec == Codec.NONE:
         return bytes(plain)
     if codec == Codec.SNAPPY:
         return _compress_xerial(memoryview(plain))
     if codec == Codec.LZ4:
-        return _compress_lz4(memoryview(plain))
-    compressor = _COMPRESS.get(codec)
-    if compressor is None:
-        raise unknown_codec(codec, "")
-    return compressor(plain)
+        return _compress_lz4(memoryview(plain), None if level == LZ4_DEFAULT_LEVEL else level)
+    if codec == Codec.GZIP:
+        if level is None or level == GZIP_DEFAULT_LEVEL:
+            return bytes(isal_zlib.compress(plain, GZIP_LEVEL, GZIP_WINDOW))
+        return zlib.compress(plain, level, GZIP_WINDOW)
+    if codec == Codec.ZSTD:
+        return _zstd().compressor(ZSTD_LEVEL if level is None else level).compress(plain)
+    raise unknown_codec(codec, "")
 
 
 def _compress_xerial(plain: memoryview) -> bytes:
@@ -178,19 +189,33 @@ def _compress_xerial(plain: memoryview) -> bytes:
     return bytes(out)
 
 
-def _compress_lz4(plain: memoryview) -> bytes:
+def _compress_lz4(plain: memoryview, level: int | None) -> bytes:
     """Framed here, because the library's own frames have dependent blocks, at which Kafka's consumers fail."""
     out = bytearray(LZ4_HEADER)
+    packed_block = _lz4_block if level is None else _lz4_hard(min(level, LZ4_LEVEL_MAX))
     for start in range(0, len(plain), LZ4_BLOCK_BYTES):
         block = plain[start : start + LZ4_BLOCK_BYTES]
-        packed = cramjam.lz4.compress_block(block, store_size=False)
+        packed = packed_block(block)
         if len(packed) < len(block):
             out += struct.pack("<I", len(packed))
-            out += memoryview(packed)
+            out += packed
         else:
             out += struct.pack("<I", len(block) | LZ4_UNCOMPRESSED)
             out += block
     return bytes(out + LZ4_END)
+
+
+def _lz4_block(block: memoryview) -> memoryview:
+    return memoryview(cramjam.lz4.compress_block(block, store_size=False))
+
+
+@functools.cache
+def _lz4_hard(level: int) -> Callable[[memoryview], memoryview]:
+    """The compressor that takes its time, which the other library does not have."""
+    import pyarrow as pa  # a third of a second, and few ask for it
+
+    codec = pa.Codec("lz4_raw", compression_level=level)
+    return lambda block: memoryview(codec.compress(block, asbytes=True))
 
 
 def unknown_codec(codec: int, place: str) -> UnsupportedFormatError:
@@ -330,7 +355,16 @@ class _Zstd(threading.local):
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
-        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+        self._compressors: dict[int, zstandard.ZstdCompressor] = {}
+
+    def compressor(self, level: int) -> zstandard.ZstdCompressor:
+        """One of each level that is asked for: few topics have their own."""
+        found = self._compressors.get(level)
+        if found is None:
+            if len(self._compressors) >= ZSTD_COMPRESSORS_MAX:
+                self._compressors.clear()
+            found = self._compressors[level] = zstandard.ZstdCompressor(level=level)
+        return found
 
 
 @functools.cache
@@ -353,8 +387,3 @@ _DECOMPRESS_INTO: dict[int, Callable[[memoryview, memoryview], int]] = {
 }
 
 _DECOMPRESS_RAW_SNAPPY_INTO: Callable[..., int] = cramjam.snappy.decompress_raw_into
-
-_COMPRESS: dict[int, Callable[[bytes | memoryview], bytes]] = {
-    Codec.GZIP: lambda plain: isal_zlib.compress(plain, GZIP_LEVEL, GZIP_WINDOW),
-    Codec.ZSTD: lambda plain: _zstd().compressor.compress(plain),
-}

@@ -19,6 +19,7 @@ from enum import Enum
 from sexton.compaction.config import TopicConfig
 from sexton.log import flushed
 from sexton.log.flushed import FlushedPoint
+from sexton.log.inside import Rules
 from sexton.log.log import Appended, Log, Read
 from sexton.log.producers import Verification
 from sexton.ports.clock import Clock
@@ -174,6 +175,7 @@ class Replica:
         *,
         from_client: bool = True,
         verification: Verification | None = None,
+        judged_by: Rules | None = None,
     ) -> tuple[Appended, asyncio.Future[None] | None]:
         """Appends batches as the leader. With acks=-1 the future, if there is one, resolves once all of it is
         committed, or fails with the error to answer; None means that nothing remains to wait for."""
@@ -184,7 +186,12 @@ class Replica:
                 f"{len(self.row.isr)} replicas are in sync, min.insync.replicas is {self.config.min_insync_replicas}",
             )
         appended = self.log.append_as_leader(
-            records, self.row.leader_epoch, now_ms, from_client=from_client, verification=verification
+            records,
+            self.row.leader_epoch,
+            now_ms,
+            from_client=from_client,
+            verification=verification,
+            judged_by=judged_by,
         )
         if not appended.is_duplicate:
             for wake in list(self._append_watchers.values()):

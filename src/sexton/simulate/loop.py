@@ -44,6 +44,7 @@ GARBAGE_INTERVAL_NS = 20 * NS
 
 TURNS_WITHOUT_A_BREAK_MAX = 8
 BREAK_NS_MAX = 2 * MS
+THREAD_S_MAX = 0.005
 """How long it takes until a process that has lost the processor has it again."""
 
 
@@ -210,8 +211,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:  # type: ignore[override]
         raise NotImplementedError("a simulated process has one thread")
 
-    def run_in_executor(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        raise NotImplementedError("a simulated process has one thread")
+    def run_in_executor(self, executor: object, work: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """What real processes have threads for takes a moment; a process has one thread here."""
+        future: asyncio.Future[T] = self.create_future()
+
+        def do() -> None:
+            if future.done():
+                return
+            try:
+                future.set_result(work(*args))
+            except Exception as error:
+                future.set_exception(error)
+
+        self.call_later(self._rng.random() * THREAD_S_MAX, do)
+        return future
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """asyncio tells; a cancelled timer just falls out of the heap when its time comes."""

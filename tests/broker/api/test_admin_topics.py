@@ -144,7 +144,7 @@ def test_a_replica_on_a_broker_that_is_away_is_not_in_sync() -> None:
         (topic("t", configs={"nope": "1"}), ErrorCode.invalid_config, "Unknown topic config name: nope"),
         (topic("t", configs={"retention.ms": "-9"}), ErrorCode.invalid_config, "retention.ms"),
         (topic("t", configs={"retention.ms": None}), ErrorCode.invalid_config, "Null value not supported"),
-        (topic("t", configs={"compression.type": "gzip"}), ErrorCode.invalid_config, "producers"),
+        (topic("t", configs={"compression.type": "zip"}), ErrorCode.invalid_config, "one of"),
         (assigned("t", (0, [1]), partitions=1), ErrorCode.invalid_request, "numPartitions"),
         (assigned("t", (0, [1]), replicas=1), ErrorCode.invalid_request, "replication factor"),
         (assigned("t", (0, [1]), (0, [2])), ErrorCode.invalid_replica_assignment, "multiple manual"),

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from sexton.compaction.config import TopicConfig
 from sexton.log.epochs import EpochHistory
+from sexton.log.inside import Rules
 from sexton.log.types import AbortedTransaction
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import PartitionRow
@@ -519,3 +521,16 @@ async def test_follower_serves_consumers_from_version_11_on() -> None:
     assert records(await client.call(FETCH, 11, body({0: 0}))) == {0: b"a"}
     old = await client.call(FETCH, 10, body({0: 0}))
     assert partitions(old)[0].error_code is ErrorCode.not_leader_or_follower
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION)
+def test_a_topic_of_zstd_is_for_versions_whose_clients_know_it(version: int) -> None:
+    async def main() -> None:
+        broker = FakeBroker()
+        replica = broker.replica()
+        fill(replica, b"record")
+        replica.log.rules = Rules.of(TOPIC, TopicConfig(compression_type="zstd"))
+        found = partitions(await Client(broker).call(FETCH, version, body({0: 0})))[0]
+        assert found.error_code is (ErrorCode.none if version >= 10 else ErrorCode.unsupported_compression_type)
+
+    asyncio.run(main())

@@ -48,7 +48,7 @@ def broker_that_counts_sequences() -> FakeBroker:
     producers = replica.log.producers
 
     def append(
-        records: bytes, acks: int, now_ms: int, *, verification: Verification | None = None
+        records: bytes, acks: int, now_ms: int, *, verification: Verification | None = None, judged_by: object = None
     ) -> tuple[Appended, None]:
         sequence = int.from_bytes(records[53:57], "big")
         producers.check_data(*PRODUCER, sequence, True, True)

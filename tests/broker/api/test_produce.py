@@ -13,7 +13,9 @@ from sexton.broker.refused import KEPT_MS
 from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.log.types import Appended
 from sexton.ports.metastore import TopicRow
-from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.protocol.errors import ErrorCode, KafkaError, RecordFault, RecordsError
+from sexton.records.batch import Record, encode, make_batch
+from sexton.records.codecs import Codec
 from tests.broker.api.transactional_client import batch
 from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, FakeReplica, in_loop
 
@@ -101,7 +103,7 @@ def test_internal_topics_are_for_their_coordinators_to_write(version: int, clien
 async def test_time_of_appending_is_told_where_the_log_sets_it() -> None:
     broker = FakeBroker()
     replica = broker.replica()
-    replica.append = lambda _, acks, now_ms: (Appended(4, 4, now_ms, 2), None)  # type: ignore[assignment, method-assign, misc]
+    replica.append = lambda _, acks, now_ms, **_more: (Appended(4, 4, now_ms, 2), None)  # type: ignore[method-assign]
     client = Client(broker)
     for version in EVERY_VERSION:
         (outcome,) = (await client.call(PRODUCE, version, body(0))).responses[0].partition_responses
@@ -236,10 +238,10 @@ async def test_disk_that_fails_is_a_storage_error() -> None:
     broker = FakeBroker()
     client = Client(broker)
 
-    def full(records: bytes, acks: int, now_ms: int) -> Any:
+    def full(records: bytes, acks: int, now_ms: int, **_more: object) -> Any:
         raise OSError(28, "No space left on device")
 
-    broker.replica().append = full  # type: ignore[assignment, method-assign]
+    broker.replica().append = full  # type: ignore[method-assign]
     answer = await client.call(PRODUCE, 9, body(0))
     assert outcomes(answer) == [(0, ErrorCode.kafka_storage_error, -1)]
     assert answer.responses[0].partition_responses[0].error_message == "No space left on device"
@@ -257,6 +259,26 @@ async def test_requests_that_arrive_together_are_all_appended_before_anything_is
     replica.commit()
     await asyncio.sleep(0.01)
     assert [outcomes(answer)[0][2] for answer in client.answers()] == list(range(20))
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION)
+def test_the_records_to_blame_are_named_since_version_8(version: int) -> None:
+    async def main() -> None:
+        broker = FakeBroker()
+        faults = [RecordFault(2, "no key"), RecordFault(700, "no key either")]
+        broker.replica(0).error = RecordsError(ErrorCode.invalid_record, "two of them", faults)
+        answer = await Client(broker).call(PRODUCE, version, body(0, 1))
+        assert outcomes(answer) == [(0, ErrorCode.invalid_record, -1), (1, ErrorCode.none, 0)]
+        if version >= 8:
+            first, second = answer.responses[0].partition_responses
+            assert first.error_message == "two of them"
+            assert [(one.batch_index, one.batch_index_error_message) for one in first.record_errors] == [
+                (2, "no key"),
+                (700, "no key either"),
+            ]
+            assert second.record_errors == ()
+
+    asyncio.run(main())
 
 
 # --- batches after one that was refused ---
@@ -341,3 +363,15 @@ async def test_sequences_that_wrap_around_are_in_order_too() -> None:
     broker.replica().error = None
     assert await send(client, 0) is ErrorCode.not_enough_replicas
     assert await send(client, 2**31 - 1) is ErrorCode.none
+
+
+@in_loop
+async def test_zstd_is_for_versions_whose_clients_know_it() -> None:
+    broker = FakeBroker()
+    client = Client(broker)
+    packed = encode(make_batch([Record(0, 0, b"k", b"v")], attributes=Codec.ZSTD, leader_epoch=-1))
+    for version in EVERY_VERSION:
+        asked = body(0)
+        asked["topic_data"][0]["partition_data"][0]["records"] = packed
+        (found,) = outcomes(await client.call(PRODUCE, version, asked))
+        assert found[1] is (ErrorCode.none if version >= 7 else ErrorCode.unsupported_compression_type)

@@ -14,6 +14,9 @@ WAIT_S: Final = 60
 """For what takes a moment; only a broken broker lets anyone wait so long."""
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+TOPIC_CODECS: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+"""What a topic may ask for; leaders compress anew what comes otherwise."""
+
 LARGE_BYTES: Final = 900_000
 TOO_LARGE_BYTES: Final = 1_500_000
 PAST_MS: Final = 1_600_000_000_000

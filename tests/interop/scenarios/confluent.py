@@ -16,6 +16,7 @@ from tests.interop.scenarios.common import (
     LARGE_BYTES,
     PAST_MS,
     TOO_LARGE_BYTES,
+    TOPIC_CODECS,
     WAIT_S,
     Cluster,
     Scenarios,
@@ -114,6 +115,11 @@ def codecs(cluster: Cluster) -> None:
         produce(cluster, topic, values, {"compression.type": codec})
         expected += values
     assert values_of(read(cluster, topic, len(expected))) == expected
+    for own in TOPIC_CODECS:
+        topic = create(cluster, own, config={"compression.type": own})
+        for codec in ("none", "lz4"):
+            produce(cluster, topic, text_of(codec), {"compression.type": codec})
+        assert values_of(read(cluster, topic, 40)) == text_of("none") + text_of("lz4")
 
 
 @scenarios("acks")

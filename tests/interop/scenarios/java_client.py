@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path, launch_gateway  # type: ignore[import-untyped]
@@ -20,6 +20,7 @@ from tests.interop.scenarios.common import (
     LARGE_BYTES,
     PAST_MS,
     TOO_LARGE_BYTES,
+    TOPIC_CODECS,
     WAIT_S,
     Cluster,
     Scenarios,
@@ -239,6 +240,11 @@ def codecs(cluster: Cluster) -> None:
         produce(cluster, topic, values, {"compression.type": codec})
         expected += values
     assert values_of(read(cluster, topic, len(expected))) == expected
+    for own in [own for own in TOPIC_CODECS if own != "zstd" or has_zstd]:
+        topic = create(cluster, own, config={"compression.type": own})
+        for codec in ("none", "lz4"):
+            produce(cluster, topic, text_of(codec), {"compression.type": codec})
+        assert values_of(read(cluster, topic, 40)) == text_of("none") + text_of("lz4")
 
 
 @scenarios("acks")
@@ -438,3 +444,15 @@ def keyless_compacted(cluster: Cluster) -> None:
     assert refused in ("InvalidRecordException", "UnknownServerException"), refused
     (written,) = produce(cluster, topic, [b"v"], key=b"k")
     assert written.offset() == 0
+    if kafka().common.utils.AppInfoParser.getVersion()[0] >= "3":
+        others = "KafkaException"  # they may be sent again
+        assert fates_in_one_batch(cluster, topic, [b"k", None, b"k"]) == [others, refused, others]
+
+
+def fates_in_one_batch(cluster: Cluster, topic: str, keys: Sequence[bytes | None]) -> list[str]:
+    producer = producer_of(cluster, {"linger.ms": 500})
+    try:
+        futures = [producer.send(record_of(topic, b"v", key, 0, None)) for key in keys]
+        return [cause_of(functools.partial(wait, future)) for future in futures]
+    finally:
+        producer.close()

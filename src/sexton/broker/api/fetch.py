@@ -25,6 +25,7 @@ from sexton.broker.fetch_sessions import NO_SESSION, FetchSession, Wanted
 from sexton.broker.leader_hints import leader_hint
 from sexton.broker.request import Answer, Encoded, Request, milliseconds
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.codecs import Codec
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -39,6 +40,7 @@ LOOK_AGAIN_S = 0.002
 """A fetch that waits for many bytes is not looked at for every append, but at most this often."""
 
 _READ_COMMITTED = 1
+_ZSTD_SINCE = 10
 _FOLLOWERS_SERVE_SINCE = 11
 
 
@@ -155,6 +157,8 @@ class _Poll:
         try:
             name, replica = self._replica(wanted)
             self._session.watch(wanted, replica)
+            if self._version < _ZSTD_SINCE and replica.log.rules.codec == Codec.ZSTD:
+                raise KafkaError(ErrorCode.unsupported_compression_type)  # as in Kafka: by the topic's codec alone
             replica.check_epoch(wanted.current_leader_epoch)
             found = Found()
             if wanted.last_fetched_epoch >= 0 and self._diverges(wanted, replica, found):

@@ -5,8 +5,8 @@ all brokers (the empty name) at any.
 
 Deviations from Kafka:
 - A name that nobody knows is refused everywhere; Kafka keeps unknown names in a broker's settings.
-- What Sexton does not do is refused with INVALID_CONFIG and a reason: compression other than the producer's,
-  preallocation, flushing by interval or count.
+- What Sexton does not do is refused with INVALID_CONFIG and a reason: preallocation, flushing by interval or
+  count.
 - There are no broker loggers to set at run time, and no client metrics (INVALID_REQUEST).
 """
 

@@ -5,78 +5,41 @@ is given after the append; with acks=0 there is none, and a failure closes the c
 client at least notices. Every failed partition carries base offset -1 (rule 9), also one that was appended but not
 committed in time, where Kafka tells the offset. NOT_LEADER_OR_FOLLOWER names the leader from version 10 on (KIP-951).
 The first batch of a transaction in a partition waits for the transaction's coordinator (`produce_in_transaction.py`).
+Batches that must be unpacked wait for that (`unpacking.py`); records that are to blame are named from version 8 on.
 What a client sent behind a batch that was refused for the moment is refused too (`refused.py`), where Kafka takes it.
 Internal topics are their coordinators' alone: what a client wrote there would be believed at the next failover. Kafka
 makes an exception for clients that call themselves `__admin_client`; here there is none.
-
-Hand-encoded: this is the hot path.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sexton.broker.api.produce_answer import Outcome, encode
 from sexton.broker.api.produce_in_transaction import Held, check_answer, hold, is_in_transaction
-from sexton.broker.leader_hints import LeaderHint, encode_hint, leader_hint, write_endpoints
+from sexton.broker.leader_hints import leader_hint
 from sexton.broker.refused import TopicKey
 from sexton.broker.request import Answer, DropConnectionError, Request, milliseconds
+from sexton.broker.unpacking import Judged
 from sexton.cluster.topics import INTERNAL_TOPICS
-from sexton.protocol.encoder import write_varint
-from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.log.inside import is_zstd
+from sexton.protocol.errors import ErrorCode, KafkaError, RecordsError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from sexton.broker.broker import Broker
-    from sexton.log.types import Appended
     from sexton.ports.disk import Buffer
     from sexton.replication.replica import Replica
 
 API_KEY = 0
 VERSIONS = (3, 13)
+ZSTD_SINCE = 7
 
 logger = logging.getLogger(__name__)
-
-NO_OFFSET = -1
-NO_TIME = -1
-
-_PARTITION_V3 = struct.Struct(">ihqq")
-_PARTITION_V5 = struct.Struct(">ihqqq")
-_PARTITION_GOOD = struct.Struct(">ihqqqBBB")
-_HEADER = struct.Struct(">ii")
-_HEADER_TAGGED = struct.Struct(">iiB")
-
-
-class _Outcome:
-    """Of one partition. Starts as the failure that it is until the append has succeeded."""
-
-    __slots__ = ("append_time_ms", "base_offset", "code", "committed", "hint", "index", "log_start_offset", "message")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.code: int = 0
-        self.base_offset = NO_OFFSET
-        self.append_time_ms = NO_TIME
-        self.log_start_offset = NO_OFFSET
-        self.message = ""
-        self.hint: LeaderHint | None = None
-        self.committed: asyncio.Future[None] | None = None
-
-    def take(self, appended: Appended, committed: asyncio.Future[None] | None) -> None:
-        self.base_offset = appended.first_offset
-        self.append_time_ms = appended.log_append_time_ms
-        self.log_start_offset = appended.log_start_offset
-        self.committed = committed
-
-    def fail(self, code: ErrorCode, message: str) -> None:
-        self.code = code
-        self.message = message
-        self.base_offset = self.log_start_offset = NO_OFFSET
-        self.append_time_ms = NO_TIME
 
 
 class _Produce:
@@ -91,24 +54,23 @@ class _Produce:
         """Whether it keeps batches in memory, until a transaction's coordinator has answered."""
         self.version = request.version
         self.correlation_id = request.correlation_id
-        self.topics: list[tuple[Any, str, list[_Outcome]]] = []
+        self.topics: list[tuple[Any, str, list[Outcome]]] = []
         """(name or id as it is answered, name, outcomes)"""
 
-    def append(self, request: Request) -> list[_Outcome]:
+    def append(self, request: Request) -> list[Outcome]:
         """Appends everything; returns the partitions that are not committed yet."""
         broker = self.broker
-        acks = self.acks
         now_ms = broker.clock.now_ms()
-        waiting: list[_Outcome] = []
+        waiting: list[Outcome] = []
         for topic in request.body.topic_data:
-            outcomes: list[_Outcome] = []
+            outcomes: list[Outcome] = []
             if self.version >= 13:
                 row = broker.view.topic_by_id(topic.topic_id) if topic.topic_id is not None else None
                 key, name = topic.topic_id, row.name if row is not None else None
             else:
                 key = name = topic.name
             for data in topic.partition_data:
-                outcome = _Outcome(data.index)
+                outcome = Outcome(data.index)
                 outcomes.append(outcome)
                 try:
                     if name is None:
@@ -117,15 +79,14 @@ class _Produce:
                         raise KafkaError(ErrorCode.invalid_topic_exception, f"only brokers write to {name}")
                     if not data.records:
                         raise KafkaError(ErrorCode.invalid_record, "a partition without a batch")
+                    if self.version < ZSTD_SINCE and is_zstd(data.records):
+                        what = f"zstd is known to clients since version {ZSTD_SINCE} of Produce"
+                        raise KafkaError(ErrorCode.unsupported_compression_type, what)
                     replica = broker.replicas.leader(name, data.index)
-                    records = data.records
-                    held = hold(broker, request, replica, records) if is_in_transaction(records) else None
-                    if held is not None:
-                        self._hold(outcome, key, replica, records, held)
+                    if broker.unpacking.is_due(replica, data.records):
+                        self._unpack(outcome, request, key, replica, data.records)
                     else:
-                        if broker.refused:
-                            broker.refused.check(key, replica, records)
-                        outcome.take(*replica.append(records, acks, now_ms))
+                        self._enter(outcome, request, key, replica, Judged(data.records, None), now_ms)
                 except KafkaError as error:
                     self._refused(outcome, key, name, data.records, error)
                 except OSError as error:
@@ -135,12 +96,94 @@ class _Produce:
             self.topics.append((key, name or "", outcomes))
         return waiting
 
-    def _hold(self, outcome: _Outcome, key: TopicKey, replica: Replica, records: Buffer, held: Held) -> None:
+    def _enter(
+        self,
+        outcome: Outcome,
+        request: Request,
+        key: TopicKey,
+        replica: Replica,
+        batch: Judged,
+        now_ms: int,
+        waiting: asyncio.Future[None] | None = None,
+    ) -> None:
+        """Appends, or holds. What has waited before has its future from then."""
+        broker = self.broker
+        records, rules = batch
+        if is_in_transaction(records):
+            held = hold(broker, request, replica, records)
+            if held is not None:
+                self._hold(outcome, request, key, replica, batch, held, waiting)
+                return
+        if broker.refused:
+            broker.refused.check(key, replica, records)
+        try:
+            appended, then = replica.append(records, self.acks, now_ms, judged_by=rules)
+        except KafkaError as error:
+            if not _is_suspicion(error):
+                raise
+            self._unpack(outcome, request, key, replica, records, waiting, is_suspect=True)
+            return
+        if waiting is None:
+            outcome.take(appended, then)
+        else:
+            outcome.take(appended, waiting)
+            _follow(waiting, then)
+
+    def _unpack(
+        self,
+        outcome: Outcome,
+        request: Request,
+        key: TopicKey,
+        replica: Replica,
+        records: Buffer,
+        waiting: asyncio.Future[None] | None = None,
+        *,
+        is_suspect: bool = False,
+    ) -> None:
+        """Goes on when the batch has been looked into, behind those that came before it."""
+        broker = self.broker
+        small = broker.unpacking.at_once(replica, records, is_suspect)
+        if small is not None:
+            self._enter(outcome, request, key, replica, small, broker.clock.now_ms(), waiting)
+            return
+        self.is_holding = True
+        kept = bytes(records)
+        committed = outcome.committed = waiting or asyncio.get_running_loop().create_future()
+
+        def go_on(found: Judged | Exception) -> None:
+            if committed.done():
+                broker.refused.note(key, outcome.index, kept, ErrorCode.request_timed_out)
+                return
+            try:
+                if isinstance(found, Exception):
+                    raise found
+                self._enter(outcome, request, key, replica, found, broker.clock.now_ms(), committed)
+            except KafkaError as error:
+                self._refused(outcome, key, replica.topic, kept, error)
+                committed.set_result(None)
+            except OSError as error:
+                self._broken(outcome, replica.topic, error)
+                committed.set_result(None)
+            except Exception as error:  # the connection ends with it
+                committed.set_exception(error)
+
+        broker.unpacking.add(replica, kept, is_suspect, go_on)
+
+    def _hold(
+        self,
+        outcome: Outcome,
+        request: Request,
+        key: TopicKey,
+        replica: Replica,
+        batch: Judged,
+        held: Held,
+        waiting: asyncio.Future[None] | None,
+    ) -> None:
         """Appends when the coordinator has answered. If the time is over by then the client sends it again, and what it
         sent behind it must not be taken first."""
         self.is_holding = True
-        kept = bytes(records)
-        committed = outcome.committed = asyncio.get_running_loop().create_future()
+        kept = bytes(batch.records)
+        committed = outcome.committed = waiting or asyncio.get_running_loop().create_future()
 
         def go_on(code: ErrorCode) -> None:
             if committed.done():
@@ -150,8 +193,13 @@ class _Produce:
                 check_answer(replica, held, code, self.version)
                 self.broker.refused.check(key, replica, kept)
                 now_ms = self.broker.clock.now_ms()
-                appended, then = replica.append(kept, self.acks, now_ms, verification=held.verification)
+                appended, then = replica.append(
+                    kept, self.acks, now_ms, verification=held.verification, judged_by=batch.rules
+                )
             except KafkaError as error:
+                if _is_suspicion(error):
+                    self._unpack(outcome, request, key, replica, kept, committed, is_suspect=True)
+                    return
                 self._refused(outcome, key, replica.topic, kept, error)
                 committed.set_result(None)
             except OSError as error:
@@ -163,20 +211,22 @@ class _Produce:
 
         self.broker.transactions.verifier.ask(held.question, held.place, go_on)
 
-    def _broken(self, outcome: _Outcome, name: str | None, error: OSError) -> None:
+    def _broken(self, outcome: Outcome, name: str | None, error: OSError) -> None:
         logger.error("%s-%d: cannot append: %s. Check the disk", name, outcome.index, error)
         outcome.fail(ErrorCode.kafka_storage_error, error.strerror or str(error))
 
     def _refused(
-        self, outcome: _Outcome, key: TopicKey, name: str | None, records: Buffer | None, error: KafkaError
+        self, outcome: Outcome, key: TopicKey, name: str | None, records: Buffer | None, error: KafkaError
     ) -> None:
         """Not appended."""
         if records:
             self.broker.refused.note(key, outcome.index, records, error.code)
         self._failed(outcome, name, error)
 
-    def _failed(self, outcome: _Outcome, name: str | None, error: KafkaError) -> None:
+    def _failed(self, outcome: Outcome, name: str | None, error: KafkaError) -> None:
         outcome.fail(error.code, error.message)
+        if isinstance(error, RecordsError):
+            outcome.faults = error.faults
         if error.code is ErrorCode.kafka_storage_error:
             self.broker.dispatch.complain("%s-%d: cannot append: %s", name, outcome.index, error.message)
         if name is not None and self.version >= 10:
@@ -212,91 +262,7 @@ class _Produce:
         return None
 
     def encode(self) -> bytes:
-        version = self.version
-        if version < 9:
-            return self._encode_old()
-        out = bytearray(9)
-        hints: list[LeaderHint] = []
-        write_varint(out, len(self.topics) + 1)
-        for key, _, outcomes in self.topics:
-            if version >= 13:
-                out += key.bytes if key is not None else bytes(16)
-            else:
-                name = key.encode()
-                write_varint(out, len(name) + 1)
-                out += name
-            write_varint(out, len(outcomes) + 1)
-            for outcome in outcomes:
-                if outcome.code:
-                    _write_failure(out, outcome, hints)
-                else:
-                    out += _PARTITION_GOOD.pack(
-                        outcome.index,
-                        0,
-                        outcome.base_offset,
-                        outcome.append_time_ms,
-                        outcome.log_start_offset,
-                        1,
-                        0,
-                        0,
-                    )
-            out.append(0)
-        out += b"\x00\x00\x00\x00"
-        if hints:
-            write_endpoints(out, self.broker, hints)
-        else:
-            out.append(0)
-        _HEADER_TAGGED.pack_into(out, 0, len(out) - 4, self.correlation_id, 0)
-        return bytes(out)
-
-    def _encode_old(self) -> bytes:
-        version = self.version
-        out = bytearray(8)
-        out += struct.pack(">i", len(self.topics))
-        for key, _, outcomes in self.topics:
-            name = key.encode()
-            out += struct.pack(">h", len(name))
-            out += name
-            out += struct.pack(">i", len(outcomes))
-            for outcome in outcomes:
-                where = outcome.index, outcome.code, outcome.base_offset, outcome.append_time_ms
-                if version < 5:
-                    out += _PARTITION_V3.pack(*where)
-                else:
-                    out += _PARTITION_V5.pack(*where, outcome.log_start_offset)
-                if version >= 8:
-                    _write_old_messages(out, outcome)
-        out += b"\x00\x00\x00\x00"
-        _HEADER.pack_into(out, 0, len(out) - 4, self.correlation_id)
-        return bytes(out)
-
-
-def _write_failure(out: bytearray, outcome: _Outcome, hints: list[LeaderHint]) -> None:
-    out += _PARTITION_V5.pack(outcome.index, outcome.code, NO_OFFSET, NO_TIME, NO_OFFSET)
-    out.append(1)
-    if outcome.message:
-        text = outcome.message.encode()
-        write_varint(out, len(text) + 1)
-        out += text
-    else:
-        out.append(0)
-    if outcome.hint is None:
-        out.append(0)
-    else:
-        content = encode_hint(outcome.hint)
-        out += bytes((1, 0, len(content)))
-        out += content
-        hints.append(outcome.hint)
-
-
-def _write_old_messages(out: bytearray, outcome: _Outcome) -> None:
-    out += b"\x00\x00\x00\x00"
-    if outcome.message:
-        text = outcome.message.encode()[:0x7FFF]
-        out += struct.pack(">h", len(text))
-        out += text
-    else:
-        out += b"\xff\xff"
+        return encode(self.broker, self.version, self.correlation_id, self.topics)
 
 
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
@@ -318,11 +284,16 @@ async def _holding(answer: asyncio.Future[Answer]) -> Answer:
 
 def _refuse_acks(produce: _Produce, body: Any) -> Answer:
     for topic in body.topic_data:
-        outcomes = [_Outcome(data.index) for data in topic.partition_data]
+        outcomes = [Outcome(data.index) for data in topic.partition_data]
         for outcome in outcomes:
             outcome.fail(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {body.acks}")
         produce.topics.append((topic.topic_id if produce.version >= 13 else topic.name, "", outcomes))
     return produce.encode()
+
+
+def _is_suspicion(error: KafkaError) -> bool:
+    """By the header a time is out of range; which record's it is has yet to be found."""
+    return error.code is ErrorCode.invalid_timestamp and not isinstance(error, RecordsError)
 
 
 def _follow(future: asyncio.Future[None], other: asyncio.Future[None] | None) -> None:
@@ -348,7 +319,7 @@ class _Wait:
 
     __slots__ = ("_left", "_produce", "_timer", "_waiting", "answer")
 
-    def __init__(self, produce: _Produce, waiting: Sequence[_Outcome], timeout_ms: int) -> None:
+    def __init__(self, produce: _Produce, waiting: Sequence[Outcome], timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Answer] = loop.create_future()
         self._produce = produce

@@ -1,7 +1,7 @@
 """Whether settings may be made as somebody asks. What is wrong is a BadSettingError that says what to do instead.
 
-Kafka's rules, and some of Sexton's own: brokers do not recompress, an interval between flushes is refused where it
-would not be kept, a name that nobody knows is refused everywhere (Kafka keeps unknown names in a broker's settings).
+Kafka's rules, and some of Sexton's own: an interval between flushes is refused where it would not be kept, a name that
+nobody knows is refused everywhere (Kafka keeps unknown names in a broker's settings).
 What promises nothing here, and costs nobody anything, is taken (`preallocate`, `local.*`, `remote.*` of a topic that is
 not in tiered storage): tools copy the settings of topics from one cluster to the next."""
 
@@ -76,11 +76,6 @@ def check_min_insync(overrides: Mapping[str, str], replicas_count: int) -> None:
 
 def check_offered(config: TopicConfig, names: Mapping[str, str]) -> None:
     """Refuses what Kafka has and Sexton does not do. `names` maps a topic setting to the name to complain about."""
-    if config.compression_type != "producer":
-        raise BadSettingError(
-            f"Invalid value {config.compression_type} for configuration {names['compression.type']}: brokers keep "
-            "batches as producers compressed them; set compression.type on the producer and leave this at producer"
-        )
     for name, value in (("flush.ms", config.flush_ms), ("flush.messages", config.flush_messages)):
         if value != INT64_MAX and not config.flush_before_ack:
             raise BadSettingError(

@@ -1,0 +1,113 @@
+"""Batches that a leader looks into (`log/inside.py`), off the event loop and in their order.
+
+A partition's batches form a line: while one is being unpacked, those that come after it wait behind it, whether or not
+they must be unpacked themselves. So no batch overtakes another of its producer. Lines do not wait for each other, and
+what is wrong with one batch is told to whoever sent it alone.
+
+Memory: a line holds requests, which count against `queued.max.request.bytes`; of what they unfold to there is only as
+much as threads work on. What is small is done on the spot if nobody waits: a thread would cost more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sexton.errors import UnsupportedFormatError
+from sexton.log.inside import UNFOLDED_BYTES_MAX, Rules, judged
+from sexton.ports.disk import Buffer
+
+if TYPE_CHECKING:
+    from sexton.broker.broker import Broker
+    from sexton.replication.replica import Replica
+
+THREADS: Final = 2
+"""A bigger machine runs more brokers. Codecs give the interpreter's lock away while they work."""
+
+SMALL_BYTES: Final = 16 << 10
+SMALL_UNFOLDED_BYTES: Final = 256 << 10
+"""Some tens of microseconds for a codec, a few milliseconds for a walk over the smallest records there are."""
+
+
+class Judged(NamedTuple):
+    records: Buffer
+    rules: Rules | None
+    """By which it was judged; None if nothing asked for that."""
+
+
+Then = Callable[[Judged | Exception], None]
+
+
+class _Job(NamedTuple):
+    records: bytes
+    is_suspect: bool
+    then: Then
+
+
+class Unpacking:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._lines: dict[Replica, deque[_Job]] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def is_due(self, replica: Replica, records: Buffer) -> bool:
+        """Whether the batch cannot be appended just so."""
+        log = replica.log
+        return replica in self._lines or (log.looks_inside and log.rules.must_unpack(records))
+
+    def at_once(self, replica: Replica, records: Buffer, is_suspect: bool) -> Judged | None:
+        """The batch as it may be appended, if that takes but a moment; else None. Raises what is wrong with it.
+
+        It is suspect if the topic's rules do not ask for it, but something in its header is a reason to look inside."""
+        if replica in self._lines or len(records) > SMALL_BYTES:
+            return None
+        try:
+            return self._judged(replica, records, is_suspect, SMALL_UNFOLDED_BYTES)
+        except UnsupportedFormatError:
+            return None  # it is not small
+
+    def add(self, replica: Replica, records: bytes, is_suspect: bool, then: Then) -> None:
+        """Calls `then` with the batch as it may be appended, or with what was wrong with it."""
+        job = _Job(records, is_suspect, then)
+        line = self._lines.get(replica)
+        if line is not None:
+            line.append(job)
+            return
+        line = self._lines[replica] = deque((job,))
+        self._broker.supervisor.work(self._work_off(replica, line), "unpacking", replica)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _work_off(self, replica: Replica, line: deque[_Job]) -> None:
+        """A batch stays in the line until it is appended, so that whoever comes meanwhile comes after it."""
+        loop = asyncio.get_running_loop()
+        self._threads = self._threads or ThreadPoolExecutor(THREADS, thread_name_prefix="unpacking")
+        try:
+            while line:
+                job = line[0]
+                found: Judged | Exception
+                try:
+                    found = await loop.run_in_executor(
+                        self._threads, self._judged, replica, job.records, job.is_suspect, UNFOLDED_BYTES_MAX
+                    )
+                except Exception as error:
+                    found = error
+                try:
+                    job.then(found)
+                except Exception as bug:
+                    self._broker.supervisor.survived(bug, "unpacking", replica)
+                line.popleft()
+        finally:
+            del self._lines[replica]
+
+    def _judged(self, replica: Replica, records: Buffer, is_suspect: bool, unfolded_bytes_max: int) -> Judged:
+        """In any thread."""
+        rules = replica.log.rules
+        if not (is_suspect or rules.must_unpack(records)):
+            return Judged(records, None)
+        return Judged(judged(records, rules, self._broker.clock.now_ms(), unfolded_bytes_max), rules)
