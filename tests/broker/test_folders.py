@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sexton.broker.folder import Folder, Past, Start
+from sexton.broker.registration import proposed_row
 from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.ports.metastore import NO_LEADER, PartitionRow
@@ -103,6 +107,39 @@ def world() -> Iterator[World]:
     made.loop.close()
 
 
+@pytest.mark.parametrize(
+    ("registered_epoch", "registered_start", "expected"),
+    [
+        (5, "x", Past.WHOLE),
+        (7, "x", Past.WHOLE),
+        (9, "s", Past.WHOLE),
+        (9, "x", Past.OLD),
+        (9, None, Past.OLD),
+    ],
+    ids=["it marked the folder", "it registered nothing", "it registered and died", "a later one", "an older build"],
+)
+def test_a_folder_is_whole_if_the_last_registration_is_from_its_last_start(
+    registered_epoch: int, registered_start: str | None, expected: Past
+) -> None:
+    """Epoch 5 has marked it; the next process found it whole when 7 was registered, and wrote down that it starts."""
+    data_id = uuid.UUID(int=1)
+    start = Start.decode(Start("s", Past.WHOLE, 7).encode())
+    folder = Folder("/data", data_id, stopped_cleanly=False, broker_epoch=5, start=start)
+    proposed = proposed_row(1, "host", 9092, None, data_id, 5_000)
+    former = replace(proposed, epoch=registered_epoch, start_id=registered_start)
+    assert folder.past(former) is expected
+    found_old = replace(folder, start=Start("s", Past.OLD, 7))
+    assert found_old.past(former) is (Past.WHOLE if registered_epoch == 5 else Past.OLD)
+    assert found_old.past(replace(former, data_id=uuid.UUID(int=2))) is Past.LOST
+
+
+def test_what_is_written_of_a_start_and_cannot_be_read_says_nothing() -> None:
+    assert Start.decode(b"") is None
+    assert Start.decode(b"s whole") is None
+    assert Start.decode(b"s new 7") is None
+    assert Start.decode(b"\xff whole 7") is None
+
+
 @pytest.mark.parametrize("is_orderly", [False, True], ids=["after a power loss", "after a clean stop"])
 def test_a_broker_with_an_old_image_of_its_disk_is_not_in_sync(world: World, is_orderly: bool) -> None:
     async def story() -> None:
@@ -132,6 +169,63 @@ def test_a_broker_with_its_own_disk_stays_in_sync(world: World) -> None:
             await world.until(lambda: world.row.leader == 1)
             await world.restart(world.second)
             await world.all_in_sync()
+
+    world.run(story())
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_broker_that_dies_right_after_it_has_registered_stays_in_sync_with_its_own_disk(
+    world: World, deaths: int
+) -> None:
+    """It leads at once: nobody waits for the second one, which may be gone for good."""
+
+    async def story() -> None:
+        await world.begin()
+        world.power_off()
+        for _ in range(deaths):
+            world.on_registered = lambda: world.cluster.kill(world.first, power_lost=True)
+            world.cluster.start(world.first)
+            await world.until(lambda: not world.first.is_up)
+        await world.restart(world.first)
+        await world.until(lambda: world.row.leader == 1)
+        assert 1 in world.row.isr
+
+    world.run(story())
+
+
+def test_an_image_of_a_broker_that_died_right_after_it_had_registered_is_old(world: World) -> None:
+    async def story() -> None:
+        await world.begin()
+        world.cluster.kill(world.first, power_lost=True)
+        world.on_registered = lambda: world.cluster.kill(world.first, power_lost=True)
+        world.cluster.start(world.first)
+        await world.until(lambda: not world.first.is_up)
+        image = world.first.volume.image()
+        await world.restart(world.first)
+        await world.all_in_sync()
+        world.power_off()
+        world.cluster.replace_disk(world.first, image)
+        await world.restart(world.first)
+        await world.second_has_it()
+
+    world.run(story())
+
+
+def test_an_old_image_stays_old_when_its_broker_dies_before_it_can_say_so(world: World) -> None:
+    async def story() -> None:
+        await world.begin()
+        world.cluster.kill(world.first, power_lost=True)
+        image = world.first.volume.image()
+        await world.restart(world.first)
+        await world.all_in_sync()
+        world.power_off()
+        world.cluster.replace_disk(world.first, image)
+        world.on_registered = lambda: world.cluster.kill(world.first, power_lost=True)
+        world.cluster.start(world.first)
+        await world.until(lambda: not world.first.is_up)
+        assert 1 in world.row.isr, "it has not come so far as to say anything"
+        await world.restart(world.first)
+        await world.second_has_it()
 
     world.run(story())
 

@@ -298,7 +298,8 @@ class Broker:
     async def _join(self, folder: Folder) -> None:
         """Register, make the metastore's rows true, take the roles, become ACTIVE. Again after a lost lease."""
         while True:
-            former = await self._patiently(self.registration.register)
+            announce = partial(self._announce, folder)
+            former = await self._patiently(partial(self.registration.register, announce))
             renewing = asyncio.ensure_future(self.registration.keep_renewing())  # reading logs may take long
             try:
                 await self._patiently(partial(self._take_place, former, folder, renewing))
@@ -330,13 +331,23 @@ class Broker:
         await self.registration.set_status(BrokerStatus.ACTIVE)
         await self.catch_up()  # it is in its own answers to clients before it gives any
 
+    async def _announce(self, folder: Folder, former: BrokerRow | None) -> str | None:
+        former_epoch = folders.NOBODY if former is None else former.epoch
+        start = folders.Start(f"{self.rng.getrandbits(128):032x}", folder.past(former), former_epoch)
+        try:
+            await folders.mark_start(self.disk, folder.path, start)
+        except OSError as error:
+            logger.error("%s: a start cannot be written down: %s", folder.path, error)
+            return None
+        return start.id
+
     async def _mark_epoch(self, folder: Folder) -> None:
         try:
             await folders.mark_epoch(self.disk, folder.path, self.registration.row.epoch)
         except OSError as error:
             if folder.broker_epoch == folders.NOBODY:
                 raise  # what it would hold could not be told from nothing
-            logger.error("%s cannot be marked: %s. The next start will take it for an old image", folder.path, error)
+            logger.error("%s cannot be marked: %s. The next start may take it for an old image", folder.path, error)
 
     async def _keep_lease(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from sexton.records import checkpoints
 from sexton.records.names import CLEAN_SHUTDOWN_FILE
 
 BROKER_EPOCH_FILE = "broker-epoch"
+START_FILE = "broker-start"
 NOBODY = -1
 
 
@@ -29,10 +30,37 @@ class Past(Enum):
 
     WHOLE = "whole"
     OLD = "old"
-    """An image of another day: a later process has used this very folder. (One that died just before it could say so
-    looks the same; that costs a copy, and loses nothing.)"""
+    """An image of another day: a later process has used this very folder."""
     LOST = "lost"
     """Another folder than the broker had, or a new one with which no process has yet told the cluster so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a process writes down before it registers. If it dies before it can mark the folder as its own, the next one
+    knows by this that nobody has used the folder since."""
+
+    id: str
+    past: Past
+    """What the process found the folder to be."""
+    former_epoch: int
+    """By the registration with this broker epoch; NOBODY if there was none."""
+
+    def encode(self) -> bytes:
+        return f"{self.id} {self.past.value} {self.former_epoch}\n".encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> Start | None:
+        """None if it says nothing that we know."""
+        try:
+            id_, past, former_epoch = content.decode().split()
+            return cls(id_, Past(past), int(former_epoch))
+        except ValueError:
+            return None
+
+    def is_last_before(self, registered: BrokerRow) -> bool:
+        """Whether this is who made that registration, or who has seen it and made none."""
+        return registered.start_id == self.id or registered.epoch == self.former_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +74,20 @@ class Folder:
     is_in_use: bool = False
     """By this very process, which registers anew: it has lost nothing."""
 
+    start: Start | None = None
+    """Of the last process that was about to register."""
+
     def past(self, former: BrokerRow | None) -> Past:
         """Compared with the last registration before this process's own."""
         if former is None or self.is_in_use:
             return Past.WHOLE
         if former.data_id != self.data_id or self.broker_epoch == NOBODY:
             return Past.LOST
-        return Past.OLD if self.broker_epoch is not None and self.broker_epoch < former.epoch else Past.WHOLE
+        if self.broker_epoch is None or self.broker_epoch >= former.epoch:
+            return Past.WHOLE
+        if self.start is not None and self.start.is_last_before(former):
+            return self.start.past
+        return Past.OLD
 
 
 async def make_folder(disk: Disk, path: str) -> None:
@@ -100,7 +135,7 @@ async def open_folder(disk: Disk, path: str, broker_id: int, cluster_id: uuid.UU
     if stopped_cleanly:
         disk.remove(mark_path)
         await disk.flush_directory(path)
-    return Folder(path, meta.directory_id, stopped_cleanly, _broker_epoch(disk, path))
+    return Folder(path, meta.directory_id, stopped_cleanly, _broker_epoch(disk, path), start=_start(disk, path))
 
 
 def _broker_epoch(disk: Disk, path: str) -> int | None:
@@ -109,6 +144,15 @@ def _broker_epoch(disk: Disk, path: str) -> int | None:
         return None if content is None else int(content)
     except ValueError:
         return None
+
+
+def _start(disk: Disk, path: str) -> Start | None:
+    content = disk.read_file(f"{path}/{START_FILE}")
+    return None if content is None else Start.decode(content)
+
+
+async def mark_start(disk: Disk, path: str, start: Start) -> None:
+    await disk.replace_file(f"{path}/{START_FILE}", start.encode())
 
 
 async def mark_epoch(disk: Disk, path: str, broker_epoch: int) -> None:

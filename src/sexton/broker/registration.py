@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from sexton.cluster.leases import OwnLease
 from sexton.errors import SextonError
@@ -30,6 +32,10 @@ WATCH_MS = 250
 """How often a lease is looked at that another process may hold."""
 
 
+Announce = Callable[[BrokerRow | None], Awaitable[str | None]]
+"""Given the row that another process has left, writes an id into the data folder; None if it cannot."""
+
+
 class DuplicateBrokerError(SextonError):
     """Two processes claim one broker id."""
 
@@ -46,6 +52,8 @@ class Registration:
         self._found: list[BrokerRow | None] = []
         """The row from before this process, once it has been read: an answer that is lost makes it try again, and what
         it then replaces is its own."""
+        self._start_id: str | None = None
+        """Of the registration that is being tried, however often."""
 
     @property
     def row(self) -> BrokerRow:
@@ -59,7 +67,7 @@ class Registration:
         """Whether this broker may serve, by its own clock."""
         return self._lease.is_valid(self._clock.monotonic_ms())
 
-    async def register(self) -> BrokerRow | None:
+    async def register(self, announce: Announce) -> BrokerRow | None:
         """Takes the broker id, as STARTING. Returns the row that another process has left."""
         self._lease.lost()
         while True:
@@ -68,11 +76,15 @@ class Registration:
                 self._found.append(former)
             if former is not None and former.is_live and former.data_id != self._row.data_id:
                 await self._watch_until_expired(former)
+            if self._start_id is None:
+                self._start_id = await announce(self._found[0])
             sent_ms = self._clock.monotonic_ms()
             try:
-                self._row = await self._metastore.register_broker(self._row, former)
+                proposed = replace(self._row, start_id=self._start_id)
+                self._row = await self._metastore.register_broker(proposed, former)
             except StaleError:
                 continue
+            self._start_id = None
             self._lease.renewed(sent_ms)
             logger.info("registered as broker %d, epoch %d", *self.identity)
             return self._found[0]

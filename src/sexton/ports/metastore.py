@@ -73,6 +73,9 @@ class BrokerRow:
     lease_ms: int
     renewals_count: int
     status: BrokerStatus
+    start_id: str | None = None
+    """What its process has written into its folder before it registered: whoever finds it there again has the disk with
+    which this was registered, and not an older image of it."""
 
     @property
     def is_live(self) -> bool:

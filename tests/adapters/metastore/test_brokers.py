@@ -26,7 +26,7 @@ async def test_the_first_to_open_a_cluster_names_it_and_the_others_learn_the_nam
 
 
 async def test_a_broker_registers_as_starting_with_no_renewals_and_everything_else_as_it_said(store: Metastore) -> None:
-    proposed = broker(1, port=19092, rack="east", lease_ms=4321)
+    proposed = replace(broker(1, port=19092, rack="east", lease_ms=4321), start_id="f00")
     row = await store.register_broker(proposed, None)
     assert row == replace(proposed, epoch=row.epoch, renewals_count=0, status=BrokerStatus.STARTING)
     assert await broker_in(store, 1) == row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sqlite3
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from sexton.adapters.metastore.store import SqlMetastore
 from sexton.errors import UnsupportedFormatError
 from sexton.ports.metastore import MetastoreUnavailableError
 from tests.adapters.metastore.conftest import Opener
-from tests.adapters.metastore.rows import CLUSTER, partitions, register, topic
+from tests.adapters.metastore.rows import CLUSTER, broker, broker_in, partitions, register, topic
 
 
 async def test_a_newer_schema_is_refused_with_what_to_do(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +168,7 @@ async def test_a_cluster_from_before_there_were_compactors_gets_what_it_lacks(tm
         database.execute("DROP TABLE sexton_compaction_work")
         database.execute("DROP TABLE sexton_compactors")
         database.execute("ALTER TABLE sexton_partitions DROP COLUMN generation")
+        database.execute("ALTER TABLE sexton_brokers DROP COLUMN start_id")
     database.close()
     store = open_metastore(sqlite_url(str(path)))
     assert await store.open_cluster(uuid.UUID(int=99)) == CLUSTER
@@ -174,6 +176,10 @@ async def test_a_cluster_from_before_there_were_compactors_gets_what_it_lacks(tm
     await store.create_topic(made, partitions(made, 1), {})
     (row,) = (await store.read_changes(0)).partitions
     assert row.generation == 0
+    assert (await broker_in(store, 1)).start_id is None
+    former = await broker_in(store, 1)
+    assert (await store.register_broker(replace(broker(1), start_id="s"), former)).start_id == "s"
+    assert (await broker_in(store, 1)).start_id == "s"
     assert await store.read_work() == []
     assert await store.read_runs(1) == []
     await store.close()

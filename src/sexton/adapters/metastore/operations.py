@@ -54,6 +54,7 @@ BROKER_COLUMNS = (
     brokers.c.lease_ms,
     brokers.c.renewals_count,
     brokers.c.status,
+    brokers.c.start_id,
 )
 
 _READ_LEASES = select(brokers.c.broker_id, brokers.c.epoch, brokers.c.renewals_count).where(
@@ -71,8 +72,10 @@ _UPDATE_PARTITION = update(partitions).where(
 
 
 def broker_row(row: Sequence[Any]) -> BrokerRow:
-    broker_id, epoch, host, port, rack, data_id, lease_ms, renewals_count, status = row
-    return BrokerRow(broker_id, epoch, host, port, rack, data_id, lease_ms, renewals_count, BrokerStatus(status))
+    broker_id, epoch, host, port, rack, data_id, lease_ms, renewals_count, status, start_id = row
+    return BrokerRow(
+        broker_id, epoch, host, port, rack, data_id, lease_ms, renewals_count, BrokerStatus(status), start_id
+    )
 
 
 # Brokers and the controller
@@ -100,6 +103,7 @@ def register_broker(session: Session, row: BrokerRow, replaces: BrokerRow | None
             "lease_ms": row.lease_ms,
             "renewals_count": 0,
             "status": BrokerStatus.STARTING.value,
+            "start_id": row.start_id,
         }
         session.execute(delete(brokers).where(brokers.c.broker_id == row.broker_id))
         session.execute(insert(brokers), {**values, "revision": write.revision})

@@ -58,6 +58,8 @@ def open_cluster(session: Session, proposed: uuid.UUID) -> uuid.UUID:
                     session.make_tables(metadata)
                 if not session.has_column(partitions.name, partitions.c.generation.name):
                     session.control(f"ALTER TABLE {partitions.name} ADD COLUMN generation BIGINT NOT NULL DEFAULT 0")
+                if not session.has_column(brokers.name, brokers.c.start_id.name):
+                    session.control(f"ALTER TABLE {brokers.name} ADD COLUMN start_id TEXT")
                 return known
         session.make_tables(metadata)
         session.execute(insert(cluster), _first_row(proposed))

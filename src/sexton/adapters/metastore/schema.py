@@ -97,6 +97,7 @@ brokers = Table(
     Column("renewals_count", BigInteger, nullable=False),
     Column("status", Text, nullable=False),
     Column("revision", BigInteger, nullable=False, index=True),
+    Column("start_id", Text),
 )
 
 topics = Table(
