@@ -95,6 +95,11 @@ storm: ## Fifty transactional producers for two minutes while coordinators are k
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/transactions/test_kills.py -s --soak
 
+.PHONY: fuzz-groups
+fuzz-groups: ## A million odd requests to a group coordinator: no turn above 50 ms, nothing loaded again, nobody else hurt
+	@scripts/setup test
+	@$(BIN)/python -m pytest tests/coordinators/groups/test_fuzz.py -s --soak
+
 .PHONY: lock
 lock: ## Resolve requirements.txt and requirements-dev.txt again
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

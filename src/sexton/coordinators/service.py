@@ -167,12 +167,19 @@ class CoordinatorService(ABC, Generic[S]):
             raise KafkaError(ErrorCode.coordinator_not_available, "The replicas have not confirmed in time") from None
 
     def _carry_out(self, shard: S, operation: Callable[[], tuple[T, Any]]) -> T:
-        """A refusal changes nothing. Anything else that is raised is a bug that may have left the coordinator between
-        two states: it is loaded again, and the bug goes on its way."""
+        """A refusal changes nothing. If it did, that is written, for what is not in the log is not true; and told, for
+        it is a bug. Anything else that is raised is a bug that may have left the coordinator between two states: it is
+        loaded again, and the bug goes on its way."""
+        before = shard.effects
         try:
             answer, effects = operation()
             shard.carry_out(effects)
-        except self.refusals:
+        except self.refusals as refusal:
+            if shard.effects is not before and shard.effects.records:
+                self.supervisor.survived(
+                    refusal, "a request", f"{shard.place}: it was refused after it had changed things"
+                )
+                shard.carry_out(shard.effects)
             shard.set_alarm()
             raise
         except Exception:

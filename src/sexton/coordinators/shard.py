@@ -219,6 +219,11 @@ class LedPartition(ABC):
     def carry_out(self, effects: Any) -> None:
         """Of one operation of its coordinator."""
 
+    @property
+    @abstractmethod
+    def effects(self) -> Any:
+        """Of the last operation of its coordinator, also if it was refused."""
+
     @abstractmethod
     def next_deadline_ms(self) -> int | None:
         """On the monotonic clock: when `ring` should be called."""

@@ -24,6 +24,7 @@ from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.shard import Owner
+from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
 from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, Harness, refused, subscription
 from tests.coordinators.groups.test_service import (
@@ -493,3 +494,39 @@ def test_a_group_that_nobody_could_have_written_does_not_break_the_one_who_reads
     h.fail_over()
     h.coordinator.check_invariants()
     assert h.joined(h.join_parked("m")).leader == "m"
+
+
+@pytest.mark.parametrize("regex", [None, "(", "t.*"])
+def test_a_heartbeat_that_is_refused_does_not_upgrade_the_group(regex: str | None) -> None:
+    """By the id of one of its members anybody could turn a classic group into a consumer group that no log knew of."""
+    h = Harness(t=2)
+    token = h.join_parked()
+    h.advance(5_000)
+    member_id = h.joined(token).member_id
+    h.sync_parked(member_id, 1)
+    code = ErrorCode.invalid_regular_expression if regex == "(" else ErrorCode.fenced_member_epoch
+    with refused(code):
+        h.enter(member_id, "t", regex=regex)
+    assert h.classic().state == "Stable"
+    assert h.heartbeat(member_id, 1) is ErrorCode.none
+
+
+def test_what_a_refusal_has_changed_after_all_is_in_the_log_and_told() -> None:
+    async def test() -> None:
+        log = FakeLog()
+        service = await loaded(log)
+        shard = service._shards[PARTITION]
+        commit_offsets = shard.coordinator.commit_offsets
+
+        def refuses_too_late(request: OffsetCommitRequest, now: Now) -> object:
+            commit_offsets(request, now)
+            raise KafkaError(ErrorCode.illegal_generation)
+
+        shard.coordinator.commit_offsets = refuses_too_late  # type: ignore[method-assign, assignment]
+        with refused(ErrorCode.illegal_generation):
+            await service.commit_offsets(commit(5))
+        assert await offset_of(service) == 5
+        assert await offset_of(await loaded(log)) == 5
+        assert service.supervisor.bugs == {"a request": 1}
+
+    run(test())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sexton.coordinators.groups.consumer import ConsumerGroup
 from sexton.coordinators.groups.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -453,3 +454,16 @@ def test_an_empty_consumer_group_gives_way_to_a_classic_one() -> None:
     assert (EpochKey(GROUP), None) in h.records
     h.fail_over()
     assert len(h.classic().members) == 1
+
+
+def test_a_member_that_takes_another_instance_id_leaves_nothing_behind_under_the_old_one() -> None:
+    h = Harness(t=1)
+    h.enter("a", "t", instance_id="i1")
+    h.enter("a", "t", instance_id="i2")
+    epoch = h.enter("b", "t", instance_id="i1").member_epoch
+    assert epoch > 0
+    h.beat("a", -1, instance_id="i2")
+    assert h.consumer().static_members == {"i1": "b"}
+    read = h.replayed()._core.groups[GROUP]
+    assert isinstance(read, ConsumerGroup)
+    assert (read.members, read.static_members) == (h.consumer().members, {"i1": "b"})

@@ -180,6 +180,9 @@ class ConsumerGroup:
         """The later record wins: while a log is replayed that was compacted in between, a partition may appear at its
         new holder before it has disappeared at the old one."""
         self._forget_holdings(member.member_id)
+        before = self.members.get(member.member_id)
+        if before is not None and before.instance_id != member.instance_id:
+            self._forget_instance(before)
         self.members[member.member_id] = member
         for held in member.held():
             self.holders[held] = member.member_id
@@ -189,9 +192,12 @@ class ConsumerGroup:
     def remove_member(self, member_id: str) -> None:
         self._forget_holdings(member_id)
         member = self.members.pop(member_id, None)
-        instance_id = None if member is None else member.instance_id
-        if instance_id is not None and self.static_members.get(instance_id) == member_id:
-            del self.static_members[instance_id]
+        if member is not None:
+            self._forget_instance(member)
+
+    def _forget_instance(self, member: ConsumerMember) -> None:
+        if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
+            del self.static_members[member.instance_id]
 
     def _forget_holdings(self, member_id: str) -> None:
         member = self.members.get(member_id)

@@ -85,7 +85,7 @@ class ConsumerProtocol:
     def heartbeat(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
         core = self._core
         self.check_room(group, request.member_id)
-        self._check_regex(group, request.regex)
+        self.check_regex(group, request.regex)
         member_id = request.member_id or core.new_consumer_member_id()
         before = self._find_member(group, request, member_id)
         check_state(before, request.owned)
@@ -126,7 +126,7 @@ class ConsumerProtocol:
                 ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum of {size_max} members."
             )
 
-    def _check_regex(self, group: ConsumerGroup, regex: str | None) -> None:
+    def check_regex(self, group: ConsumerGroup, regex: str | None) -> None:
         """What it matches is recorded."""
         if regex and regex not in group.regexes and not fits_record(self._matching(regex)):
             what = "SubscribedRegex matches more topics than fit into a record: subscribe to fewer."

@@ -79,6 +79,11 @@ class GroupCoordinator:
         """From the next operation on; deadlines that are set stay."""
         self._core.settings = settings
 
+    @property
+    def effects(self) -> Effects:
+        """Of the last operation that could have any, also if it was refused."""
+        return self._core.effects
+
     # Loading
 
     def replay(self, key: bytes, value: bytes | None, record_timestamp_ms: int, owner: Owner | None = None) -> None:
@@ -251,11 +256,15 @@ class GroupCoordinator:
         """An empty classic group gives way; one with members is upgraded, if it can be."""
         core = self._core
         self._consumer.check_room(ConsumerGroup(request.group), request.member_id)
+        self._consumer.check_regex(ConsumerGroup(request.group), request.regex)
         if group is not None and not group.is_empty:
             if not self._migration.can_upgrade(group):
                 raise KafkaError(ErrorCode.group_id_not_found, f"Group {request.group} is not a consumer group.")
             if len(group.members) >= core.settings.consumer_size_max:
                 raise KafkaError(ErrorCode.group_max_size_reached, "The group would be full.")
+            if request.instance_id is None and request.member_id in group.members:
+                what = f"Member {request.member_id} is at generation {group.generation} of a classic group."
+                raise KafkaError(ErrorCode.fenced_member_epoch, what)
             return self._migration.upgrade(group)
         if group is not None and not group.is_simple:
             core.write(r.ClassicGroupKey(request.group), None)

@@ -135,6 +135,10 @@ class Shard(LedPartition):
                 del self._verifications[owner]
         return is_new
 
+    @property
+    def effects(self) -> Effects:
+        return self.coordinator.effects
+
     def next_deadline_ms(self) -> int | None:
         return self.coordinator.next_deadline_ms()
 

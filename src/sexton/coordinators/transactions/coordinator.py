@@ -76,6 +76,11 @@ class TransactionCoordinator:
         self._now = Now(0, 0)
         self._effects = Effects()
 
+    @property
+    def effects(self) -> Effects:
+        """Of the last operation that could have any, also if it was refused."""
+        return self._effects
+
     # Loading
 
     def replay(self, key: bytes, value: bytes | None) -> None:

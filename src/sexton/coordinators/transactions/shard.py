@@ -68,6 +68,10 @@ class Shard(LedPartition):
 
         self.when_committed(send)
 
+    @property
+    def effects(self) -> Effects:
+        return self.coordinator.effects
+
     def next_deadline_ms(self) -> int | None:
         return self.coordinator.next_deadline_ms()
 
