@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +16,13 @@ from confluent_kafka.admin import AdminClient
 
 from sexton.clusters.errors import HarnessError
 from sexton.clusters.kafka import KafkaCluster
+from sexton.clusters.kafka_node import KafkaNode
 from sexton.clusters.kafka_tools import run_tool
+from sexton.compaction.config import BadSettingError
 from sexton.errors import LogInUseError
 from sexton.logdir import locks, swap
 from sexton.logdir.metadata import read_metadata
+from sexton.logdir.surroundings import Surroundings
 from sexton.logdir.swap import StagedSegment
 from sexton.records import batch, checkpoints, indexes
 from sexton.records.names import parse_segment_file, segment_file_name
@@ -73,6 +78,39 @@ def test_a_real_brokers_metadata_tells_what_was_set_altered_and_deleted() -> Non
         topic_id = checkpoints.read_partition_metadata(kafka.partition_dir(1, "orders", 0) / "partition.metadata")
         assert topic_id is not None
         assert found.topic_ids["orders"] == topic_id.topic_id
+
+
+class TwoDisks(KafkaCluster):
+    """Each node has a second log directory, where nobody would look for it by itself."""
+
+    def disks(self, node: KafkaNode) -> list[Path]:
+        return [node.data_dir, node.directory / "elsewhere" / "data2"]
+
+    def _settings_of(self, node: KafkaNode) -> dict[str, str | int | float | bool]:
+        return {**super()._settings_of(node), "log.dirs": ",".join(map(str, self.disks(node)))}
+
+
+def test_a_move_between_a_real_brokers_disks_is_seen_and_so_is_a_disk_that_was_not_named() -> None:
+    """What we take for a half-done move, the broker does, too: it finishes it when it starts."""
+    with TwoDisks() as kafka:
+        kafka.create_topic("orders", config={"cleanup.policy": "compact"})
+        kafka.stop_node(1)
+        disks = kafka.disks(kafka._nodes[1])
+        (partition,) = (disk / "orders-0" for disk in disks if (disk / "orders-0").exists())
+        (other,) = (disk for disk in disks if disk != partition.parent)
+        metadata_dir = kafka.base_dir / "copy"
+        shutil.copytree(disks[0] / "__cluster_metadata-0", metadata_dir / "__cluster_metadata-0")
+        with pytest.raises(BadSettingError, match="broker 1 has 1 more log directories"):
+            Surroundings(frozenset({partition.parent}), metadata_dir).check_may_change(partition)
+        properties = {"log.dirs": ",".join(map(str, disks))}
+        around = Surroundings(frozenset({partition.parent}), server_properties=properties)
+        around.check_may_change(partition)
+        future = other / f"orders-0.{uuid.uuid4().hex}-future"
+        shutil.copytree(partition, future)
+        with pytest.raises(LogInUseError, match="being moved"):
+            around.check_may_change(partition)
+        kafka.start_node(1)
+        until(lambda: (other / "orders-0").exists() and not partition.exists())
 
 
 def test_a_real_broker_does_not_start_while_we_hold_its_directory() -> None:
