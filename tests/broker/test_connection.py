@@ -46,7 +46,7 @@ class Script:
         return {"throttle_time": int(request.body.group_id)}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def sweeps_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "SWEEP_S_MAX", 0.05)
     monkeypatch.setattr(dispatch, "STALLED_REQUEST_S", 0.1)
@@ -232,6 +232,7 @@ async def test_without_a_bound_no_request_waits_for_memory() -> None:
     assert not any(client.connection.is_paused for client in clients)
 
 
+@pytest.mark.usefixtures("sweeps_are_quick")
 @in_loop
 async def test_where_idle_connections_are_kept_one_that_holds_up_others_is_closed_all_the_same() -> None:
     broker = FakeBroker(queued_max_request_bytes=10_000, connections_max_idle_ms=-1)
