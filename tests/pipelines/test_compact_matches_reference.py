@@ -227,6 +227,7 @@ def check(case: Case, report: Report) -> None:
     assert report.failure is None, report.failure
     check_records(case)
     check_tally(case, report)
+    check_held_back(case, report)
     check_files(case, report)
     for base, batches in logs.read_segments(case.directory).items():
         check_indexes(case, base, batches)
@@ -241,6 +242,17 @@ def check_records(case: Case) -> None:
 def check_tally(case: Case, report: Report) -> None:
     expected = Counter(int(verdict.fate) for verdict in case.expected.verdicts)
     assert {fate: count for fate, count in report.tally.counts.items() if count} == dict(expected)
+
+
+def check_held_back(case: Case, report: Report) -> None:
+    """What waits for replicas, in bytes: each batch by the share of its records."""
+    waits = (Fate.TOMBSTONE_WAITS_FOR_REPLICAS, Fate.MARKER_WAITS_FOR_REPLICAS)
+    waiting = {verdict.offset for verdict in case.expected.verdicts if verdict.fate in waits}
+    assert report.tally.held_back_bytes == sum(
+        batch.size_bytes * sum(record.offset in waiting for record in batch.records) // len(batch.records)
+        for batch in case.before
+        if batch.records
+    )
 
 
 def check_files(case: Case, report: Report) -> None:

@@ -68,6 +68,7 @@ def status(
         "dirty",
         "size",
         "saved",
+        "waiting",
         "compacted",
         "due",
     ):
@@ -82,6 +83,7 @@ def status(
             f"{one['dirty_ratio']:.0%}",
             show.bytes_text(one["size_bytes"]),
             show.bytes_text(one["last_run"]["bytes_saved"]) if one["last_run"] else "",
+            _waiting_text(one),
             "" if one["compacted_ms"] is None else f"{show.duration_text(now_ms - one['compacted_ms'])} ago",
             _due_text(one),
         )
@@ -180,6 +182,7 @@ async def _wait(
 
 @app.command()
 def history(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only of this topic.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs.")] = 20,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -189,24 +192,25 @@ def history(
     async def work(client: Client) -> Mapping[str, Any]:
         from sexton.broker.compaction import answers
 
-        return await answers.history(client, limit)
+        return await answers.history(client, limit, topic)
 
     found = with_client(bootstrap, work)
     if as_json:
         show.print_json(dict(found))
         return
     table = Table(title="Runs, the newest first")
-    for column in ("when", "partition", "broker", "compacted to", "before", "after", "took", "outcome"):
+    for column in ("when", "partition", "broker", "dirty section", "bytes", "records", "took", "speed", "outcome"):
         table.add_column(column, justify="left" if column in ("when", "partition", "outcome") else "right")
     for one in found["runs"]:
         table.add_row(
             show.time_text(one["finished_ms"]),
             f"{one['topic']}-{one['partition']}",
             str(one["broker_id"]),
-            f"{one['bound']:,}",
-            show.bytes_text(one["bytes_before"]),
-            show.bytes_text(one["bytes_after"]),
+            ("" if one["first_dirty_offset"] < 0 else f"{one['first_dirty_offset']:,} ") + f"to {one['bound']:,}",
+            f"{show.bytes_text(one['bytes_before'])} → {show.bytes_text(one['bytes_after'])}",
+            "" if one["records_before"] is None else f"{one['records_before']:,} → {one['records_after']:,}",
             show.duration_text(one["duration_ms"]),
+            "" if not one["bytes_per_second"] else f"{show.bytes_text(one['bytes_per_second'])}/s",
             one["outcome"],
         )
     console = show.results()
@@ -254,6 +258,13 @@ def why(
 
 
 # What all of them need
+
+
+def _waiting_text(one: Replica) -> str:
+    """How many tombstones and markers wait to go, and what is kept for replicas that are not past them."""
+    count = one["tombstones_count"] + one["markers_count"]
+    held = f", {show.bytes_text(one['held_back_bytes'])} for replicas" if one["held_back_bytes"] else ""
+    return f"{count:,}{held}" if count else ""
 
 
 def _due_text(one: Replica) -> str:

@@ -29,6 +29,8 @@ class Tally:
     """How many records and markers met each fate."""
 
     counts: dict[int, int] = field(default_factory=dict)
+    held_back_bytes: int = 0
+    """Of tombstones and markers that wait for replicas; a batch counts by the share of its records."""
 
     def add(self, fate: int, count: int) -> None:
         if count:
@@ -41,6 +43,7 @@ class Tally:
     def merge(self, other: Tally) -> None:
         for fate, count in other.counts.items():
             self.add(fate, count)
+        self.held_back_bytes += other.held_back_bytes
 
     def of(self, fate: Fate) -> int:
         return self.counts.get(int(fate), 0)
@@ -133,6 +136,9 @@ def decide(
     tally.add(Fate.NEWEST, (newest - tombstones).sum())
     tally.add_each(tombstone_fates, tombstones)
     tally.add_each(marker_fates, np.where(is_control, record_count, 0))
+    waiting = np.where(tombstone_fates == Fate.TOMBSTONE_WAITS_FOR_REPLICAS, tombstones, 0)
+    waiting = np.where(is_control, np.where(marker_fates == Fate.MARKER_WAITS_FOR_REPLICAS, record_count, 0), waiting)
+    tally.held_back_bytes = int((table["size"] * waiting // np.maximum(record_count, 1)).sum())
 
     outcomes = np.zeros(len(table), dtype=OUTCOME)
     outcomes["action"] = action

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from sexton.compaction import reference
-from sexton.compaction.reference import LastOfProducer
-from sexton.compaction.rules import Terms
+from sexton.compaction.reference import LastOfProducer, Verdict
+from sexton.compaction.rules import Fate, Terms
 from sexton.log.replacement import Replacement
 from sexton.ports.disk import Disk
 from sexton.records import names
 from sexton.records.batch import Batch, decode_all, encode
+
+WAIT_FOR_REPLICAS: Final = (Fate.TOMBSTONE_WAITS_FOR_REPLICAS, Fate.MARKER_WAITS_FOR_REPLICAS)
 
 
 def compact(
@@ -41,8 +44,9 @@ def compact_and_count(
     staging: str,
     segment_bytes: int,
     first_dirty_offset: int = 0,
-) -> tuple[list[Replacement], dict[str, int]]:
-    """Also how many records and markers met each fate. What is said to be clean is believed, as by the pipeline."""
+) -> tuple[list[Replacement], dict[str, int], int]:
+    """Also how many records and markers met each fate, and how many bytes wait for replicas. What is said to be clean
+    is believed, as by the pipeline."""
     before = {base: _read(disk, directory, base, size) for base, size in segments}
     closed = [base for base, _ in segments if base < terms.bound]
     ends = {before[base][-1].last_offset for base in closed if before[base]}
@@ -62,7 +66,17 @@ def compact_and_count(
             file.append([b"".join(map(encode, kept))])
             file.close()
             replacements.append(Replacement(group[0], kept[-1].next_offset, tuple(group)))
-    return replacements, dict(fates)
+    return replacements, dict(fates), _held_back_bytes(batches, result.verdicts)
+
+
+def _held_back_bytes(batches: Sequence[Batch], verdicts: Sequence[Verdict]) -> int:
+    """A batch counts by the share of its records."""
+    waiting = {verdict.offset for verdict in verdicts if verdict.fate in WAIT_FOR_REPLICAS}
+    return sum(
+        batch.size_bytes * sum(record.offset in waiting for record in batch.records) // len(batch.records)
+        for batch in batches
+        if batch.records
+    )
 
 
 def _clean_below(bases: Sequence[int], bound: int, first_dirty_offset: int) -> int:

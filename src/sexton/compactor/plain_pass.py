@@ -10,7 +10,7 @@ from sexton.ports.disk import Disk
 
 def carry_out(disk: Disk, plan: Plan) -> PassResult:
     producers = [LastOfProducer(one.producer_id, one.producer_epoch, one.last_data_offset) for one in plan.producers]
-    replacements, fates = plain.compact_and_count(
+    replacements, fates, held_back_bytes = plain.compact_and_count(
         disk,
         plan.directory,
         plan.segments,
@@ -20,4 +20,4 @@ def carry_out(disk: Disk, plan: Plan) -> PassResult:
         plan.segment_bytes,
         plan.first_dirty_offset,
     )
-    return PassResult(plan.plan_id, tuple(NewSegment(*one) for one in replacements), fates)
+    return PassResult(plan.plan_id, tuple(NewSegment(*one) for one in replacements), fates, held_back_bytes)

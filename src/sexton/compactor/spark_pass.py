@@ -85,4 +85,4 @@ def _outcome(plan: Plan, staged: Staged) -> Outcome:
         return Outcome.failed(plan, staged.report.failure)
     segments = tuple(NewSegment(one.base_offset, one.end_offset, one.old_base_offsets) for one in staged.outputs)
     fates = {Fate(fate).name.lower(): count for fate, count in staged.report.tally.counts.items() if count}
-    return Outcome(plan, PassResult(plan.plan_id, segments, fates))
+    return Outcome(plan, PassResult(plan.plan_id, segments, fates, staged.report.tally.held_back_bytes))

@@ -297,6 +297,7 @@ class Compactor:
                 plan.input_bytes if committed is None else committed.bytes_after,
                 self._clock.monotonic_ms() - started_ms,
                 {} if result is None else {fate: str(count) for fate, count in result.fates.items()},
+                plan.first_dirty_offset,
             )
         )
 

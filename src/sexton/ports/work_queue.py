@@ -65,7 +65,9 @@ class RunRow:
     bytes_after: int
     duration_ms: int
     fates: Mapping[str, str] = field(default_factory=dict)
-    """How many records met each fate, by its name."""
+    """How many records and markers met each fate, by its name. Empty for what was adopted: nobody counted."""
+    first_dirty_offset: int = -1
+    """Where the dirty section began, which ended at the bound; -1 if that is not known."""
 
 
 class WorkQueue(Protocol):
@@ -96,6 +98,6 @@ class WorkQueue(Protocol):
         """By itself, or by another that saw its count stand still. StaleError if it was renewed meanwhile."""
         ...
 
-    async def read_runs(self, limit: int) -> Sequence[RunRow]:
-        """The newest first."""
+    async def read_runs(self, limit: int, topic: str | None = None) -> Sequence[RunRow]:
+        """The newest first, of all topics or of one."""
         ...

@@ -322,8 +322,8 @@ class SimulatedMetastore:
     async def remove_compactor(self, compactor_id: uuid.UUID, renewals_count: int) -> None:
         await self._call("remove_compactor", compactor_id, renewals_count)
 
-    async def read_runs(self, limit: int) -> Sequence[RunRow]:
-        answer: Sequence[RunRow] = await self._call("read_runs", limit)
+    async def read_runs(self, limit: int, topic: str | None = None) -> Sequence[RunRow]:
+        answer: Sequence[RunRow] = await self._call("read_runs", limit, topic)
         return answer
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ from sexton.adapters.metastore.session import Session
 from sexton.adapters.metastore.store import SqlMetastore
 from sexton.errors import UnsupportedFormatError
 from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.ports.work_queue import RunRow
 from tests.adapters.metastore.conftest import Opener
 from tests.adapters.metastore.rows import CLUSTER, broker, broker_in, partitions, register, topic
 
@@ -182,4 +183,20 @@ async def test_a_cluster_from_before_there_were_compactors_gets_what_it_lacks(tm
     assert (await broker_in(store, 1)).start_id == "s"
     assert await store.read_work() == []
     assert await store.read_runs(1) == []
+    await store.close()
+
+
+async def test_runs_from_before_their_dirty_section_was_kept_are_still_told(tmp_path: Path) -> None:
+    path = tmp_path / "metastore.db"
+    store = open_metastore(sqlite_url(str(path)))
+    await store.open_cluster(CLUSTER)
+    run = RunRow(uuid.UUID(int=1), 5, 1, "orders", 0, "committed", 10, 100, 40, 7, {"newest": "3"}, 4)
+    await store.end_work(uuid.UUID(int=0), [], [run])
+    await store.close()
+    with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE sexton_compaction_runs DROP COLUMN first_dirty_offset")
+    database.close()
+    store = open_metastore(sqlite_url(str(path)))
+    await store.open_cluster(CLUSTER)
+    assert await store.read_runs(1) == [replace(run, first_dirty_offset=-1)]
     await store.close()

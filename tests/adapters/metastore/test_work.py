@@ -87,6 +87,14 @@ async def test_what_is_done_is_no_longer_due_and_leaves_a_trace(store: Metastore
     assert await store.read_runs(1) == [run_of(2)]
 
 
+async def test_runs_can_be_asked_for_by_topic(store: Metastore) -> None:
+    other = replace(run_of(3), topic="payments", first_dirty_offset=4)
+    await store.end_work(ONE, [], [run_of(1), other, run_of(2)])
+    assert await store.read_runs(10, "payments") == [other]
+    assert await store.read_runs(1, "orders") == [run_of(2)], "the limit is of those that were asked for"
+    assert await store.read_runs(10, "nobody") == []
+
+
 async def test_what_a_dead_compactor_held_is_free_again(store: Metastore) -> None:
     keys = await published(store)
     await store.lease_work(ONE, keys)

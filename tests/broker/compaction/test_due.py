@@ -98,6 +98,21 @@ def test_when_time_alone_changes_the_answer_is_known() -> None:
     assert changes_ms(leftovers(tombstone_starts_horizon=1)) == 6000
 
 
+def test_how_many_tombstones_and_markers_wait_is_told_apart() -> None:
+    found = leftovers(
+        newest=9,
+        superseded=5,
+        tombstone_waits_for_replicas=1,
+        tombstone_starts_horizon=2,
+        tombstone_waits_for_horizon=4,
+        tombstone_expired=8,
+        marker_waits_for_replicas=10,
+        marker_has_data=20,
+        marker_waits_for_horizon=40,
+    )
+    assert (found.tombstones_count, found.markers_count) == (7, 70)
+
+
 def test_what_waits_for_its_horizon_is_due_when_that_has_passed() -> None:
     waiting = leftovers(marker_starts_horizon=1)
     assert not due(CLEAN, waiting, now_ms=5999).is_due

@@ -56,10 +56,14 @@ def open_cluster(session: Session, proposed: uuid.UUID) -> uuid.UUID:
                 known = _known_cluster(*found)
                 if not session.has_table(runs.name):  # made by a build that had no compactors
                     session.make_tables(metadata)
-                if not session.has_column(partitions.name, partitions.c.generation.name):
-                    session.control(f"ALTER TABLE {partitions.name} ADD COLUMN generation BIGINT NOT NULL DEFAULT 0")
-                if not session.has_column(brokers.name, brokers.c.start_id.name):
-                    session.control(f"ALTER TABLE {brokers.name} ADD COLUMN start_id TEXT")
+                for column, kind in (
+                    (partitions.c.generation, "BIGINT NOT NULL DEFAULT 0"),
+                    (brokers.c.start_id, "TEXT"),
+                    (runs.c.first_dirty_offset, "BIGINT NOT NULL DEFAULT -1"),
+                ):
+                    table = column.table.name
+                    if not session.has_column(table, column.name):
+                        session.control(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}")
                 return known
         session.make_tables(metadata)
         session.execute(insert(cluster), _first_row(proposed))

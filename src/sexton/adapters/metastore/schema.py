@@ -182,4 +182,5 @@ runs = Table(
     Column("bytes_after", BigInteger, nullable=False),
     Column("duration_ms", BigInteger, nullable=False),
     Column("fates", JsonStrings, nullable=False),
+    Column("first_dirty_offset", BigInteger, nullable=False, server_default="-1"),
 )

@@ -111,8 +111,8 @@ class SqlMetastore:
     async def remove_compactor(self, compactor_id: uuid.UUID, renewals_count: int) -> None:
         await self.run(work.remove_compactor, compactor_id, renewals_count)
 
-    async def read_runs(self, limit: int) -> Sequence[RunRow]:
-        return await self.run(work.read_runs, limit)
+    async def read_runs(self, limit: int, topic: str | None = None) -> Sequence[RunRow]:
+        return await self.run(work.read_runs, limit, topic)
 
     async def close(self) -> None:
         raise NotImplementedError

@@ -140,8 +140,10 @@ def remove_compactor(session: Session, compactor_id: uuid.UUID, renewals_count: 
         session.execute(update(work).where(work.c.holder == compactor_id).values(holder=None))
 
 
-def read_runs(session: Session, limit: int) -> list[RunRow]:
+def read_runs(session: Session, limit: int, topic: str | None = None) -> list[RunRow]:
     newest = select(runs).order_by(runs.c.finished_ms.desc(), runs.c.run_id).limit(limit)
+    if topic is not None:
+        newest = newest.where(runs.c.topic == topic)
     return [RunRow(*row) for row in session.execute(newest)]
 
 

@@ -63,10 +63,30 @@ async def cluster(client: Client) -> dict[str, Any]:
 NOBODY_COMPACTS: Final = "Nobody compacts: no compactor runs. Start one: sexton compactor --metastore URL"
 
 
-async def history(client: Client, limit: int) -> Mapping[str, Any]:
+async def history(client: Client, limit: int, topic: str | None = None) -> Mapping[str, Any]:
     """The last runs, what is due now, and who works on it."""
     await client.refresh(())
-    return await ask(client, min(client.metadata.brokers), requests.HISTORY, {"limit": limit})
+    asked = {"limit": limit, "topic": topic}
+    found = await ask(client, min(client.metadata.brokers), requests.HISTORY, asked)
+    return {**found, "runs": [with_figures(run) for run in found["runs"]]}
+
+
+def with_figures(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What can be told from a run: how many records and markers there were before and after it, and how fast it was.
+    None where nobody counted."""
+    counts = {fate: int(count) for fate, count in run["fates"].items()}
+    stay = sum(count for fate, count in counts.items() if fate not in GONE)
+    seconds = run["duration_ms"] / 1000
+    return {
+        **run,
+        "records_before": sum(counts.values()) if counts else None,
+        "records_after": stay if counts else None,
+        "bytes_per_second": int(run["bytes_before"] / seconds) if seconds else None,
+    }
+
+
+GONE: Final = ("superseded", "aborted", "tombstone_expired", "keyless_dropped", "marker_expired")
+"""Names of the fates (`compaction.rules.Fate`) that do not stay."""
 
 
 async def why(

@@ -21,6 +21,8 @@ START_HORIZON: Final = frozenset({"tombstone_starts_horizon", "marker_starts_hor
 WAIT_FOR_HORIZON: Final = frozenset({"tombstone_waits_for_horizon", "marker_waits_for_horizon"})
 """Names of fates (`compaction.rules.Fate`), as a compactor reports them."""
 
+WAITS: Final = WAIT_FOR_REPLICAS | START_HORIZON | WAIT_FOR_HORIZON
+
 
 CLOCKS_DIFFER_MS: Final = 10_000
 """Between two passes that look whether a horizon has passed which should have: each of them reads the whole log."""
@@ -38,10 +40,20 @@ class Leftovers:
     """When the next of the horizons passes."""
     is_known: bool = True
     """Whether a pass has looked."""
+    tombstones_count: int = 0
+    markers_count: int = 0
+    """Those that wait, for replicas or for their horizon."""
+    held_back_bytes: int = 0
+    """What is kept because some replica is not past it: about, a batch counts by the share of its records."""
 
     @staticmethod
     def of_pass(
-        before: Leftovers | None, fates: Mapping[str, int], removable: Pair, now_ms: int, delete_retention_ms: int
+        before: Leftovers | None,
+        fates: Mapping[str, int],
+        removable: Pair,
+        now_ms: int,
+        delete_retention_ms: int,
+        held_back_bytes: int = 0,
     ) -> Leftovers:
         started = sum(count for fate, count in fates.items() if fate in START_HORIZON)
         waiting = sum(count for fate, count in fates.items() if fate in WAIT_FOR_HORIZON)
@@ -57,7 +69,16 @@ class Leftovers:
             else:
                 horizon_ms = min(horizon_ms, earlier_ms, latest_ms)
         replicas = sum(count for fate, count in fates.items() if fate in WAIT_FOR_REPLICAS)
-        return Leftovers(removable, replicas, started + waiting, horizon_ms)
+        waits = {fate: count for fate, count in fates.items() if fate in WAITS}
+        return Leftovers(
+            removable,
+            replicas,
+            started + waiting,
+            horizon_ms,
+            tombstones_count=sum(count for fate, count in waits.items() if fate.startswith("tombstone")),
+            markers_count=sum(count for fate, count in waits.items() if fate.startswith("marker")),
+            held_back_bytes=held_back_bytes,
+        )
 
     def may_go_on(self, removable: Pair, now_ms: int, delete_retention_ms: int = INT64_MAX) -> str:
         """Why another pass would do something; empty if not."""

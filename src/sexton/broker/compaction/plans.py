@@ -81,6 +81,8 @@ class PassResult:
     plan_id: str
     segments: tuple[NewSegment, ...] = ()
     fates: Mapping[str, int] = field(default_factory=dict)
+    held_back_bytes: int = 0
+    """Of tombstones and markers that wait for replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ def decode_result(fields: Mapping[str, Any]) -> PassResult:
         for one in fields["segments"]
     )
     fates = {str(name): int(count) for name, count in fields["fates"].items()}
-    return PassResult(str(fields["plan_id"]), segments, fates)
+    return PassResult(str(fields["plan_id"]), segments, fates, int(fields.get("held_back_bytes", 0)))
 
 
 def _offsets(values: Sequence[Any]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@
 | 30004 | a plan's id: it is given up, perhaps because  | nothing                                                 |
 |       | no pass can read what is there                |                                                         |
 | 30005 | a topic, perhaps a partition: compact it now  | which partitions of it are here                         |
-| 30008 | how many                                      | the last runs in the cluster, and who works on what     |
+| 30008 | how many, perhaps of which topic              | the last runs in the cluster, and who works on what     |
 | 30010 | a count of passes, partitions (by followers)  | what was compacted here since, and of those partitions  |
 | 30011 | topic id and partition (by a follower)        | what it may adopt                                       |
 | 30012 | topic id, partition, segment, position        | bytes of a segment that is offered                      |
@@ -133,6 +133,9 @@ class Requests:
             "waits_for_leader": due.is_due and self._service.may_adopt(replica),
             "waiting_for_replicas_count": 0 if leftovers is None else leftovers.waiting_for_replicas_count,
             "waiting_for_horizon_count": 0 if leftovers is None else leftovers.waiting_for_horizon_count,
+            "tombstones_count": 0 if leftovers is None else leftovers.tombstones_count,
+            "markers_count": 0 if leftovers is None else leftovers.markers_count,
+            "held_back_bytes": 0 if leftovers is None else leftovers.held_back_bytes,
             "holding_back": None
             if leader is None
             else {str(broker): None if pair is None else list(pair) for broker, pair in leader.holding_back().items()},
@@ -161,8 +164,10 @@ class Requests:
 
     async def _history(self, asked: Mapping[str, Any]) -> Any:
         limit = max(0, min(RUNS_MAX, int(asked.get("limit", RUNS_MAX))))
+        topic = asked.get("topic")
+        work = await self._queue.read_work()
         return {
-            "runs": await self._queue.read_runs(limit),
-            "work": await self._queue.read_work(),
+            "runs": await self._queue.read_runs(limit, None if topic is None else str(topic)),
+            "work": [row for row in work if topic in (None, row.topic)],
             "compactors": await self._queue.read_compactors(),
         }

@@ -463,7 +463,8 @@ class CompactionService:
     def _left_by(self, plan: Plan, replica: Replica, result: PassResult) -> Leftovers:
         removable = Pair(plan.mtro, plan.mxro)
         before = self.leftovers(replica)
-        return Leftovers.of_pass(before, result.fates, removable, plan.now_ms, plan.delete_retention_ms)
+        retention_ms, held_back_bytes = plan.delete_retention_ms, result.held_back_bytes
+        return Leftovers.of_pass(before, result.fates, removable, plan.now_ms, retention_ms, held_back_bytes)
 
     async def keep(self, replica: Replica, bound: int, leftovers: Leftovers | None) -> None:
         """Of a pass that has just been swapped in, made here or adopted. Until it is kept nothing else is swapped in:

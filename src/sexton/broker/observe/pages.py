@@ -27,7 +27,7 @@ PAGES: Final[Mapping[str, str]] = {
     "/metrics": "for Prometheus",
     "/cluster": "brokers, and partitions that are not well",
     "/compaction/status": "each compacted replica; ?topic=T&partition=P",
-    "/compaction/history": "the last runs; ?limit=N",
+    "/compaction/history": "the last runs; ?limit=N&topic=T",
     "/compaction/why": "why is it still there: ?topic=T&partition=P&key=K, or &offset=N",
 }
 
@@ -106,7 +106,7 @@ class AdminPages:
     async def _history(self, parameters: Mapping[str, str]) -> Page:
         limit = _number(parameters, "limit")
         wanted = HISTORY_DEFAULT if limit is None else min(limit, RUNS_MAX)
-        return Page.of_json(dict(await answers.history(self._cluster_client(), wanted)))
+        return Page.of_json(dict(await answers.history(self._cluster_client(), wanted, parameters.get("topic"))))
 
     async def _why(self, parameters: Mapping[str, str]) -> Page:
         topic, partition = parameters.get("topic"), _number(parameters, "partition")
