@@ -18,6 +18,7 @@ from sexton.cli.main import app
 from sexton.clusters.brokers import SextonCluster
 from sexton.logdir import identical
 from sexton.logdir.partition import open_partition
+from sexton.logdir.surroundings import SextonReplicaError, Surroundings
 from tests.compactor.live import (
     NODES,
     SETTINGS,
@@ -100,6 +101,10 @@ def check_same(cluster: SextonCluster) -> None:
     for other in others:
         shown = CliRunner().invoke(app, ["log", "diff", "--checksum", first, other])
         assert shown.exit_code == 0, shown.output
+    # What other tools make of a Sexton broker's folder: they know its watermarks, and leave it to its cluster.
+    assert open_partition(Path(first)).watermarks is not None
+    with pytest.raises(SextonReplicaError):
+        Surroundings(frozenset({Path(first).parent})).check_may_change(Path(first))
 
 
 def test_one_replica_is_compacted_and_the_others_adopt_it(cluster: SextonCluster) -> None:
