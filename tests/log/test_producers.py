@@ -23,6 +23,7 @@ from tests.log.helpers import (
     marker,
     open_log,
     plain,
+    read_all,
     records,
     run,
     sequenced,
@@ -111,6 +112,23 @@ def test_a_retry_of_the_sixth_last_batch_is_out_of_order(tmp_path: Path) -> None
     async def work(log: Log) -> None:
         lead(log, *[sequenced(index) for index in range(6)])
         assert refusal(log, sequenced(0)) is ErrorCode.out_of_order_sequence_number
+
+    with_log(tmp_path, work)
+
+
+def test_a_batch_that_repeats_a_sequence_with_other_records_is_acknowledged_and_dropped(tmp_path: Path) -> None:
+    """As in Kafka, and decided so (docs/decisions): the log cannot tell it from a retry that was packed anew."""
+
+    async def work(log: Log) -> None:
+        def batch(*values: bytes) -> bytes:
+            return plain(*values, producer_id=7, producer_epoch=0, base_sequence=0)
+
+        lead(log, batch(b"first", b"value"))
+        again = log.append_as_leader(batch(b"quite", b"another"), EPOCH, NOW_MS)
+        assert (again.is_duplicate, again.first_offset) == (True, 0)
+        (held,) = read_all(log)
+        assert [record.value for record in held.records] == [b"first", b"value"]
+        assert refusal(log, batch(b"fewer")) is ErrorCode.out_of_order_sequence_number
 
     with_log(tmp_path, work)
 

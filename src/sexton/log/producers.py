@@ -137,7 +137,8 @@ class ProducerStates:
     # What a leader asks before it appends
 
     def duplicate_of(self, producer_id: int, epoch: int, first_sequence: int, count: int) -> PastBatch | None:
-        """The batch that this one repeats, if it is one of the producer's last."""
+        """The batch that this one repeats, if it is one of the producer's last. By its sequences alone, as in Kafka:
+        records are not compared (docs/decisions, 23)."""
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
             return None
