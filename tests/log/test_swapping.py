@@ -21,6 +21,7 @@ from sexton.log.log import Log
 from sexton.log.replacement import HEAD_BYTES, TURN_BYTES, Replacement, last_words
 from sexton.log.swap_disk import staging_path
 from sexton.log.swapping import SwapRefusedError, SwapTerms
+from sexton.log.types import TimedOffset
 from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import KafkaError
 from sexton.records import names
@@ -242,6 +243,22 @@ def test_nothing_but_the_log_is_left_and_snapshots_below_the_bound_are_gone() ->
     snapshots = [one.base_offset for one in parsed if one is not None and one.kind == names.PRODUCER_SNAPSHOT_SUFFIX]
     assert snapshots
     assert min(snapshots) >= machine.bound()
+
+
+def test_the_newest_timestamp_is_of_a_record_that_is_there() -> None:
+    """An emptied batch keeps its timestamp: the segment's last batch, with a superseded record from the future."""
+    machine = Machine(1)
+    machine.open()
+    machine.run(machine.log.begin_epoch(EPOCH))
+    for timestamp_ms in (NOW_MS + 5000, NOW_MS, NOW_MS - 1):
+        machine.lead(encode(make_batch([Record(0, timestamp_ms, b"key", b"value")], leader_epoch=-1)))
+        machine.log.close_active(NOW_MS)
+    assert machine.log.offset_of_max_timestamp(3) == TimedOffset(NOW_MS + 5000, 0, EPOCH)
+    machine.lead(encode(make_batch([Record(0, NOW_MS - 2, b"other", b"value")], leader_epoch=-1)))
+    machine.run(machine.log.flush())
+    machine.run(machine.compact())
+    assert [batch.record_count for batch in machine.batches()] == [0, 0, 1, 1]
+    assert machine.log.offset_of_max_timestamp(4) == TimedOffset(NOW_MS - 1, 2, EPOCH)
 
 
 def test_a_reader_that_holds_an_old_segment_keeps_reading_it() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from sexton.log.batches import SCAN_BYTES, Head, has_valid_crc, head_at
@@ -136,13 +137,16 @@ def offset_for_time(
 
 
 def newest_record(segments: Sequence[Segment], start_offset: int, end_offset: int) -> TimedOffset | None:
-    """The first record with the largest timestamp of all below the end."""
+    """The first record with the largest timestamp of all below the end.
+
+    A batch that compaction has emptied keeps its timestamp and has nothing to show for it: it does not count. (Kafka
+    answers that there is no record.)"""
     newest, newest_offset, holder = -1, -1, None
     for segment in segments[segment_index(segments, start_offset) :]:
         if segment.base_offset >= end_offset:
             break
         timestamp_ms, offset = segment.newest_below(end_offset)
-        if offset < start_offset:  # the log's start has moved past it
+        if offset < start_offset or _is_empty(segment, offset):  # the log's start has moved past it, or it is gone
             timestamp_ms, offset = _newest_between(segment, start_offset, end_offset)
         if timestamp_ms > newest:
             newest, newest_offset, holder = timestamp_ms, offset, segment
@@ -158,9 +162,13 @@ def _newest_between(segment: Segment, start_offset: int, end_offset: int) -> tup
     for head in segment.heads(segment.position_of(start_offset), SCAN_BYTES):
         if head.last_offset >= end_offset:
             break
-        if head.max_timestamp_ms > newest:
+        if head.max_timestamp_ms > newest and head.record_count:
             newest, newest_offset = head.max_timestamp_ms, head.last_offset
     return newest, newest_offset
+
+
+def _is_empty(segment: Segment, offset: int) -> bool:
+    return any(head.record_count == 0 for head in islice(segment.heads(segment.position_of(offset)), 1))
 
 
 def _record_at(segment: Segment, head: Head, timestamp_ms: int, start_offset: int) -> TimedOffset | None:
