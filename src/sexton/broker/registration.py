@@ -119,8 +119,7 @@ class Registration:
         self._lease.lost()
 
     async def _former(self) -> BrokerRow | None:
-        snapshot = await self._metastore.read_changes(0)
-        return next((b for b in snapshot.brokers if b.broker_id == self._row.broker_id), None)
+        return await self._metastore.read_broker(self._row.broker_id)
 
     async def _watch_until_expired(self, former: BrokerRow) -> None:
         logger.info("broker %d is registered with another data folder; watching whether it is alive", former.broker_id)

@@ -20,7 +20,7 @@ from typing import Final
 
 from sexton.cli.broker import READY
 from sexton.errors import SextonError
-from sexton.ports.metastore import BrokerStatus, Metastore, StaleError
+from sexton.ports.metastore import Metastore, StaleError
 
 BACKOFF_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Before a restart, by how many crashes came shortly before it."""
@@ -191,12 +191,8 @@ class Supervisor:
         """Says in the metastore that the broker is gone. If that fails, the lease runs out a few seconds later."""
         try:
             async with asyncio.timeout(FENCE_TIMEOUT_S):
-                rows = {row.broker_id: row for row in (await self._metastore.read_changes(0)).brokers}
-                leases = await self._metastore.read_leases()
-                row = rows.get(broker_id)
-                if row is not None and row.status is not BrokerStatus.FENCED and broker_id in leases:
-                    epoch, renewals_count = leases[broker_id]
-                    if epoch == row.epoch:
-                        await self._metastore.fence_broker(broker_id, epoch, renewals_count)
+                lease = (await self._metastore.read_leases()).get(broker_id)
+                if lease is not None:
+                    await self._metastore.fence_broker(broker_id, *lease)
         except (TimeoutError, StaleError, SextonError):
             return

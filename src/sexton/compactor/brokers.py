@@ -88,9 +88,8 @@ class Brokers:
         async with self._connecting.setdefault(broker_id, asyncio.Lock()):
             found = self._connections.get(broker_id)
             if found is None:
-                changes = await self._metastore.read_changes(0)
-                row = next((one for one in changes.brokers if one.broker_id == broker_id and one.is_live), None)
-                if row is None:
+                row = await self._metastore.read_broker(broker_id)
+                if row is None or not row.is_live:
                     raise SextonError(f"broker {broker_id} is not running", "", "Its work is done when it is back")
                 found = await Rpc.connect(self._network, row.host, row.port, client_id=self._client_id)
                 self._connections[broker_id] = found

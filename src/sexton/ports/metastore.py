@@ -161,6 +161,10 @@ class Metastore(WorkQueue, Protocol):
         A lease renewal is no change: `read_leases` shows those."""
         ...
 
+    async def read_broker(self, broker_id: int) -> BrokerRow | None:
+        """As it is registered, live or not; None if it never was."""
+        ...
+
     async def read_leases(self) -> Mapping[int, tuple[int, int]]:
         """Broker id to (epoch, renewals_count), of brokers that are not fenced."""
         ...

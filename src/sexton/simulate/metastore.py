@@ -237,6 +237,10 @@ class SimulatedMetastore:
         answer: Changes = await self._call("read_changes", after_revision)
         return answer
 
+    async def read_broker(self, broker_id: int) -> BrokerRow | None:
+        answer: BrokerRow | None = await self._call("read_broker", broker_id)
+        return answer
+
     async def read_leases(self) -> Mapping[int, tuple[int, int]]:
         answer: Mapping[int, tuple[int, int]] = await self._call("read_leases")
         return answer

@@ -74,6 +74,16 @@ async def test_a_registration_may_bring_another_address_rack_and_folder(store: M
     assert await broker_in(store, 1) == row
 
 
+async def test_one_broker_is_read_without_the_others(store: Metastore) -> None:
+    one, other = await register(store, 1), await register(store, 2)
+    assert await store.read_broker(1) == one
+    await store.fence_broker(2, other.epoch, 0)
+    fenced = await store.read_broker(2)
+    assert fenced is not None
+    assert not fenced.is_live
+    assert await store.read_broker(3) is None
+
+
 async def test_renewals_are_counted_and_are_no_change(store: Metastore) -> None:
     row = await register(store, 1)
     before = await store.read_changes(0)

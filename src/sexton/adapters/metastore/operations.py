@@ -81,6 +81,10 @@ def broker_row(row: Sequence[Any]) -> BrokerRow:
 # Brokers and the controller
 
 
+def read_broker(session: Session, broker_id: int) -> BrokerRow | None:
+    return _broker(session, broker_id)
+
+
 def read_leases(session: Session) -> Mapping[int, tuple[int, int]]:
     return {broker_id: (epoch, count) for broker_id, epoch, count in session.execute(_READ_LEASES)}
 

@@ -36,6 +36,9 @@ class SqlMetastore:
     async def read_changes(self, after_revision: int) -> Changes:
         return await self.run(reading.read_changes, after_revision)
 
+    async def read_broker(self, broker_id: int) -> BrokerRow | None:
+        return await self.run(operations.read_broker, broker_id)
+
     async def read_leases(self) -> Mapping[int, tuple[int, int]]:
         return await self.run(operations.read_leases)
 
