@@ -59,7 +59,7 @@ def blamed(records: bytes, asked: Rules) -> tuple[ErrorCode, list[int]]:
 # --- the topic's codec ---
 
 
-@pytest.mark.parametrize(("sent", "wanted"), product(Codec, NAMES))
+@pytest.mark.parametrize(("sent", "wanted"), list(product(Codec, NAMES)))
 def test_a_batch_gets_the_codec_of_its_topic_and_is_the_same_otherwise(sent: int, wanted: str) -> None:
     made = texts(attributes=sent | TRANSACTIONAL, producer_id=7, producer_epoch=3, base_sequence=11)
     asked = rules(compression_type=wanted)
@@ -142,6 +142,14 @@ def test_a_batch_that_unfolds_beyond_all_bounds_is_refused() -> None:
 def test_whoever_allows_less_hears_that_it_is_more() -> None:
     with pytest.raises(UnsupportedFormatError):
         judged(texts(attributes=Codec.ZSTD), rules(compression_type="lz4"), NOW_MS, 1_000)
+
+
+def test_a_walk_is_short_where_few_records_lie_there_plain() -> None:
+    asked = rules(cleanup_policy=frozenset({"compact"}))
+    assert asked.is_short_walk(texts(400), 400)
+    assert not asked.is_short_walk(texts(401), 400)
+    assert not asked.is_short_walk(texts(4, attributes=Codec.LZ4), 400)
+    assert not asked._replace(codec=Codec.LZ4).is_short_walk(texts(4), 400)
 
 
 # --- the records to blame ---

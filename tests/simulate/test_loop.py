@@ -220,10 +220,32 @@ def test_sets_of_tasks_iterate_in_the_same_order_in_every_run() -> None:
     assert simulate(main()) == simulate(main())
 
 
-def test_threads_are_refused() -> None:
+def test_what_threads_do_takes_a_moment_and_is_the_same_in_every_run() -> None:
+    async def main() -> list[tuple[int, float]]:
+        told: list[tuple[int, float]] = []
+
+        def work(number: int) -> int:
+            told.append((number, running().time()))
+            return number // (number - 2)
+
+        started = running().time()
+        done = await asyncio.gather(*(asyncio.to_thread(work, n) for n in range(4)), return_exceptions=True)
+        assert [type(each) for each in done] == [int, int, ZeroDivisionError, int]
+        assert all(moment > started for _, moment in told)
+        return told
+
+    first = simulate(main())
+    assert first == simulate(main())
+    assert [number for number, _ in first] != [0, 1, 2, 3], "none waits for another"
+
+
+def test_work_of_a_thread_that_nobody_waits_for_any_more_is_left_undone() -> None:
     async def main() -> None:
-        with pytest.raises(NotImplementedError):
-            await asyncio.to_thread(print)
+        done: list[int] = []
+        waiting = running().run_in_executor(None, done.append, 1)
+        waiting.cancel()
+        await asyncio.sleep(1)
+        assert done == []
 
     simulate(main())
 

@@ -29,7 +29,8 @@ THREADS: Final = 2
 
 SMALL_BYTES: Final = 16 << 10
 SMALL_UNFOLDED_BYTES: Final = 256 << 10
-"""Some tens of microseconds for a codec, a few milliseconds for a walk over the smallest records there are."""
+SMALL_RECORDS: Final = 2_000
+"""Some tens of microseconds for a codec, a millisecond for a walk over so many records, a few for the most that fit."""
 
 
 class Judged(NamedTuple):
@@ -62,7 +63,8 @@ class Unpacking:
         """The batch as it may be appended, if that takes but a moment; else None. Raises what is wrong with it.
 
         It is suspect if the topic's rules do not ask for it, but something in its header is a reason to look inside."""
-        if replica in self._lines or len(records) > SMALL_BYTES:
+        is_small = len(records) <= SMALL_BYTES or replica.log.rules.is_short_walk(records, SMALL_RECORDS)
+        if replica in self._lines or not is_small:
             return None
         try:
             return self._judged(replica, records, is_suspect, SMALL_UNFOLDED_BYTES)

@@ -103,6 +103,12 @@ class Rules(NamedTuple):
             return False
         return self.needs_keys or (self.codec is not None and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK != self.codec)
 
+    def is_short_walk(self, records: Buffer, count_max: int) -> bool:
+        """Whether keys are all there is to look at, of records that lie there plain and are few, however large."""
+        if len(records) < HEADER_BYTES or records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK or self.codec:
+            return False
+        return int.from_bytes(records[HEADER_BYTES - 4 : HEADER_BYTES], "big") <= count_max
+
     def has_bad_time(self, fields: tuple[int, ...], now_ms: int) -> bool:
         """By the header."""
         attributes, base_ts, max_ts = fields[5], fields[7], fields[8]
