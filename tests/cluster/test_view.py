@@ -227,6 +227,15 @@ def test_a_snapshot_drops_what_is_not_in_it_and_says_so() -> None:
     assert view.settings_of(ConfigScope.TOPIC, "orders") == {"retention.ms": "1"}
 
 
+def test_a_snapshot_drops_brokers_that_were_unregistered_but_not_those_that_came_after_it() -> None:
+    view = viewed(revision=1000)
+    version = view.version
+    view.apply_rows(brokers=[broker(4, epoch=1200)])
+    view.apply(Changes(1100, True, brokers=[broker(1), broker(2)], topics=[TOPIC]))
+    assert sorted(view.brokers) == [1, 2, 4]
+    assert view.version > version
+
+
 def test_a_snapshot_does_not_undo_what_this_broker_has_written_since() -> None:
     view = viewed()
     own = replace(partition(index=0, replicas=(1, 3)), isr=(1,), partition_epoch=12)
