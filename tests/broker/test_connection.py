@@ -266,6 +266,26 @@ async def test_memory_of_a_request_that_is_being_worked_on_is_counted_until_it_i
 
 
 @in_loop
+async def test_memory_of_a_request_that_is_released_is_others_to_use_before_it_is_answered() -> None:
+    broker = FakeBroker()
+    client = Client(broker)
+    gate = asyncio.Event()
+
+    async def work(request: Request) -> dict[str, Any]:
+        request.release()
+        await gate.wait()
+        return {}
+
+    SCRIPT.now = work
+    client.ask(HEARTBEAT, 4, {"group_id": "1", "member_id": "m" * 5000})
+    await asyncio.sleep(0)
+    assert broker.dispatch.budget.held_bytes == 0
+    gate.set()
+    await client.answer()
+    assert broker.dispatch.budget.held_bytes == 0
+
+
+@in_loop
 async def test_closed_connection_forgets_its_waiting_futures_but_lets_tasks_finish() -> None:
     broker = FakeBroker()
     client = Client(broker)

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.observe.traffic import ApiTraffic
-from sexton.broker.request import DropConnectionError, Encoded
+from sexton.broker.request import DropConnectionError, Encoded, Request
 from sexton.ports.network import HIGH_BACKLOG_BYTES, Connection, Part
 from sexton.protocol.frames import FrameReader, FrameSizeError
 from sexton.protocol.messages import MalformedMessageError
@@ -54,10 +54,14 @@ class _Slot:
 class Waiting:
     """What `Dispatch.start` returns when the answer is not there yet."""
 
-    __slots__ = ("awaitable", "encode")
+    __slots__ = ("awaitable", "encode", "request")
 
-    def __init__(self, awaitable: Awaitable[Any], encode: Callable[[Any], Encoded | None]) -> None:
+    def __init__(
+        self, awaitable: Awaitable[Any], encode: Callable[[Any], Encoded | None], request: Request | None = None
+    ) -> None:
         self.awaitable = awaitable
+        self.request = request
+        """If it may be released before its answer is there."""
         self.encode = encode
         """Turns what was awaited into a frame; also called with what was raised instead, which it may raise again."""
 
@@ -208,6 +212,8 @@ class ClientConnection:
             slot.held_bytes = size_bytes
             self.dispatch.budget.take_over(size_bytes)
             self.dispatch.keep(slot.future)
+            if waiting.request is not None:
+                waiting.request.on_released = lambda: self._give_back(slot)
         self._slots.append(slot)
         slot.future.add_done_callback(lambda future: self._finished(slot, future))
 
@@ -282,9 +288,7 @@ class ClientConnection:
         slot.api.answered(self.dispatch.loop.time() - slot.arrived_s)
         if slot.parts is not None:
             slot.api.response_bytes += _size_bytes(slot.parts)
-        if slot.held_bytes:
-            held, slot.held_bytes = slot.held_bytes, 0
-            self.dispatch.budget.give_back(held)
+        self._give_back(slot)
         slots = self._slots
         while slots and slots[0].is_ready:
             parts = slots.popleft().parts
@@ -294,6 +298,11 @@ class ClientConnection:
             self._send_out()
         if self._is_paused:
             self.go_on()
+
+    def _give_back(self, slot: _Slot) -> None:
+        if slot.held_bytes:
+            held, slot.held_bytes = slot.held_bytes, 0
+            self.dispatch.budget.give_back(held)
 
     @staticmethod
     def _outcome(slot: _Slot, future: asyncio.Future[Any]) -> Encoded | None:

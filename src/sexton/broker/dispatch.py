@@ -189,7 +189,7 @@ class Dispatch:
         except Exception as error:
             error.add_note(_name(header))
             raise
-        return Waiting(answer, lambda outcome: _encode(header, outcome))
+        return Waiting(answer, lambda outcome: _encode(header, outcome), request)
 
     def _find(self, api_key: int, version: int) -> tuple[Handler, Callable[[memoryview, int], Any]] | None:
         module = api.modules().get(api_key)

@@ -29,7 +29,7 @@ class DropConnectionError(Exception):
 
 
 class Request:
-    __slots__ = ("api_key", "body", "client_id", "connection", "correlation_id", "version")
+    __slots__ = ("api_key", "body", "client_id", "connection", "correlation_id", "on_released", "version")
 
     def __init__(
         self,
@@ -46,6 +46,14 @@ class Request:
         self.client_id = client_id
         self.body = body
         self.connection = connection
+        self.on_released: Callable[[], None] | None = None
+
+    def release(self) -> None:
+        """The handler has taken what it needs and may wait for long, such as a JoinGroup for a rebalance. Its memory no
+        longer counts as a request's: whoever sends one must not wait for another client's group."""
+        self.body = None
+        if self.on_released is not None:
+            self.on_released()
 
     def __repr__(self) -> str:
         return f"Request({self.api_key} v{self.version} from {self.client_id} at {self.connection.peer})"

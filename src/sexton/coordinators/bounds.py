@@ -29,7 +29,7 @@ DUE_COUNT_MAX: Final = 200
 """Timers that are looked at in one turn of the loop. After a failover all members that did not come back are due
 together: what is left is due at once, after others had their turn."""
 
-DUE_RECORDS_MAX: Final = 1_000
+DUE_RECORDS_MAX: Final = 500
 """Written in one turn by what was due."""
 
 

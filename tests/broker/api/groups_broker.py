@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from sexton.broker.request import Request
 from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.service import GroupService
@@ -87,10 +88,8 @@ class GroupsBroker:
         """Sends a request as a client would and returns kio's entity of the answer."""
         version = api.VERSIONS[1] if version is None else version
         entity = request_reader(api.API_KEY, version)(encode(request_type(api.API_KEY, version), body), 0)
-        connection = SimpleNamespace(peer="127.0.0.1:55555")
-        request = SimpleNamespace(
-            version=version, body=entity, api_key=api.API_KEY, client_id="app", connection=connection
-        )
+        connection: Any = SimpleNamespace(peer="127.0.0.1:55555")
+        request = Request(api.API_KEY, version, 1, "app", entity, connection)
         answer = api.handle(self, request)
         if inspect.isawaitable(answer):
             answer = await answer

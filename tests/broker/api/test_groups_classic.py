@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
 from typing import Any
 
 import pytest
 
 from sexton.broker.api import find_coordinator, heartbeat, join_group, leave_group, sync_group
+from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.hashing import partition_for
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.admin_broker import broker_in_a_cluster, run
-from tests.broker.api.groups_broker import GroupsBroker, groups_broker, subscription, versions
+from tests.broker.api.groups_broker import (
+    GroupsBroker,
+    LoopClock,
+    MemoryLog,
+    groups_broker,
+    subscription,
+    versions,
+)
+from tests.broker.fakes import Client, FakeBroker
+from tests.coordinators.groups.harness import FakeTopics
 
 
 async def join(broker: GroupsBroker, version: int = 9, **body: Any) -> Any:
@@ -189,3 +200,25 @@ def test_many_members_join_one_group() -> None:
         assert all(uuid.UUID(answer.member_id.removeprefix("app-")) for answer in answers)
 
     run(test())
+
+
+def test_joins_that_are_parked_do_not_keep_others_from_sending() -> None:
+    """256 MB of them would have kept all large requests of everybody waiting, for as long as their sender liked."""
+
+    async def scenario() -> None:
+        broker = FakeBroker(queued_max_request_bytes=100_000)
+        groups = GroupService(LoopClock(), random.Random(1), GroupSettings(), FakeTopics({"t": 1}), lambda: 1)
+        broker.groups = groups  # type: ignore[attr-defined]
+        await groups.load(0, MemoryLog())
+        protocols = [{"name": "range", "metadata": bytes(60_000)}]
+        times = {"session_timeout": 30_000, "rebalance_timeout": 2**31 - 1}
+        for number in range(5):
+            asked = {"group_id": str(number), "member_id": "", "protocol_type": "connect", "protocols": protocols}
+            Client(broker).ask(join_group.API_KEY, 3, {**asked, **times})
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(groups._shards[0].parked) == 5
+        assert broker.dispatch.budget.held_bytes == 0
+        await groups.close()
+
+    asyncio.run(scenario())

@@ -290,3 +290,16 @@ def test_a_refused_commit_writes_nothing() -> None:
     before = len(h.records)
     assert h.commit(1, member_id="nobody", generation=1) is ErrorCode.unknown_member_id
     assert len(h.records) == before
+
+
+def test_a_million_offsets_are_searched_for_expired_ones_in_pieces() -> None:
+    h = Harness(GroupSettings(offsets_retention_check_ms=1_000), t=1)
+    for number in range(30):
+        for partition in range(500):
+            h.commit(1, partition=partition, group=f"g{number}")
+    h.now_ms += 1_000
+    for _ in range(2):
+        assert not h.coordinator.tick(h.now).records
+        assert h.coordinator.next_deadline_ms() == h.now_ms, "there is more to do"
+    h.advance(1)
+    assert h.coordinator.next_deadline_ms() == h.now_ms - 1 + 1_000

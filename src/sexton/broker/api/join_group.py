@@ -46,10 +46,13 @@ async def handle(broker: Broker, request: Request) -> Answer:
         request.version >= SKIP_ASSIGNMENT_SINCE,
         getattr(body, "reason", None) or "",
     )
+    member_id = body.member_id
+    del body
+    request.release()
     try:
         answer = await broker.groups.join(join)
     except KafkaError as error:
-        answer = JoinAnswer(error.code, body.member_id)
+        answer = JoinAnswer(error.code, member_id)
     return {
         "error_code": answer.error,
         "generation_id": answer.generation,

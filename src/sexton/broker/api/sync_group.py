@@ -43,14 +43,15 @@ async def _sync(broker: Broker, request: Request) -> SyncAnswer:
     protocol_name = getattr(body, "protocol_name", None)
     if request.version >= PROTOCOL_REQUIRED_SINCE and (protocol_type is None or protocol_name is None):
         raise KafkaError(ErrorCode.inconsistent_group_protocol)
-    return await broker.groups.sync(
-        SyncRequest(
-            body.group_id,
-            body.member_id,
-            getattr(body, "group_instance_id", None),
-            body.generation_id,
-            protocol_type,
-            protocol_name,
-            {one.member_id: bytes(one.assignment) for one in body.assignments},
-        )
+    sync = SyncRequest(
+        body.group_id,
+        body.member_id,
+        getattr(body, "group_instance_id", None),
+        body.generation_id,
+        protocol_type,
+        protocol_name,
+        {one.member_id: bytes(one.assignment) for one in body.assignments},
     )
+    del body
+    request.release()
+    return await broker.groups.sync(sync)

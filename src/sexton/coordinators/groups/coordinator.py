@@ -20,7 +20,7 @@ from sexton.coordinators.groups.classic_protocol import ClassicProtocol
 from sexton.coordinators.groups.consumer import ConsumerGroup, ConsumerMember
 from sexton.coordinators.groups.consumer_protocol import MEMBER_TIMERS, ConsumerProtocol, check_request
 from sexton.coordinators.groups.core import Core, Effects
-from sexton.coordinators.groups.door import check_heartbeat, check_leave, checked_join
+from sexton.coordinators.groups.door import check_heartbeat, check_leave, check_sync, checked_join
 from sexton.coordinators.groups.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -186,6 +186,7 @@ class GroupCoordinator:
         try:
             if request.group == "":
                 raise KafkaError(ErrorCode.invalid_group_id)
+            check_sync(request)
             group = core.groups.get(request.group)
             if isinstance(group, ClassicGroup):
                 self._classic.sync(group, request, token)

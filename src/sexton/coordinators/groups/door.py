@@ -11,6 +11,7 @@ from sexton.coordinators.groups.messages import (
     JoinRequest,
     LeavingMember,
     OffsetCommitRequest,
+    SyncRequest,
 )
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -43,6 +44,12 @@ def checked_join(request: JoinRequest, settings: GroupSettings) -> JoinRequest:
     if sum(len(name.encode()) + len(metadata) for name, metadata in request.protocols) > 2 * SUBSCRIPTION_BYTES_MAX:
         raise KafkaError(ErrorCode.invalid_request, "What the member brings along does not fit into a record.")
     return replace(request, rebalance_timeout_ms=max(request.rebalance_timeout_ms, REBALANCE_TIMEOUT_MS_MIN))
+
+
+def check_sync(request: SyncRequest) -> None:
+    """It may be parked, with all that it brings, whether or not it is the leader's."""
+    if sum(len(member_id) + len(one) for member_id, one in request.assignments.items()) > BATCH_BYTES_MAX:
+        raise KafkaError(ErrorCode.unknown_server_error, "The assignment does not fit into a record.")
 
 
 def check_leave(members: Iterable[LeavingMember]) -> None:

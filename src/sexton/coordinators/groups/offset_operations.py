@@ -30,8 +30,11 @@ from sexton.coordinators.shard import Owner
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 TIME_MS_MAX = 2**63 - 1
-EXPIRED_COUNT_MAX = 1_000
-"""Tombstones in one append: a few hundred kilobytes at most."""
+EXPIRED_COUNT_MAX = 500
+"""Tombstones in one turn of the loop."""
+
+EXAMINED_COUNT_MAX = 5_000
+"""Offsets that are looked at in one turn, besides those of the last group."""
 
 
 class OffsetOperations:
@@ -39,6 +42,8 @@ class OffsetOperations:
         self._core = core
         self._classic = classic
         self._delete_group = delete_group
+        self._unexamined: list[str] = []
+        """Groups that the search for expired offsets has not come to yet."""
 
     def commit(self, request: OffsetCommitRequest) -> OffsetResults:
         core = self._core
@@ -215,20 +220,34 @@ class OffsetOperations:
                 yield key
 
     def expire(self) -> bool:
-        """Removes what has outlived its retention, and groups that have nothing left. True if there is more to do."""
+        """Removes what has outlived its retention, and groups that have nothing left. True if there is more to do: it
+        goes through the groups in pieces, for a partition may keep a million offsets."""
         core = self._core
-        for name in list(core.groups):
-            if len(core.effects.records) >= EXPIRED_COUNT_MAX:
+        if not self._unexamined:
+            self._unexamined = list(core.groups)
+        examined_count = 0
+        while self._unexamined:
+            if examined_count >= EXAMINED_COUNT_MAX:
                 return True
-            group = core.groups[name]
-            for topic, number in self._expired(group, name):
-                if len(core.effects.records) >= EXPIRED_COUNT_MAX:
-                    return True
-                core.write(r.OffsetKey(name, topic, number), None)
-            has_offsets = core.offsets.has_any(name) or core.pending.has_any(name)
-            if group.is_empty and not has_offsets and not _is_forming(group):
-                self._delete_group(name)
+            name = self._unexamined[-1]
+            examined_count += 1 + core.offsets.count_of(name)
+            if name in core.groups and not self._expire_group(name):
+                return True
+            self._unexamined.pop()
         return False
+
+    def _expire_group(self, name: str) -> bool:
+        """False if it is not done with it."""
+        core = self._core
+        group = core.groups[name]
+        for topic, number in self._expired(group, name):
+            if len(core.effects.records) >= EXPIRED_COUNT_MAX:
+                return False
+            core.write(r.OffsetKey(name, topic, number), None)
+        has_offsets = core.offsets.has_any(name) or core.pending.has_any(name)
+        if group.is_empty and not has_offsets and not _is_forming(group):
+            self._delete_group(name)
+        return True
 
     def _expired(self, group: ClassicGroup | ConsumerGroup, name: str) -> list[tuple[str, int]]:
         core = self._core

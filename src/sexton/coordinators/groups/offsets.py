@@ -38,6 +38,9 @@ class OffsetStore:
         if not topics:
             del self._groups[group]
 
+    def count_of(self, group: str) -> int:
+        return sum(map(len, self._groups.get(group, {}).values()))
+
     def has_any(self, group: str) -> bool:
         return group in self._groups
 
