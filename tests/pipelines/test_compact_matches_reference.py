@@ -12,7 +12,7 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from sexton.logdir.partition import open_partition
 from sexton.pipelines import compact as pipeline
 from sexton.pipelines import index_pass, passes, rewrite_pass, unpacking
 from sexton.pipelines.compact import Report, Request
+from sexton.pipelines.rewrite_pass import ChunkResult, SliceResult
 from sexton.records import indexes, names
 from sexton.records.batch import Batch, ControlType
 from tests import logs
@@ -143,6 +144,32 @@ def test_clean_tombstones_are_not_sent_to_one_reducer(tmp_path: Path, monkeypatc
     (report,) = run(LocalContext(random.Random(1)).as_spark, [case])
     check(case, report)
     assert max(reduced) < 50, "only those that the filter lets through by chance"
+
+
+class Counting(tuple[SliceResult, ...]):
+    """How often somebody goes through them."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[SliceResult]:
+        Counting.times += 1
+        return super().__iter__()
+
+
+def test_results_are_gone_through_once_however_many_segments_there_are(tmp_path: Path) -> None:
+    """Not once for each segment: ten thousand small ones would be a hundred million steps in the driver."""
+    directory = tmp_path / "t-0"
+    segments = [[logs.data((b"%d" % base, b""), at=base)] for base in range(20)]
+    logs.write_partition(logs.Log([*range(20), 20], [*segments, []]), directory)
+    log = open_partition(directory)
+    (survey,) = pipeline.survey_logs(LocalContext(random.Random(1)).as_spark, [log])
+    assert isinstance(survey, LogSurvey)
+    request = Request(log, survey, TopicConfig(), Terms(logs.NOW_MS, 20, logs.RETENTION_MS), 0)
+    results = [ChunkResult(number, 0, Counting([SliceResult(number, True, (), 10, number)])) for number in range(20)]
+    Counting.times = 0
+    left = pipeline._rewritten(request, results)
+    assert [one.last_offset for one in left] == list(range(20))
+    assert Counting.times == len(results)
 
 
 def test_a_job_leaves_nothing_in_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

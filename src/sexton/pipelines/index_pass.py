@@ -79,7 +79,13 @@ def index_chunk(
 
 
 def _by_bucket(collector: _Collector, bucket_count: int) -> tuple[Entries, npt.NDArray[np.int64]]:
-    """The newest entry of each key in the chunk, and where each bucket's begin."""
+    """The newest entry of each key in the chunk, and where each bucket's begin.
+
+    Of a clean chunk, too. If it is not clean after all (somebody claimed too much), older duplicates in it are then not
+    listed as dead, and one can outlive its key's tombstone. To keep all entries here would heal some of that, where the
+    key is written again, and not where the tombstone lies in the same section; it would also hide from the simulator,
+    whose compactor believes the same (`reference.compact`), half of the mistakes that make such claims. Claims are
+    guarded where they are made: MCCO is durable after the swap, and an old disk meets the fence."""
     filled = collector.filled
     split = cast(Entries, scratch.take("split entries", ENTRY, filled))
     slots = cast("npt.NDArray[np.int32]", scratch.take("slots", np.int32, newest.slots_needed(filled)))
