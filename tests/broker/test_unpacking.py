@@ -13,6 +13,8 @@ import pytest
 from sexton.broker import unpacking
 from sexton.broker.unpacking import SMALL_BYTES
 from sexton.client import apis
+from sexton.client.producer import Message
+from sexton.client.transactions import TransactionalProducer
 from sexton.log.inside import UNFOLDED_BYTES_MAX, judged
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Batch, Record, encode, make_batch
@@ -148,6 +150,26 @@ def test_what_is_not_unpacked_in_time_is_not_appended_later_nor_what_came_behind
         assert codes(await send(story, batch(1, is_large=False))) == [ErrorCode.request_timed_out]
         both = await send(story, batch(0, is_large=False), batch(1, is_large=False))
         assert codes(both) == [ErrorCode.none] * 2
+
+    told(ZSTD, steps)
+
+
+def test_large_batches_of_a_transaction_are_unpacked_before_the_coordinator_is_asked() -> None:
+    async def steps(story: Story) -> None:
+        async def write() -> list[int]:
+            producer = TransactionalProducer(story.admin.client, "large")
+            await producer.init()
+            producer.begin()
+            sent = [await producer.send(TOPIC, 0, [Message(b"k", NOISE)]) for _ in range(3)]
+            await producer.commit()
+            return sent
+
+        assert await story.client_does(write()) == [0, 1, 2]
+        replica = story.replica(LEADER)
+        await story.until(lambda: replica.last_stable_offset == replica.log.end_offset == 4)
+        *written, marker = log_of(story)
+        assert [(each.codec, each.is_transactional) for each in written] == [(Codec.ZSTD, True)] * 3
+        assert marker.is_control
 
     told(ZSTD, steps)
 

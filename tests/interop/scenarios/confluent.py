@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -119,7 +120,9 @@ def codecs(cluster: Cluster) -> None:
         topic = create(cluster, own, config={"compression.type": own})
         for codec in ("none", "lz4"):
             produce(cluster, topic, text_of(codec), {"compression.type": codec})
-        assert values_of(read(cluster, topic, 40)) == text_of("none") + text_of("lz4")
+        large = [random.Random(number).randbytes(100_000) for number in range(20)]
+        produce(cluster, topic, large, {"enable.idempotence": True, "batch.size": 200_000})
+        assert values_of(read(cluster, topic, 60)) == text_of("none") + text_of("lz4") + large
 
 
 @scenarios("acks")
