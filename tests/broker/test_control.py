@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from sexton.broker.control import Control
 from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
-from sexton.ports.metastore import ControllerRow, PartitionRow, StaleError
+from sexton.ports.metastore import BrokerRow, ControllerRow, PartitionRow, StaleError
 from tests.cluster.rows import TOPIC, brokers, partition
 
 
 class Refusing:
     """A metastore to which one broker is not the process that the controller takes it for."""
 
-    def __init__(self, refused: int) -> None:
+    def __init__(self, refused: int | None) -> None:
         self._refused = refused
         self.written: list[PartitionRow] = []
 
@@ -30,8 +32,11 @@ class Refusing:
         self.written += rows
 
 
-def test_an_election_that_is_refused_does_not_keep_other_partitions_without_leader() -> None:
-    metastore = Refusing(2)
+@pytest.mark.parametrize(("refused", "silent"), [(2, None), (None, 2)], ids=["not that process", "silent"])
+def test_an_election_that_is_refused_does_not_keep_other_partitions_without_leader(
+    refused: int | None, silent: int | None
+) -> None:
+    metastore = Refusing(refused)
     rows = [partition((4, leader), index=leader) for leader in (1, 2, 3)]
     view = ClusterView()
     view.apply_rows(
@@ -41,15 +46,20 @@ def test_an_election_that_is_refused_does_not_keep_other_partitions_without_lead
     async def nothing() -> None:
         """There is nobody to tell, and nothing to hear."""
 
+    async def is_answered_by(row: BrokerRow, wait_ms: int) -> bool:
+        return row.broker_id != silent
+
     broker = SimpleNamespace(
         metastore=metastore,
         clock=SimpleNamespace(monotonic_ms=lambda: 0),
         view=view,
-        config=SimpleNamespace(auto_leader_rebalance_enable=False, leader_imbalance_check_interval_seconds=300),
+        config=SimpleNamespace(
+            auto_leader_rebalance_enable=False, leader_imbalance_check_interval_seconds=300, broker_lease_ms=6000
+        ),
         topic_config=lambda topic: TopicConfig(),
         registration=SimpleNamespace(identity=(1, 101)),
         catch_up=nothing,
-        news=SimpleNamespace(tell=nothing),
+        news=SimpleNamespace(tell=nothing, is_answered_by=is_answered_by),
     )
     asyncio.run(Control(cast(Any, broker))._look())
     assert [row.leader for row in metastore.written] == [1, 3]

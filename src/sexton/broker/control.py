@@ -54,7 +54,6 @@ class Control:
             config = broker.config
             settings = ControllerSettings(
                 lambda topic: allows_unclean(broker.topic_config(topic)),
-                lambda topic: broker.topic_config(topic).flush_before_ack,
                 config.auto_leader_rebalance_enable,
                 config.leader_imbalance_check_interval_seconds * 1000,
             )

@@ -27,8 +27,6 @@ ROWS_PER_ACTION_MAX = 1000
 class ControllerSettings:
     allows_unclean: Callable[[str], bool]
     """By topic name: `unclean.leader.election.enable`."""
-    flushes_first: Callable[[str], bool]
-    """By topic name: `flush.before.ack`."""
     rebalances_leaders: bool = True
     """`auto.leader.rebalance.enable`."""
     rebalance_interval_ms: int = 300_000
@@ -58,8 +56,8 @@ class UpdatePartitions:
     why: str
     relied_on: BrokerRow | None = None
     """Must be heard of first, for others that have everything leave the ISR to it. That its lease has not run out says
-    nothing of the last seconds: where topics acknowledge before the flush, it may have lost power. And where others
-    leave for good, as a reassignment ends, its disk may be gone, and they throw theirs away."""
+    nothing of the last seconds: its disk may be gone, or its power, and with it what was not flushed. And others that
+    leave for good, as a reassignment ends, throw away what they have."""
 
 
 Action = Claim | Fence | UpdatePartitions
@@ -94,13 +92,13 @@ def controller_steps(
     actions: list[Action] = [Fence(lease) for lease in watch.expired(others)]
     rebalanced_ms = now_ms if memory.rebalanced_ms is None else memory.rebalanced_ms
     if memory.checked_version != view.version:
-        updates = _updates(view, own, settings, _needed_rows(view, settings), "elections and reassignments")
+        updates = _updates(view, own, _needed_rows(view, settings), "elections and reassignments")
         actions += updates
         if not updates:
             memory = replace(memory, checked_version=view.version)
     if settings.rebalances_leaders and now_ms - rebalanced_ms >= settings.rebalance_interval_ms:
         rebalanced_ms = now_ms
-        actions += _updates(view, own, settings, _rebalanced_rows(view), "preferred leaders")
+        actions += _updates(view, own, _rebalanced_rows(view), "preferred leaders")
     return actions, replace(memory, rebalanced_ms=rebalanced_ms)
 
 
@@ -152,33 +150,18 @@ def _rebalanced_rows(view: ClusterView) -> Iterator[PartitionRow]:
                 yield changed
 
 
-def _updates(
-    view: ClusterView, own: BrokerRow, settings: ControllerSettings, rows: Iterator[PartitionRow], why: str
-) -> list[UpdatePartitions]:
+def _updates(view: ClusterView, own: BrokerRow, rows: Iterator[PartitionRow], why: str) -> list[UpdatePartitions]:
     """Leaders are elected as the very processes that were seen alive. Rows with the same leader go together: one that
     has started again meanwhile is refused, and stops nobody else's election."""
-    together: dict[tuple[int, bool], list[PartitionRow]] = {}
+    together: dict[int, list[PartitionRow]] = {}
     for row in rows:
-        topic = view.topic_by_id(row.topic_id)
-        assert topic is not None
-        is_asked = row.leader not in (NO_LEADER, own.broker_id) and (
-            not settings.flushes_first(topic.name) or _throws_away(view, row, own)
-        )
-        together.setdefault((row.leader, is_asked), []).append(row)
+        together.setdefault(row.leader, []).append(row)
     updates = []
-    for (leader, is_asked), led in together.items():
+    for leader, led in together.items():
         live = {own.broker_id: own.epoch}
         if leader != NO_LEADER:
             live[leader] = view.brokers[leader].epoch
-        relied_on = view.brokers[leader] if is_asked else None
+        relied_on = None if leader in (NO_LEADER, own.broker_id) else view.brokers[leader]
         for start in range(0, len(led), ROWS_PER_ACTION_MAX):
             updates.append(UpdatePartitions(led[start : start + ROWS_PER_ACTION_MAX], live, why, relied_on))
     return updates
-
-
-def _throws_away(view: ClusterView, row: PartitionRow, own: BrokerRow) -> bool:
-    """Whether in-sync replicas are removed, and the controller itself does not have what they have."""
-    before = view.partition_by_id(row.topic_id, row.partition)
-    assert before is not None
-    relied_on = reassignment.relied_on(before, row)
-    return row.replicas != before.replicas and bool(relied_on) and own.broker_id not in relied_on
