@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.life_groups import PlaceHistory
 from sexton.simulate.lives import ANY_LIFE, LifeHistory
 
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -66,3 +67,13 @@ def test_what_a_life_that_exists_has_shown_is_there() -> None:
 def test_nothing_is_promised_of_a_life_that_is_over() -> None:
     history = LifeHistory("t", acknowledged={(OLD, 0): {0: identity(OLD)}})
     history.check((NEW, 0), {})
+
+
+def test_a_group_is_nowhere_in_a_life_to_which_it_has_not_committed() -> None:
+    history = PlaceHistory("t", {(OLD, 0): {5}, (NEW, 0): {6}})
+    history.told((NEW, 0), 6, str(NEW))
+    history.told((NEW, 0), -1, "")
+    with pytest.raises(SimulationFailure, match="it was there in life"):
+        history.told((NEW, 0), 5, str(OLD))
+    with pytest.raises(SimulationFailure, match="never said so"):
+        history.told((NEW, 0), 5, str(NEW))

@@ -31,6 +31,7 @@ from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.faults import FORCING_S
 from sexton.simulate.history import History, Place
 from sexton.simulate.invariants import Invariants
+from sexton.simulate.life_groups import LifeGroup
 from sexton.simulate.lives import Lives
 from sexton.simulate.loop import MS, NS, Process, SimulatedLoop, new_loop
 from sexton.simulate.movers import NAMES as MOVERS
@@ -67,6 +68,10 @@ RUNS_MAX = 10_000
 
 EXPECTED = (OSError, SextonError, KafkaError)
 """What a broker may log with its traceback and go on."""
+
+LIFE_GROUP_PROBABILITY = 1 / 3
+"""Of a topic that is made again: the other runs are as they were before there were such groups, and find what they
+found."""
 
 
 class Simulation:
@@ -333,6 +338,10 @@ class Simulation:
             lives = Lives(life, (self._clients[MOVERS[0]][1], user), rng, self.trace, lambda: self._writing_is_over)
             self._lives.append(lives)
             self._living.append(self._spawn(process, lives.run()))
+            rng = random.Random(f"{self.plan.seed}:{life.name}:place")
+            if rng.random() < LIFE_GROUP_PROBABILITY:
+                group = LifeGroup(life.topic, f"{life.name}-group", user, rng, lambda: self._writing_is_over)
+                self._living.append(self._spawn(process, group.run()))
 
     def _transactor(self, plan: TransactorPlan) -> Transactor:
         rng = random.Random(f"{self.plan.seed}:{plan.name}:values")
