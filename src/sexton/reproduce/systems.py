@@ -139,7 +139,7 @@ async def _started(cluster: KafkaCluster | SextonCluster) -> AsyncIterator[None]
 @asynccontextmanager
 async def _compactor(cluster: SextonCluster, base_dir: Path) -> AsyncIterator[None]:
     """As `sexton up` starts it, with Spark on this machine."""
-    process = CompactorProcess(cluster.metastore_url, base_dir)
+    process = CompactorProcess(cluster.metastore_url, base_dir, "--nice", "0")  # nobody else is to go first
     try:
         yield
     finally:
