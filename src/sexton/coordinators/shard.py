@@ -31,9 +31,11 @@ logger = logging.getLogger(__name__)
 APPEND_BYTES_MAX = 256 * 1024
 """Operations are gathered up to here. A larger one travels alone."""
 
-LATE_MS = 1_000
-"""A timer that fires this much too late means that the process stood still. The requests that came meanwhile are
-still in the sockets: they are read first, for as long again, before anybody is declared dead."""
+LATE_MS = 50
+WAIT_MS_MAX = 1_000
+"""A timer that fires so late means that the process stood still. The requests that came meanwhile are still in the
+sockets: they are read first, for as long again as it was late, before anybody is declared dead. How long it stood still
+nobody knows: perhaps for a whole session of which the end was missed by a little."""
 
 UNWRITABLE_PAUSE_MS = 1_000
 """Between two looks whether the log takes what is due by now."""
@@ -367,8 +369,9 @@ class LedPartition(ABC):
         self._alarm = None
         now = self.now()
         has_waited = self._alarm_ms == self._quiet_until_ms
-        if now.monotonic_ms - self._alarm_ms > LATE_MS and not has_waited:
-            self._wait(now.monotonic_ms + LATE_MS)
+        late_ms = now.monotonic_ms - self._alarm_ms
+        if late_ms > LATE_MS and not has_waited:
+            self._wait(now.monotonic_ms + min(late_ms, WAIT_MS_MAX))
             return
         try:
             self.log.check_writable()

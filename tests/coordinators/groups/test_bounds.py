@@ -374,7 +374,8 @@ def test_a_group_with_more_offsets_than_fit_into_a_batch_can_be_deleted() -> Non
     run(test())
 
 
-def test_after_a_pause_heartbeats_that_wait_in_sockets_are_heard_before_anybody_is_expelled() -> None:
+@pytest.mark.parametrize("pause_ms", [60_000, 45_300])
+def test_after_a_pause_heartbeats_that_wait_in_sockets_are_heard_before_anybody_is_expelled(pause_ms: int) -> None:
     async def test() -> None:
         clock = LoopClock()
         service = GroupService(clock, random.Random(1), SETTINGS, FakeTopics({"t": 5}), lambda: PARTITIONS)
@@ -383,7 +384,7 @@ def test_after_a_pause_heartbeats_that_wait_in_sockets_are_heard_before_anybody_
         for member_id in members:
             await service.consumer_heartbeat(heartbeat(member_id=member_id))
         epochs = {member_id: await epoch_of(service, member_id) for member_id in members}
-        clock.jumped_ms += 60_000
+        clock.jumped_ms += pause_ms
         service._shards[PARTITION]._ring()
         for member_id in members:
             request = heartbeat(member_id=member_id, member_epoch=epochs[member_id], topics=None, owned=None)
