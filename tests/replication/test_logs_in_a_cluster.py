@@ -17,6 +17,7 @@ from sexton.simulate.cluster import DATA
 from sexton.simulate.disk import Trouble
 from sexton.simulate.inode import Inode
 from sexton.simulate.metastore import HOST as METASTORE
+from sexton.watermarks.checkpoint import WATERMARKS_FILE, decode
 from tests.log.helpers import NOW_MS, offsets, plain, read_all
 from tests.simulated import TOPIC, Story
 
@@ -331,3 +332,40 @@ def test_with_the_defect_what_waited_for_the_old_topic_breaks_the_new_one() -> N
     story = Story(2)
     with breaking("deleted-log-goes-on"), pytest.raises(TimeoutError):
         story.run(a_topic_is_made_again_while_the_old_one_is_flushed(story))
+
+
+async def a_replica_is_made_again_while_its_watermarks_are_kept(story: Story) -> None:
+    """What was to be kept of the old log waits, until the new one is there or the deletion has waited long enough."""
+    await story.start()
+    await story.create_topic([1, 2])
+    await story.in_sync(1, 2)
+    node, old_id, coordination = story.node(2), story.row().incarnations[2], story.replica(2).coordination
+    assert node.process is not None
+
+    def is_made_again() -> bool:
+        replicas = story.broker(2).replicas.all()
+        return any(one.topic == TOPIC and one.coordination.kept.value.incarnation != old_id for one in replicas)
+
+    async def keep_slowly() -> None:
+        async with coordination.kept._one_at_a_time:
+            keeping = asyncio.ensure_future(coordination.plan(1))
+            with suppress(TimeoutError):
+                await story.until(is_made_again, seconds=3)
+        await keeping
+
+    await story.write((b"k", b"one"))
+    keeping = story.loop.spawn(node.process, keep_slowly())
+    for replicas in ([1], [1, 2]):
+        await story.client_does(story.admin.reassign({(TOPIC, 0): replicas}))
+    await keeping
+    await story.in_sync(1, 2)
+    assert story.row().incarnations[2] != old_id
+
+
+def test_what_was_to_be_kept_of_a_deleted_log_is_not_kept_beside_the_next_one() -> None:
+    story = Story(2)
+    story.run(a_replica_is_made_again_while_its_watermarks_are_kept(story))
+    (content,) = [
+        bytes(inode.content) for name, inode in story.node(2).volume.files(DIRECTORY) if name == WATERMARKS_FILE
+    ]
+    assert decode(content, WATERMARKS_FILE).incarnation == story.row().incarnations[2]

@@ -422,6 +422,7 @@ class Replicas:
                     replica.stop()
                     if self.on_role is not None:
                         await self.on_role(replica)
+                    await replica.coordination.kept.close()
                     await replica.log.delete()
                 except (OSError, KafkaError) as error:
                     logger.error("%s could not be removed: %s", replica.log.directory, error)
