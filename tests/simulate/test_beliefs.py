@@ -19,6 +19,8 @@ from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import new_loop
 from sexton.simulate.snapshots import Snapshot, Watermarks
+from sexton.watermarks.checkpoint import encode
+from sexton.watermarks.replica import ReplicaWatermarks
 
 TOPIC = uuid.UUID(int=1)
 NODE = cast(Any, SimpleNamespace(name="broker-1", broker_id=1, is_disk_damaged=False, broker=None))
@@ -162,3 +164,15 @@ def test_a_snapshot_above_the_end_of_its_log_breaks_rule_11(certified: int, star
             logs.check(start_offset=start_offset)
     else:
         logs.check(start_offset=start_offset)
+
+
+@pytest.mark.parametrize(("incarnation", "is_broken"), [(9, False), (8, True)])
+def test_watermarks_that_are_about_another_log_break_rule_11(incarnation: int, is_broken: bool) -> None:
+    logs = Logs(0, 1)
+    file = logs.disk.open("/data/t-0/compaction-watermarks", create=True)
+    file.append([encode(ReplicaWatermarks(uuid.UUID(int=incarnation)))])
+    if is_broken:
+        with pytest.raises(SimulationFailure, match=r"rule 11: .*another log's"):
+            logs.check()
+    else:
+        logs.check()

@@ -7,7 +7,8 @@ mistake itself:
   that it has heard of: another one on the same machine may hold less,
 - rule 4: offsets of a log that is not compacted follow each other, on every disk, in sync or not,
 - rule 11: a log is called damaged only where the disk has damaged it, and what says up to where a log was flushed (a
-  producer snapshot) says so of a log that reaches there.
+  producer snapshot) says so of a log that reaches there; nobody goes on by name in a directory that he has deleted,
+  which may be the next log's by then, and what lies beside a log is about that log.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.snapshots import Key, Snapshot
 
 SNAPSHOT_SUFFIX = ".snapshot"
+WATERMARKS_FILE = "compaction-watermarks"
+NAMES_ITS_LOG = "compaction-leftovers"
+"""A note that no other log believes: beside the next one it costs one more pass, and nothing else."""
 
 
 def check_counted(node: Node, replica: Snapshot, row: PartitionRow) -> None:
@@ -72,6 +76,13 @@ def check_damage(node: Node) -> None:
         raise SimulationFailure("rule 11", f"{node.name} calls {name} damaged, and nothing has damaged it: {what}")
 
 
+def check_strays(node: Node) -> None:
+    """Most find nothing there, and give up. One in many finds the next log of that name."""
+    for process, path in node.volume.strays:
+        if not path.endswith(NAMES_ITS_LOG):
+            raise SimulationFailure("rule 11", f"{process} goes on with {path}, which it has deleted")
+
+
 @dataclass(slots=True)
 class _Followed:
     """How far a copy has been looked at, and at which version."""
@@ -97,6 +108,10 @@ class Shapes:
             raise SimulationFailure(
                 "rule 11", f"{where} ends at {end}, but a snapshot says that it reached {certified}"
             )
+        about = b"incarnation %s\n" % str(replica.kept.incarnation).encode()
+        watermarks = copy.content(WATERMARKS_FILE)
+        if watermarks is not None and about not in watermarks:
+            raise SimulationFailure("rule 11", f"{where}: the watermarks beside it are another log's")
 
     def _check_gaps(self, where: str, place: tuple[str, Key], replica: Snapshot, copy: Copy) -> None:
         known = self._followed.get(place)

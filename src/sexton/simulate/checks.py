@@ -194,6 +194,7 @@ class Judge:
         self._latest_ms = self._fastest_clock_ms()
         for node in self._cluster.nodes.values():
             beliefs.check_damage(node)
+            beliefs.check_strays(node)
         for key, row in list(self._agreement.rows.items()):
             self.sweep_partition(key, row)
 

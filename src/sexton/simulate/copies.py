@@ -88,6 +88,11 @@ class Copy:
         """Of files that lie beside the records."""
         return [name for name, _ in self.volume.files(self._directory) if name.endswith(suffix)]
 
+    def content(self, name: str) -> bytes | None:
+        """Of such a file."""
+        inode = self.volume.find(f"{self._directory}/{name}")
+        return bytes(inode.content) if isinstance(inode, Inode) else None
+
     def entries_from(self, offset: int) -> Iterator[Entry]:
         """Batches whose last offset is not below `offset`."""
         for segment in self._segments.values():

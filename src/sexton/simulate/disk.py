@@ -20,6 +20,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sexton.errors import LogInUseError
 from sexton.ports.disk import Buffer
@@ -55,6 +56,13 @@ class Trouble:
         directory, _, name = path.rpartition("/")
         is_inside = directory == self.directory or directory.startswith(f"{self.directory}/")
         return number == self.number and is_inside and self.part in f"{directory[len(self.directory) :]}/{name}"
+
+
+class Stray(NamedTuple):
+    """What a process did by name in a directory that it had left: or in the next one of that name, if there was one."""
+
+    process: str
+    path: str
 
 
 class _Directory:
@@ -94,6 +102,9 @@ class VirtualDisk:
         self._journal: list[_NameChange] = []
         self._number = 0
         self._holders: dict[str, Process] = {}
+        self._left: dict[str, Process] = {}
+        """Directories that a process has renamed or removed, and nobody has made again."""
+        self.strays: list[Stray] = []
 
     def image(self) -> VirtualDisk:
         """What a machine that is off has on its disk, for another day."""
@@ -144,6 +155,17 @@ class VirtualDisk:
         for directory, name, child in changes:
             _set(directory, name, child)
         self._journal.append(_NameChange(self.next_number(), before))
+
+    def left(self, directory: str, process: Process) -> None:
+        self._left[directory] = process
+
+    def made(self, directory: str) -> None:
+        self._left.pop(directory, None)
+
+    def stray(self, path: str, process: Process) -> None:
+        """Whoever looks for a file there believes that the directory is still its own."""
+        if self._left.get(path.rpartition("/")[0]) is process:
+            self.strays.append(Stray(process.name, path))
 
     def names_flushed(self, directory: _Directory, number: int) -> None:
         """Changes up to a number, as far as they touch the directory, are durable, with what those in turn rest on."""
@@ -315,12 +337,20 @@ class SimulatedDisk:
             raise _error(errno.EISDIR, path)
         if node is None:
             if not create:
+                self.volume.stray(path, self._process)
                 raise _error(errno.ENOENT, path)
-            directory, name = self.volume.parent(path)
+            directory, name = self._parent(path)
             self.volume.strike(errno.ENOSPC, path)
             node = Inode()
             self.volume.set_names((directory, name, node))
         return _File(self, path, node)
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        try:
+            return self.volume.parent(path)
+        except FileNotFoundError:
+            self.volume.stray(path, self._process)
+            raise
 
     def list(self, directory: str) -> list[str]:
         node = self.volume.find(directory)
@@ -347,10 +377,12 @@ class SimulatedDisk:
             if 0 < number == len(files) - 1:
                 await self.flush_directory(directory)
             path = f"{directory}/{file_name}"
-            self.volume.parent(path)
+            meant, _ = self._parent(path)
             self.volume.take(len(content), path)
             await self.wait_for_device()
-            parent, name = self.volume.parent(path)
+            parent, name = self._parent(path)
+            if parent is not meant:
+                self.volume.strays.append(Stray(self._process.name, path))
             old = parent.children.get(name)
             if isinstance(old, _Directory):
                 raise _error(errno.EISDIR, path)
@@ -361,13 +393,16 @@ class SimulatedDisk:
     def make_directory(self, path: str) -> None:
         self.check_alive()
         node: _Child = self.volume.find("/")
+        place = ""
         for name in _names(path):
             if not isinstance(node, _Directory):
                 raise _error(errno.ENOTDIR, path)
+            place = f"{place}/{name}"
             child = node.children.get(name)
             if child is None:
                 child = _Directory()
                 self.volume.set_names((node, name, child))
+                self.volume.made(place)
             node = child
         if not isinstance(node, _Directory):
             raise _error(errno.EEXIST, path)
@@ -383,6 +418,9 @@ class SimulatedDisk:
         if isinstance(replaced, _Directory) and replaced.children:
             raise _error(errno.ENOTEMPTY, new_path)
         self.volume.set_names((source, name, None), (target, new_name, node))
+        if isinstance(node, _Directory):
+            self.volume.left(path, self._process)
+            self.volume.made(new_path)
 
     def remove(self, path: str) -> None:
         self.check_alive()
