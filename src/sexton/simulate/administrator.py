@@ -33,14 +33,16 @@ class Administrator:
         trace: Trace,
         brokers_count: int,
         segment_bases: Callable[[Place], Sequence[int]] = lambda place: (),
+        bounds: Callable[[Place], Sequence[int]] = lambda place: (),
     ) -> None:
-        """`segment_bases` says where the segments of a partition begin."""
+        """`segment_bases` says where the segments of a partition begin, `bounds` how far its replicas are compacted."""
         self._client = client
         self._admin = Admin(client)
         self._history = history
         self._trace = trace
         self._brokers_count = brokers_count
         self._segment_bases = segment_bases
+        self._bounds = bounds
         self.topics: dict[str, int] = {}
         """Those that exist for sure, with the partitions that they have at least."""
 
@@ -88,6 +90,8 @@ class Administrator:
                 return f"{len(await self._admin.elect_leaders(None))} partitions"
             case Action.DELETE_RECORDS:
                 return await self._delete_records(plan.topic, rng)
+            case Action.DELETE_COMPACTED:
+                return await self._delete_compacted(plan.topic, rng)
             case Action.FLAP | Action.CANCEL | Action.BURST:
                 raise AssertionError(f"{plan.action} is for movers")
 
@@ -130,6 +134,13 @@ class Administrator:
     async def _delete_records(self, topic: str, rng: random.Random) -> str:
         return await self.delete_records_of((topic, rng.randrange(self.topics.get(topic, 1))), rng)
 
+    async def _delete_compacted(self, topic: str, rng: random.Random) -> str:
+        """Up to where some replica has compacted: somebody has looked that up."""
+        place = (topic, rng.randrange(self.topics.get(topic, 1)))
+        end = (await consuming.list_offsets(self._client, {place: LATEST}))[place]
+        bounds = [bound for bound in self._bounds(place) if 0 < bound <= end]
+        return await self._delete_below(place, rng.choice(bounds)) if bounds else "nothing is compacted"
+
     async def delete_records_of(self, place: Place, rng: random.Random) -> str:
         """Refused where cleanup.policy does not include delete."""
         draw = rng.random()
@@ -140,6 +151,9 @@ class Administrator:
         bases = [base for base in self._segment_bases(place) if 0 < base <= end]
         if draw < 0.6 and bases:
             before = rng.choice(bases)
+        return await self._delete_below(place, before)
+
+    async def _delete_below(self, place: Place, before: int) -> str:
         self._history.deleting_records(place, before)
         start = (await self._admin.delete_records({place: before}))[place]
         if start > before and not self._history.may_start_at(place, start) and not self._history.is_gone(place):

@@ -122,6 +122,7 @@ class Action(StrEnum):
     REASSIGN = "reassign"
     ELECT = "elect preferred leaders"
     DELETE_RECORDS = "delete records"
+    DELETE_COMPACTED = "delete what is compacted"
     FLAP = "remove and add again"
     CANCEL = "move and cancel"
     BURST = "do many things at once"
@@ -129,6 +130,9 @@ class Action(StrEnum):
 
 HASTY = (Action.FLAP, Action.CANCEL, Action.BURST)
 """What `movers` do."""
+
+OF_THEMES = (Action.DELETE_COMPACTED,)
+"""What is done only where a run is about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +428,7 @@ def _readers(rng: random.Random, profile: Profile) -> list[ReaderPlan]:
 
 
 def _admin(rng: random.Random, topics: tuple[TopicPlan, ...], until_ms: int) -> list[AdminPlan]:
-    actions = [action for action in Action if action not in HASTY and rng.random() < 0.3]
+    actions = [action for action in Action if action not in (*HASTY, *OF_THEMES) and rng.random() < 0.3]
     if not actions:
         return []
     admin = []

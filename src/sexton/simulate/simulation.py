@@ -162,7 +162,8 @@ class Simulation:
             self.cluster.start_later(node, node.rng.randrange(NS))
         self.nemesis.plan(plan.faults)
         admin_process, admin_client = self._clients[ADMIN]
-        admin = Administrator(admin_client, self.history, self.trace, plan.brokers_count, self._segment_bases)
+        looks_up = (self._segment_bases, self._bounds)
+        admin = Administrator(admin_client, self.history, self.trace, plan.brokers_count, *looks_up)
         await self._spawn(admin_process, admin.create_all(plan.topics))
         self._start_clients()
         admin_task = self._spawn(
@@ -280,6 +281,12 @@ class Simulation:
             names = [name for name, _ in node.volume.files(f"{DATA}/{place[0]}-{place[1]}")]
             found.update(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
         return sorted(found)
+
+    def _bounds(self, place: Place) -> list[int]:
+        """How far it is compacted, on any broker that still has something of that."""
+        replicas = (replica for node in self.cluster.nodes.values() for replica in snapshots.all_of(node))
+        here = (each for each in replicas if (each.topic, each.partition) == place)
+        return sorted({each.kept.mcco for each in here if each.kept.mcco > each.start_offset})
 
     async def _force_leaders(self) -> None:
         places = [place for topic in self.plan.topics if topic.is_compacted for place in topic.places]

@@ -186,7 +186,7 @@ def _lives(rng: random.Random, plan: Plan) -> Made:
     both at once."""
     items = _moves(rng, plan, (Action.FLAP,), 250)
     for broker in _brokers(plan):
-        items += _often(rng, plan, Kind.SLOW_DISK, broker, (10, 50, 200), 4_000)
+        items += _often(rng, plan, Kind.SLOW_DISK, broker, (50, 200, 400), 4_000)
         items += [
             Fault(at_ms, rng.randrange(50, 800), Kind.NO_METASTORE, (broker,), 0) for at_ms in _times(rng, plan, 4_000)
         ]
@@ -217,8 +217,8 @@ def _tears(rng: random.Random, plan: Plan) -> Made:
 
 
 def _starts(rng: random.Random, plan: Plan) -> Made:
-    """A leader is cut off from its followers, its log start moves, and it dies: who leads next starts where it did.
-    In between there is time to compact, or there would be nothing but starts."""
+    """A leader is cut off from its followers, its log start moves, mostly to where compaction has come to, and it dies:
+    who leads next starts where it did. In between there is time to compact, or there would be nothing but starts."""
     deleting = {
         "cleanup.policy": "compact,delete",
         "segment.bytes": rng.choice(("2000", "6000", "20000")),
@@ -237,8 +237,13 @@ def _starts(rng: random.Random, plan: Plan) -> Made:
         cut_ms = rng.randrange(300, 2_000)
         items += [Fault(at_ms, cut_ms + 500, Kind.CUT, (dying, other), 0) for other in others]
         items += [
-            AdminPlan(at_ms + rng.randrange(cut_ms), Action.DELETE_RECORDS, rng.choice(names), rng.getrandbits(32))
-            for _ in range(rng.choice((2, 4, 8)))
+            AdminPlan(
+                at_ms + rng.randrange(cut_ms),
+                rng.choice((Action.DELETE_RECORDS, *[Action.DELETE_COMPACTED] * 3)),
+                rng.choice(names),
+                rng.getrandbits(32),
+            )
+            for _ in range(rng.choice((1, 2, 4)))
         ]
         items.append(Fault(at_ms + cut_ms, rng.randrange(200, 4_000), Kind.KILL, (dying,), 0))
     times = replace(plan.times, adopts=True, lease_ms=2_000)
