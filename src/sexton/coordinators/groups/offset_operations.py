@@ -94,7 +94,8 @@ class OffsetOperations:
         if member is None:
             return frozenset()
         topic_name = self._core.topics.topic_name
-        return frozenset(number for topic_id, number in member.held() if topic_name(topic_id) is None)
+        held = (*member.assigned.items(), *member.revoking.items())
+        return frozenset().union(*(numbers for topic_id, numbers in held if topic_name(topic_id) is None))
 
     def _is_holder(self, request: OffsetCommitRequest, topic_id: uuid.UUID, number: int) -> bool:
         group = self._core.groups.get(request.group)
