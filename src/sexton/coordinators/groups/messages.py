@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sexton.coordinators.groups.records import Partitions
 from sexton.protocol.errors import ErrorCode
@@ -174,8 +174,7 @@ class OffsetFetchRequest:
     """Where a transaction is about to commit, say so instead of telling what it will replace (KIP-447)."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedOffset:
+class FetchedOffset(NamedTuple):
     partition: int
     offset: int = NO_OFFSET
     leader_epoch: int = -1

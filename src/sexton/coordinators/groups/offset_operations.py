@@ -9,7 +9,7 @@ does; what is told does not depend on that.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from sexton.coordinators.bounds import is_too_long
 from sexton.coordinators.groups import records as r
@@ -145,26 +145,34 @@ class OffsetOperations:
         group = self._core.groups.get(request.group)
         if isinstance(group, ConsumerGroup):
             group.check_offset_fetch(request.member_id, request.member_epoch)
-        offsets = self._core.offsets
         if request.topics is None:
-            return [
-                (topic, [self._one(request, topic, number) for number in numbers])
-                for topic in offsets.topics_of(request.group)
-                if (numbers := [n for n, v in offsets.partitions_of(request.group, topic) if self._is_told(topic, v)])
-            ]
-        return [(topic, [self._one(request, topic, number) for number in numbers]) for topic, numbers in request.topics]
+            every = self._core.offsets.topics_of(request.group)
+            return [(topic, told) for topic in every if (told := self._fetch_topic(request, topic, None))]
+        return [(topic, self._fetch_topic(request, topic, numbers)) for topic, numbers in request.topics]
 
-    def _one(self, request: OffsetFetchRequest, topic: str, number: int) -> FetchedOffset:
-        key = r.OffsetKey(request.group, topic, number)
-        if request.require_stable and self._core.pending.is_pending(key):
-            return FetchedOffset(number, error=ErrorCode.unstable_offset_commit)
-        value = self._core.offsets.get(request.group, topic, number)
-        return _fetched(number, value if value is not None and self._is_told(topic, value) else None)
+    def _fetch_topic(
+        self, request: OffsetFetchRequest, topic: str, numbers: Sequence[int] | None
+    ) -> list[FetchedOffset]:
+        """Looks at the topic once, for a group may have thousands of offsets in it."""
+        core, group = self._core, request.group
+        topic_id = core.topics.topic_id(topic)
+        found: Iterable[tuple[int, r.OffsetValue | None]] = core.offsets.partitions_of(group, topic)
+        if numbers is not None:
+            found = [(number, core.offsets.get(group, topic, number)) for number in numbers]
+        may_be_unstable = request.require_stable and core.pending.has_any(group)
+        told: list[FetchedOffset] = []
+        for number, value in found:
+            is_told = value is not None and _is_of(value, topic_id)
+            if not is_told and numbers is None:
+                continue
+            if may_be_unstable and core.pending.is_pending(r.OffsetKey(group, topic, number)):
+                told.append(FetchedOffset(number, error=ErrorCode.unstable_offset_commit))
+            else:
+                told.append(_fetched(number, value if is_told else None))
+        return told
 
     def _is_told(self, topic: str, value: r.OffsetValue) -> bool:
-        """Whether it is of the topic that bears the name today. The view is never older than an offset: a coordinator
-        serves when its view has caught up with what others wrote to its log."""
-        return value.topic_id is None or value.topic_id == self._core.topics.topic_id(topic)
+        return _is_of(value, self._core.topics.topic_id(topic))
 
     def delete(self, name: str, topics: Sequence[tuple[str, Sequence[int]]]) -> OffsetResults:
         core = self._core
@@ -282,6 +290,12 @@ def _may_expire(group: ClassicGroup) -> bool:
 
 def _is_forming(group: ClassicGroup | ConsumerGroup) -> bool:
     return isinstance(group, ClassicGroup) and bool(group.pending_members)
+
+
+def _is_of(value: r.OffsetValue, topic_id: uuid.UUID | None) -> bool:
+    """Whether it is of the topic that bears the name today. The view is never older than an offset: a coordinator
+    serves when its view has caught up with what others wrote to its log."""
+    return value.topic_id is None or value.topic_id == topic_id
 
 
 def _fetched(number: int, value: r.OffsetValue | None) -> FetchedOffset:
