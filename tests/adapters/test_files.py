@@ -395,3 +395,29 @@ def test_after_a_flush_that_failed_a_mark_stays_and_is_not_believed(disk: FileDi
     flushed.distrust(disk, str(tmp_path))
     assert flushed.is_marked(disk, str(tmp_path))
     assert not flushed.is_kept(disk, str(tmp_path))
+
+
+def test_an_event_loop_that_ends_ends_those_who_wait_for_a_directory(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two flushes one is under way and one has not begun, and everything is cancelled at once."""
+    fsync, is_under_way, may_end = os.fsync, threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        is_under_way.set()
+        assert may_end.wait(30)
+        fsync(fd)
+
+    async def run() -> None:
+        monkeypatch.setattr(os, "fsync", slow)
+        waiting = [asyncio.ensure_future(disk.flush_directory(str(tmp_path)))]
+        await asyncio.to_thread(is_under_way.wait, 30)
+        waiting.append(asyncio.ensure_future(disk.flush_directory(str(tmp_path))))
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        may_end.set()
+        await asyncio.wait(waiting, timeout=30)
+        assert all(task.cancelled() for task in waiting)
+
+    asyncio.run(run())

@@ -43,7 +43,7 @@ class OneFailure:
         task.cancel()
         await asyncio.sleep(0)
         self._may_end.set()
-        await asyncio.wait([task])
+        await asyncio.gather(task, return_exceptions=True)
         return task
 
 

@@ -261,7 +261,7 @@ class FileDisk:
             under_way = self._flushes.get(directory)
             flush = self._next_flushes[directory] = asyncio.ensure_future(self._flush_names(directory, under_way))
         done = _Outcome(loop=asyncio.get_running_loop())
-        flush.add_done_callback(lambda ended: _tell([(done, ended.exception())]))
+        flush.add_done_callback(lambda ended: _tell([(done, _failure_of(ended))]))
         await _heard(done)
 
     async def _flush_names(self, directory: str, before: asyncio.Task[None] | None) -> None:
@@ -300,6 +300,11 @@ def _work_through(asked: Sequence[_Asked], loop: asyncio.AbstractEventLoop) -> N
             ended.append((done, error))
     with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it everybody who might care
         loop.call_soon_threadsafe(_tell, ended)
+
+
+def _failure_of(ended: asyncio.Future[None]) -> BaseException | None:
+    """One that was cancelled before it began has flushed nothing."""
+    return asyncio.CancelledError() if ended.cancelled() else ended.exception()
 
 
 async def _heard(done: _Outcome) -> None:
