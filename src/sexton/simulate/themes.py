@@ -186,7 +186,7 @@ def _lives(rng: random.Random, plan: Plan) -> Made:
     both at once."""
     items = _moves(rng, plan, (Action.FLAP,), 250)
     for broker in _brokers(plan):
-        items += _often(rng, plan, Kind.SLOW_DISK, broker, (50, 200, 400), 4_000)
+        items += _often(rng, plan, Kind.SLOW_DISK, broker, (10, 50, 200), 4_000)
         items += [
             Fault(at_ms, rng.randrange(50, 800), Kind.NO_METASTORE, (broker,), 0) for at_ms in _times(rng, plan, 4_000)
         ]
