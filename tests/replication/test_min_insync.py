@@ -38,17 +38,17 @@ def test_a_topic_with_one_replica_takes_acks_all_where_the_default_is_two() -> N
 
 
 def test_a_replica_that_is_being_added_is_not_asked_for_until_it_is_there() -> None:
-    """It is cut off, so the move stands still; the one replica that there is goes on taking records."""
+    """It is cut off from its leader, so the move stands still; the one replica that there is goes on taking records."""
     story = Story(3)
 
     async def told() -> None:
         await asks_for_two(story)
         await story.create_topic([ONE])
-        story.isolate(TWO)
+        story.fabric.cut(story.node(TWO).name, story.node(ONE).name)
         await reassign(story, ONE, TWO)
         await story.until(lambda: story.replica(ONE).row.adding == (TWO,))
         await story.write((b"k", b"1"))
-        story.reconnect(TWO)
+        story.fabric.heal(story.node(TWO).name, story.node(ONE).name)
         await story.in_sync(ONE, TWO)
         await story.until(lambda: not story.replica(ONE).row.adding)
         await story.write((b"k", b"2"))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
-
 LONG_BYTES = 512
-"""From here on NumPy is faster. A client may send a name of megabytes, and the loop must not stand still for it."""
+"""From here on NumPy is faster. A client may send many names of megabytes, and the loop must not stand still for them.
+It is imported when the first one comes: brokers start without it."""
 
 
 def java_hash(text: str) -> int:
@@ -25,6 +24,8 @@ def _hash(data: bytes) -> int:
 
 
 def _hash_long(data: bytes) -> int:
+    import numpy as np
+
     units = np.frombuffer(data, ">u2").astype(np.uint32)
     weights = np.full(len(units), 31, np.uint32)
     weights[-1] = 1
