@@ -19,7 +19,7 @@ demo: ## Compaction at a glance: make a sample partition, query it, compact it, 
 
 .PHONY: test
 test: lint ## Linters, unit tests, simulator, real brokers, Spark, real Apache Kafka; what CI runs
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: clients
 clients: ## Every Kafka client we know of, in several versions, against real brokers; transactions with each (takes long)

@@ -48,20 +48,11 @@ def pytest_runtest_makereport(
 REAL_PROCESSES = ("cluster", "kafka", "postgres")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Brokers are real processes that share two cores with everything else, and their clients have timeouts. So those
-    tests come one after the other, whatever else runs beside them (`make test`). In CI, one more try tells a passing
-    shortage from a fault; the summary counts what needed it."""
+    """Brokers are real processes that share two cores with everything else, and their clients have timeouts. In CI, one
+    more try tells a passing shortage from a fault; the summary counts what needed it."""
+    if not os.environ.get("CI"):
+        return
     for item in items:
-        is_real = any(item.get_closest_marker(name) for name in REAL_PROCESSES)
-        if is_real and os.environ.get("CI"):
+        if any(item.get_closest_marker(name) for name in REAL_PROCESSES):
             item.add_marker(pytest.mark.flaky(reruns=1))
-        item.add_marker(pytest.mark.xdist_group(_together(item, is_real)))
-
-
-def _together(item: pytest.Item, is_real: bool) -> str:
-    """Tests of one group run in one process, in order. One Spark is enough, and brokers have enough to share."""
-    if is_real:
-        return "brokers"
-    return "spark" if item.get_closest_marker("spark") else str(item.path)

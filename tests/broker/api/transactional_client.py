@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ OLD_PRODUCE: Final = 9
 NEW_PRODUCE: Final = 12
 OLD_END: Final = 3
 NEW_END: Final = 5
+ATTEMPTS_MAX: Final = 200
 
 Producer = tuple[int, int]
 """Id and epoch."""
@@ -143,8 +145,13 @@ class TransactionalClient(Wire):
             ],
             **fields,
         }
-        answer = self.call(txn_offset_commit.API_KEY, version, body)
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
+        for _ in range(ATTEMPTS_MAX):
+            answer = self.call(txn_offset_commit.API_KEY, version, body)
+            code = ErrorCode(answer.topics[0].partitions[0].error_code)
+            if code is not ErrorCode.coordinator_not_available:
+                break
+            time.sleep(0.05)  # markers of the transaction before are on their way: every client asks again
+        return code
 
     def offset(self, group: str, topic: str, *, require_stable: bool = True) -> tuple[ErrorCode, int]:
         asked = {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}
