@@ -76,6 +76,11 @@ class World:
         await self.loop.spawn(process, _made(Admin(client).create_topic("t", 1, 2)))
         await self.all_in_sync()
 
+    async def die_once_registered(self, *, power_lost: bool) -> None:
+        self.on_registered = lambda: self.cluster.kill(self.first, power_lost=power_lost)
+        self.cluster.start(self.first)
+        await self.until(lambda: not self.first.is_up)
+
     async def all_in_sync(self) -> None:
         await self.until(lambda: sorted(self.row.isr) == [1, 2] and self.row.leader != NO_LEADER)
 
@@ -183,9 +188,7 @@ def test_a_broker_that_dies_right_after_it_has_registered_stays_in_sync_with_its
         await world.begin()
         world.power_off()
         for _ in range(deaths):
-            world.on_registered = lambda: world.cluster.kill(world.first, power_lost=True)
-            world.cluster.start(world.first)
-            await world.until(lambda: not world.first.is_up)
+            await world.die_once_registered(power_lost=True)
         await world.restart(world.first)
         await world.until(lambda: world.row.leader == 1)
         assert 1 in world.row.isr
@@ -197,9 +200,7 @@ def test_an_image_of_a_broker_that_died_right_after_it_had_registered_is_old(wor
     async def story() -> None:
         await world.begin()
         world.cluster.kill(world.first, power_lost=True)
-        world.on_registered = lambda: world.cluster.kill(world.first, power_lost=True)
-        world.cluster.start(world.first)
-        await world.until(lambda: not world.first.is_up)
+        await world.die_once_registered(power_lost=True)
         image = world.first.volume.image()
         await world.restart(world.first)
         await world.all_in_sync()
@@ -220,9 +221,7 @@ def test_an_old_image_stays_old_when_its_broker_dies_before_it_can_say_so(world:
         await world.all_in_sync()
         world.power_off()
         world.cluster.replace_disk(world.first, image)
-        world.on_registered = lambda: world.cluster.kill(world.first, power_lost=True)
-        world.cluster.start(world.first)
-        await world.until(lambda: not world.first.is_up)
+        await world.die_once_registered(power_lost=True)
         assert 1 in world.row.isr, "it has not come so far as to say anything"
         await world.restart(world.first)
         await world.second_has_it()
@@ -235,9 +234,7 @@ def test_a_wiped_broker_that_dies_before_it_can_say_so_is_recognized_the_next_ti
         await world.begin()
         world.power_off()
         world.cluster.replace_disk(world.first)
-        world.on_registered = lambda: world.cluster.kill(world.first, power_lost=False)
-        world.cluster.start(world.first)
-        await world.until(lambda: not world.first.is_up)
+        await world.die_once_registered(power_lost=False)
         assert 1 in world.row.isr, "it has not come so far as to say anything"
         await world.restart(world.first)
         await world.second_has_it()

@@ -197,8 +197,9 @@ def test_a_log_that_is_not_trusted_is_left_only_to_the_process_that_answered(
     story.run(told())
 
 
-def test_a_log_that_can_still_be_read_is_not_left_to_a_broker_that_lost_power_a_moment_ago() -> None:
-    """The disk fails under the only complete copy, of a topic that acknowledges before the flush."""
+@pytest.mark.parametrize("flushes_first", ["false", "true"], ids=["what was not flushed is gone", "its disk is gone"])
+def test_a_log_that_can_still_be_read_is_not_left_to_a_broker_that_died_a_moment_ago(flushes_first: str) -> None:
+    """The disk fails under the only complete copy."""
 
     def lost_with(seed: int) -> list[int]:
         story = Story(3, seed)
@@ -207,17 +208,22 @@ def test_a_log_that_can_still_be_read_is_not_left_to_a_broker_that_lost_power_a_
 
         async def told() -> None:
             await story.start()
-            await story.create_topic([STOPPED, DEAD], {"flush.before.ack": "false", "min.insync.replicas": "2"})
+            await story.create_topic([STOPPED, DEAD], {"flush.before.ack": flushes_first, "min.insync.replicas": "2"})
             await story.in_sync(DEAD, STOPPED)
             await ledger.write(40)
             story.cluster.kill(story.node(DEAD), power_lost=True)
+            if flushes_first == "true":
+                story.cluster.replace_disk(story.node(DEAD))
             node, replica = story.node(STOPPED), story.replica(STOPPED)
             assert node.process is not None
             node.volume.weather.flush_failure_probability = 1
+            late = asyncio.ensure_future(ledger.write(1, timeout_ms=500))
+            await story.until(lambda: replica.log.end_offset > 40)
             with suppress(KafkaError):
                 await story.loop.spawn(node.process, replica.log.flush())
             assert replica.log.failure is not None
             node.volume.weather.flush_failure_probability = 0
+            await late
             await asyncio.sleep(3)
             await story.start(DEAD)
             await story.led_by(DEAD)

@@ -135,7 +135,7 @@ class Broker:
         self.admin = AdminPages(self)
         self.registration: Registration
         self._locks = ExitStack()
-        self._answering: frozenset[int] = frozenset()
+        self._answering: dict[int, int] = {}
         """When it is stopped: the other brokers that it can leave its partitions to. Nobody, before it has asked."""
         self._listener: Listener | None = None
         self._catching_up = asyncio.Lock()

@@ -91,10 +91,10 @@ def _log_state(broker: Broker, topic: str, partition: int, folder: Folder, past:
     return LogState.COMPLETE if broker.replicas.folder.keeps_unflushed(topic, partition) else LogState.UNCERTAIN
 
 
-async def answering(broker: Broker) -> frozenset[int]:
-    """The other brokers that answer right now. That the metastore has somebody as active says only that its lease has
-    not run out yet. An answer ages while others are waited for that do not answer: whoever has answered is asked again,
-    until all have answered at once."""
+async def answering(broker: Broker) -> dict[int, int]:
+    """The other brokers that answer right now, and the process of each that was asked (its broker epoch). That the
+    metastore has somebody as active says only that its lease has not run out yet. An answer ages while others are
+    waited for that do not answer: whoever has answered is asked again, until all have answered at once."""
     own_id = broker.config.node_id
     wait_ms = int(broker.config.broker_lease_ms * ANSWER_SHARE)
     asked = [row for row in serving_brokers(broker.view) if row.broker_id != own_id]
@@ -104,7 +104,7 @@ async def answering(broker: Broker) -> frozenset[int]:
         if len(heard) == len(asked):
             break
         asked = heard
-    return frozenset(row.broker_id for row in heard)
+    return {row.broker_id: row.epoch for row in heard}
 
 
 async def settle_doubts(broker: Broker) -> None:
@@ -131,7 +131,7 @@ async def settle_doubts(broker: Broker) -> None:
         replica.settle_doubt()
 
 
-async def hand_over(broker: Broker, answering: Collection[int]) -> None:
+async def hand_over(broker: Broker, answering: Mapping[int, int]) -> None:
     """Before a stop: others lead, and nobody waits for this broker any more. Each partition is left to a process that
     has just answered, and only if it is still that process: one that starts again may have lost what it held."""
     own_id = broker.config.node_id
@@ -148,7 +148,7 @@ async def hand_over(broker: Broker, answering: Collection[int]) -> None:
         for successor, rows in changed.items():
             logger.info("handing over %d partitions, relying on broker %d", len(rows), successor)
             try:
-                await _write(broker, rows, {successor: brokers[successor].epoch})
+                await _write(broker, rows, {successor: answering[successor]})
             except StaleError as error:
                 logger.info("handing over: %s", error)
         await broker.catch_up()
@@ -166,22 +166,23 @@ def is_needed(broker: Broker, answering: Collection[int]) -> bool:
 
 async def retreat(broker: Broker) -> None:
     """Partitions whose log this broker cannot keep: others lead, and nobody waits for this broker any more. If nobody
-    else has everything, what can still be read stays, and what cannot is marked as missing."""
+    else has everything, what can still be read stays, and what cannot is marked as missing. What can be read is left
+    only to one that answers: whoever died a moment ago may have lost what it did not flush, or its disk."""
     await settle_doubts(broker)
     await rebuild(broker)
     own_id, brokers = broker.config.node_id, broker.view.brokers
     unkept = [
-        (row, is_readable, is_readable and _acknowledges_unflushed(broker, row))
+        (row, is_readable)
         for key, is_readable in broker.replicas.unkept()
         if (row := broker.view.partition_by_id(*key)) is not None and own_id in row.isr
     ]
-    heard = await answering(broker) if any(asks for _, _, asks in unkept) else frozenset()
+    heard = await answering(broker) if any(is_readable for _, is_readable in unkept) else {}
     changed = [
         new_row
-        for row, is_readable, asks in unkept
+        for row, is_readable in unkept
         if (
             new_row := elections.give_up(
-                row, own_id, brokers, is_readable=is_readable, answering=heard if asks else None
+                row, own_id, brokers, is_readable=is_readable, answering=heard if is_readable else None
             )
         )
         is not None
@@ -197,14 +198,8 @@ async def retreat(broker: Broker) -> None:
             list(row.isr),
             row.leader,
         )
-    await _write(broker, changed)
+    await _write(broker, changed, _relied_on(broker, changed, heard))
     await broker.catch_up()
-
-
-def _acknowledges_unflushed(broker: Broker, row: PartitionRow) -> bool:
-    """Then one that nobody has heard of just now may lack what is here. What others flushed first, they have."""
-    topic = broker.view.topic_by_id(row.topic_id)
-    return topic is not None and not broker.topic_config(topic.name).flush_before_ack
 
 
 async def leave_unkept(broker: Broker) -> None:
@@ -256,12 +251,12 @@ async def rebuild(broker: Broker) -> None:
         await broker.catch_up()
 
 
-def _relied_on(broker: Broker, left: Sequence[PartitionRow], heard: Collection[int]) -> dict[int, int]:
+def _relied_on(broker: Broker, left: Sequence[PartitionRow], heard: Mapping[int, int]) -> dict[int, int]:
     """The processes that have just answered and that these rows are left to: one that has started again meanwhile may
     have lost what it held."""
     own_id, brokers = broker.config.node_id, broker.view.brokers
     relied_on = (id_ for row in left for id_ in elections.successors(row, own_id, brokers, heard)[:1])
-    return {id_: brokers[id_].epoch for id_ in relied_on}
+    return {id_: heard[id_] for id_ in relied_on}
 
 
 async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:

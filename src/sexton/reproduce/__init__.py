@@ -1,6 +1,6 @@
 """Four ways in which replicas that are compacted without asking each other corrupt data, shown on real clusters.
 
-    scenarios    the four scripts, each a dozen lines in the words of `script`
+    scenarios    the scripts, each a dozen lines in the words of `script`: the four, and one that stays clean
     script       the words: start, produce, kill, wait until compacted, bring back, move leadership, read
     truth        what a reader should see, from what the script committed
     world        what a script needs of a cluster; `live` is a real one, tests bring their own

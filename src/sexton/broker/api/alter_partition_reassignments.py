@@ -61,7 +61,7 @@ async def _heard(broker: Broker, body: Any) -> frozenset[int]:
         for asked in topic.partitions:
             row = broker.view.partition(topic.name, asked.partition_index)
             if row is not None and not set(row.isr) <= set(asked.replicas or ()):
-                return await answering(broker) | {broker.config.node_id}
+                return frozenset(await answering(broker)) | {broker.config.node_id}
     return frozenset()
 
 

@@ -47,8 +47,8 @@ def _takes_the_first(row: PartitionRow, replicas: tuple[int, ...], brokers: Brok
     return reassignment._elected(reassignment._settled(row, replicas, replicas[:1]), brokers)
 
 
-async def _trusts_the_metastore(broker: Broker) -> frozenset[int]:
-    return frozenset(row.broker_id for row in broker.view.live_brokers())
+async def _trusts_the_metastore(broker: Broker) -> dict[int, int]:
+    return {row.broker_id: row.epoch for row in broker.view.live_brokers()}
 
 
 async def _asks_nobody(self: Control, actions: Sequence[Action]) -> list[BrokerRow]:
