@@ -550,7 +550,7 @@ def survey_of(batches: Sequence[Batch]) -> LogSurvey:
 
 
 def mxfo(batches: Sequence[Batch], bound: int) -> int:
-    """Nothing transactional lies below it, as DESIGN.md defines it."""
+    """Nothing transactional lies below it, as docs/rules.md defines it."""
     first = survey_of(batches).first_transactional_offset
     return bound if first is None else min(bound, first)
 

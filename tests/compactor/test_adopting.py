@@ -1,4 +1,4 @@
-"""Compact once (DESIGN): one replica of three is compacted, the others adopt it. Real brokers, a real compactor.
+"""Compact once (docs/rules.md): one replica of three is compacted, the others adopt it. Real brokers, a real compactor.
 
 The replicas are then byte for byte the same below the bound; what a crash or a change of leader interrupts is taken up
 again; and tombstones wait for a replica that is away, as before.

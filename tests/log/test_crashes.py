@@ -1,8 +1,8 @@
 """A log against a plain list, on a disk that loses power at any moment.
 
-What must hold after every restart (DESIGN, rules 1, 2 and 11): the log is a prefix of what it was before, it ends at or
-above what a flush had promised, and nothing in it has changed. A truncation that was under way has happened or not; the
-log's start is where the last finished step put it, or one that was under way.
+What must hold after every restart (docs/rules.md, 1, 2 and 11): the log is a prefix of what it was before, it ends at
+or above what a flush had promised, and nothing in it has changed. A truncation that was under way has happened or not;
+the log's start is where the last finished step put it, or one that was under way.
 """
 
 from __future__ import annotations

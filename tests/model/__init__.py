@@ -3,7 +3,7 @@
 It decides with the real pure code wherever there is some: `watermarks/` for progress, minimum and fence,
 `replication/history.py` and `leadership.py` for truncation and the high watermark, `compaction/reference.py` for what a
 compaction leaves of a log. Around them it puts what a cluster can do to a partition, at any moment and in any order.
-Each of DESIGN's rules is a switch (`switches.py`), so that a test can remove one and watch it being missed.
+Each rule of docs/rules.md is a switch (`switches.py`), so that a test can remove one and watch it being missed.
 
     logs.py         records and logs as small integers and tuples; what a consumer sees of them
     real.py         the bridge to the real code, with its answers remembered

@@ -45,7 +45,7 @@ def check_crash(before: Broker, after: Broker) -> None:
 
 
 def check_definitions(state: State) -> None:
-    """What the words of DESIGN, section 2, mean."""
+    """What the words of docs/rules.md mean."""
     for index, broker in enumerate(state[1:]):
         if broker.member and broker.incarnation == broker.registered and not state[0].independent:
             check_progress(index, broker)

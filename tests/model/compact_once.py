@@ -1,4 +1,4 @@
-"""The conditions of DESIGN's "Compact once", each with an arena in which it is missed."""
+"""The conditions of "compact once" (docs/rules.md), each with an arena in which it is missed."""
 
 from __future__ import annotations
 
@@ -224,4 +224,4 @@ COMPACT_ONCE = {
         "value lost",
     ),
 }
-"""In DESIGN's order; and the fence, which belongs to what is carried."""
+"""In the order of docs/rules.md; and the fence, which belongs to what is carried."""

@@ -1,4 +1,5 @@
-"""DESIGN's rules as switches. All on is Sexton; a test turns one off and must find what it protects from."""
+"""The rules of docs/rules.md as switches. All on is Sexton; a test turns one off and must find what it protects
+from."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ TRAPS = {
         "deleted is back",
     ),
 }
-"""The rows of DESIGN's table, in its order."""
+"""Rows of the table in docs/rules.md, in its order."""
 
 MORE = {
     "the weaker reading of MXFO: an orphan freezes the partition": Trap(
@@ -341,4 +341,4 @@ MORE = {
         "consumer misled",
     ),
 }
-"""Rules that DESIGN states elsewhere, and three that the model asked for."""
+"""Rules that are stated elsewhere, and three that the model asked for."""

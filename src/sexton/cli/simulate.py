@@ -124,7 +124,7 @@ def _tell(failed: Result, options: Options) -> None:
     if failed.cause:
         typer.echo(f"\n{failed.cause}")
     typer.echo(f"\nseed {failed.seed} breaks {failed.rule}: {failed.evidence}")
-    typer.echo(f"repeat it with: {command(failed.seed, options)}")
+    typer.echo(f"docs/rules.md has the rules; repeat it with: {command(failed.seed, options)}")
 
 
 def command(seed: int, options: Options) -> str:

@@ -12,7 +12,7 @@ What is written is compare-and-set on the row's partition epoch, so a decision b
 - Unclean election (a leader that may lack acknowledged records) happens only if it is allowed; the new leader is then
   the only one in sync. On a compacted topic it happens only if an operator forces it, and starts a new *generation*:
   the other replicas start from empty logs, because what they removed was decided by watermarks that hold no more
-  (DESIGN, traps).
+  (docs/rules.md, traps).
 """
 
 from __future__ import annotations

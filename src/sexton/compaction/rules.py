@@ -1,6 +1,6 @@
 """The compaction rules: what may go, what must stay, and why.
 
-Words, as in DESIGN.md: a *pass* cleans one partition's log up to a *bound* that is never above the last stable
+Words, as in docs/rules.md: a *pass* cleans one partition's log up to a *bound* that is never above the last stable
 offset or the high watermark and never inside the active segment. MTRO and MXRO are the offsets below which every
 replica is known to have cleaned (tombstones) and settled (markers); `Terms.independent()` puts them at infinity,
 which is Kafka's time-only behaviour.
@@ -9,7 +9,7 @@ Each rule is a pure function, written once. They work elementwise, on numbers or
 compactor calls them for one record or marker, the Spark pipeline for the columns of a batch table. Facts come in,
 fates go out; nothing here reads a log.
 
-Rule numbers in comments are those of DESIGN.md, section 3.
+Rule numbers in comments are those of docs/rules.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A compactor: it leases what is most urgent, has it done, commits it, and takes the next (DESIGN, pull-based).
+"""A compactor: it leases what is most urgent, has it done, commits it, and takes the next.
 
 Whatever fails, fails for one piece of work: it is given back and is due again when its broker says so. A compactor that
 dies loses its lease, not data: what it staged is collected by the brokers.

@@ -1,4 +1,4 @@
-"""What another replica has compacted, judged before it takes the place of what this one holds (DESIGN, compact once).
+"""What another replica has compacted, judged before it takes the place of what this one holds (docs/rules.md).
 
 The replica that made it held it to the same rules, and its log may have been compacted further than this one or less:
 below the bound there need not be a batch here for every batch there. What can be told from headers is told: batches

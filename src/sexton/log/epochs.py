@@ -2,8 +2,8 @@
 
 An entry (epoch, start offset) says that records from that offset on, up to the next entry's, were written by that
 epoch's leader. A leader extends its own history when it takes over; a follower copies its leader's whole. It is never
-derived from batches, because compaction may empty an epoch that still tells two logs apart (DESIGN, traps). The one
-exception is a directory that has no history at all.
+derived from batches, because compaction may empty an epoch that still tells two logs apart (docs/rules.md, traps). The
+one exception is a directory that has no history at all.
 """
 
 from __future__ import annotations

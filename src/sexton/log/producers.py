@@ -12,9 +12,9 @@ under way and includes this partition (KIP-890). Asking takes time, in which a m
 what was asked before is worth nothing then. So whoever asks is given a `Verification` first, a marker makes it void,
 and an append that shows a void one is refused. Otherwise a late batch would open a transaction that nobody ever ends.
 
-Where a follower differs from a leader (DESIGN, traps): compaction settles committed batches, that is, makes them plain,
-and drops transactions whole. A follower that was behind may thus receive a plain batch of a producer whose transaction
-it holds open, or a marker with nothing open. Neither is an error, and neither changes an open transaction.
+Where a follower differs from a leader (docs/rules.md, traps): compaction settles committed batches, that is, makes them
+plain, and drops transactions whole. A follower that was behind may thus receive a plain batch of a producer whose
+transaction it holds open, or a marker with nothing open. Neither is an error, and neither changes an open transaction.
 """
 
 from __future__ import annotations

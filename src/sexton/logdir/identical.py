@@ -1,7 +1,7 @@
 """Whether two replicas hold the same bytes below an offset. Batch by batch, for they may be cut into segments
 differently.
 
-Replicas that have adopted the same compaction do (DESIGN, compact once); ones that compacted by themselves need not:
+Replicas that have adopted the same compaction do (docs/rules.md); ones that compacted by themselves need not:
 the same records may be left in batches with other delete horizons.
 """
 

@@ -1,5 +1,5 @@
-"""One replica's part in coordinated compaction (DESIGN): what it knows of its own progress and the others', and, while
-it leads, what it makes of their reports.
+"""One replica's part in coordinated compaction (docs/rules.md): what it knows of its own progress and the others', and,
+while it leads, what it makes of their reports.
 
 What is decided is in `sexton.watermarks`; here it is made durable before it counts, and carried by `ReplicaFetch`:
 progress goes up with what a follower holds, MTRO and MXRO come down with the records.

@@ -2,8 +2,8 @@
 
 Each epoch has one leader, which writes each offset once. So two logs that have the same epoch at an offset have the
 same record there and everywhere below: they agree exactly up to the first offset at which their histories differ.
-Histories are copied whole from the leader (DESIGN, traps): one rebuilt from surviving batches forgets epochs that
-compaction emptied.
+Histories are copied whole from the leader (docs/rules.md, traps): one rebuilt from surviving batches forgets epochs
+that compaction emptied.
 """
 
 from __future__ import annotations

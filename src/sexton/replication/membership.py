@@ -88,8 +88,8 @@ class Membership:
         self._wake.set()
 
     def fence(self, replica: Replica, follower: int) -> None:
-        """The fetch fence turned it away (DESIGN): it leaves the ISR and gets a new id, in one compare-and-set, so that
-        only a leader that is still the leader can order it. When it sees the new id, it throws its log away."""
+        """The fetch fence turned it away (docs/rules.md): it leaves the ISR and gets a new id, in one compare-and-set,
+        so that only a leader that is still the leader can order it. When it sees the new id, it throws its log away."""
         turned_away = replica.row.incarnations.get(follower)
         if turned_away is not None and replica.leadership is not None:
             replica.leadership.turned_away[follower] = turned_away

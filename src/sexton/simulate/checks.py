@@ -1,4 +1,4 @@
-"""The rules of DESIGN.md, section 3, as far as they can be seen from outside a broker while it runs.
+"""The rules (docs/rules.md), as far as they can be seen from outside a broker while it runs.
 
 **The ledger.** A batch is *committed* once any replica's high watermark has passed it. From then on it is written down
 here: offset, epoch, checksum. Whatever happens later,

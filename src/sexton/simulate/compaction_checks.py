@@ -1,4 +1,4 @@
-"""Rules 3 to 7 and 10 of DESIGN, held against every replica of a compacted partition while it is being compacted.
+"""Rules 3 to 7 and 10 (docs/rules.md), held against every replica of a compacted partition while it is being compacted.
 
 The truth is what was committed, batch by batch, before any compaction touched it. Against it stands what lies on each
 running replica's disk below its high watermark:
@@ -7,7 +7,7 @@ running replica's disk below its high watermark:
 - an in-sync replica folds to what the truth folds to at the same high watermark (rules 3, 4 and 8): no value is lost,
   no key comes back, no aborted record is seen;
 - a key's newest record that is a tombstone is there unless it lies below MTRO, a marker unless below MXRO (5, 6);
-- below MCCO a key has one record, below MXFO nothing is transactional (DESIGN, section 2);
+- below MCCO a key has one record, below MXFO nothing is transactional (docs/rules.md);
 - MCCO, MXFO, MTRO and MXRO of an incarnation never go back, over restarts too (7).
 
 All of it from the replica's log start on: what lies below is gone, whether or not it is still on the disk. A log start

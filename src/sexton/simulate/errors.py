@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SimulationFailure(Exception):  # noqa: N818 - the simulation found a failure; it made none
-    """A rule of DESIGN.md does not hold, or a process crashed. `rule` is what a shrunk run must break again."""
+    """A rule of docs/rules.md does not hold, or a process crashed. `rule` is what a shrunk run must break again."""
 
     def __init__(self, rule: str, evidence: str) -> None:
         super().__init__(rule, evidence)

@@ -20,7 +20,7 @@ Key = tuple[uuid.UUID, int]
 
 
 class Watermarks(NamedTuple):
-    """Of one log. DESIGN, section 2, says what each of them means."""
+    """Of one log. docs/rules.md says what each of them means."""
 
     incarnation: uuid.UUID
     generation: int = 0

@@ -1,4 +1,4 @@
-"""Rule 8 of DESIGN, read from the logs themselves as they are committed: a transaction is all there or not at all.
+"""Rule 8, read from the logs themselves as they are committed: a transaction is all there or not at all.
 
 Every batch and every marker passes by here once, in the order of its partition. When a marker ends what its producer
 has open in a partition, the transactions whose records those are have met their fate there: it must be one that their

@@ -2,7 +2,7 @@
 
 `unclean.leader.election.enable` lets the controller make such a replica lead; what is lost then is for `losses` to say.
 On a topic that does not allow it nobody does, and on a compacted one only in a new generation, which an operator asks
-for (DESIGN, traps): whatever else the settings say.
+for (docs/rules.md, traps): whatever else the settings say.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def cancelled(cleanup_policy: str, *, is_old_one_back: bool) -> tuple[ErrorCode 
 def test_a_compacted_topic_is_never_led_by_a_replica_that_lacks_records_because_a_move_is_cancelled(
     is_old_one_back: bool,
 ) -> None:
-    """What was removed by its watermarks was removed because of those records (DESIGN, traps)."""
+    """What was removed by its watermarks was removed because of those records (docs/rules.md, traps)."""
     code, before, after = cancelled("compact", is_old_one_back=is_old_one_back)
     assert code is ErrorCode.invalid_replica_assignment
     assert after == before

@@ -1,4 +1,4 @@
-"""A follower takes over what its leader has compacted (DESIGN, compact once): each condition, and what is refused."""
+"""A follower takes over what its leader has compacted (docs/rules.md): each condition, and what is refused."""
 
 from __future__ import annotations
 

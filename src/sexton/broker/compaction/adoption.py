@@ -1,4 +1,4 @@
-"""A follower takes over what its leader has compacted, instead of compacting it again (DESIGN, compact once).
+"""A follower takes over what its leader has compacted, instead of compacting it again (docs/rules.md).
 
 It asks its leaders what is new, copies the segments that differ from its own into a staging directory, and swaps them
 in for all that it holds below the bound, with the code that commits its own passes. Where the two logs are cut into

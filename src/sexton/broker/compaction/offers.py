@@ -1,6 +1,6 @@
-"""What a leader offers its followers: all that it holds below the offset up to which it has compacted (DESIGN, compact
-once). Nothing is made for it: closed segments do not change, and if they do the offer is void, which their checksums
-show.
+"""What a leader offers its followers: all that it holds below the offset up to which it has compacted (docs/rules.md,
+compact once). Nothing is made for it: closed segments do not change, and if they do the offer is void, which their
+checksums show.
 
 Followers ask what is new since they last asked, in passes that this process has counted; then for the offer of one
 partition; then for the bytes of its segments.

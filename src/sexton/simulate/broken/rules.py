@@ -1,4 +1,4 @@
-"""The rules of DESIGN, broken on purpose, one line each."""
+"""The rules of docs/rules.md, broken on purpose, one line each."""
 
 from __future__ import annotations
 

@@ -1,0 +1,64 @@
+"""docs/rules.md is the page that "rule N" means: what it names exists, and no trap of the model is missing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from sexton.simulate.broken import BREAKS
+from tests.model import traps
+from tests.model.compact_once import COMPACT_ONCE
+from tests.model.insync import traps as insync
+from tests.project import PROJECT_DIR
+
+PAGE: Final = (PROJECT_DIR / "docs" / "rules.md").read_text()
+RULES: Final = {int(number) for number in re.findall(r'<a id="rule-(\d+)"></a>', PAGE)}
+RULES_SECTION, TRAPS_SECTION = PAGE.split("## The rules")[1].split("## The traps")
+ROWS: Final = [line.split("|")[1:-1] for line in RULES_SECTION.splitlines() if re.match(r"\| \d", line)]
+
+
+def test_every_rule_that_code_or_tests_cite_is_there() -> None:
+    sources = chain((PROJECT_DIR / "src").rglob("*.py"), (PROJECT_DIR / "tests").rglob("*.py"))
+    cited = {int(number) for path in sources for number in re.findall(r"\brules? (\d+)\b", path.read_text())}
+    assert cited <= RULES == set(range(1, 13))
+
+
+def test_every_rule_has_a_row_that_names_code_and_tests() -> None:
+    assert [int(row[0]) for row in ROWS] == sorted(RULES)
+
+
+@pytest.mark.parametrize(
+    "named", sorted({path for row in ROWS for path in re.findall(r"`([\w/]+(?:\.py|/))`", row[1])})
+)
+def test_code_that_the_page_names_exists(named: str) -> None:
+    assert (PROJECT_DIR / "src" / "sexton" / named).exists()
+
+
+@pytest.mark.parametrize("named", sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::test_\w+)?)`", PAGE))))
+def test_tests_that_the_page_names_exist(named: str) -> None:
+    path, _, name = named.partition("::")
+    tree = ast.parse((PROJECT_DIR / path).read_text())
+    assert not name or any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
+
+
+def test_switches_that_the_page_names_exist() -> None:
+    named = {switch for row in ROWS for switch in re.findall(r"`([\w-]+)`", row[3])}
+    assert named <= set(BREAKS)
+
+
+def test_arenas_that_the_page_names_exist_and_no_row_of_the_models_table_is_missing() -> None:
+    named = set(re.findall(r'"([^"|]{20,})"', TRAPS_SECTION))
+    known = {*traps.TRAPS, *traps.MORE, *COMPACT_ONCE, *insync.TRAPS}
+    assert named <= known
+    assert set(traps.TRAPS) - named <= {"records and aborted list from two states, however late index entries go"}
+
+
+def test_decisions_that_the_page_links_to_exist() -> None:
+    links = re.findall(r"\]\(([\w./-]+\.md)\)", PAGE)
+    assert links
+    assert all((PROJECT_DIR / "docs" / Path(link)).exists() for link in links)
