@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from sexton.ports.metastore import BrokerStatus
+from sexton.simulate.metastore import HOST as METASTORE
 from tests.simulated import TOPIC, Ledger, Story
 
 
@@ -75,5 +77,24 @@ def test_a_replica_that_does_not_answer_can_be_removed() -> None:
         assert story.row().replicas == (3,)
         await story.led_by(3)
         assert not ledger.lost(3)
+
+    story.run(script())
+
+
+def test_a_replica_that_was_removed_while_its_broker_was_fenced_is_gone_when_it_is_back() -> None:
+    """Seed 136: the broker kept the replica, and set its directory aside under it."""
+    story = Story(3)
+
+    async def script() -> None:
+        await two_that_hold_ten(story)
+        story.fabric.cut(story.node(3).name, METASTORE)
+        await story.in_sync(2)  # the lease of broker 3 has run out
+        await reassign(story, 2)
+        await story.until(lambda: story.row().replicas == (2,))
+        former, brokers = story.broker(3).view.brokers[3], story.broker(3).view.brokers
+        story.fabric.heal(story.node(3).name, METASTORE)
+        await story.until(lambda: brokers[3].epoch > former.epoch and brokers[3].status is BrokerStatus.ACTIVE)
+        assert story.broker(3).replicas.all() == []
+        assert not [name for name in story.node(3).volume.directories("/data") if name.startswith(f"{TOPIC}-")]
 
     story.run(script())

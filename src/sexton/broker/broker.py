@@ -318,7 +318,7 @@ class Broker:
         async with self._catching_up:
             delta = self.view.apply(await self.metastore.read_changes(0))
             self.groups.topics_deleted([topic.name for topic in delta.deleted])
-            await self.replicas.apply((), delta.deleted_topics)  # while this process was fenced
+            await self.replicas.remove_unplaced()  # while this process was fenced
             self._reconfigure(delta.configs)
             await reconcile(self, former, folder)
             await self._mark_epoch(folder)

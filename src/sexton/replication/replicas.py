@@ -183,6 +183,12 @@ class Replicas:
         await some_at_once(OPEN_AT_ONCE, (self._make_sure_it_is_open(row) for row in here))
         await asyncio.gather(*(self._take_role(row) for row in here))
 
+    async def remove_unplaced(self) -> None:
+        """What the cluster does not place here any more: topics were deleted, replicas moved, and nobody was told."""
+        own_id = self._identity()[0]
+        rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened)}
+        await self._remove([key for key, row in rows.items() if row is None or own_id not in row.replicas])
+
     async def apply_failed(self) -> None:
         """A full disk, or a lack of descriptors, may be over: what could not be opened or led is tried again."""
         await self.apply([row for row in self._view.replicas_on(self._identity()[0]) if self._has_failed(row)])
