@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sexton.compaction.reference import LastOfProducer, compact
-from sexton.compaction.rules import Terms
+from sexton.compaction.terms import Terms
 from sexton.records import checkpoints, indexes, names, segment_indexes
 from sexton.records.batch import (
     CONTROL,

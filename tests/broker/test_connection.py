@@ -14,7 +14,8 @@ from sexton.broker.connection import IN_FLIGHT_MAX, REQUESTS_PER_TURN_MAX
 from sexton.broker.request import DropConnectionError, Request
 from sexton.ports.network import HIGH_BACKLOG_BYTES
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.protocol.messages import FIRST_PRIVATE_API_KEY, encode_private_request
+from sexton.protocol.messages import encode_private_request
+from sexton.protocol.private import FIRST_PRIVATE_API_KEY
 from tests.broker.fakes import Client, FakeBroker, in_loop
 
 API_VERSIONS = 18

@@ -19,7 +19,7 @@ from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.admin import serving_ids
 from sexton.broker.broker import Broker
 from sexton.broker.config import BrokerConfig
-from sexton.broker.observe.http import HttpError, Request
+from sexton.http.server import HttpError, Request
 from sexton.simulate.metastore import HOST as METASTORE
 from tests.simulated import Story
 

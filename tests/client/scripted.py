@@ -15,6 +15,7 @@ from sexton.client.connection import Rpc
 from sexton.ports.network import Connection
 from sexton.protocol import messages
 from sexton.protocol.errors import ErrorCode
+from sexton.protocol.private import FIRST_PRIVATE_API_KEY
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.loop import Process, new_loop
 from sexton.simulate.network import Fabric, Weather
@@ -53,7 +54,7 @@ class _Served:
 
     def _handle(self, frame: memoryview) -> None:
         header = messages.decode_request_header(frame)
-        is_private = header.api_key >= messages.FIRST_PRIVATE_API_KEY
+        is_private = header.api_key >= FIRST_PRIVATE_API_KEY
         body = (
             bytes(frame[header.position :])
             if is_private

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sexton.compaction import rules
+from sexton.compaction.fates import Fate
 from sexton.compaction.reference import Compacted, LastOfProducer, compact, fold_by_key
-from sexton.compaction.rules import OFFSET_MAX, Action, Fate, Terms
+from sexton.compaction.rules import Action
 from sexton.compaction.survey import LogSurvey, join_surveys, survey_segment
+from sexton.compaction.terms import OFFSET_MAX, Terms
 from sexton.records.batch import (
     CONTROL,
     DELETE_HORIZON,

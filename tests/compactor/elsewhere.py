@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sexton.broker.compaction.plans import Plan
+from sexton.compaction.contract import Plan
 from sexton.compactor.engine import Engine, Outcome
 from sexton.compactor.spark_engine import SparkEngine
 from tests.compactor.live import compact

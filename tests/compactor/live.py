@@ -22,7 +22,6 @@ from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore import open_metastore
 from sexton.adapters.sockets import SocketNetwork
-from sexton.broker.compaction import requests
 from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
 from sexton.compaction.reference import fold_by_key
 from sexton.compactor.brokers import Brokers
@@ -31,6 +30,7 @@ from sexton.compactor.plain_engine import PlainEngine
 from sexton.compactor.schedule import Limits
 from sexton.compactor.worker import Compactor
 from sexton.errors import SextonError
+from sexton.protocol.private import PrivateApi
 from sexton.records.batch import Batch, decode_all
 
 NODES = (1, 2, 3)
@@ -161,7 +161,7 @@ def statuses(cluster: SextonCluster, topic: str) -> list[Mapping[str, Any]]:
         try:
             for node_id in (1, 2, 3):
                 with suppress(SextonError):
-                    answer = await brokers.ask(node_id, requests.STATUS, {})
+                    answer = await brokers.ask(node_id, PrivateApi.COMPACTION_STATUS, {})
                     found += [{"broker": node_id, **one} for one in answer["replicas"] if one["topic"] == topic]
         finally:
             brokers.close()

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from sexton.adapters.metastore import InProcessMetastore
-from sexton.broker.compaction.plans import PassResult
 from sexton.client.connection import Rpc
 from sexton.client.errors import ConnectionLostError
+from sexton.compaction.contract import PassResult
 from sexton.compactor import brokers
 from sexton.compactor.brokers import Brokers
 from sexton.ports.metastore import BrokerStatus

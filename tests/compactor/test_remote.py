@@ -19,14 +19,15 @@ import pytest
 
 from sexton.adapters.metastore import open_metastore
 from sexton.adapters.sockets import SocketNetwork
-from sexton.broker.compaction import bulk, requests
-from sexton.broker.compaction.plans import Plan
+from sexton.broker.compaction import bulk
 from sexton.clusters.brokers import SextonCluster
+from sexton.compaction.contract import Plan
 from sexton.compactor import spark_pass
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Outcome
 from sexton.pipelines import rewrite_pass
 from sexton.ports.work_queue import WorkKey
+from sexton.protocol.private import PrivateApi
 from tests.compactor.live import (
     NODES,
     SETTINGS,
@@ -94,7 +95,7 @@ def planned(cluster: SextonCluster, count: int) -> Iterator[tuple[list[Plan], Br
             brokers = Brokers(SocketNetwork(), metastore, "test")
             (topic,) = (await metastore.read_changes(0)).topics
             key = WorkKey(1, topic.topic_id, 0)
-            await brokers.ask(1, requests.REQUEST, {"topic": "t", "partition": None})
+            await brokers.ask(1, PrivateApi.COMPACTION_REQUEST, {"topic": "t", "partition": None})
             found = [await brokers.plan(key) for _ in range(count)]
             await metastore.close()
             return found, brokers

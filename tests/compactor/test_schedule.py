@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from sexton.broker.compaction.rate import ByteRate
+from sexton.compaction.rate import ByteRate
 from sexton.compactor.schedule import AHEAD_MS_MAX, Lane, Limits, choose
 from sexton.ports.work_queue import WorkKey, WorkRow
 

@@ -7,11 +7,11 @@ import uuid
 from typing import Any
 
 from sexton.adapters.metastore import InProcessMetastore
-from sexton.broker.observe.http import Request
 from sexton.compactor import worker
 from sexton.compactor.compacted_topics import CompactedTopics
 from sexton.compactor.pages import CompactorPages
 from sexton.compactor.schedule import Lane
+from sexton.http.server import Request
 from sexton.ports.metastore import ConfigScope, TopicRow
 from tests.adapters.metastore.rows import CLUSTER
 from tests.compactor.test_worker import World, scenario

@@ -12,14 +12,14 @@ from typing import Any, cast
 import pytest
 
 from sexton.adapters.metastore import InProcessMetastore
-from sexton.broker.compaction.plans import Committed, PassResult, Plan
-from sexton.compactor.brokers import BrokerRefusedError
+from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.compactor.engine import EngineUnavailableError, Outcome
 from sexton.compactor.schedule import Lane, Limits
 from sexton.compactor.worker import FAILED_PAUSE_MS, FAILED_PAUSE_MS_MAX, LEASE_MS, RENEW_MS, Compactor
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow, WorkKey, WorkRow
+from sexton.protocol.private import RefusedError
 from tests.adapters.metastore.rows import CLUSTER, register
 
 TOPIC = uuid.UUID(int=5)
@@ -104,12 +104,12 @@ class World:
         if self.is_broker_away:
             raise SextonError("broker 1 is not running")
         if key.partition in self.not_due:
-            raise BrokerRefusedError("nothing is dirty", "broker 1")
+            raise RefusedError("nothing is dirty", "broker 1")
         return plan_of(key)
 
     async def commit(self, broker_id: int, result: PassResult) -> Committed:
         if result.plan_id in {f"plan {index}" for index in self.refused}:
-            raise BrokerRefusedError("the segments have changed", "broker 1")
+            raise RefusedError("the segments have changed", "broker 1")
         self.committed.append(result.plan_id)
         return Committed(100, 40, 3, 1)
 

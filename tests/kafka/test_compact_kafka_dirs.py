@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from sexton.clusters.kafka import KafkaCluster
 from sexton.clusters.properties import Settings
-from sexton.compaction.rules import Fate
+from sexton.compaction.fates import Fate
 from sexton.errors import LogInUseError
 from sexton.pipelines.compact import Report
 from sexton.pipelines.offline import Coordination, Options, compact_directories

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from sexton.clusters.kafka import KafkaCluster
 from sexton.clusters.kafka_tools import dump_log
-from sexton.compaction.rules import Fate
+from sexton.compaction.fates import Fate
 from sexton.pipelines.compact import Report
 from sexton.pipelines.offline import Coordination, Options, compact_directories
 from sexton.records import checkpoints, indexes

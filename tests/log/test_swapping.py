@@ -14,7 +14,7 @@ import pytest
 
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import LastOfProducer, fold_by_key
-from sexton.compaction.rules import Terms
+from sexton.compaction.terms import Terms
 from sexton.compactor import plain
 from sexton.log import replacement
 from sexton.log.log import Log

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from sexton.compaction.reference import LastOfProducer, compact
-from sexton.compaction.rules import Terms
+from sexton.compaction.terms import Terms
 from sexton.log.epochs import EpochHistory
 from sexton.ports.metastore import PartitionRow
 from sexton.records.batch import DELETE_HORIZON, NO_PRODUCER_ID, Batch, ControlType, Record, make_batch, make_marker

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from sexton.compaction import plan
 from sexton.compaction.config import TopicConfig
-from sexton.compaction.rules import Terms
 from sexton.compaction.survey import LogSurvey
+from sexton.compaction.terms import Terms
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
 from sexton.logdir.partition import open_partition
 from sexton.pipelines import compact as pipeline

@@ -24,9 +24,10 @@ from pyspark.sql import SparkSession
 
 from sexton.compaction import plan, survey
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.fates import Fate
 from sexton.compaction.reference import Compacted, compact, fold_by_key
-from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey
+from sexton.compaction.terms import Terms
 from sexton.logdir.partition import open_partition
 from sexton.pipelines import compact as pipeline
 from sexton.pipelines import index_pass, passes, rewrite_pass, unpacking

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, judge
-from sexton.compaction.rules import Fate, Terms
+from sexton.compaction.fates import Fate
 from sexton.compaction.survey import LogSurvey
+from sexton.compaction.terms import Terms
 from sexton.logdir.partition import open_partition
 from sexton.pipelines import compact as pipeline
 from sexton.pipelines.compact import Report, Request

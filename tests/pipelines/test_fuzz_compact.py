@@ -16,8 +16,8 @@ import pytest
 
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import compact
-from sexton.compaction.rules import Terms
 from sexton.compaction.survey import LogSurvey
+from sexton.compaction.terms import Terms
 from sexton.errors import SextonError
 from sexton.logdir.partition import open_partition
 from sexton.pipelines import compact as pipeline

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sexton.cli.demo import write_sample
-from sexton.compaction.rules import Fate
+from sexton.compaction.fates import Fate
 from sexton.pipelines.offline import Coordination, Options, compact_directories
 
 pytestmark = pytest.mark.spark

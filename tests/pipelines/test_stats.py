@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from sexton.cli import log_stats
 from sexton.compaction import survey
+from sexton.compaction.fates import Fate
 from sexton.compaction.reference import compact
-from sexton.compaction.rules import Fate, Terms
+from sexton.compaction.terms import Terms
 from sexton.errors import CorruptLogError
 from sexton.pipelines import stats, whole_log
 from sexton.pipelines.stats import Options, PartitionStats

@@ -15,7 +15,6 @@ from sexton.protocol import skimmer as skimmer_module
 from sexton.protocol.encoder import encoder, plain
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import (
-    FIRST_PRIVATE_API_KEY,
     MalformedMessageError,
     decode_request,
     decode_request_header,
@@ -27,6 +26,7 @@ from sexton.protocol.messages import (
     request_type,
     response_type,
 )
+from sexton.protocol.private import FIRST_PRIVATE_API_KEY
 from tests.protocol.random_entities import every_api_and_version, random_entity
 
 PRODUCE, API_VERSIONS, METADATA, CREATE_TOPICS, HEARTBEAT = 0, 18, 3, 19, 12

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sexton.broker import folder as folders
-from sexton.broker import handover, news
+from sexton.broker import handover
 from sexton.broker.compaction.adoption import Adopter
 from sexton.broker.compaction.requests import Requests as CompactionRequests
 from sexton.broker.compaction.service import CompactionService
@@ -58,7 +58,7 @@ from sexton.ports.metastore import (
 )
 from sexton.ports.network import Listener, Network
 from sexton.protocol.errors import KafkaError
-from sexton.replication import messages as replica_messages
+from sexton.protocol.private import PrivateApi
 from sexton.replication.fetcher import FetchLimits
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas
@@ -218,8 +218,8 @@ class Broker:
         self.replicas = self._make_replicas()
         self.replicas.on_role = self._role_changed
         self.replicas.folder.read(folder.stopped_cleanly)
-        self.dispatch.private[replica_messages.API_KEY] = self.replicas.replica_fetch
-        self.dispatch.private[news.API_KEY] = self.news.receive
+        self.dispatch.private[PrivateApi.REPLICA_FETCH] = self.replicas.replica_fetch
+        self.dispatch.private[PrivateApi.NEWS] = self.news.receive
         self.dispatch.on_closed = self.replicas.connection_closed
         self.compaction = CompactionService(
             self.replicas,

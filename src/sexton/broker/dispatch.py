@@ -30,7 +30,6 @@ from sexton.ports.network import Connection, Part, Receiver
 from sexton.protocol.encoder import shapes
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import (
-    FIRST_PRIVATE_API_KEY,
     MalformedMessageError,
     RequestHeader,
     decode_request_header,
@@ -40,6 +39,7 @@ from sexton.protocol.messages import (
     response_header,
     response_type,
 )
+from sexton.protocol.private import FIRST_PRIVATE_API_KEY
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

@@ -19,12 +19,11 @@ from sexton.broker.peers import Peers
 from sexton.errors import SextonError
 from sexton.ports.metastore import BrokerRow, MetastoreUnavailableError
 from sexton.ports.network import Part
+from sexton.protocol.private import PrivateApi
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
 
-API_KEY: Final = 30009
-"""The revision of the sender's view; the answer is the receiver's, after it has caught up if it could."""
 
 WAIT_MS: Final = 300
 
@@ -59,7 +58,7 @@ class News:
             async with asyncio.timeout(wait_ms / 1000):
                 for _ in range(ASKED_MAX):
                     try:
-                        await self._peers.call_raw(row, API_KEY, _REVISION.pack(0))
+                        await self._peers.call_raw(row, PrivateApi.NEWS, _REVISION.pack(0))
                         return True
                     except SextonError:
                         self._peers.drop(row.broker_id)
@@ -73,6 +72,6 @@ class News:
     async def _tell_one(self, row: BrokerRow, message: bytes) -> None:
         try:
             async with asyncio.timeout(WAIT_MS / 1000):
-                await self._peers.call_raw(row, API_KEY, message)
+                await self._peers.call_raw(row, PrivateApi.NEWS, message)
         except (SextonError, TimeoutError):
             self._peers.drop(row.broker_id)

@@ -13,7 +13,8 @@ from rich.table import Table
 from sexton.broker.config import parse_properties
 from sexton.cli import show
 from sexton.compaction.config import BadSettingError
-from sexton.compaction.rules import OFFSET_MAX, Fate
+from sexton.compaction.fates import Fate
+from sexton.compaction.terms import OFFSET_MAX
 from sexton.errors import SextonError
 from sexton.pipelines import session
 from sexton.pipelines.compact import Report
@@ -140,7 +141,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "bytes_after": report.bytes_after,
         "segments_before": report.segments_before,
         "segments_after": report.segments_after,
-        "fates": {Fate(fate).name.lower(): count for fate, count in sorted(report.tally.counts.items())},
+        "fates": {Fate(fate).label: count for fate, count in sorted(report.tally.counts.items())},
     }
 
 

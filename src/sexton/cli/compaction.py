@@ -15,6 +15,7 @@ from sexton.cli import show
 from sexton.cli.broker import UsageError
 from sexton.cli.connect import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, with_client
 from sexton.errors import SextonError
+from sexton.protocol.private import PrivateApi
 
 if TYPE_CHECKING:
     from sexton.client.client import Client
@@ -113,13 +114,15 @@ def run(
     name, partition = _parse_place(topic)
 
     async def work(client: Client) -> dict[str, Any]:
-        from sexton.broker.compaction import answers, requests
+        from sexton.broker.compaction import answers
 
         before = {_place(one): one for one in await answers.status(client, name)}
         await client.refresh((name,))
         asked: dict[tuple[int, int], int] = {}
         for broker in sorted(client.metadata.brokers):
-            answer = await answers.ask(client, broker, requests.REQUEST, {"topic": name, "partition": partition})
+            answer = await answers.ask(
+                client, broker, PrivateApi.COMPACTION_REQUEST, {"topic": name, "partition": partition}
+            )
             for index in answer["partitions"]:
                 asked[broker, index] = before[broker, index]["log_end_offset"] if (broker, index) in before else 0
         if not asked:

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sexton.cli import show
+from sexton.compaction.fates import Fate
 from sexton.compaction.reference import fold_by_key
-from sexton.compaction.rules import Fate
 from sexton.pipelines import datasource, session
 from sexton.pipelines.compact import Report
 from sexton.pipelines.offline import Options, compact_directories

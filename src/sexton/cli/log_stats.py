@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sexton.cli import show
 from sexton.cli.compact import parse_settings, read_properties
-from sexton.compaction.rules import Fate
+from sexton.compaction.fates import Fate
 from sexton.logdir.partition import find_partitions
 from sexton.pipelines import session
 from sexton.pipelines.stats import Options, PartitionStats, Transactions, collect
@@ -115,7 +115,7 @@ def as_dict(stats: PartitionStats) -> dict[str, Any]:
         "would_save": {
             "records": savings.record_count,
             "bytes": savings.size_bytes,
-            "fates": {Fate(fate).name.lower(): count for fate, count in sorted(savings.tally.counts.items())},
+            "fates": {Fate(fate).label: count for fate, count in sorted(savings.tally.counts.items())},
         },
     }
 

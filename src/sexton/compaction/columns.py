@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction import plan, rules
+from sexton.compaction.fates import Fate
 from sexton.compaction.kernels.rewrite import OUTCOME
 from sexton.compaction.plan import PartitionWork
-from sexton.compaction.rules import NO_HORIZON, Action, Fate
+from sexton.compaction.rules import Action
+from sexton.compaction.terms import NO_HORIZON, Terms
 from sexton.compaction.transactions import TransactionIndex
 from sexton.records.batch import CODEC_MASK, CONTROL, DELETE_HORIZON, NO_TIMESTAMP, TRANSACTIONAL, ControlType
 from sexton.records.kernels.keys import DEAD, FLAG_BITS, TOMBSTONE
@@ -162,7 +164,7 @@ def _put_off(fates: Longs, starts: Fate, waits: Fate) -> Longs:
 
 
 def _new_headers(
-    table: Table, terms: rules.Terms, action: npt.NDArray[np.int64], settles: Bools, starts_horizon: Bools
+    table: Table, terms: Terms, action: npt.NDArray[np.int64], settles: Bools, starts_horizon: Bools
 ) -> tuple[npt.NDArray[np.int16], Longs]:
     attributes = np.where(settles, table["attributes"] & ~TRANSACTIONAL, table["attributes"])
     base_timestamp = table["base_timestamp"]

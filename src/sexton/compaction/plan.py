@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sexton.compaction.rules import Terms
 from sexton.compaction.survey import LogSurvey
+from sexton.compaction.terms import Terms
 from sexton.errors import UnsupportedFormatError
 
 CHUNK_BYTES_MAX = 1024 * 1024 * 1024

@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sexton.compaction import rules
-from sexton.compaction.rules import NO_HORIZON, Action, Fate, Terms
+from sexton.compaction.fates import Fate
+from sexton.compaction.rules import Action
+from sexton.compaction.terms import NO_HORIZON, Terms
 from sexton.records.batch import (
     CODEC_MASK,
     DELETE_HORIZON,

@@ -14,62 +14,13 @@ Rule numbers in comments are those of docs/rules.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-NO_HORIZON = -1
-OFFSET_MAX = 2**63 - 1
-TIMESTAMP_MAX_MS = 2**63 - 1
-
-
-class Fate(IntEnum):
-    """What becomes of a record or marker in a pass, and why. The values below 100 stay."""
-
-    NEWEST = 0
-    KEYLESS_KEPT = 1
-    TOMBSTONE_WAITS_FOR_REPLICAS = 2
-    TOMBSTONE_STARTS_HORIZON = 3
-    TOMBSTONE_WAITS_FOR_HORIZON = 4
-    MARKER_HAS_DATA = 5
-    MARKER_WAITS_FOR_REPLICAS = 6
-    MARKER_STARTS_HORIZON = 7
-    MARKER_WAITS_FOR_HORIZON = 8
-    CONTROL_OF_OTHER_KIND = 9
-    SUPERSEDED = 100
-    ABORTED = 101
-    TOMBSTONE_EXPIRED = 102
-    KEYLESS_DROPPED = 103
-    MARKER_EXPIRED = 104
-
-    @property
-    def stays(self) -> bool:
-        return self < 100
-
-    @property
-    def why(self) -> str:
-        return _WHY[self]
-
-
-_WHY = {
-    Fate.NEWEST: "the newest committed record of its key",
-    Fate.KEYLESS_KEPT: "has no key, so nothing can supersede it (Kafka's cleaner would drop it)",
-    Fate.TOMBSTONE_WAITS_FOR_REPLICAS: "at or above MTRO: a replica may still hold the value that it deletes",
-    Fate.TOMBSTONE_STARTS_HORIZON: "seen below MTRO for the first time: delete.retention.ms starts now",
-    Fate.TOMBSTONE_WAITS_FOR_HORIZON: "its delete horizon has not passed: a slow consumer may still need it",
-    Fate.MARKER_HAS_DATA: "records of its transaction were still in the log",
-    Fate.MARKER_WAITS_FOR_REPLICAS: "at or above MXRO: a replica may still hold unsettled records of its transaction",
-    Fate.MARKER_STARTS_HORIZON: "seen below MXRO with nothing left of its transaction: delete.retention.ms starts now",
-    Fate.MARKER_WAITS_FOR_HORIZON: "its delete horizon has not passed",
-    Fate.CONTROL_OF_OTHER_KIND: "a control record that is neither COMMIT nor ABORT",
-    Fate.SUPERSEDED: "a newer committed record has the same key",
-    Fate.ABORTED: "its transaction was aborted",
-    Fate.TOMBSTONE_EXPIRED: "below MTRO and its delete horizon has passed",
-    Fate.KEYLESS_DROPPED: "has no key (dropped as Kafka's cleaner does)",
-    Fate.MARKER_EXPIRED: "below MXRO and its delete horizon has passed",
-}
+from sexton.compaction.fates import Fate
+from sexton.compaction.terms import NO_HORIZON, Terms
 
 
 class Action(IntEnum):
@@ -80,39 +31,6 @@ class Action(IntEnum):
     REWRITE = 2  # some records, or a new delete horizon
     EMPTY = 3  # header only: its producer's sequence, or the log's end, must survive
     DROP = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The terms of one pass over one partition."""
-
-    now_ms: int
-    bound: int
-    """Exclusive: nothing at or above it is touched. A segment's base offset."""
-    delete_retention_ms: int
-    mtro: int = 0
-    mxro: int = 0
-    settle_below: int = 0
-    """Committed transactional batches that end below it are rewritten as plain ones."""
-    drop_keyless: bool = False
-
-    def independent(self) -> Terms:
-        """Kafka's behaviour: no other replica is asked, time alone decides. It exists to show and measure the bug."""
-        return replace(self, mtro=OFFSET_MAX, mxro=OFFSET_MAX, settle_below=0, drop_keyless=True)
-
-    @property
-    def horizon_ms(self) -> int:
-        """Of tombstones and markers whose time starts in this pass; `NO_HORIZON` if it never ends.
-
-        delete.retention.ms=Long.MAX_VALUE is how people say "for ever": its horizon is no timestamp any more. None is
-        written then, as in Kafka, so that a shorter retention counts from when it is set.
-        """
-        horizon_ms = self.now_ms + self.delete_retention_ms
-        return horizon_ms if horizon_ms <= TIMESTAMP_MAX_MS else NO_HORIZON
-
-    def check_invariants(self) -> None:
-        assert self.bound >= 0, "a bound is an offset"
-        assert self.settle_below <= self.bound, "rule 8: nothing above the bound (and so the LSO) is settled"
 
 
 def record_fate(

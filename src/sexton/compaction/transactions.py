@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sexton.compaction.rules import NO_HORIZON
+from sexton.compaction.terms import NO_HORIZON
 from sexton.records.batch import CONTROL, DELETE_HORIZON, NO_PRODUCER_ID, TRANSACTIONAL, ControlType
 from sexton.records.kernels.scan import Table
 

@@ -19,10 +19,12 @@ from typing import Final
 
 import numpy as np
 
-from sexton.broker.compaction import bulk, plans
+from sexton.compaction.contract import READ_BYTES_MAX, WRITE_BYTES_MAX
 from sexton.compaction.plan import Extent, Output
 from sexton.errors import EnvironmentFailure
 from sexton.pipelines.storage import PartFile, part_path
+from sexton.protocol import private
+from sexton.protocol.private import PrivateApi
 from sexton.records import names
 from sexton.records.kernels.primitives import Bytes
 
@@ -84,9 +86,9 @@ class BrokerFiles:
                 "plan_id": self.plan_id,
                 "base_offset": base_offset,
                 "position": start,
-                "size_bytes": min(end - start, bulk.READ_BYTES_MAX),
+                "size_bytes": min(end - start, READ_BYTES_MAX),
             }
-            count = self._ask(bulk.READ, [plans.encode(asked)], ANSWER_TIMEOUT_S, view[start:end])
+            count = self._ask(PrivateApi.COMPACTION_READ, [private.encode(asked)], ANSWER_TIMEOUT_S, view[start:end])
             if count == 0:
                 raise self._failure(f"segment {base_offset} ends at {start}, and {end} was planned on")
             start += count
@@ -95,14 +97,14 @@ class BrokerFiles:
         return _RemotePart(self, part_path(self.staging, base_offset))
 
     def append(self, name: str, position: int, data: memoryview) -> None:
-        for done in range(0, len(data), bulk.WRITE_BYTES_MAX):
-            head = plans.encode({"plan_id": self.plan_id, "part": name, "position": position + done})
-            self._ask(bulk.WRITE, [head, b"\0", data[done : done + bulk.WRITE_BYTES_MAX]], ANSWER_TIMEOUT_S)
+        for done in range(0, len(data), WRITE_BYTES_MAX):
+            head = private.encode({"plan_id": self.plan_id, "part": name, "position": position + done})
+            self._ask(PrivateApi.COMPACTION_WRITE, [head, b"\0", data[done : done + WRITE_BYTES_MAX]], ANSWER_TIMEOUT_S)
 
     def write_segment(self, output: Output) -> str:
         extents = [[Path(one.path).name, one.start, one.end] for one in output.extents]
         asked = {"plan_id": self.plan_id, "base_offset": output.base_offset, "extents": extents}
-        self._ask(bulk.ASSEMBLE, [plans.encode(asked)], ASSEMBLE_TIMEOUT_S)
+        self._ask(PrivateApi.COMPACTION_ASSEMBLE, [private.encode(asked)], ASSEMBLE_TIMEOUT_S)
         return f"{self.staging}/{names.log_file_name(output.base_offset, names.CLEANED_SUFFIX)}"
 
     def write_index(self, name: str, content: bytes) -> None:
@@ -125,9 +127,11 @@ class BrokerFiles:
                 if attempt == 2:
                     what = f"the broker does not answer ({error.strerror or error})"
                     raise self._failure(what, "It must be reachable from Spark's executors") from error
-        refusal = plans.decode(answer).get("error") if answer else None
-        if refusal is not None:
-            raise self._failure(f"the broker refused: {refusal['what']}")
+        if answer:
+            try:
+                private.decode_answer(answer, "")
+            except private.RefusedError as error:
+                raise self._failure(f"the broker refused: {error}") from error
         return count
 
     def _failure(self, what: str, remedy: str = "The partition is planned anew") -> EnvironmentFailure:

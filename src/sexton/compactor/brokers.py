@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from sexton.broker.compaction import plans, requests
-from sexton.broker.compaction.plans import Committed, PassResult, Plan
 from sexton.client.connection import Rpc
+from sexton.compaction.contract import Committed, PassResult, Plan, decode_plan
 from sexton.errors import SextonError
 from sexton.ports.metastore import Metastore, MetastoreUnavailableError
 from sexton.ports.network import Network
 from sexton.ports.work_queue import WorkKey
+from sexton.protocol import private
+from sexton.protocol.private import PrivateApi
 
 ASK_TIMEOUT_MS: Final = 30_000
 COMMIT_TIMEOUT_MS: Final = 1_800_000
@@ -21,10 +22,6 @@ COMMIT_TIMEOUT_MS: Final = 1_800_000
 
 WATCH_MS: Final = 10_000
 """How often it is looked at meanwhile whether the broker is still there."""
-
-
-class BrokerRefusedError(SextonError):
-    """The broker answered, and said no."""
 
 
 class Brokers:
@@ -40,14 +37,16 @@ class Brokers:
         self._epochs: dict[int, int] = {}
 
     async def plan(self, key: WorkKey) -> Plan:
-        answer = await self.ask(key.broker_id, requests.PLAN, {"topic_id": key.topic_id, "partition": key.partition})
+        answer = await self.ask(
+            key.broker_id, PrivateApi.COMPACTION_PLAN, {"topic_id": key.topic_id, "partition": key.partition}
+        )
         host, port = self._addresses[key.broker_id]
-        return replace(plans.decode_plan(answer["plan"]), host=host, port=port)
+        return replace(decode_plan(answer["plan"]), host=host, port=port)
 
     async def commit(self, broker_id: int, result: PassResult) -> Committed:
         watch = asyncio.ensure_future(self._drop_when_gone(broker_id))
         try:
-            answer = await self.ask(broker_id, requests.COMMIT, result, COMMIT_TIMEOUT_MS)
+            answer = await self.ask(broker_id, PrivateApi.COMPACTION_COMMIT, result, COMMIT_TIMEOUT_MS)
         finally:
             watch.cancel()
         return Committed(**answer["committed"])
@@ -67,22 +66,20 @@ class Brokers:
 
     async def abandon(self, plan: Plan, uncleanable: str = "") -> None:
         """`uncleanable`: what in its bytes no pass can read, if that is why."""
-        await self.ask(plan.broker_id, requests.ABANDON, {"plan_id": plan.plan_id, "uncleanable": uncleanable})
+        await self.ask(
+            plan.broker_id, PrivateApi.COMPACTION_ABANDON, {"plan_id": plan.plan_id, "uncleanable": uncleanable}
+        )
 
     async def ask(self, broker_id: int, api_key: int, body: Any, timeout_ms: int = ASK_TIMEOUT_MS) -> Mapping[str, Any]:
-        """Raises BrokerRefusedError if the broker says no, another SextonError if it does not answer."""
+        """Raises RefusedError if the broker says no, another SextonError if it does not answer."""
         rpc = await self._connected(broker_id)
         try:
-            data = await rpc.call_raw(api_key, [plans.encode(body)], timeout_ms=timeout_ms)
+            data = await rpc.call_raw(api_key, [private.encode(body)], timeout_ms=timeout_ms)
         except SextonError:
             self._connections.pop(broker_id, None)
             rpc.close()
             raise
-        answer = plans.decode(data)
-        error = answer.get("error")
-        if error is not None:
-            raise BrokerRefusedError(str(error["what"]), f"broker {broker_id}")
-        return answer
+        return private.decode_answer(data, f"broker {broker_id}")
 
     async def _connected(self, broker_id: int) -> Rpc:
         async with self._connecting.setdefault(broker_id, asyncio.Lock()):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sexton.broker.compaction.plans import PassResult, Plan
+from sexton.compaction.contract import PassResult, Plan
 from sexton.errors import EnvironmentFailure, SextonError
 
 

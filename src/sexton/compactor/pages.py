@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sexton.broker.observe.http import HttpError, HttpServer, Page, Request
-from sexton.broker.observe.metrics import CONTENT_TYPE, Exposition
+from sexton.http.exposition import CONTENT_TYPE, Exposition
+from sexton.http.server import HttpError, HttpServer, Page, Request
 from sexton.ports.network import Network
 from sexton.supervision import Supervisor
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sexton.compaction import reference
+from sexton.compaction.fates import Fate
 from sexton.compaction.reference import LastOfProducer, Verdict
-from sexton.compaction.rules import Fate, Terms
+from sexton.compaction.terms import Terms
 from sexton.log.replacement import Replacement
 from sexton.ports.disk import Disk
 from sexton.records import names
@@ -54,7 +55,7 @@ def compact_and_count(
     clean_below = _clean_below([base for base, _ in segments], terms.bound, first_dirty_offset)
     result = reference.compact(batches, terms, producers, ends, clean_below)
     after = result.batches
-    fates = Counter(verdict.fate.name.lower() for verdict in result.verdicts)
+    fates = Counter(verdict.fate.label for verdict in result.verdicts)
     disk.make_directory(staging)
     replacements = []
     for group in _groups(closed, dict(segments), segment_bytes):

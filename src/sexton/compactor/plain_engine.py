@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sexton.broker.compaction.plans import Plan
+from sexton.compaction.contract import Plan
 from sexton.compactor.engine import Outcome
 from sexton.compactor.plain_pass import carry_out
 from sexton.ports.disk import Disk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sexton.broker.compaction.plans import NewSegment, PassResult, Plan
+from sexton.compaction.contract import NewSegment, PassResult, Plan
 from sexton.compaction.reference import LastOfProducer
 from sexton.compactor import plain
 from sexton.ports.disk import Disk

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from sexton.broker.compaction.plans import Plan
+from sexton.compaction.contract import Plan
 from sexton.compactor.engine import EngineUnavailableError, Outcome
 
 if TYPE_CHECKING:

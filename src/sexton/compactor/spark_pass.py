@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from pyspark import SparkContext
 
-from sexton.broker.compaction.plans import NewSegment, PassResult, Plan
 from sexton.compaction.config import TopicConfig
-from sexton.compaction.rules import Fate
+from sexton.compaction.contract import NewSegment, PassResult, Plan
+from sexton.compaction.fates import Fate
 from sexton.compaction.survey import PRODUCER
 from sexton.compactor.broker_files import BrokerFiles
 from sexton.compactor.engine import Outcome
@@ -84,5 +84,5 @@ def _outcome(plan: Plan, staged: Staged) -> Outcome:
     if staged.report.failure is not None:
         return Outcome.failed(plan, staged.report.failure)
     segments = tuple(NewSegment(one.base_offset, one.end_offset, one.old_base_offsets) for one in staged.outputs)
-    fates = {Fate(fate).name.lower(): count for fate, count in staged.report.tally.counts.items() if count}
+    fates = {Fate(fate).label: count for fate, count in staged.report.tally.counts.items() if count}
     return Outcome(plan, PassResult(plan.plan_id, segments, fates, staged.report.tally.held_back_bytes))

@@ -14,10 +14,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sexton.broker.compaction.plans import Committed, Plan
-from sexton.broker.compaction.rate import ByteRate
 from sexton.cluster.leases import CountWatch
-from sexton.compactor.brokers import BrokerRefusedError, Brokers
+from sexton.compaction.contract import Committed, Plan
+from sexton.compaction.rate import ByteRate
+from sexton.compactor.brokers import Brokers
 from sexton.compactor.compacted_topics import CompactedTopics
 from sexton.compactor.engine import Engine, EngineUnavailableError, Outcome
 from sexton.compactor.schedule import Lane, Limits, choose
@@ -26,6 +26,7 @@ from sexton.ports.clock import Clock
 from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError, StaleError
 from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
 from sexton.protocol.errors import KafkaError
+from sexton.protocol.private import RefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -263,7 +264,7 @@ class Compactor:
         try:
             async with gate:
                 return await self._brokers.plan(row.key)
-        except BrokerRefusedError as error:
+        except RefusedError as error:
             logger.debug("%s: %s", row.key, error)  # no longer due, or not there any more
         except (SextonError, KafkaError) as error:
             logger.info("broker %d gives no plan: %s", row.key.broker_id, error)

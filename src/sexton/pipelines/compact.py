@@ -27,10 +27,11 @@ from pyspark import SparkContext
 from sexton.compaction import plan
 from sexton.compaction.columns import Tally
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.fates import Fate
 from sexton.compaction.kernels.newest import FALSE_POSITIVES_PER
 from sexton.compaction.plan import Chunk, Output, PartitionWork, Rewritten
-from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
+from sexton.compaction.terms import Terms
 from sexton.compaction.transactions import for_tasks
 from sexton.errors import SextonError
 from sexton.logdir import swap

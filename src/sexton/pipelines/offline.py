@@ -24,8 +24,9 @@ from pyspark import SparkContext
 
 from sexton.compaction.config import BadSettingError, TopicConfig
 from sexton.compaction.eligibility import Bound, SegmentSummary, cleanable_bound, first_dirty_offset
-from sexton.compaction.rules import Fate, Terms
+from sexton.compaction.fates import Fate
 from sexton.compaction.survey import LogSurvey
+from sexton.compaction.terms import Terms
 from sexton.errors import EnvironmentFailure, NotALogError, SextonError
 from sexton.logdir import locks, swap
 from sexton.logdir.partition import PartitionLog, find_partitions, open_partition

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from sexton.compaction import columns
 from sexton.compaction.columns import Tally
+from sexton.compaction.fates import Fate
 from sexton.compaction.kernels.rewrite import (
     MAX_VARINT_GROWTH_BYTES,
     copy_kept_records,
@@ -25,7 +26,7 @@ from sexton.compaction.kernels.rewrite import (
     write_header,
 )
 from sexton.compaction.plan import Chunk, Extent, Output, PartitionWork, Slice
-from sexton.compaction.rules import Action, Fate
+from sexton.compaction.rules import Action
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.pipelines import scratch

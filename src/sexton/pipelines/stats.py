@@ -23,9 +23,10 @@ from sexton.compaction import plan
 from sexton.compaction.columns import Tally
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import Eligibility, cleanable_bound, first_dirty_offset, judge
+from sexton.compaction.fates import Fate
 from sexton.compaction.plan import Chunk, PartitionWork
-from sexton.compaction.rules import Fate, Terms
 from sexton.compaction.survey import LogSurvey
+from sexton.compaction.terms import Terms
 from sexton.compaction.transactions import NO_OFFSET, for_tasks
 from sexton.errors import SextonError
 from sexton.logdir.partition import PartitionLog, open_partition

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction import rules
+from sexton.compaction.fates import Fate
 from sexton.compaction.plan import Chunk, PartitionWork, Slice
-from sexton.compaction.rules import NO_HORIZON, Fate
+from sexton.compaction.terms import NO_HORIZON
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.logdir.partition import mapped

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction import rules
+from sexton.compaction.fates import Fate
 from sexton.compaction.plan import Output, PartitionWork
-from sexton.compaction.rules import Fate
 from sexton.compaction.transactions import NO_OFFSET, TransactionEvents
 from sexton.logdir.partition import PartitionLog
 from sexton.records import checkpoints, indexes, names

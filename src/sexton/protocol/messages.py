@@ -21,10 +21,8 @@ from kio.serial import entity_reader
 from kio.static.constants import EntityType
 
 from sexton.protocol.encoder import Encode, Values, encoder, shapes
+from sexton.protocol.private import FIRST_PRIVATE_API_KEY
 from sexton.protocol.skimmer import read_varint, skimmer
-
-FIRST_PRIVATE_API_KEY = 30_000
-"""Messages between Sexton's own brokers. Never advertised, unknown to kio; their header is the one without tags."""
 
 _CORRECTED = {(65, 0, EntityType.response): "sexton.protocol.corrections:DescribeTransactionsResponse"}
 
@@ -267,7 +265,6 @@ def _response_encoder(api_key: int, version: int) -> Encode:
 
 
 __all__ = [
-    "FIRST_PRIVATE_API_KEY",
     "MalformedMessageError",
     "RequestHeader",
     "decode_request",

@@ -22,6 +22,7 @@ from sexton.log.log import Log
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.protocol.private import PrivateApi
 from sexton.replication import messages
 from sexton.replication.history import common_end, epoch_before
 from sexton.replication.messages import FetchRequest, Held, News
@@ -200,7 +201,7 @@ class Fetcher:
             broker_id, broker_epoch, wait_ms, self._limits.max_bytes, self._limits.partition_max_bytes, held
         )
         encoded = messages.encode_request(request)
-        return rpc.start_raw(messages.API_KEY, [encoded], version=messages.VERSION)
+        return rpc.start_raw(PrivateApi.REPLICA_FETCH, [encoded], version=messages.VERSION)
 
     def _is_throttled(self, replica: Replica) -> bool:
         own_id = self._identity()[0]

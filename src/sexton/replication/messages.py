@@ -32,7 +32,6 @@ from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
 from sexton.watermarks.replica import NO_CLAIM, NOTHING, Claim, Pair
 
-API_KEY = 30000
 VERSION = 2
 
 _REQUEST = struct.Struct(">iqiiii")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sexton.broker.compaction.plans import Committed, PassResult, Plan
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError
-from sexton.compactor.brokers import BrokerRefusedError, Brokers
+from sexton.compaction.contract import Committed, PassResult, Plan
+from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Outcome
 from sexton.compactor.plain_engine import PlainEngine
 from sexton.compactor.schedule import Limits
@@ -18,6 +18,7 @@ from sexton.compactor.worker import Compactor
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import Metastore
 from sexton.ports.network import Network
+from sexton.protocol.private import RefusedError
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import Process
@@ -78,7 +79,7 @@ class _RepeatingBrokers(Brokers):
     async def _again(self, broker_id: int, result: PassResult) -> None:
         try:
             await super().commit(broker_id, result)
-        except (BrokerRefusedError, NotConnectedError, ConnectionLostError, BadAnswerError):
+        except (RefusedError, NotConnectedError, ConnectionLostError, BadAnswerError):
             return
         raise SimulationFailure("rule 10", f"broker {broker_id} took the result of plan {result.plan_id} twice")
 

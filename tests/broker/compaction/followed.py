@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from sexton.broker.compaction import plans
 from sexton.broker.compaction.adoption import Adopter
-from sexton.broker.compaction.offers import OFFER, PIECE
 from sexton.compaction.config import TopicConfig
 from sexton.compactor.plain_pass import carry_out
 from sexton.ports.metastore import PartitionRow
+from sexton.protocol import private
+from sexton.protocol.private import PrivateApi
 from sexton.replication.messages import Held
 from sexton.supervision import Supervisor
 from sexton.watermarks.replica import Pair
@@ -55,12 +55,12 @@ class Followed:
         assert broker_id == 1
         self.asked.append(api_key)
         answer = await self.leader.ask(api_key, body)
-        if api_key == OFFER:
-            decoded = plans.decode(answer)
+        if api_key == PrivateApi.COMPACTION_OFFER:
+            decoded = private.decode(answer)
             if "offer" in decoded:
                 self.change_offer(decoded["offer"])
-            answer = plans.encode(decoded)
-        elif api_key == PIECE:
+            answer = private.encode(decoded)
+        elif api_key == PrivateApi.COMPACTION_PIECE:
             answer = self.change_piece(answer)
         return memoryview(answer)
 

@@ -12,13 +12,13 @@ from typing import Any, cast
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore import InProcessMetastore
-from sexton.broker.compaction import plans
 from sexton.broker.compaction.requests import Requests
 from sexton.broker.compaction.service import CompactionService
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import fold_by_key
 from sexton.log.log import Log
 from sexton.ports.metastore import PartitionRow
+from sexton.protocol import private
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
 from sexton.replication.replica import Replica
@@ -97,8 +97,8 @@ class Broker:
         return content(parts)
 
     async def ask_for(self, api_key: int, body: Mapping[str, Any], data: bytes | None = None) -> dict[str, Any]:
-        payload = plans.encode(body) + (b"" if data is None else b"\0" + data)
-        return plans.decode(await self.ask(api_key, payload))
+        payload = private.encode(body) + (b"" if data is None else b"\0" + data)
+        return private.decode(await self.ask(api_key, payload))
 
 
 def scenario(work: Callable[[Broker], Awaitable[None]]) -> Any:

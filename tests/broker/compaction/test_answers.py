@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sexton.broker.compaction.answers import GONE, with_figures
-from sexton.compaction.rules import Fate
+from sexton.broker.compaction.answers import with_figures
 
 
 def test_records_before_and_after_a_run_and_its_speed_are_told() -> None:
@@ -12,7 +11,3 @@ def test_records_before_and_after_a_run_and_its_speed_are_told() -> None:
     assert (told["records_before"], told["records_after"], told["bytes_per_second"]) == (10, 4, 5000)
     adopted = with_figures({"fates": {}, "duration_ms": 0, "bytes_before": 10_000})
     assert (adopted["records_before"], adopted["records_after"], adopted["bytes_per_second"]) == (None, None, None)
-
-
-def test_the_fates_that_do_not_stay_are_those_of_the_rules() -> None:
-    assert set(GONE) == {fate.name.lower() for fate in Fate if not fate.stays}

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.broker.compaction.compactors import LOOK_MS, LiveCompactors
-from sexton.broker.compaction.requests import STATUS
 from sexton.compactor.plain_pass import carry_out
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow
+from sexton.protocol.private import PrivateApi
 from tests.adapters.metastore.rows import CLUSTER
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker, scenario
 from tests.broker.compaction.test_leftovers import Hands
@@ -114,6 +114,6 @@ def test_while_the_metastore_is_away_nobody_is_taken_for_dead() -> None:
 
 @scenario
 async def test_status_says_how_many_compact(broker: Broker) -> None:
-    assert (await broker.ask_for(STATUS, {}))["compactors_count"] is None
+    assert (await broker.ask_for(PrivateApi.COMPACTION_STATUS, {}))["compactors_count"] is None
     await broker.service.look()
-    assert (await broker.ask_for(STATUS, {}))["compactors_count"] == 0
+    assert (await broker.ask_for(PrivateApi.COMPACTION_STATUS, {}))["compactors_count"] == 0

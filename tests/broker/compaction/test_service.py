@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from sexton.broker.compaction import bulk, plans
-from sexton.broker.compaction.bulk import ASSEMBLE, READ, WRITE
-from sexton.broker.compaction.requests import COMMIT, PLAN, REQUEST, STATUS
+from sexton.broker.compaction import bulk
 from sexton.broker.compaction.service import NotDueError
+from sexton.compaction.contract import PassResult, decode_plan
 from sexton.compactor.plain_pass import carry_out
 from sexton.log.swapping import SwapRefusedError
+from sexton.protocol import private
+from sexton.protocol.private import PrivateApi
 from sexton.records.batch import decode_all
 from sexton.replication.replica import Replica
 from sexton.watermarks.checkpoint import Kept
@@ -84,7 +85,7 @@ async def test_a_third_plan_takes_the_place_of_the_first(broker: Broker) -> None
     first, *_ = [await broker.service.plan(TOPIC, 0) for _ in range(3)]
     assert len(broker.staged()) == 2
     with pytest.raises(SwapRefusedError, match="no such plan"):
-        await broker.service.commit(plans.PassResult(first.plan_id))
+        await broker.service.commit(PassResult(first.plan_id))
 
 
 @pytest.mark.parametrize("change", ["log", "generation", "progress", "policy", "coordination", "truncation"])
@@ -165,23 +166,32 @@ async def test_max_compaction_lag_closes_the_active_segment(broker: Broker) -> N
 @scenario
 async def test_plan_and_commit_travel_as_json(broker: Broker) -> None:
     await broker.write(30)
-    asked = plans.encode({"topic_id": TOPIC, "partition": 0})
-    plan = plans.decode_plan(plans.decode(await broker.ask(PLAN, asked))["plan"])
+    asked = private.encode({"topic_id": TOPIC, "partition": 0})
+    plan = decode_plan(private.decode(await broker.ask(PrivateApi.COMPACTION_PLAN, asked))["plan"])
     before = broker.fold()
     result = carry_out(broker.disk, plan)
-    answer = plans.decode(await broker.ask(COMMIT, plans.encode(result)))
+    answer = private.decode(await broker.ask(PrivateApi.COMPACTION_COMMIT, private.encode(result)))
     assert answer["committed"]["bytes_after"] < answer["committed"]["bytes_before"]
     assert broker.fold() == before
-    status = plans.decode(await broker.ask(STATUS, b"{}"))
+    status = private.decode(await broker.ask(PrivateApi.COMPACTION_STATUS, b"{}"))
     (replica,) = status["replicas"]
     assert replica["mcco"] == replica["mxfo"] == plan.bound
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"{}", b'{"topic_id":1}', b'{"topic_id":"x","partition":0}'])
-@pytest.mark.parametrize("api_key", [PLAN, COMMIT, REQUEST, WRITE, ASSEMBLE])
+@pytest.mark.parametrize(
+    "api_key",
+    [
+        PrivateApi.COMPACTION_PLAN,
+        PrivateApi.COMPACTION_COMMIT,
+        PrivateApi.COMPACTION_REQUEST,
+        PrivateApi.COMPACTION_WRITE,
+        PrivateApi.COMPACTION_ASSEMBLE,
+    ],
+)
 def test_nonsense_is_answered_with_an_error(tmp_path: Path, api_key: int, body: bytes) -> None:
     async def work(broker: Broker) -> None:
-        assert "error" in plans.decode(await broker.ask(api_key, body))
+        assert "error" in private.decode(await broker.ask(api_key, body))
 
     scenario(work)(tmp_path)
 
@@ -193,7 +203,10 @@ async def test_offsets_that_are_none_are_refused(broker: Broker) -> None:
     for absurd in (-1, 1 << 63, "5", 1.5, True, None):
         segment = {"base_offset": absurd, "end_offset": 5, "old_base_offsets": [0]}
         body = {"plan_id": plan.plan_id, "segments": [segment], "fates": {}}
-        assert plans.decode(await broker.ask(COMMIT, plans.encode(body)))["error"]["kind"] == "ValueError"
+        assert (
+            private.decode(await broker.ask(PrivateApi.COMPACTION_COMMIT, private.encode(body)))["error"]["kind"]
+            == "ValueError"
+        )
     assert broker.service.underway(plan.plan_id) is not None, "the compactor may still come with the true one"
 
 
@@ -211,14 +224,17 @@ async def test_a_compactor_without_the_disk_reads_and_writes_through_the_broker(
         path.unlink()
         for position in range(0, len(data), 100):
             head = {"plan_id": plan.plan_id, "part": PART, "position": position}
-            assert await broker.ask_for(WRITE, head, data[position : position + 100]) == {}
-            assert await broker.ask_for(WRITE, head, data[position : position + 100]) == {}, "a piece that comes again"
+            assert await broker.ask_for(PrivateApi.COMPACTION_WRITE, head, data[position : position + 100]) == {}
+            assert await broker.ask_for(PrivateApi.COMPACTION_WRITE, head, data[position : position + 100]) == {}, (
+                "a piece that comes again"
+            )
         asked = {"plan_id": plan.plan_id, "base_offset": segment.base_offset, "extents": [[PART, 0, len(data)]]}
-        assert await broker.ask_for(ASSEMBLE, asked) == {}
-        assert await broker.ask_for(ASSEMBLE, asked) == {}, "its answer was lost"
+        assert await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked) == {}
+        assert await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked) == {}, "its answer was lost"
         assert path.read_bytes() == data
     answer = await broker.ask(
-        READ, plans.encode({"plan_id": plan.plan_id, "base_offset": 0, "position": 10, "size_bytes": 50})
+        PrivateApi.COMPACTION_READ,
+        private.encode({"plan_id": plan.plan_id, "base_offset": 0, "position": 10, "size_bytes": 50}),
     )
     assert answer == b"\0" + (broker.directory / f"{0:020d}.log").read_bytes()[10:60]
     await broker.service.commit(result)
@@ -230,14 +246,16 @@ async def test_a_new_segment_is_put_together_from_parts_and_old_segments(broker:
     await broker.write(30)
     plan = await broker.service.plan(TOPIC, 0)
     old = (broker.directory / f"{0:020d}.log").read_bytes()
-    await broker.ask_for(WRITE, {"plan_id": plan.plan_id, "part": PART, "position": 0}, b"0123456789")
+    await broker.ask_for(
+        PrivateApi.COMPACTION_WRITE, {"plan_id": plan.plan_id, "part": PART, "position": 0}, b"0123456789"
+    )
     extents = [[PART, 2, 5], [f"{0:020d}.log", 7, 90], [PART, 0, 10]]
     asked = {"plan_id": plan.plan_id, "base_offset": 0, "extents": extents}
-    assert await broker.ask_for(ASSEMBLE, asked) == {}
+    assert await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked) == {}
     staged = Path(plan.staging) / f"{0:020d}.log.cleaned"
     assert staged.read_bytes() == b"234" + old[7:90] + b"0123456789"
     asked["extents"] = [[PART, 0, 11]]
-    assert "ends at 10" in (await broker.ask_for(ASSEMBLE, asked))["error"]["what"]
+    assert "ends at 10" in (await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked))["error"]["what"]
 
 
 def test_a_segment_that_is_asked_for_twice_at_a_time_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +270,9 @@ def test_a_segment_that_is_asked_for_twice_at_a_time_is_whole(tmp_path: Path, mo
         old = (broker.directory / f"{0:020d}.log").read_bytes()
         extents = [[f"{0:020d}.log", 0, 200], [f"{0:020d}.log", 100, 300]]
         asked = {"plan_id": plan.plan_id, "base_offset": 0, "extents": extents}
-        answers = await asyncio.gather(broker.ask_for(ASSEMBLE, asked), broker.ask_for(ASSEMBLE, asked))
+        answers = await asyncio.gather(
+            broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked), broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked)
+        )
         assert answers[0] == answers[1] == {}
         staged = [path for path in Path(plan.staging).iterdir() if path.is_file()]
         assert [path.name for path in staged] == [f"{0:020d}.log.cleaned"]
@@ -283,17 +303,21 @@ async def test_what_cannot_be_staged_is_refused(broker: Broker) -> None:
     plan = await broker.service.plan(TOPIC, 0)
     head = {"plan_id": plan.plan_id, "part": PART, "position": 0}
     for wrong in ({"position": 1 << 30}, {"position": -1}, {"part": "../t-0/x"}, {"part": "x"}, {"plan_id": "other"}):
-        assert "error" in await broker.ask_for(WRITE, {**head, **wrong}, b"x"), wrong
-    assert "error" in await broker.ask_for(WRITE, head), "without bytes"
+        assert "error" in await broker.ask_for(PrivateApi.COMPACTION_WRITE, {**head, **wrong}, b"x"), wrong
+    assert "error" in await broker.ask_for(PrivateApi.COMPACTION_WRITE, head), "without bytes"
     asked = {"plan_id": plan.plan_id, "base_offset": 0, "extents": [[PART, 0, 1]]}
     beyond = [[f"{plan.bound:020d}.log", 0, 1]]
     for base_offset in (1, plan.bound):
-        assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "base_offset": base_offset})
+        assert "error" in await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, {**asked, "base_offset": base_offset})
     for name in ("/etc/passwd", "../t-0/x", f"{1:020d}.log"):
-        assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "extents": [[name, 0, 1]]})
-    assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "extents": []})
-    assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "extents": beyond}), "the active segment"
-    assert "error" in await broker.ask_for(ASSEMBLE, {**asked, "extents": [[PART, 5, 1]]}), "backwards"
+        assert "error" in await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, {**asked, "extents": [[name, 0, 1]]})
+    assert "error" in await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, {**asked, "extents": []})
+    assert "error" in await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, {**asked, "extents": beyond}), (
+        "the active segment"
+    )
+    assert "error" in await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, {**asked, "extents": [[PART, 5, 1]]}), (
+        "backwards"
+    )
 
 
 @pytest.mark.parametrize(
@@ -312,8 +336,8 @@ def test_only_segments_of_a_plan_can_be_read(tmp_path: Path, change: dict[str, A
         await broker.write(30)
         plan = await broker.service.plan(TOPIC, 0)
         asked = {"plan_id": plan.plan_id, "base_offset": 0, "position": 0, "size_bytes": 50}
-        assert (await broker.ask(READ, plans.encode(asked)))[:1] == b"\0"
-        assert (await broker.ask(READ, plans.encode({**asked, **change})))[:1] == b"\1"
+        assert (await broker.ask(PrivateApi.COMPACTION_READ, private.encode(asked)))[:1] == b"\0"
+        assert (await broker.ask(PrivateApi.COMPACTION_READ, private.encode({**asked, **change})))[:1] == b"\1"
 
     scenario(work)(tmp_path)
 
@@ -321,7 +345,9 @@ def test_only_segments_of_a_plan_can_be_read(tmp_path: Path, change: dict[str, A
 @scenario
 async def test_who_asks_for_a_topic_gets_its_active_segment_compacted(broker: Broker) -> None:
     await broker.write(3)
-    answer = plans.decode(await broker.ask(REQUEST, plans.encode({"topic": "t", "partition": None})))
+    answer = private.decode(
+        await broker.ask(PrivateApi.COMPACTION_REQUEST, private.encode({"topic": "t", "partition": None}))
+    )
     assert answer == {"partitions": [0]}
     (row,) = await broker.metastore.read_work()
     assert row.is_requested

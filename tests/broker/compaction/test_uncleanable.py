@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from sexton.broker.compaction.requests import ABANDON, REQUEST, STATUS
 from sexton.broker.compaction.service import NotDueError
 from sexton.broker.compaction.uncleanable import RETRY_MS, UncleanableReplicas
 from sexton.compaction.config import TopicConfig
 from sexton.compactor.plain_pass import carry_out
+from sexton.protocol.private import PrivateApi
 from tests.broker.compaction.harness import LOG, TOPIC, Broker, scenario
 from tests.broker.compaction.test_leftovers import Hands
 
@@ -60,7 +60,12 @@ def test_it_is_known_since_the_first_failure_and_until_a_pass_succeeds() -> None
 
 async def give_up(broker: Broker) -> None:
     plan = await broker.service.plan(TOPIC, 0)
-    assert await broker.ask_for(ABANDON, {"plan_id": plan.plan_id, "uncleanable": "its CRC does not match"}) == {}
+    assert (
+        await broker.ask_for(
+            PrivateApi.COMPACTION_ABANDON, {"plan_id": plan.plan_id, "uncleanable": "its CRC does not match"}
+        )
+        == {}
+    )
 
 
 @scenario
@@ -74,7 +79,7 @@ async def test_what_cannot_be_compacted_is_not_due_and_is_shown(broker: Broker) 
     assert not broker.service.is_coming(broker.replica), "its followers need not wait for it"
     with pytest.raises(NotDueError, match="cannot be compacted"):
         await broker.service.plan(TOPIC, 0)
-    (shown,) = (await broker.ask_for(STATUS, {}))["replicas"]
+    (shown,) = (await broker.ask_for(PrivateApi.COMPACTION_STATUS, {}))["replicas"]
     assert shown["uncleanable"]["why"] == "its CRC does not match"
     await broker.write(30)
     await broker.service.look()
@@ -85,7 +90,7 @@ async def test_what_cannot_be_compacted_is_not_due_and_is_shown(broker: Broker) 
 async def test_it_is_tried_again_when_somebody_asks_and_healed_by_a_pass(broker: Broker) -> None:
     await broker.write(30)
     await give_up(broker)
-    await broker.ask_for(REQUEST, {"topic": "t"})
+    await broker.ask_for(PrivateApi.COMPACTION_REQUEST, {"topic": "t"})
     assert len(await broker.metastore.read_work()) == 1
     plan = await broker.service.plan(TOPIC, 0)
     await broker.service.commit(carry_out(broker.disk, plan))
@@ -96,7 +101,7 @@ async def test_it_is_tried_again_when_somebody_asks_and_healed_by_a_pass(broker:
 async def test_a_plan_that_is_given_up_for_another_reason_is_due_again(broker: Broker) -> None:
     await broker.write(30)
     plan = await broker.service.plan(TOPIC, 0)
-    await broker.ask_for(ABANDON, {"plan_id": plan.plan_id})
+    await broker.ask_for(PrivateApi.COMPACTION_ABANDON, {"plan_id": plan.plan_id})
     await broker.service.look()
     assert len(await broker.metastore.read_work()) == 1
 
@@ -135,7 +140,7 @@ def test_when_it_was_last_compacted_is_known_after_a_restart(tmp_path: Path) -> 
         again = Broker(tmp_path)
         again.clock = cast(Any, clock)
         await again.start()
-        (shown,) = (await again.ask_for(STATUS, {}))["replicas"]
+        (shown,) = (await again.ask_for(PrivateApi.COMPACTION_STATUS, {}))["replicas"]
         assert shown["compacted_ms"] == 77_000
 
     asyncio.run(go())

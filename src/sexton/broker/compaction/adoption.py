@@ -21,10 +21,9 @@ from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
-from sexton.broker.compaction import plans
-from sexton.broker.compaction.offers import ANNOUNCED, OFFER, PIECE, Offer, OfferedSegment, decode_offer
-from sexton.broker.compaction.rate import ByteRate
+from sexton.broker.compaction.offers import Offer, OfferedSegment, decode_offer
 from sexton.broker.compaction.service import CompactionService
+from sexton.compaction.rate import ByteRate
 from sexton.errors import SextonError
 from sexton.log.batches import SCAN_BYTES
 from sexton.log.log import Log
@@ -35,7 +34,9 @@ from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk, File
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import RunRow, WorkQueue
+from sexton.protocol import private
 from sexton.protocol.errors import KafkaError
+from sexton.protocol.private import PrivateApi, RefusedError
 from sexton.records import names
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import Replicas
@@ -55,10 +56,6 @@ UNKNOWN_END: Final = -1
 
 Ask = Callable[[int, int, bytes], Awaitable[memoryview]]
 """Broker, API key, body. Raises SextonError if no answer comes."""
-
-
-class LeaderRefusedError(SextonError):
-    """The leader answered, and said no."""
 
 
 class NotYetError(SextonError):
@@ -152,7 +149,7 @@ class Adopter:
         new = [key for key, one in followed.items() if known.heard_of.get(key) != _asker(one)]
         waiting = [key for key in self._service.patience.waiting if key in followed]
         about = list(dict.fromkeys([*(key for key in self._open if key in followed), *waiting, *new]))[:ABOUT_MAX]
-        answer = await self._ask(leader, ANNOUNCED, {"since": known.number, "about": about})
+        answer = await self._ask(leader, PrivateApi.COMPACTION_ANNOUNCED, {"since": known.number, "about": about})
         if answer["process"] != known.process:
             # Another process counts from its own beginning. It is asked again at once, about everything: what it said
             # now it said to somebody who knew another count.
@@ -228,7 +225,7 @@ class Adopter:
 
     async def _swap_in(self, leader: int, replica: Replica) -> tuple[Offer, Swapped]:
         place = {"topic_id": replica.topic_id, "partition": replica.partition}
-        offer = decode_offer((await self._ask(leader, OFFER, place))["offer"])
+        offer = decode_offer((await self._ask(leader, PrivateApi.COMPACTION_OFFER, place))["offer"])
         obstacle = self._obstacle(replica, offer)
         if obstacle:
             raise NotYetError(obstacle)
@@ -326,16 +323,14 @@ class Adopter:
             "size_bytes": segment.size_bytes,
             "position": position,
         }
-        answer = await self._ask_broker(leader, PIECE, plans.encode(asked))
+        answer = await self._ask_broker(leader, PrivateApi.COMPACTION_PIECE, private.encode(asked))
         if len(answer) < 2 or answer[0] != 0:
-            raise LeaderRefusedError(f"no bytes at {position} of segment {segment.base_offset}", f"broker {leader}")
+            raise RefusedError(f"no bytes at {position} of segment {segment.base_offset}", f"broker {leader}")
         return answer[1:]
 
     async def _ask(self, leader: int, api_key: int, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        answer = plans.decode(await self._ask_broker(leader, api_key, plans.encode(dict(body))))
-        if "error" in answer:
-            raise LeaderRefusedError(str(answer["error"]["what"]), f"broker {leader}")
-        return answer
+        data = await self._ask_broker(leader, api_key, private.encode(dict(body)))
+        return private.decode_answer(data, f"broker {leader}")
 
     def _remove(self, staging: str) -> None:
         try:

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sexton.broker.compaction import plans, requests
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, start_positions
 from sexton.client.health import figures
 from sexton.client.raw import raw_batches
+from sexton.compaction.fates import GONE, count
 from sexton.errors import SextonError
+from sexton.protocol import private
+from sexton.protocol.private import PrivateApi
 from sexton.records.batch import Batch, Record
 
 Status = Mapping[str, Any]
@@ -41,12 +43,12 @@ async def overview(
     counts: list[int] = []
     for broker in sorted(client.metadata.brokers):
         try:
-            answer = await ask(client, broker, requests.STATUS, {})
+            answer = await ask(client, broker, PrivateApi.COMPACTION_STATUS, {})
         except SextonError:
             continue
         found += [{"broker": broker, **one} for one in answer["replicas"]]
-        count = answer.get("compactors_count")
-        counts += [] if count is None else [count]
+        compactors = answer.get("compactors_count")
+        counts += [] if compactors is None else [compactors]
     found.sort(key=lambda one: (one["topic"], one["partition"], one["broker"]))
     wanted = [one for one in found if topic in (None, one["topic"]) and partition in (None, one["partition"])]
     return wanted, max(counts, default=None)
@@ -67,26 +69,22 @@ async def history(client: Client, limit: int, topic: str | None = None) -> Mappi
     """The last runs, what is due now, and who works on it."""
     await client.refresh(())
     asked = {"limit": limit, "topic": topic}
-    found = await ask(client, min(client.metadata.brokers), requests.HISTORY, asked)
+    found = await ask(client, min(client.metadata.brokers), PrivateApi.COMPACTION_HISTORY, asked)
     return {**found, "runs": [with_figures(run) for run in found["runs"]]}
 
 
 def with_figures(run: Mapping[str, Any]) -> dict[str, Any]:
     """What can be told from a run: how many records and markers there were before and after it, and how fast it was.
     None where nobody counted."""
-    counts = {fate: int(count) for fate, count in run["fates"].items()}
-    stay = sum(count for fate, count in counts.items() if fate not in GONE)
+    counts = {label: int(met) for label, met in run["fates"].items()}
+    total = sum(counts.values())
     seconds = run["duration_ms"] / 1000
     return {
         **run,
-        "records_before": sum(counts.values()) if counts else None,
-        "records_after": stay if counts else None,
+        "records_before": total if counts else None,
+        "records_after": total - count(counts, GONE) if counts else None,
         "bytes_per_second": int(run["bytes_before"] / seconds) if seconds else None,
     }
-
-
-GONE: Final = ("superseded", "aborted", "tombstone_expired", "keyless_dropped", "marker_expired")
-"""Names of the fates (`compaction.rules.Fate`) that do not stay."""
 
 
 async def why(
@@ -183,7 +181,5 @@ def _explain(
 
 async def ask(client: Client, broker: int, api_key: int, body: Mapping[str, Any]) -> Mapping[str, Any]:
     peer = await client.peer(broker)
-    answer = plans.decode(await peer.rpc.call_raw(api_key, [plans.encode(dict(body))]))
-    if "error" in answer:
-        raise SextonError(str(answer["error"]["what"]), f"broker {broker}")
-    return answer
+    data = await peer.rpc.call_raw(api_key, [private.encode(dict(body))])
+    return private.decode_answer(data, f"broker {broker}")

@@ -3,7 +3,7 @@
 What travels is what a task really needs: stretches of old segments out, rewritten batches in. A new segment is put
 together here, for most of it may be here already: long stretches that no pass changes never leave the broker.
 
-    READ      {plan_id, base_offset, position, size_bytes}     a zero byte and the bytes; or a one, and what is wrong
+    READ      {plan_id, base_offset, position, size_bytes}     a zero byte and the bytes; or a one, and a refusal
     WRITE     {plan_id, part, position}, a zero byte, bytes    {}; each piece comes where the one before it ended
     ASSEMBLE  {plan_id, base_offset, extents}                  {}; extents are [file name, start, end], in order
 
@@ -18,23 +18,14 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
-from sexton.broker.compaction.plans import Plan, decode, encode
 from sexton.broker.compaction.service import CompactionService
+from sexton.compaction.contract import READ_BYTES_MAX, WRITE_BYTES_MAX, Plan
 from sexton.errors import SextonError
 from sexton.ports.disk import Disk, File, FileSlice
 from sexton.ports.network import Part
 from sexton.protocol.errors import KafkaError
+from sexton.protocol.private import PrivateApi, decode, encode, refusal
 from sexton.records import names
-
-READ: Final = 30006
-WRITE: Final = 30007
-ASSEMBLE: Final = 30020
-
-READ_BYTES_MAX: Final = 16 << 20
-"""Of one answer. It leaves by sendfile, so this bounds how long one reader holds a connection, not memory."""
-
-WRITE_BYTES_MAX: Final = 8 << 20
-"""Of one piece: it is in the broker's memory at once."""
 
 HEAD_BYTES_MAX: Final = 4096
 COPY_BYTES: Final = 1 << 20
@@ -52,7 +43,11 @@ class Bulk:
         self._disk = disk
 
     def handlers(self) -> dict[int, Handler]:
-        return {READ: self._read, WRITE: self._write, ASSEMBLE: self._assemble}
+        return {
+            PrivateApi.COMPACTION_READ: self._read,
+            PrivateApi.COMPACTION_WRITE: self._write,
+            PrivateApi.COMPACTION_ASSEMBLE: self._assemble,
+        }
 
     def _plan(self, asked: Mapping[str, Any]) -> Plan:
         plan = self._service.underway(str(asked["plan_id"]))
@@ -77,7 +72,7 @@ class Bulk:
             finally:
                 file.close()
         except (OSError, KeyError, ValueError, TypeError) as error:
-            return [b"\1", encode({"error": error_of(error)})]
+            return [b"\1", refusal(error)]
 
     async def _write(self, connection: Hashable, payload: memoryview) -> list[Part]:
         head_bytes = bytes(payload[:HEAD_BYTES_MAX]).find(b"\0")
@@ -171,8 +166,4 @@ async def answered(answer: Callable[[Mapping[str, Any]], Awaitable[Any]], payloa
     try:
         return encode(await answer(decode(payload)))
     except (SextonError, KafkaError, OSError, KeyError, ValueError, TypeError) as error:
-        return encode({"error": error_of(error)})
-
-
-def error_of(error: Exception) -> dict[str, str]:
-    return {"kind": type(error).__name__, "what": str(error)}
+        return refusal(error)

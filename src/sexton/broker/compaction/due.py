@@ -14,15 +14,15 @@ from typing import Final
 
 from sexton.compaction.config import INT64_MAX, TopicConfig
 from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, judge
+from sexton.compaction.fates import (
+    MARKERS_WAIT,
+    START_HORIZON,
+    TOMBSTONES_WAIT,
+    WAIT_FOR_HORIZON,
+    WAIT_FOR_REPLICAS,
+    count,
+)
 from sexton.watermarks.replica import Pair, ReplicaWatermarks
-
-WAIT_FOR_REPLICAS: Final = frozenset({"tombstone_waits_for_replicas", "marker_waits_for_replicas", "marker_has_data"})
-START_HORIZON: Final = frozenset({"tombstone_starts_horizon", "marker_starts_horizon"})
-WAIT_FOR_HORIZON: Final = frozenset({"tombstone_waits_for_horizon", "marker_waits_for_horizon"})
-"""Names of fates (`compaction.rules.Fate`), as a compactor reports them."""
-
-WAITS: Final = WAIT_FOR_REPLICAS | START_HORIZON | WAIT_FOR_HORIZON
-
 
 CLOCKS_DIFFER_MS: Final = 10_000
 """Between two passes that look whether a horizon has passed which should have: each of them reads the whole log."""
@@ -55,8 +55,8 @@ class Leftovers:
         delete_retention_ms: int,
         held_back_bytes: int = 0,
     ) -> Leftovers:
-        started = sum(count for fate, count in fates.items() if fate in START_HORIZON)
-        waiting = sum(count for fate, count in fates.items() if fate in WAIT_FOR_HORIZON)
+        started = count(fates, START_HORIZON)
+        waiting = count(fates, WAIT_FOR_HORIZON)
         latest_ms = min(INT64_MAX, now_ms + delete_retention_ms)
         horizon_ms = latest_ms if started else INT64_MAX
         if waiting:
@@ -68,15 +68,13 @@ class Leftovers:
                 horizon_ms = min(horizon_ms, max(latest_ms, now_ms + CLOCKS_DIFFER_MS))
             else:
                 horizon_ms = min(horizon_ms, earlier_ms, latest_ms)
-        replicas = sum(count for fate, count in fates.items() if fate in WAIT_FOR_REPLICAS)
-        waits = {fate: count for fate, count in fates.items() if fate in WAITS}
         return Leftovers(
             removable,
-            replicas,
+            count(fates, WAIT_FOR_REPLICAS),
             started + waiting,
             horizon_ms,
-            tombstones_count=sum(count for fate, count in waits.items() if fate.startswith("tombstone")),
-            markers_count=sum(count for fate, count in waits.items() if fate.startswith("marker")),
+            tombstones_count=count(fates, TOMBSTONES_WAIT),
+            markers_count=count(fates, MARKERS_WAIT),
             held_back_bytes=held_back_bytes,
         )
 

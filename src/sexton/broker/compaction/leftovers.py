@@ -16,9 +16,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sexton.broker.compaction import plans
 from sexton.broker.compaction.due import UNKNOWN, Leftovers
 from sexton.ports.disk import Disk
+from sexton.protocol import private
 from sexton.replication.replica import Replica
 from sexton.watermarks.replica import Pair
 
@@ -65,7 +65,7 @@ class KeptLeftovers:
         incarnation = replica.coordination.watermarks.incarnation
         note = _Note(leftovers if leftovers is not None else self._note(replica).leftovers, now_ms)
         encoded = {"incarnation": incarnation, "leftovers": note.leftovers, "compacted_ms": note.compacted_ms}
-        await self._disk.replace_file(_path(replica), plans.encode(encoded))
+        await self._disk.replace_file(_path(replica), private.encode(encoded))
         self._known[incarnation] = note
 
     def keep_only(self, logs: Collection[uuid.UUID]) -> None:
@@ -76,7 +76,7 @@ class KeptLeftovers:
             data = self._disk.read_file(_path(replica))
             if data is None:
                 return _NOTHING
-            note = plans.decode(data)
+            note = private.decode(data)
             if note["incarnation"] != str(replica.coordination.watermarks.incarnation):
                 return _NOTHING
             left, compacted_ms = note["leftovers"], note.get("compacted_ms")

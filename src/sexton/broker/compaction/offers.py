@@ -14,21 +14,17 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from sexton.broker.compaction import leftovers
-from sexton.broker.compaction.bulk import Handler, answered, error_of
+from sexton.broker.compaction.bulk import Handler, answered
 from sexton.broker.compaction.due import Leftovers
-from sexton.broker.compaction.plans import decode, encode
 from sexton.broker.compaction.service import CompactionService
 from sexton.errors import SextonError
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Part
 from sexton.protocol.errors import KafkaError
+from sexton.protocol.private import PrivateApi, decode, refusal
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import Replicas
 from sexton.watermarks.replica import Pair
-
-ANNOUNCED: Final = 30010
-OFFER: Final = 30011
-PIECE: Final = 30012
 
 ANNOUNCED_MAX: Final = 1000
 """In one answer. The rest comes with the next."""
@@ -96,7 +92,11 @@ class Offers:
         self._replicas = replicas
 
     def handlers(self) -> dict[int, Handler]:
-        return {ANNOUNCED: self._announced, OFFER: self._offer, PIECE: self._piece}
+        return {
+            PrivateApi.COMPACTION_ANNOUNCED: self._announced,
+            PrivateApi.COMPACTION_OFFER: self._offer,
+            PrivateApi.COMPACTION_PIECE: self._piece,
+        }
 
     async def _announced(self, connection: Hashable, payload: memoryview) -> list[Part]:
         return [await answered(self.announced, payload)]
@@ -109,7 +109,7 @@ class Offers:
         try:
             return [b"\0", self.piece(decode(payload))]
         except (KafkaError, OSError, KeyError, ValueError, TypeError) as error:
-            return [b"\1", encode({"error": error_of(error)})]
+            return [b"\1", refusal(error)]
 
     async def announced(self, asked: Mapping[str, Any]) -> Any:
         """Of each partition that is led here and was compacted since, or that is asked about."""

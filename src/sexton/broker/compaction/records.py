@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sexton.broker.compaction.plans import PlannedProducer
 from sexton.broker.compaction.uncleanable import Sizes
+from sexton.compaction.contract import PlannedProducer
 from sexton.log.replacement import last_words
 from sexton.replication.replica import Replica
 

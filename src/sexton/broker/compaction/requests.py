@@ -1,21 +1,19 @@
-"""The messages of compactors and operators, with API keys of our own. All but the bulk are JSON.
+"""The messages of compactors and operators (`protocol.private`). All but the bulk are JSON.
 
-| key   | asks                                          | answer                                                  |
-|-------|-----------------------------------------------|---------------------------------------------------------|
-| 30001 | nothing                                       | every compacted replica here: watermarks, what is due   |
-| 30002 | topic id and partition                        | a plan                                                  |
-| 30003 | a plan's result                               | that it is committed                                    |
-| 30004 | a plan's id: it is given up, perhaps because  | nothing                                                 |
-|       | no pass can read what is there                |                                                         |
-| 30005 | a topic, perhaps a partition: compact it now  | which partitions of it are here                         |
-| 30008 | how many, perhaps of which topic              | the last runs in the cluster, and who works on what     |
-| 30010 | a count of passes, partitions (by followers)  | what was compacted here since, and of those partitions  |
-| 30011 | topic id and partition (by a follower)        | what it may adopt                                       |
-| 30012 | topic id, partition, segment, position        | bytes of a segment that is offered                      |
+| COMPACTION_ | asks                                         | answer                                                  |
+|-------------|----------------------------------------------|---------------------------------------------------------|
+| STATUS      | nothing                                      | every compacted replica here: watermarks, what is due   |
+| PLAN        | topic id and partition                       | a plan                                                  |
+| COMMIT      | a plan's result                              | that it is committed                                    |
+| ABANDON     | a plan's id: it is given up, perhaps because | nothing                                                 |
+|             | no pass can read what is there               |                                                         |
+| REQUEST     | a topic, perhaps a partition: compact it now | which partitions of it are here                         |
+| HISTORY     | how many, perhaps of which topic             | the last runs in the cluster, and who works on what     |
+| ANNOUNCED   | a count of passes, partitions (by followers) | what was compacted here since, and of those partitions  |
+| OFFER       | topic id and partition (by a follower)       | what it may adopt                                       |
+| PIECE       | topic id, partition, segment, position       | bytes of a segment that is offered                      |
 
-30006, 30007 and 30020 carry the bulk (`bulk`), for compactors that cannot see this broker's disk.
-
-What goes wrong is `{"error": {"kind", "what"}}`. A result that is refused has changed nothing.
+READ, WRITE and ASSEMBLE carry the bulk (`bulk`), for compactors that cannot see this broker's disk.
 """
 
 from __future__ import annotations
@@ -28,22 +26,17 @@ from typing import Any, Final
 
 from sexton.broker.compaction.bulk import Bulk, Handler, answered
 from sexton.broker.compaction.offers import Offers
-from sexton.broker.compaction.plans import decode_result
 from sexton.broker.compaction.service import CompactionService
+from sexton.compaction.contract import decode_result
 from sexton.ports.disk import Disk
 from sexton.ports.network import Part
 from sexton.ports.work_queue import WorkQueue
+from sexton.protocol.private import PrivateApi
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 
-STATUS: Final = 30001
-PLAN: Final = 30002
-COMMIT: Final = 30003
-ABANDON: Final = 30004
-REQUEST: Final = 30005
-HISTORY: Final = 30008
 
 RUNS_MAX: Final = 1000
 """In one answer."""
@@ -64,12 +57,12 @@ class Requests:
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            STATUS: self._answering(self._status),
-            PLAN: self._answering(self._plan),
-            COMMIT: self._answering(self._commit),
-            ABANDON: self._answering(self._abandon),
-            REQUEST: self._answering(self._request),
-            HISTORY: self._answering(self._history),
+            PrivateApi.COMPACTION_STATUS: self._answering(self._status),
+            PrivateApi.COMPACTION_PLAN: self._answering(self._plan),
+            PrivateApi.COMPACTION_COMMIT: self._answering(self._commit),
+            PrivateApi.COMPACTION_ABANDON: self._answering(self._abandon),
+            PrivateApi.COMPACTION_REQUEST: self._answering(self._request),
+            PrivateApi.COMPACTION_HISTORY: self._answering(self._history),
             **Bulk(self._service, self._disk).handlers(),
             **Offers(self._service, self._replicas).handlers(),
         }

@@ -19,10 +19,10 @@ from sexton.broker.compaction.due import Due, Leftovers, is_due, must_close_acti
 from sexton.broker.compaction.leftovers import KeptLeftovers
 from sexton.broker.compaction.lookout import Lookout
 from sexton.broker.compaction.patience import Patience
-from sexton.broker.compaction.plans import Committed, PassResult, Plan
 from sexton.broker.compaction.records import LastPass, LastRun, Totals, closed_sizes, planned_producers
 from sexton.broker.compaction.uncleanable import Uncleanable, UncleanableReplicas
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.errors import SextonError
 from sexton.log.replacement import Replacement
 from sexton.log.swap_disk import staging_path

@@ -2,6 +2,5 @@
 
 traffic    what the hot path counts: plain numbers, by API
 metrics    all that Prometheus is told
-http       as much of HTTP/1.1 as that needs
 pages      which address gives what
 """

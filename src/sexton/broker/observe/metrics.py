@@ -7,92 +7,26 @@ all are there in any case, and `sexton_compaction_partitions_left_out` says how 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.index import api_key_map
 
-from sexton.broker import news
-from sexton.broker.compaction import bulk, offers, requests
-from sexton.broker.observe.traffic import BOUNDS_S, ApiTraffic
+from sexton.broker.observe.traffic import BOUNDS_S
+from sexton.http.exposition import Exposition
 from sexton.ports.metastore import NO_LEADER
-from sexton.replication import messages as replica_messages
+from sexton.protocol.private import PrivateApi
 from sexton.replication.replica import Role
 from sexton.supervision import WORK
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4"
 PARTITIONS_MAX: Final = 500
 """Compacted partitions of a broker that get series of their own: nine each."""
 
-PRIVATE_NAMES: Final[Mapping[int, str]] = {
-    replica_messages.API_KEY: "replica_fetch",
-    requests.STATUS: "compaction_status",
-    requests.PLAN: "compaction_plan",
-    requests.COMMIT: "compaction_commit",
-    requests.ABANDON: "compaction_abandon",
-    requests.REQUEST: "compaction_request",
-    requests.HISTORY: "compaction_history",
-    bulk.READ: "compaction_read",
-    bulk.WRITE: "compaction_write",
-    bulk.ASSEMBLE: "compaction_assemble",
-    offers.ANNOUNCED: "compaction_announced",
-    offers.OFFER: "compaction_offer",
-    offers.PIECE: "compaction_piece",
-    news.API_KEY: "news",
-}
-"""Of the messages between our own processes, all of them."""
-
-Labels = Mapping[str, object]
-
-
-class Exposition:
-    """Families one after another: a help line, a type line, samples."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def family(self, name: str, kind: str, doc: str, samples: Iterable[tuple[Labels, float]]) -> None:
-        lines = [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]
-        if lines:
-            self._lines += [f"# HELP {name} {doc}", f"# TYPE {name} {kind}", *lines]
-
-    def gauge(self, name: str, doc: str, value: float, labels: Labels | None = None) -> None:
-        self.family(name, "gauge", doc, [(labels or {}, value)])
-
-    def counter(self, name: str, doc: str, value: float) -> None:
-        self.family(name, "counter", doc, [({}, value)])
-
-    def histogram(self, name: str, doc: str, by_label: Iterable[tuple[Labels, ApiTraffic]]) -> None:
-        lines = []
-        for labels, one in by_label:
-            below = 0
-            for bound, count in zip((*BOUNDS_S, "+Inf"), one.counts, strict=True):
-                below += count
-                lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {below}")
-            lines.append(f"{name}_sum{_labels(labels)} {_number(one.seconds)}")
-            lines.append(f"{name}_count{_labels(labels)} {below}")
-        if lines:
-            self._lines += [f"# HELP {name} {doc}", f"# TYPE {name} histogram", *lines]
-
-    def encode(self) -> bytes:
-        return ("\n".join(self._lines) + "\n").encode()
-
-
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(float(value))
+PRIVATE_NAMES: Final[Mapping[int, str]] = {api: api.name.lower() for api in PrivateApi}
+"""Of the messages between our own processes."""
 
 
 async def metrics(broker: Broker) -> bytes:
@@ -163,7 +97,8 @@ def _traffic(out: Exposition, broker: Broker) -> None:
     sent = [(labels, one.response_bytes) for labels, one in found]
     out.family("sexton_response_bytes_total", "counter", "Bytes that left with the answers.", sent)
     doc = "From a request's arrival until its answer left. Fetches may wait for records."
-    out.histogram("sexton_request_seconds", doc, found)
+    taken = [(labels, one.counts, one.seconds) for labels, one in found]
+    out.histogram("sexton_request_seconds", doc, BOUNDS_S, taken)
 
 
 def _api_name(key: int) -> str:

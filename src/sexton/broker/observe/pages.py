@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from sexton.broker.compaction import answers
 from sexton.broker.compaction.requests import RUNS_MAX
 from sexton.broker.observe import metrics
-from sexton.broker.observe.http import HttpError, HttpServer, Page, Request
 from sexton.client.client import Client
 from sexton.client.errors import RefusedError
 from sexton.errors import SextonError
+from sexton.http.exposition import CONTENT_TYPE
+from sexton.http.server import HttpError, HttpServer, Page, Request
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -93,7 +94,7 @@ class AdminPages:
         return Page.of_json(what, 200 if is_serving else 503)
 
     async def _metrics(self, parameters: Mapping[str, str]) -> Page:
-        return Page(await metrics.metrics(self._broker), metrics.CONTENT_TYPE)
+        return Page(await metrics.metrics(self._broker), CONTENT_TYPE)
 
     async def _cluster(self, parameters: Mapping[str, str]) -> Page:
         return Page.of_json(await answers.cluster(self._cluster_client()))

@@ -12,7 +12,7 @@ from sexton.broker.markers import MarkerSender
 from sexton.broker.registration import Registration
 from sexton.compaction import retention, rules
 from sexton.compaction.eligibility import SegmentSummary
-from sexton.compaction.rules import Fate
+from sexton.compaction.fates import Fate
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.replication.leadership import Leadership
 from sexton.replication.replica import Replica

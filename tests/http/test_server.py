@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sexton.broker.observe import http
-from sexton.broker.observe.http import HttpError, HttpServer, Page, Request, parse_head
+from sexton.http import server as http
+from sexton.http.server import HttpError, HttpServer, Page, Request, parse_head
 from sexton.ports.network import Connection
 from sexton.simulate.loop import Process, new_loop
 from sexton.simulate.network import Fabric, SimulatedNetwork

@@ -1,16 +1,20 @@
-"""What a compactor is told to do, and what it answers. JSON: few messages, and people can read them."""
+"""What broker and compactor agree on: the plan of a pass, and its result. They travel as JSON (`protocol.private`): few
+messages, and people can read them.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from sexton.compaction.rules import Terms
+from sexton.compaction.terms import Terms
+
+READ_BYTES_MAX: Final = 16 << 20
+"""Of a segment, in one answer. It leaves by sendfile, so this bounds how long one reader holds a connection."""
+
+WRITE_BYTES_MAX: Final = 8 << 20
+"""Of a new segment, in one message: it is in the broker's memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,6 @@ class Plan:
 
     @property
     def terms(self) -> Terms:
-        from sexton.compaction.rules import Terms  # NumPy comes along, and a broker starts without it
-
         terms = Terms(self.now_ms, self.bound, self.delete_retention_ms, self.mtro, self.mxro, self.settle_below)
         return terms.independent() if self.is_independent else terms
 
@@ -91,26 +93,6 @@ class Committed:
     bytes_after: int
     segments_before: int
     segments_after: int
-
-
-def encode(message: Any) -> bytes:
-    return json.dumps(message, default=_plain, separators=(",", ":")).encode()
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no place in a message")
-
-
-def decode(data: bytes | memoryview) -> dict[str, Any]:
-    """Raises ValueError on anything but a JSON object."""
-    found = json.loads(bytes(data))
-    if not isinstance(found, dict):
-        raise ValueError("a message is a JSON object")
-    return found
 
 
 def decode_plan(fields: Mapping[str, Any]) -> Plan:

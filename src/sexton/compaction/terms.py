@@ -1,0 +1,43 @@
+"""The terms of one pass. Without NumPy, which a broker starts without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+NO_HORIZON: Final = -1
+OFFSET_MAX: Final = 2**63 - 1
+TIMESTAMP_MAX_MS: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of one pass over one partition."""
+
+    now_ms: int
+    bound: int
+    """Exclusive: nothing at or above it is touched. A segment's base offset."""
+    delete_retention_ms: int
+    mtro: int = 0
+    mxro: int = 0
+    settle_below: int = 0
+    """Committed transactional batches that end below it are rewritten as plain ones."""
+    drop_keyless: bool = False
+
+    def independent(self) -> Terms:
+        """Kafka's behaviour: no other replica is asked, time alone decides. It exists to show and measure the bug."""
+        return replace(self, mtro=OFFSET_MAX, mxro=OFFSET_MAX, settle_below=0, drop_keyless=True)
+
+    @property
+    def horizon_ms(self) -> int:
+        """Of tombstones and markers whose time starts in this pass; `NO_HORIZON` if it never ends.
+
+        delete.retention.ms=Long.MAX_VALUE is how people say "for ever": its horizon is no timestamp any more. None is
+        written then, as in Kafka, so that a shorter retention counts from when it is set.
+        """
+        horizon_ms = self.now_ms + self.delete_retention_ms
+        return horizon_ms if horizon_ms <= TIMESTAMP_MAX_MS else NO_HORIZON
+
+    def check_invariants(self) -> None:
+        assert self.bound >= 0, "a bound is an offset"
+        assert self.settle_below <= self.bound, "rule 8: nothing above the bound (and so the LSO) is settled"
