@@ -1,8 +1,11 @@
-"""The markers that end transactions: however often it goes wrong, each is sent until it is written."""
+"""The markers that end transactions: however often it goes wrong, each is sent until it is written, and not again."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,24 +19,40 @@ from sexton.coordinators.transactions.messages import Markers
 from sexton.coordinators.transactions.service import DueMarkers
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.protocol.errors import ErrorCode
+from sexton.records.batch import Record
+from sexton.simulate import transactional
+from sexton.simulate.cluster import DATA
+from sexton.simulate.disk import Trouble
+from sexton.simulate.history import Outcome
+from sexton.simulate.transactional import TransactionalProducer
 from sexton.supervision import Supervisor
+from tests.log.helpers import read_all
+from tests.simulated import TOPIC, Story
 
 BROKER_ID, EPOCH = 1, 5
 PLACES = [TopicPartition("t", partition) for partition in range(3)]
 DUE = DueMarkers(0, EPOCH, Markers("app", ProducerIdAndEpoch(7, 0), True, 0, tuple(PLACES)))
 
 
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_bug_in_one_marker_is_tried_again_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    monkeypatch.setattr(markers, "BACK_OFF_MS", (1, 1))
-    written: list[TopicPartition] = []
+def the_only_broker(written: list[TopicPartition]) -> Any:
+    """Its coordinator owes what is not among those that are `written`."""
     broker: Any = SimpleNamespace(
         config=SimpleNamespace(node_id=BROKER_ID),
         supervisor=Supervisor(),
         view=SimpleNamespace(partition=lambda topic, partition: SimpleNamespace(leader=BROKER_ID)),
     )
-    service = SimpleNamespace(epoch_of=lambda partition: EPOCH, marker_written=lambda due, place: written.append(place))
+    service = SimpleNamespace(
+        owes=lambda due, place: place not in written, marker_written=lambda due, place: written.append(place)
+    )
     broker.transactions = SimpleNamespace(service=service)
+    return broker
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_bug_in_one_marker_is_tried_again_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    monkeypatch.setattr(markers, "BACK_OFF_MS", (1, 1))
+    written: list[TopicPartition] = []
+    broker = the_only_broker(written)
     bugs_left = times
 
     async def write(broker: object, marker: object, place: TopicPartition) -> ErrorCode:
@@ -56,3 +75,100 @@ def test_a_bug_in_one_marker_is_tried_again_and_holds_up_no_other(monkeypatch: p
     asyncio.run(body())
     assert written == [PLACES[0], PLACES[2], PLACES[1]]
     assert broker.supervisor.bugs == {"markers": times}
+
+
+def test_a_marker_that_is_on_its_way_is_not_sent_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coordinator was loaded again, and sends all markers anew."""
+    monkeypatch.setattr(markers, "RETRY_S", 0.001)
+    written: list[TopicPartition] = []
+    started: list[TopicPartition] = []
+    broker = the_only_broker(written)
+
+    async def body() -> None:
+        answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        async def write(broker: object, marker: object, place: TopicPartition) -> ErrorCode:
+            started.append(place)
+            return await asyncio.shield(answer)
+
+        monkeypatch.setattr(markers, "write_marker", write)
+        sender = MarkerSender(cast(Broker, broker), cast(Peers, None))
+        sender.send(DUE)
+        await until(lambda: len(started) == len(PLACES))
+        sender.send(DUE)
+        for _ in range(20):
+            await asyncio.sleep(0.001)  # many times as long as a marker waits to be repeated
+        answer.set_result(ErrorCode.none)
+        await until(lambda: len(written) == len(PLACES) and not sender._retries)
+        await sender.close()
+
+    asyncio.run(body())
+    assert started == PLACES
+    assert written == PLACES
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_true():
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("after_ms", [500, 540])
+def test_a_marker_that_was_to_be_repeated_does_not_end_the_next_transaction(
+    monkeypatch: pytest.MonkeyPatch, after_ms: int
+) -> None:
+    """Of a client before transaction version 2, whose transactions share an epoch. The disk is full: a marker is
+    refused, and is to be repeated. So is a record of its coordinator, which is loaded again. When there is room the
+    marker is written, and the client goes on at once."""
+    monkeypatch.setattr(transactional, "BACKOFF_S", 0.002)
+    story = Story(1)
+
+    async def told() -> None:
+        await story.start()
+        await story.create_topic([1])
+        app = producer_of(story, "app")
+        await story.client_does(app.init())
+        service = story.broker(1).transactions.service
+        partition = service.partition_of("app")
+        other_id = next(name for name in map(str, range(100)) if service.partition_of(name) == partition)
+        other = producer_of(story, other_id)
+        await story.client_does(other.init())
+        await story.client_does(write(app, b"aborted"))
+        volume = story.node(1).volume
+        volume.troubles = [Trouble(errno.ENOSPC, f"{DATA}/{TOPIC}-0")]
+        await story.client_does(app.abort())
+        committing = asyncio.ensure_future(story.client_does(commit(app)))
+        await asyncio.sleep(after_ms / 1000)
+        volume.troubles.append(Trouble(errno.ENOSPC, f"{DATA}/__transaction_state-{partition}"))
+        before = service._shards[partition]
+        refused = asyncio.ensure_future(story.client_does(other.init()))
+        await story.until(lambda: service._shards[partition] is not before)
+        volume.troubles = []
+        await refused
+        assert await committing is Outcome.OK
+
+        log = story.replica(1).log
+        await story.until(lambda: story.replica(1).last_stable_offset == log.end_offset)
+        batches = read_all(log)
+        ended = {batch.base_offset: batch.control_type for batch in batches if batch.is_control}
+        sent = {batch.records[0].value: batch.base_offset for batch in batches if not batch.is_control}
+        between = [offset for offset in ended if sent[b"first"] < offset < sent[b"last"]]
+        assert not between, f"{ended} ended what was written to {sent}"
+
+    story.run(told())
+
+
+def producer_of(story: Story, transactional_id: str) -> TransactionalProducer:
+    return TransactionalProducer(story.admin.client, transactional_id, 1, 60_000, 60, random.Random(1))
+
+
+async def write(producer: TransactionalProducer, value: bytes) -> None:
+    await producer.add([(TOPIC, 0)])
+    await producer.send((TOPIC, 0), [Record(0, 1, b"k", value)])
+
+
+async def commit(producer: TransactionalProducer) -> Outcome:
+    await write(producer, b"first")
+    await asyncio.sleep(10 * markers.RETRY_S)
+    await write(producer, b"last")
+    return await producer.commit()

@@ -8,6 +8,11 @@ What a leader may answer, and what follows: success, the marker is written. INVA
 seen a newer epoch of the producer, so this transaction was ended there by other means (an operator's abort); it counts
 as written. Anything else, TRANSACTION_COORDINATOR_FENCED included: try again, until this broker learns that it is no
 longer the coordinator.
+
+Before transaction version 2 a marker names nothing but a producer and its epoch: one that is sent too often ends the
+next transaction. A coordinator that could not write is loaded again and sends all markers anew, while some of them wait
+to be repeated or are on their way. So a marker leaves only while it is owed, and not beside another of its producer to
+the same partition: that one's answer, or its end, is waited for.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
@@ -76,6 +82,11 @@ class _Item(NamedTuple):
         owner = Owner(*markers.producer)
         return EndMarker(owner, markers.is_commit, self.due.coordinator_epoch, markers.client_version)
 
+    @property
+    def way(self) -> tuple[int, TopicPartition]:
+        """On which there is one marker at a time."""
+        return self.due.markers.producer.producer_id, self.place
+
 
 class MarkerSender:
     def __init__(self, broker: Broker, peers: Peers) -> None:
@@ -84,6 +95,8 @@ class MarkerSender:
         self._waiting: dict[int, dict[_Item, None]] = {}
         """By the broker that leads."""
         self._in_flight: dict[int, int] = {}
+        self._on_their_way: set[tuple[int, TopicPartition]] = set()
+        """By `_Item.way`."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[_Item, asyncio.TimerHandle] = {}
         self._is_closed = False
@@ -105,8 +118,8 @@ class MarkerSender:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _route(self, item: _Item) -> None:
-        if self._is_closed or self._service.epoch_of(item.due.coordinator_partition) != item.due.coordinator_epoch:
-            return  # whoever coordinates now sends them all again
+        if self._is_closed or not self._service.owes(item.due, item.place):
+            return  # it is written; or whoever coordinates now, or when it has been loaded, sends them all again
         row = self._broker.view.partition(*item.place)
         if row is None:
             self._spawn(self._confirm_gone(item))
@@ -142,9 +155,11 @@ class MarkerSender:
             while self._waiting.get(leader):
                 items = self._take(leader)
                 try:
-                    codes = await self._codes(leader, items)
+                    codes = await self._codes(leader, items) if items else ()
                 except Exception as bug:
                     codes = [bug] * len(items)
+                finally:
+                    self._on_their_way.difference_update(item.way for item in items)
                 for item, code in zip(items, codes, strict=True):
                     if isinstance(code, ErrorCode):
                         self._answered(item, code, leader)
@@ -166,10 +181,16 @@ class MarkerSender:
         self._retry(item, BACK_OFF_MS[0] / 1000)
 
     def _take(self, leader: int) -> list[_Item]:
+        """Those that may leave now. It may have been long since they were put here."""
         waiting = self._waiting[leader]
-        items = [item for item, _ in zip(waiting, range(ITEMS_PER_REQUEST_MAX), strict=False)]
-        for item in items:
+        items = []
+        for item in list(islice(waiting, ITEMS_PER_REQUEST_MAX)):
             del waiting[item]
+            if item.way in self._on_their_way:
+                self._retry(item)
+            elif self._service.owes(item.due, item.place):
+                self._on_their_way.add(item.way)
+                items.append(item)
         return items
 
     async def _ask(self, leader: int, items: list[_Item]) -> list[ErrorCode]:

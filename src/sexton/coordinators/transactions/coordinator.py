@@ -193,6 +193,16 @@ class TransactionCoordinator:
                 self._complete(transaction)
         return self._effects
 
+    def owes(self, markers: Markers, partition: TopicPartition) -> bool:
+        """Whether a transaction of that producer waits for exactly this marker."""
+        transaction = self._transactions.get(markers.transactional_id)
+        return (
+            transaction is not None
+            and markers.producer == (transaction.producer_id, transaction.epoch)
+            and markers.is_commit == transaction.is_commit
+            and partition in self._unmarked.get(markers.transactional_id, {})
+        )
+
     # Time
 
     def next_deadline_ms(self) -> int | None:

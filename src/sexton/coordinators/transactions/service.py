@@ -106,11 +106,6 @@ class TransactionService(CoordinatorService[Shard]):
     def _load_again(self, shard: Shard) -> None:
         self.load(shard.partition, shard.epoch, shard.log)
 
-    def epoch_of(self, partition: int) -> int | None:
-        """The epoch under which it is coordinated here; None if it is not."""
-        shard = self._shards.get(partition)
-        return None if shard is None else shard.epoch
-
     def check_invariants(self) -> None:
         for shard in self._shards.values():
             if shard.is_loaded and not shard.is_closed:
@@ -121,10 +116,20 @@ class TransactionService(CoordinatorService[Shard]):
     def _on_decided(self, shard: Shard, markers: Markers) -> None:
         self._send_markers(DueMarkers(shard.partition, shard.epoch, markers))
 
+    def owes(self, due: DueMarkers, partition: TopicPartition) -> bool:
+        """Whether it is still to be written, as far as is known here. While the log is being read nothing is: then all
+        that are left are due anew."""
+        shard = self._shard_of(due)
+        return shard is not None and shard.coordinator.owes(due.markers, partition)
+
+    def _shard_of(self, due: DueMarkers) -> Shard | None:
+        shard = self._shards.get(due.coordinator_partition)
+        return shard if shard is not None and shard.is_loaded and shard.epoch == due.coordinator_epoch else None
+
     def marker_written(self, due: DueMarkers, partition: TopicPartition) -> None:
         """Or no longer needed, because the partition is gone."""
-        shard = self._shards.get(due.coordinator_partition)
-        if shard is None or not shard.is_loaded or shard.epoch != due.coordinator_epoch:
+        shard = self._shard_of(due)
+        if shard is None:
             return
         markers = due.markers
 
