@@ -2,7 +2,7 @@
 read, and leaves. Version 1 brings regular expressions and ids that the client chooses.
 
 Assignors are `uniform` (the default) and `range`. How members move to a new assignment is in
-`coordinators/groups/reconcile.py`, what regular expressions may hold in `coordinators/groups/regex.py`.
+`coordinators/groups/reconcile.py`, what regular expressions may hold in `coordinators/patterns.py`.
 
 Deviations from Kafka: a regular expression is resolved at once, not some seconds later, and against all topics, for
 there are no access rules.

@@ -25,11 +25,12 @@ from sexton.coordinators.groups.messages import (
     ConsumerHeartbeatRequest,
 )
 from sexton.coordinators.groups.reconcile import check_state, held_again, is_subset, reconcile
-from sexton.coordinators.groups.regex import compile_regex
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import metadata_hash
+from sexton.coordinators.patterns import compile_pattern
 from sexton.protocol.errors import ErrorCode, KafkaError
 
+REGEX_FIELD = "SubscribedTopicRegex"
 MEMBER_TIMERS = (
     TimerKind.CONSUMER_SESSION,
     TimerKind.CONSUMER_REBALANCE,
@@ -69,7 +70,7 @@ def check_request(core: Core, request: ConsumerHeartbeatRequest) -> None:
             f"{', '.join(core.settings.consumer_assignors)}.",
         )
     if request.regex:
-        compile_regex(request.regex)
+        compile_pattern(request.regex, REGEX_FIELD)
 
 
 class ConsumerProtocol:
@@ -133,7 +134,7 @@ class ConsumerProtocol:
             raise KafkaError(ErrorCode.invalid_regular_expression, what)
 
     def _matching(self, regex: str) -> tuple[str, ...]:
-        matches = compile_regex(regex)
+        matches = compile_pattern(regex, REGEX_FIELD)
         return tuple(sorted(name for name in self._core.topics.names() if matches(name)))
 
     def _find_member(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest, member_id: str) -> ConsumerMember:

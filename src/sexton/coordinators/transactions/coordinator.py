@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sexton.coordinators.bounds import DUE_COUNT_MAX, RECORD_BYTES_MAX
-from sexton.coordinators.groups.regex import compile_regex
+from sexton.coordinators.patterns import compile_pattern
 from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.timers import Now, Timers
 from sexton.coordinators.transactions.ending import Verdict, judge, too_late
@@ -252,7 +252,7 @@ class TransactionCoordinator:
 
     def matching(self, request: ListRequest, now: Now) -> list[Transaction]:
         text = request.transactional_id_pattern
-        matches = compile_regex(text) if text else None
+        matches = compile_pattern(text, "TransactionalIdPattern") if text else None
         states, producer_ids = frozenset(request.states), frozenset(request.producer_ids)
         return [
             transaction

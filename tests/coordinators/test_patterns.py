@@ -1,4 +1,4 @@
-"""RE2 syntax in linear time, with Python's `re` as the judge where the two agree."""
+"""RE2, with Python's `re` as the judge where the two agree; and that nobody can stop a broker with an expression."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sexton.coordinators.groups.regex import compile_regex
+from sexton.coordinators.patterns import compile_pattern
 from sexton.protocol.errors import ErrorCode
 from tests.coordinators.groups.harness import refused
 
@@ -36,7 +36,7 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> str:
 @given(text=expressions(), name=st.text("aAbBc1._-", min_size=1, max_size=6))
 def test_it_matches_what_pythons_matcher_matches(text: str, name: str) -> None:
     """Not for empty names: there Python 3.11 has `\\\\B` fail, which RE2 has hold. No topic has one."""
-    assert compile_regex(text)(name) == (re.fullmatch(text, name) is not None)
+    assert compile_pattern(text, "field")(name) == (re.fullmatch(text, name) is not None)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,11 @@ def test_it_matches_what_pythons_matcher_matches(text: str, name: str) -> None:
         (r"\Aa\z", ["a"], ["aa"]),
         ("(?s).+", ["a\n"], [""]),
         ("a*?b", ["aab", "b"], ["a"]),
+        (r"\p{Greek}+|\pL1", ["αβ", "a1"], ["a", "1"]),
     ],
 )
 def test_expressions_match_whole_names(text: str, matching: list[str], others: list[str]) -> None:
-    matches = compile_regex(text)
+    matches = compile_pattern(text, "field")
     assert [name for name in matching if not matches(name)] == []
     assert [name for name in others if matches(name)] == []
 
@@ -87,8 +88,7 @@ def test_expressions_match_whole_names(text: str, matching: list[str], others: l
         "(?<=a)",
         "(?!a)",
         r"(a)\1",
-        r"\pL",
-        r"\p{Greek}",
+        r"\p{Nothing}",
         "[[:nothing:]]",
         "a{2,1}",
         "a{1001}",
@@ -96,7 +96,6 @@ def test_expressions_match_whole_names(text: str, matching: list[str], others: l
         r"\xZZ",
         "(?P<>a)",
         "(?z)",
-        "(" * 300 + ")" * 300,
         "a" * 10_001,
         "((a{100}){100}){100}",
         "(((){1000}){1000}){1000}",
@@ -105,11 +104,11 @@ def test_expressions_match_whole_names(text: str, matching: list[str], others: l
 )
 def test_what_re2_refuses_is_refused(text: str) -> None:
     with refused(ErrorCode.invalid_regular_expression):
-        compile_regex(text)
+        compile_pattern(text, "field")
 
 
 def test_an_expression_that_stops_a_backtracking_matcher_is_answered() -> None:
     """Python's `re` would need 2^60 steps for each of these."""
     for text in ("(a+)+b", "(a|aa)+b", "(a*)*b", "(.*)(.*)(.*)(.*)(.*)(.*)(.*)(.*)(.*)b"):
-        assert not compile_regex(text)("a" * 60)
-        assert compile_regex(text)("a" * 60 + "b")
+        assert not compile_pattern(text, "field")("a" * 60)
+        assert compile_pattern(text, "field")("a" * 60 + "b")
