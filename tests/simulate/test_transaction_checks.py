@@ -119,6 +119,16 @@ def test_a_group_stands_where_the_last_transaction_that_counts_has_put_it() -> N
     assert story.judge.offsets_possible("txn") == {2}
 
 
+def test_an_instance_that_was_started_first_may_be_the_last_to_become_the_producer() -> None:
+    """It stood still before it began. Seed 251."""
+    story = Story()
+    for number, instance in ((1, 2), (2, 1)):
+        transaction = asked(story.begin(number, offset=number))
+        transaction.instance = instance
+        transaction.fates[HERE] = True
+    assert story.judge.offsets_possible("txn") == {2}
+
+
 def test_what_read_committed_shows_must_have_been_asked_to_commit() -> None:
     story = Story()
     transaction = story.begin(1)

@@ -83,14 +83,12 @@ class TransactionJudge:
                 raise SimulationFailure("rule 8", f"the commit of {transaction} was acknowledged, and it is not there")
 
     def offsets_possible(self, transactional_id: str) -> set[int]:
-        """What the group of a transactional id may stand at: -1 is nothing at all."""
-        ordered = sorted(
-            (each for each in self._history.transactions if each.transactional_id == transactional_id),
-            key=lambda each: (each.instance, each.number),
-        )
+        """What the group of a transactional id may stand at: -1 is nothing at all. Transactions that count follow each
+        other as they were begun, whichever instance began them: one that was started early and stood still may be the
+        last to become the producer."""
         possible = {-1}
-        for each in ordered:
-            if each.offset is None:
+        for each in sorted(self._history.transactions, key=lambda each: each.number):
+            if each.transactional_id != transactional_id or each.offset is None:
                 continue
             if any(each.fates.values()) or each.outcome is Outcome.OK:
                 possible = {each.offset}
