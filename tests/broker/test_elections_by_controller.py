@@ -1,15 +1,19 @@
-"""The controller takes nobody for a complete copy whom it has not heard of: that a lease has not run out says nothing
-of the last seconds, in which a disk may have gone, or what was not flushed."""
+"""Nobody is taken for a complete copy, by the controller or for an operator, who was not heard of: that a lease has not
+run out says nothing of the last seconds, in which a disk may have gone, or what was not flushed."""
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from sexton.broker.api import elect_leaders
+from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken import breaking
 from sexton.simulate.metastore import HOST as METASTORE
-from tests.simulated import Ledger, Story
+from tests.simulated import TOPIC, Ledger, Story
 
 CONTROLLER, CUT_OFF, DEAD = 1, 2, 3
 SETTINGS = {"flush.before.ack": "false", "min.insync.replicas": "2"}
@@ -94,6 +98,55 @@ def test_a_complete_copy_is_not_passed_over_for_one_whose_disk_is_gone(leader: i
         await story.in_sync(CUT_OFF, DEAD)
         await story.led_by(story.row().leader)
         assert len(ledger.acknowledged) == 40
+        assert ledger.lost(story.row().leader) == []
+
+    story.run(told())
+
+
+async def elected_for_an_operator(story: Story) -> ErrorCode:
+    """Asked of the controller, whichever brokers clients would try first."""
+    body = SimpleNamespace(
+        election_type=elect_leaders.PREFERRED, topic_partitions=[SimpleNamespace(topic=TOPIC, partitions=[0])]
+    )
+    process = story.node(CONTROLLER).process
+    assert process is not None
+    request: Any = SimpleNamespace(body=body)
+    answer = await story.loop.spawn(process, elect_leaders.handle(story.broker(CONTROLLER), request))
+    return ErrorCode(answer["replica_election_results"][0]["partition_result"][0]["error_code"])
+
+
+@pytest.mark.parametrize("is_disk_gone", [False, True], ids=["it lost power", "its disk is gone"])
+def test_an_operator_who_asks_for_the_preferred_leader_does_not_get_one_that_died_a_moment_ago(
+    is_disk_gone: bool,
+) -> None:
+    """The leader cannot reach the metastore, and is fenced. The preferred replica's lease has not run out yet."""
+    story = Story(3, seed=3)
+    ledger = Ledger(story)
+
+    async def told() -> None:
+        await begin(story, ledger, DEAD, {"min.insync.replicas": "2"} if is_disk_gone else SETTINGS)
+        story.cluster.kill(story.node(DEAD), power_lost=False)
+        await story.led_by(CUT_OFF)
+        await story.start(DEAD)
+        await story.in_sync(CUT_OFF, DEAD)
+        await ledger.write(40)
+        story.fabric.cut(story.node(CUT_OFF).name, METASTORE)
+        await asyncio.sleep(3)
+        story.cluster.kill(story.node(DEAD), power_lost=True)
+        if is_disk_gone:
+            story.cluster.replace_disk(story.node(DEAD))
+        brokers = story.broker(CONTROLLER).view.brokers
+        await story.until(lambda: not brokers[CUT_OFF].is_live)
+        assert brokers[DEAD].is_live
+        assert story.row().leader == CUT_OFF
+        assert await elected_for_an_operator(story) is ErrorCode.preferred_leader_not_available
+        assert sorted(story.row().isr) == [CUT_OFF, DEAD]
+        await asyncio.sleep(10)
+        story.fabric.heal(story.node(CUT_OFF).name, METASTORE)
+        await story.start(DEAD)
+        await story.in_sync(CUT_OFF, DEAD)
+        await story.led_by(story.row().leader)
+        assert len(ledger.acknowledged) > 40
         assert ledger.lost(story.row().leader) == []
 
     story.run(told())

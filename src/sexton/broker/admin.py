@@ -17,7 +17,8 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sexton.cluster.topics import check_topic_name
 from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, PartitionRow, StaleError
@@ -63,32 +64,45 @@ async def make_change(broker: Broker, attempt: Callable[[], Awaitable[T]], if_aw
     raise KafkaError(if_away, "Others kept changing the same thing. Try again")
 
 
+class PlannedRow(NamedTuple):
+    """A row to write."""
+
+    row: PartitionRow
+    relied_on: Mapping[int, int] = MappingProxyType({})
+    """The processes (broker epochs) that must be the registered ones: they have answered just now, and whoever starts
+    again may have lost what it held."""
+
+
 async def update_rows(
-    broker: Broker, plans: Mapping[K, Callable[[], PartitionRow | None]], if_away: ErrorCode
+    broker: Broker, plans: Mapping[K, Callable[[], PlannedRow | None]], if_away: ErrorCode
 ) -> dict[K, KafkaError | None]:
     """Changes many partitions, each as its plan says: a row to write, None if there is nothing to do, or KafkaError.
 
     Rows go in few transactions. What lost a race is planned again. Each plan's outcome is None or its error."""
     outcomes: dict[K, KafkaError | None] = {}
     for _ in range(ATTEMPTS_MAX):
-        rows: list[tuple[K, PartitionRow]] = []
+        together: dict[tuple[tuple[int, int], ...], list[tuple[K, PartitionRow]]] = {}
         for key, plan in plans.items():
             if key not in outcomes:
                 try:
-                    row = plan()
+                    planned = plan()
                 except KafkaError as error:
                     outcomes[key] = error
                     continue
-                if row is None:
+                if planned is None:
                     outcomes[key] = None
                 else:
-                    rows.append((key, row))
+                    together.setdefault(tuple(planned.relied_on.items()), []).append((key, planned.row))
         try:
-            for start in range(0, len(rows), ROWS_MAX):
-                batch = rows[start : start + ROWS_MAX]
-                stored = await broker.metastore.update_partitions([row for _, row in batch])
-                outcomes.update((key, None) for (key, _), row in zip(batch, stored, strict=True) if row is not None)
-            if rows:
+            for processes, rows in together.items():
+                for start in range(0, len(rows), ROWS_MAX):
+                    batch = rows[start : start + ROWS_MAX]
+                    try:
+                        stored = await broker.metastore.update_partitions([row for _, row in batch], dict(processes))
+                    except StaleError:
+                        break  # one of the processes is gone: those that rest on it are planned anew
+                    outcomes.update((key, None) for (key, _), row in zip(batch, stored, strict=True) if row is not None)
+            if together:
                 await broker.catch_up()
                 await broker.news.tell()
         except MetastoreUnavailableError as error:

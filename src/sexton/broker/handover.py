@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -105,6 +105,21 @@ async def answering(broker: Broker) -> dict[int, int]:
             break
         asked = heard
     return {row.broker_id: row.epoch for row in heard}
+
+
+async def heard_of(broker: Broker) -> dict[int, int]:
+    """The processes that may be relied on by whoever changes rows for an operator: those that answer, and this one."""
+    own = broker.view.broker(broker.config.node_id)
+    return {**await answering(broker), **({} if own is None else {own.broker_id: own.epoch})}
+
+
+def first_heard(broker: Broker, heard: Mapping[int, int], candidates: Iterable[int]) -> dict[int, int]:
+    """The first of them that was heard of and has not been replaced since; empty if there is none."""
+    for id_ in candidates:
+        row = broker.view.broker(id_)
+        if row is not None and heard.get(id_) == row.epoch:
+            return {id_: row.epoch}
+    return {}
 
 
 async def settle_doubts(broker: Broker) -> None:

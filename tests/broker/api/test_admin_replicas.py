@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -160,6 +161,39 @@ def test_an_election_that_lost_a_race_is_decided_again() -> None:
 
 
 # --- reassignment ---
+
+
+def starts_again(broker: FakeBroker, broker_id: int) -> Callable[[], Coroutine[Any, Any, object]]:
+    """After it was asked, and before what rests on its answer is written."""
+    return lambda: broker.add_broker(broker_id, is_seen=False)
+
+
+def test_nobody_is_elected_who_has_started_again_since_it_answered() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("t", (2, 3))
+        await broker.fence(3)
+        await broker.put_partition(replace(row_of(broker), leader=3))
+        broker.metastore.before_change.append(starts_again(broker, 2))
+        assert await elect(broker, PREFERRED, 0) == {0: ErrorCode.preferred_leader_not_available}
+        assert row_of(broker).isr == (2, 3)
+        assert await elect(broker, PREFERRED, 0) == {0: ErrorCode.none}
+        assert (row_of(broker).leader, row_of(broker).isr) == (2, (2,))
+
+    run(scenario())
+
+
+def test_in_sync_replicas_are_not_left_to_one_that_has_started_again_since_it_answered() -> None:
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("t", (1, 2))
+        broker.metastore.before_change.append(starts_again(broker, 2))
+        assert (await reassign(broker, (2,))).error_code is ErrorCode.replica_not_available
+        assert row_of(broker).replicas == (1, 2)
+        assert (await reassign(broker, (2,))).error_code is ErrorCode.none
+        assert row_of(broker).replicas == (2,)
+
+    run(scenario())
 
 
 async def reassign(broker: FakeBroker, replicas: Any, *, partition: int = 0, topic: str = "t", **more: Any) -> Any:

@@ -11,11 +11,12 @@ and its lease not have run out yet.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, told, update_rows
-from sexton.broker.handover import answering
+from sexton.broker.admin import Answer, PlannedRow, told, update_rows
+from sexton.broker.handover import first_heard, heard_of
 from sexton.broker.topics import with_incarnations
 from sexton.cluster import reassignment
 from sexton.cluster.elections import allows_unclean
@@ -55,19 +56,19 @@ async def handle(broker: Broker, request: Request) -> Answer:
     }
 
 
-async def _heard(broker: Broker, body: Any) -> frozenset[int]:
+async def _heard(broker: Broker, body: Any) -> dict[int, int]:
     """Who answers now; nobody is asked if no in-sync replica may go."""
     for topic in body.topics:
         for asked in topic.partitions:
             row = broker.view.partition(topic.name, asked.partition_index)
             if row is not None and not set(row.isr) <= set(asked.replicas or ()):
-                return frozenset(await answering(broker)) | {broker.config.node_id}
-    return frozenset()
+                return await heard_of(broker)
+    return {}
 
 
 def _planned(
-    broker: Broker, topic: str, asked: Any, may_change_factor: bool, heard: frozenset[int]
-) -> PartitionRow | None:
+    broker: Broker, topic: str, asked: Any, may_change_factor: bool, heard: Mapping[int, int]
+) -> PlannedRow | None:
     if broker.view.topic(topic) is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {topic}.")
     row = broker.view.partition(topic, asked.partition_index)
@@ -77,11 +78,12 @@ def _planned(
     changed = _changed(broker, topic, row, asked.replicas, may_change_factor)
     if changed is None:
         return None
-    relied_on = reassignment.relied_on(row, changed)
-    if relied_on and not relied_on & heard:
-        what = f"Of the in-sync replicas that would stay, {sorted(relied_on)}, none answers. Try again when one does"
+    left = sorted(reassignment.relied_on(row, changed))
+    processes = first_heard(broker, heard, left)
+    if left and not processes:
+        what = f"Of the in-sync replicas that would stay, {left}, none answers. Try again when one does"
         raise KafkaError(ErrorCode.replica_not_available, what)
-    return with_incarnations(changed, broker.rng)
+    return PlannedRow(with_incarnations(changed, broker.rng), processes)
 
 
 def _changed(

@@ -3,15 +3,18 @@
 Null topics means all partitions; then those that need no election are not in the answer.
 
 Deviations from Kafka: an unclean election that is asked for is carried out whatever the topic's settings say, as in
-Kafka's KRaft mode.
+Kafka's KRaft mode. Nobody is elected who does not answer: it may have lost its disk a moment ago, before its lease has
+run out, and others in sync that cannot renew theirs would leave the ISR to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer, told, update_rows
+from sexton.broker.admin import Answer, PlannedRow, told, update_rows
+from sexton.broker.handover import first_heard, heard_of
 from sexton.cluster.elections import elect_on_request
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -32,7 +35,9 @@ async def handle(broker: Broker, request: Request) -> Answer:
     election_type = getattr(body, "election_type", PREFERRED)
     if election_type not in (PREFERRED, UNCLEAN):
         return {"error_code": ErrorCode.invalid_request}
-    plans = {key: partial(_elected, broker, *key, unclean=election_type == UNCLEAN) for key in _wanted(broker, request)}
+    unclean, wanted = election_type == UNCLEAN, _wanted(broker, request)
+    heard = await heard_of(broker) if any(_is_needed(broker, *key, unclean=unclean) for key in wanted) else {}
+    plans = {key: partial(_planned, broker, heard, *key, unclean=unclean) for key in wanted}
     outcomes = await update_rows(broker, plans, ErrorCode.request_timed_out)
     results: dict[str, list[Answer]] = {}
     for (topic, partition), error in outcomes.items():
@@ -54,6 +59,23 @@ def _wanted(broker: Broker, request: Request) -> list[tuple[str, int]]:
         for topic in sorted(broker.view.topics(), key=lambda topic: topic.name)
         for row in broker.view.partitions_of(topic.topic_id)
     ]
+
+
+def _is_needed(broker: Broker, topic: str, partition: int, *, unclean: bool) -> bool:
+    try:
+        _elected(broker, topic, partition, unclean=unclean)
+    except KafkaError:
+        return False
+    return True
+
+
+def _planned(broker: Broker, heard: Mapping[int, int], topic: str, partition: int, *, unclean: bool) -> PlannedRow:
+    elected = _elected(broker, topic, partition, unclean=unclean)
+    processes = first_heard(broker, heard, [elected.leader])
+    if not processes:
+        code = ErrorCode.eligible_leaders_not_available if unclean else ErrorCode.preferred_leader_not_available
+        raise KafkaError(code, f"broker {elected.leader} does not answer. Try again when it does")
+    return PlannedRow(elected, processes)
 
 
 def _elected(broker: Broker, topic: str, partition: int, *, unclean: bool) -> PartitionRow:
