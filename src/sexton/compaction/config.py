@@ -57,8 +57,8 @@ class TopicConfig:
     cleanup_policy: frozenset[str] = _topic(
         Kind.LIST,
         frozenset({"delete"}),
-        "What happens to old segments: delete them by age and size, compact them to the newest record of each key, "
-        "both, or, if empty, nothing.",
+        "How old data is removed: delete drops segments by age and size, compact keeps the newest record of "
+        "each key; both may be given, and an empty list keeps everything.",
         "log.cleanup.policy",
         choices=("compact", "delete"),
         as_set=True,
@@ -66,7 +66,7 @@ class TopicConfig:
     min_cleanable_dirty_ratio: float = _topic(
         Kind.DOUBLE,
         0.5,
-        "How much of the log must be dirty before a compaction is worth its work.",
+        "Share of the log that must be dirty (not yet compacted) before the partition is due for compaction.",
         "log.cleaner.min.cleanable.ratio",
         low=0,
         high=1,
@@ -74,44 +74,45 @@ class TopicConfig:
     min_compaction_lag_ms: int = _topic(
         Kind.LONG,
         0,
-        "How long a record stays uncompacted at least.",
+        "Minimum time a record stays uncompacted.",
         "log.cleaner.min.compaction.lag.ms",
         low=0,
     )
     max_compaction_lag_ms: int = _topic(
         Kind.LONG,
         INT64_MAX,
-        "How long a record may stay uncompacted, whatever the dirty ratio.",
+        "Maximum time a record may stay uncompacted, whatever the dirty ratio.",
         "log.cleaner.max.compaction.lag.ms",
         low=1,
     )
     compaction_coordination: str = _topic(
         Kind.STRING,
         "coordinated",
-        "Whether a tombstone or marker waits until every replica is past it, or, as in Kafka, for time alone: "
-        "independent. Then a replica that was away can bring deleted keys and aborted records back. For comparison "
-        "only.",
+        "coordinated: tombstones and transaction markers are removed only when every replica has compacted "
+        "past them. independent: by time alone, as Kafka does, so that a replica that was away can bring back"
+        " deleted keys and aborted records; for comparison only.",
         "log.cleaner.coordination",
         choices=("coordinated", "independent"),
     )
     delete_retention_ms: int = _topic(
         Kind.LONG,
         DAY_MS,
-        "How long tombstones and transaction markers are kept after the cleaning that could have removed them.",
+        "How long tombstones and transaction markers are kept, counted from the first compaction that finds "
+        "them removable, so that slow consumers still see them.",
         "log.cleaner.delete.retention.ms",
         low=0,
     )
     segment_bytes: int = _topic(
         Kind.INT,
         1024 * 1024 * 1024,
-        "The size at which a segment is closed and the next begins. Kafka 4 refuses less than 1 MiB; Sexton does not.",
+        "Size at which the active segment is rolled. Kafka 4 refuses less than 1 MiB; Sexton accepts it.",
         "log.segment.bytes",
         low=14,
     )
     segment_ms: int = _topic(
         Kind.LONG,
         7 * DAY_MS,
-        "The age at which a segment is closed even if it is not full.",
+        "Age at which the active segment is rolled even if it is not full.",
         "log.roll.ms",
         Synonym("log.roll.hours", HOUR_MS),
         low=1,
@@ -119,21 +120,21 @@ class TopicConfig:
     segment_index_bytes: int = _topic(
         Kind.INT,
         10 * 1024 * 1024,
-        "The size to which a segment's index may grow before the segment is closed.",
+        "Size of the offset index at which the active segment is rolled.",
         "log.index.size.max.bytes",
         low=4,
     )
     index_interval_bytes: int = _topic(
         Kind.INT,
         4096,
-        "About how many bytes of the log lie between two entries of its index.",
+        "Approximate number of log bytes between two entries of the offset index.",
         "log.index.interval.bytes",
         low=0,
     )
     retention_ms: int = _topic(
         Kind.LONG,
         7 * DAY_MS,
-        "The age at which segments are deleted where the policy is delete; -1 keeps them however old.",
+        "Age at which segments are deleted where cleanup.policy includes delete; -1 means no limit.",
         "log.retention.ms",
         Synonym("log.retention.minutes", MINUTE_MS),
         Synonym("log.retention.hours", HOUR_MS),
@@ -142,36 +143,37 @@ class TopicConfig:
     retention_bytes: int = _topic(
         Kind.LONG,
         -1,
-        "The size of a partition above which its oldest segments are deleted where the policy is delete; "
-        "-1 sets no limit.",
+        "Size of a partition above which its oldest segments are deleted where cleanup.policy includes "
+        "delete; -1 means no limit.",
         "log.retention.bytes",
     )
     max_message_bytes: int = _topic(
         Kind.INT,
         1024 * 1024 + 12,
-        "The largest record batch that is accepted, in bytes after compression.",
+        "Largest record batch that is accepted, in bytes after compression.",
         "message.max.bytes",
         low=0,
     )
     message_timestamp_type: str = _topic(
         Kind.STRING,
         "CreateTime",
-        "Whether records keep the time their producer gave them, or get the time at which they were appended.",
+        "Whether records keep their producer's timestamp (CreateTime) or get the time at which the leader "
+        "appends them (LogAppendTime).",
         "log.message.timestamp.type",
         choices=("CreateTime", "LogAppendTime"),
     )
     compression_type: str = _topic(
         Kind.STRING,
         "producer",
-        "How batches are compressed in the log: as their producers chose, or by the leader, which compresses anew what "
-        "comes otherwise.",
+        "Compression of batches in the log. producer keeps what the producer sent; with any other value the "
+        "leader recompresses batches that use another codec.",
         "compression.type",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     )
     compression_gzip_level: int = _topic(
         Kind.INT,
         -1,
-        "How hard the leader tries where compression.type is gzip: 1 is fast, 9 is small, -1 leaves it to the broker.",
+        "Compression level where compression.type is gzip: 1 is fastest, 9 smallest, -1 the library's default.",
         "compression.gzip.level",
         low=1,
         high=9,
@@ -180,8 +182,8 @@ class TopicConfig:
     compression_lz4_level: int = _topic(
         Kind.INT,
         9,
-        "How hard the leader tries where compression.type is lz4. As in Kafka, 9 is the fast compressor, any other one "
-        "takes its time.",
+        "Compression level where compression.type is lz4. As in Kafka, 9 selects the fast compressor and any "
+        "other level the slow one.",
         "compression.lz4.level",
         low=1,
         high=17,
@@ -189,7 +191,7 @@ class TopicConfig:
     compression_zstd_level: int = _topic(
         Kind.INT,
         3,
-        "How hard the leader tries where compression.type is zstd.",
+        "Compression level where compression.type is zstd.",
         "compression.zstd.level",
         low=-131072,
         high=22,
@@ -197,7 +199,7 @@ class TopicConfig:
     producer_id_expiration_ms: int = _topic(
         Kind.INT,
         DAY_MS,
-        "How long a partition remembers an idempotent producer that has gone silent.",
+        "Time a partition remembers an idempotent producer that has stopped writing to it.",
         "producer.id.expiration.ms",
         low=1,
         is_broker_only=True,
@@ -205,35 +207,37 @@ class TopicConfig:
     min_insync_replicas: int = _topic(
         Kind.INT,
         1,
-        "How many replicas must be in sync for a write with acks=all to be accepted; a broker's default counts up to "
-        "the topic's replication factor.",
+        "Number of replicas that must be in sync for a write with acks=all to be accepted. A broker's default"
+        " counts at most up to the topic's replication factor.",
         "min.insync.replicas",
         low=1,
     )
     unclean_leader_election_enable: bool = _topic(
         Kind.BOOLEAN,
         False,
-        "Whether a replica that is not in sync may become leader when all that are have gone. Records may be lost.",
+        "Whether a replica outside the ISR may become leader when no in-sync replica is available. "
+        "Acknowledged records may be lost. Without effect on compacted topics, where an operator must force "
+        "such an election.",
         "unclean.leader.election.enable",
     )
     message_timestamp_before_max_ms: int = _topic(
         Kind.LONG,
         INT64_MAX,
-        "How far a record's time may lie before the broker's, with CreateTime.",
+        "How far a record's timestamp may lie behind the broker's clock where message.timestamp.type is CreateTime.",
         "log.message.timestamp.before.max.ms",
         low=0,
     )
     message_timestamp_after_max_ms: int = _topic(
         Kind.LONG,
         HOUR_MS,
-        "How far a record's time may lie after the broker's, with CreateTime.",
+        "How far a record's timestamp may lie ahead of the broker's clock where message.timestamp.type is CreateTime.",
         "log.message.timestamp.after.max.ms",
         low=0,
     )
     segment_jitter_ms: int = _topic(
         Kind.LONG,
         0,
-        "Up to this much is taken off segment.ms at random, so that not all segments close at once.",
+        "Maximum random time subtracted from segment.ms, so that not all segments roll at once.",
         "log.roll.jitter.ms",
         Synonym("log.roll.jitter.hours", HOUR_MS),
         low=0,
@@ -241,30 +245,32 @@ class TopicConfig:
     file_delete_delay_ms: int = _topic(
         Kind.LONG,
         60_000,
-        "How long Kafka keeps the files of a deleted segment. Here they go at once, but not from under a reader.",
+        "Accepted for compatibility. Kafka keeps the files of a deleted segment this long; Sexton removes "
+        "them at once, and readers that have them open finish reading.",
         "log.segment.delete.delay.ms",
         low=0,
     )
     flush_before_ack: bool = _topic(
         Kind.BOOLEAN,
         True,
-        "Whether data is on the disk of every in-sync replica before acks=all is acknowledged. False is Kafka's way: "
-        "in their page cache.",
+        "Whether a write with acks=all is acknowledged only after every in-sync replica has flushed it to "
+        "disk. With false, as in Kafka, it is acknowledged from the page caches.",
         "log.flush.before.ack",
     )
     flush_messages: int = _topic(
         Kind.LONG,
         INT64_MAX,
-        "How many records Kafka lets go unflushed. With flush.before.ack it is none, whatever this says; 1 switches "
-        "that on. Refused where it is off.",
+        "Number of records after which Kafka flushes. With flush.before.ack=true every acknowledged record is"
+        " flushed regardless; 1 turns flush.before.ack on. Other values are refused where flush.before.ack is"
+        " false.",
         "log.flush.interval.messages",
         low=1,
     )
     flush_ms: int = _topic(
         Kind.LONG,
         INT64_MAX,
-        "How long Kafka lets a record go unflushed. With flush.before.ack it is on disk before it is acknowledged, "
-        "whatever this says. Refused where that is off.",
+        "Time after which Kafka flushes. With flush.before.ack=true every acknowledged record is flushed "
+        "regardless. Refused where flush.before.ack is false.",
         "log.flush.interval.ms",
         "log.flush.scheduler.interval.ms",
         low=0,
@@ -272,44 +278,44 @@ class TopicConfig:
     preallocate: bool = _topic(
         Kind.BOOLEAN,
         False,
-        "Whether Kafka gives a new segment's file its full size at once. Taken, and without effect.",
+        "Accepted for compatibility, without effect: Sexton does not preallocate segment files.",
         "log.preallocate",
     )
     local_retention_ms: int = _topic(
         Kind.LONG,
         -2,
-        "What Kafka keeps on its own disks of a topic in tiered storage. Taken, and without effect: there is none.",
+        "Accepted for compatibility, without effect: Sexton has no tiered storage.",
         "log.local.retention.ms",
         low=-2,
     )
     local_retention_bytes: int = _topic(
         Kind.LONG,
         -2,
-        "What Kafka keeps on its own disks of a topic in tiered storage. Taken, and without effect: there is none.",
+        "Accepted for compatibility, without effect: Sexton has no tiered storage.",
         "log.local.retention.bytes",
         low=-2,
     )
     remote_storage_enable: bool = _topic(
-        Kind.BOOLEAN, False, "Whether a topic is in Kafka's tiered storage, which is not offered: only false."
+        Kind.BOOLEAN, False, "Whether a topic uses Kafka's tiered storage. Sexton has none, so only false is accepted."
     )
     remote_log_copy_disable: bool = _topic(
-        Kind.BOOLEAN, False, "Of a topic in Kafka's tiered storage. Taken, and without effect."
+        Kind.BOOLEAN, False, "Accepted for compatibility, without effect: Sexton has no tiered storage."
     )
     remote_log_delete_on_disable: bool = _topic(
-        Kind.BOOLEAN, False, "Of a topic in Kafka's tiered storage. Taken, and without effect."
+        Kind.BOOLEAN, False, "Accepted for compatibility, without effect: Sexton has no tiered storage."
     )
     leader_replication_throttled_replicas: tuple[str, ...] = _topic(
         Kind.LIST,
         (),
-        "Whose leaders send no more than leader.replication.throttled.rate to replicas that are not in sync: "
-        "partition:broker, or *. Set by Kafka's reassignment tool.",
+        "Replicas whose leaders send at most leader.replication.throttled.rate to followers that are not in "
+        "sync: a list of partition:broker, or *. Kafka's reassignment tool sets it.",
         check=_check_throttled,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = _topic(
         Kind.LIST,
         (),
-        "Which replicas, while they are not in sync, fetch no more than follower.replication.throttled.rate: "
-        "partition:broker, or *. Set by Kafka's reassignment tool.",
+        "Replicas whose fetches are limited to follower.replication.throttled.rate while they are not in "
+        "sync: a list of partition:broker, or *. Kafka's reassignment tool sets it.",
         check=_check_throttled,
     )
 

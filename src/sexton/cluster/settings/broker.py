@@ -45,33 +45,37 @@ class BrokerSettings:
 
     # --- identity and place ---
 
-    node_id: int = _int(REQUIRED, "The broker's number, different from every other broker's of the cluster.", low=0)
+    node_id: int = _int(REQUIRED, "Id of the broker, unique in the cluster.", low=0)
     listeners: tuple[str, ...] = setting(
         Kind.LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
-        "Where the broker listens: one PLAINTEXT://host:port. Without a host it is loopback; port 0 takes a free one.",
+        "Address the broker listens on: one PLAINTEXT://host:port. Without a host it listens on loopback; "
+        "port 0 picks a free port.",
     )
     advertised_listeners: tuple[str, ...] = setting(
-        Kind.LIST, (), "The address that clients and other brokers are told. That of listeners, if empty."
+        Kind.LIST,
+        (),
+        "Address that clients and other brokers use to reach this broker. Empty: the address in listeners.",
     )
-    log_dirs: tuple[str, ...] = setting(Kind.LIST, REQUIRED, "The folder that holds the broker's data. Exactly one.")
-    broker_rack: str | None = _string(None, "Where the broker stands: replicas are spread over racks.")
+    log_dirs: tuple[str, ...] = setting(Kind.LIST, REQUIRED, "Directory of the broker's data. Exactly one.")
+    broker_rack: str | None = _string(None, "Rack of the broker. Replicas of a partition are spread over racks.")
     replica_selector_class: str | None = _string(
         None,
-        "With Kafka's RackAwareReplicaSelector, consumers are sent to a replica of their own rack.",
+        "With org.apache.kafka.common.replica.RackAwareReplicaSelector, consumers are told to fetch from a "
+        "replica in their own rack (KIP-392).",
         choices=(RACK_AWARE_SELECTOR,),
     )
 
     # --- topics ---
 
     auto_create_topics_enable: bool = _boolean(
-        True, "Whether a topic comes into being when a client first asks for it."
+        True, "Whether a topic is created when a client first asks for its metadata."
     )
-    delete_topic_enable: bool = _boolean(True, "Whether topics may be deleted.")
-    num_partitions: int = _int(1, "How many partitions a topic gets when nobody says.", low=1)
-    default_replication_factor: int = _int(1, "How many replicas a partition gets when nobody says.", low=1)
+    delete_topic_enable: bool = _boolean(True, "Whether clients may delete topics.")
+    num_partitions: int = _int(1, "Default number of partitions of a new topic.", low=1)
+    default_replication_factor: int = _int(1, "Default replication factor of a new topic.", low=1)
     log_retention_check_interval_ms: int = _long(
-        300_000, "How often segments are looked at that may have become too old or too many.", low=1
+        300_000, "Interval at which a broker looks for segments that retention lets it delete.", low=1
     )
 
     producer_id_expiration_ms: int = field(
@@ -83,114 +87,175 @@ class BrokerSettings:
 
     replica_lag_time_max_ms: int = _long(
         30_000,
-        "How long a follower may not have been at the leader's end before it leaves the in-sync replicas.",
+        "Time after which a follower that has not reached the leader's log end leaves the ISR.",
         low=1,
     )
-    replica_fetch_max_bytes: int = _int(1 << 20, "How much of one partition a follower asks for at a time.", low=0)
-    replica_fetch_response_max_bytes: int = _int(10 << 20, "How much a follower asks for at a time.", low=0)
-    replica_fetch_wait_max_ms: int = _int(500, "How long a leader with nothing new lets a follower wait.", low=0)
-    auto_leader_rebalance_enable: bool = _boolean(True, "Whether leadership returns to preferred leaders by itself.")
-    leader_imbalance_check_interval_seconds: int = _long(300, "How often that is looked at.", low=1)
-    controlled_shutdown_enable: bool = _boolean(True, "Whether a broker hands its leaderships over before it stops.")
-    leader_replication_throttled_rate: int = _throttle("Bytes a second that its leaders send to throttled replicas.")
-    follower_replication_throttled_rate: int = _throttle("Bytes a second that its throttled followers fetch.")
+    replica_fetch_max_bytes: int = _int(1 << 20, "Bytes of one partition that a follower asks for in one fetch.", low=0)
+    replica_fetch_response_max_bytes: int = _int(
+        10 << 20, "Bytes that a follower asks for in one fetch, over all partitions.", low=0
+    )
+    replica_fetch_wait_max_ms: int = _int(500, "Time a leader that has no new records holds a follower's fetch.", low=0)
+    auto_leader_rebalance_enable: bool = _boolean(
+        True, "Whether leadership moves back to the preferred leaders automatically."
+    )
+    leader_imbalance_check_interval_seconds: int = _long(
+        300, "Interval at which the controller looks for partitions that are not led by their preferred leader.", low=1
+    )
+    controlled_shutdown_enable: bool = _boolean(
+        True, "Whether a broker hands its leaderships over to other brokers before it stops."
+    )
+    leader_replication_throttled_rate: int = _throttle(
+        "Bytes per second that this broker's leaders send to throttled replicas "
+        "(leader.replication.throttled.replicas of the topics)."
+    )
+    follower_replication_throttled_rate: int = _throttle(
+        "Bytes per second that this broker's throttled followers fetch "
+        "(follower.replication.throttled.replicas of the topics)."
+    )
     replica_alter_log_dirs_io_max_bytes_per_second: int = _throttle(
-        "Bytes a second for moves between folders of one broker, of which there are none."
+        "Accepted for compatibility, without effect: a Sexton broker has one data directory."
     )
 
     # --- connections and requests ---
 
-    socket_request_max_bytes: int = _int(100 << 20, "The largest request that is read.", low=1)
+    socket_request_max_bytes: int = _int(
+        100 << 20, "Largest request the broker reads; a connection that sends a larger one is closed.", low=1
+    )
     queued_max_request_bytes: int = _long(
         256 << 20,
-        "How many bytes of requests may be in work before connections are read no further; -1 sets no bound, "
-        "as is Kafka's default.",
+        "Maximum number of request bytes in memory; the broker stops reading from connections above it. -1 "
+        "means no limit, which is Kafka's default.",
         low=-1,
     )
-    connections_max_idle_ms: int = _long(600_000, "How long a connection may be silent before it is closed.")
-    max_connections: int = _int(INT32_MAX, "How many connections the broker holds.", low=0, update=Update.CLUSTER_WIDE)
-    max_connections_per_ip: int = _int(
-        INT32_MAX, "How many connections it holds from one address.", low=0, update=Update.CLUSTER_WIDE
+    connections_max_idle_ms: int = _long(
+        600_000, "Time after which a connection without requests is closed; -1 means never."
     )
-    request_timeout_ms: int = _int(30_000, "How long a broker waits for another's answer.", low=1)
-    fetch_max_bytes: int = _int(55 << 20, "The most that one fetch answer holds, whatever was asked for.", low=1024)
-    max_incremental_fetch_session_cache_slots: int = _int(1000, "How many fetch sessions are remembered.", low=0)
+    max_connections: int = _int(
+        INT32_MAX, "Maximum number of client connections to the broker.", low=0, update=Update.CLUSTER_WIDE
+    )
+    max_connections_per_ip: int = _int(
+        INT32_MAX,
+        "Maximum number of client connections to the broker from one IP address.",
+        low=0,
+        update=Update.CLUSTER_WIDE,
+    )
+    request_timeout_ms: int = _int(30_000, "Time a broker waits for another broker's response.", low=1)
+    fetch_max_bytes: int = _int(55 << 20, "Maximum size of one Fetch response, whatever the client asks for.", low=1024)
+    max_incremental_fetch_session_cache_slots: int = _int(
+        1000, "Maximum number of incremental fetch sessions (KIP-227) the broker keeps.", low=0
+    )
     max_request_partition_size_limit: int = _int(
-        2000, "How many partitions DescribeTopicPartitions returns at a time.", low=1
+        2000, "Maximum number of partitions in one DescribeTopicPartitions response.", low=1
     )
 
     # --- groups ---
 
-    offsets_topic_num_partitions: int = _int(50, "Partitions of the topic that holds committed offsets.", low=1)
+    offsets_topic_num_partitions: int = _int(
+        50, "Number of partitions of __consumer_offsets, which holds committed offsets.", low=1
+    )
     offsets_topic_replication_factor: int = setting(
-        Kind.SHORT, 3, "Replicas of the topic that holds committed offsets.", low=1
+        Kind.SHORT, 3, "Replication factor of __consumer_offsets, which holds committed offsets.", low=1
     )
-    offsets_topic_segment_bytes: int = _int(100 << 20, "Its segments' size: small, so that it is read quickly.", low=1)
-    offsets_retention_minutes: int = _int(10_080, "How long offsets are kept after their group became empty.", low=1)
-    offsets_retention_check_interval_ms: int = _long(600_000, "How often that is looked at.", low=1)
-    offsets_commit_timeout_ms: int = _int(5000, "How long a commit waits for its replicas.", low=1)
-    offset_metadata_max_bytes: int = _int(4096, "The longest text that may go with a committed offset.", low=0)
-    group_min_session_timeout_ms: int = _int(6000, "The shortest session that a member may ask for.", low=0)
-    group_max_session_timeout_ms: int = _int(1_800_000, "The longest session that a member may ask for.", low=0)
+    offsets_topic_segment_bytes: int = _int(
+        100 << 20, "segment.bytes of __consumer_offsets: small, so that a coordinator loads it quickly.", low=1
+    )
+    offsets_retention_minutes: int = _int(
+        10_080, "Time committed offsets are kept after their group became empty.", low=1
+    )
+    offsets_retention_check_interval_ms: int = _long(
+        600_000, "Interval at which a coordinator looks for committed offsets that have expired.", low=1
+    )
+    offsets_commit_timeout_ms: int = _int(
+        5000, "Time an offset commit waits for the replicas of the offsets topic.", low=1
+    )
+    offset_metadata_max_bytes: int = _int(4096, "Maximum length of the metadata of a committed offset.", low=0)
+    group_min_session_timeout_ms: int = _int(
+        6000, "Shortest session.timeout.ms that a member of a classic group may ask for.", low=0
+    )
+    group_max_session_timeout_ms: int = _int(
+        1_800_000, "Longest session.timeout.ms that a member of a classic group may ask for.", low=0
+    )
     group_initial_rebalance_delay_ms: int = _int(
-        3000, "How long a new group waits for more members before the first rebalance.", low=0
+        3000, "Time a new classic group waits for more members before its first rebalance.", low=0
     )
-    group_max_size: int = _int(INT32_MAX, "How many members a classic group may have.", low=1)
-    group_consumer_session_timeout_ms: int = _int(45_000, "A session's length under the new protocol.", low=1)
-    group_consumer_min_session_timeout_ms: int = _int(45_000, "The shortest that a group may set for itself.", low=1)
-    group_consumer_max_session_timeout_ms: int = _int(60_000, "The longest that a group may set for itself.", low=1)
-    group_consumer_heartbeat_interval_ms: int = _int(5000, "Time between heartbeats under the new protocol.", low=1)
-    group_consumer_min_heartbeat_interval_ms: int = _int(5000, "The shortest that a group may set for itself.", low=1)
-    group_consumer_max_heartbeat_interval_ms: int = _int(15_000, "The longest that a group may set for itself.", low=1)
-    group_consumer_max_size: int = _int(INT32_MAX, "How many members a group of the new protocol may have.", low=1)
+    group_max_size: int = _int(INT32_MAX, "Maximum number of members of a classic group.", low=1)
+    group_consumer_session_timeout_ms: int = _int(
+        45_000, "Session timeout of groups of the consumer protocol (KIP-848).", low=1
+    )
+    group_consumer_min_session_timeout_ms: int = _int(
+        45_000, "Shortest session timeout that a group of the consumer protocol (KIP-848) may set for itself.", low=1
+    )
+    group_consumer_max_session_timeout_ms: int = _int(
+        60_000, "Longest session timeout that a group of the consumer protocol (KIP-848) may set for itself.", low=1
+    )
+    group_consumer_heartbeat_interval_ms: int = _int(
+        5000, "Heartbeat interval of groups of the consumer protocol (KIP-848).", low=1
+    )
+    group_consumer_min_heartbeat_interval_ms: int = _int(
+        5000, "Shortest heartbeat interval that a group of the consumer protocol (KIP-848) may set for itself.", low=1
+    )
+    group_consumer_max_heartbeat_interval_ms: int = _int(
+        15_000, "Longest heartbeat interval that a group of the consumer protocol (KIP-848) may set for itself.", low=1
+    )
+    group_consumer_max_size: int = _int(
+        INT32_MAX, "Maximum number of members of a group of the consumer protocol (KIP-848).", low=1
+    )
     group_consumer_assignors: tuple[str, ...] = setting(
         Kind.LIST,
         ("uniform", "range"),
-        "Server-side assignors, the default one first.",
+        "Server-side assignors of groups of the consumer protocol (KIP-848), the default one first.",
         choices=("uniform", "range", _KAFKAS_ASSIGNORS + "UniformAssignor", _KAFKAS_ASSIGNORS + "RangeAssignor"),
     )
     group_consumer_migration_policy: str = _string(
         "bidirectional",
-        "Which way a group with members may change between the old and the new protocol.",
+        "Whether a group that has members may change from the classic to the consumer protocol (upgrade), "
+        "back (downgrade), both ways, or not at all.",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
 
     # --- transactions ---
 
     transaction_max_timeout_ms: int = _int(
-        900_000, "The longest transaction.timeout.ms that a producer may ask for.", low=1
+        900_000, "Longest transaction.timeout.ms that a producer may ask for.", low=1
     )
     transactional_id_expiration_ms: int = _int(
-        604_800_000, "How long a transactional id is remembered after its last transaction.", low=1
+        604_800_000, "Time a transactional id is kept after its last transaction.", low=1
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _int(
-        3_600_000, "How often that is looked at.", low=1
+        3_600_000, "Interval at which a coordinator looks for transactional ids that have expired.", low=1
     )
-    transaction_state_log_num_partitions: int = _int(50, "Partitions of the topic that holds transactions.", low=1)
+    transaction_state_log_num_partitions: int = _int(
+        50, "Number of partitions of __transaction_state, which holds the state of transactions.", low=1
+    )
     transaction_state_log_replication_factor: int = setting(
-        Kind.SHORT, 3, "Replicas of the topic that holds transactions.", low=1
+        Kind.SHORT, 3, "Replication factor of __transaction_state, which holds the state of transactions.", low=1
     )
     transaction_state_log_min_isr: int = _int(
-        2, "How many replicas of that topic must be in sync for a transaction to go on.", low=1
+        2, "min.insync.replicas of __transaction_state, which holds the state of transactions.", low=1
     )
     transaction_state_log_segment_bytes: int = _int(
-        100 << 20, "Its segments' size: small, so that it is read quickly.", low=1
+        100 << 20, "segment.bytes of __transaction_state: small, so that a coordinator loads it quickly.", low=1
     )
 
     # --- compaction ---
 
-    log_cleaner_enable: bool = _boolean(True, "Whether compacted topics are compacted.")
+    log_cleaner_enable: bool = _boolean(
+        True, "Whether this broker publishes compacted topics' partitions as due for compaction."
+    )
     log_cleaner_backoff_ms: int = _long(
-        15_000, "How often a broker looks for partitions that are due.", low=0, update=Update.CLUSTER_WIDE
+        15_000,
+        "Interval at which a broker looks for partitions that are due for compaction.",
+        low=0,
+        update=Update.CLUSTER_WIDE,
     )
     compaction_share: bool = _boolean(
         True,
-        "Whether in-sync followers take over what their leader has compacted instead of compacting it again.",
+        "Whether in-sync followers copy the leader's compacted segments instead of compacting their own log.",
         update=Update.CLUSTER_WIDE,
     )
     compaction_share_max_bytes_per_second: int = _long(
         64 << 20,
-        "How fast a broker copies finished segments from leaders, on average.",
+        "Average rate at which a broker copies compacted segments from leaders.",
         low=1,
         update=Update.CLUSTER_WIDE,
     )
@@ -199,18 +264,25 @@ class BrokerSettings:
 
     metastore_url: str = _string(
         REQUIRED,
-        "Where the cluster's state is: sqlite:///path or postgresql://user@host/database. Hidden, for it may hold a "
-        "password.",
+        "Metastore, which holds the cluster's state: sqlite:///path or postgresql://user@host/database. Not "
+        "shown to clients: it may hold a password.",
         is_sensitive=True,
     )
     admin_listener: str | None = _string(
         None,
-        "Where the broker tells of itself over HTTP: http://host:port. Port 0 takes a free one. Nowhere, if not set. "
-        "Anybody who can connect can read it; nobody can change anything.",
+        "Address of the broker's read-only HTTP endpoint for metrics and status: http://host:port; port 0 "
+        "picks a free one. Not set: no endpoint. It has no access control.",
     )
-    broker_lease_ms: int = _int(5000, "How long a broker may go on serving without having renewed its lease.", low=100)
-    broker_lease_renew_ms: int = _int(1000, "How often it renews it.", low=10)
-    metadata_poll_ms: int = _int(200, "How often a broker asks the metastore for changes.", low=1)
+    broker_lease_ms: int = _int(
+        5000,
+        "Time a broker may serve without having renewed its lease in the metastore. After it, the broker "
+        "stops serving, and others may take over its partitions.",
+        low=100,
+    )
+    broker_lease_renew_ms: int = _int(1000, "Interval at which a broker renews its lease in the metastore.", low=10)
+    metadata_poll_ms: int = _int(
+        200, "Interval at which a broker polls the metastore for changes. Brokers also notify each other.", low=1
+    )
 
 
 def _topic_defaults() -> dict[str, Setting]:
@@ -252,12 +324,12 @@ class GroupConfig:
 
     consumer_session_timeout_ms: int = _int(
         45_000,
-        "How long a member may be silent before it is taken to be gone.",
+        "Session timeout of the group's members: one that sends no heartbeat for this long is removed.",
         low=1,
         update=Update.CLUSTER_WIDE,
     )
     consumer_heartbeat_interval_ms: int = _int(
-        5000, "How often members are told to send a heartbeat.", low=1, update=Update.CLUSTER_WIDE
+        5000, "Heartbeat interval of the group's members.", low=1, update=Update.CLUSTER_WIDE
     )
 
 
