@@ -4,12 +4,14 @@ run out says nothing of the last seconds, in which a disk may have gone, or what
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sexton.broker.api import elect_leaders
+from sexton.ports.metastore import BrokerRow
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken import breaking
 from sexton.simulate.metastore import HOST as METASTORE
@@ -76,6 +78,27 @@ def test_one_that_the_controller_cannot_reach_leads_when_it_has_renewed_its_leas
         await story.until(lambda: story.row().leader == DEAD)
         await story.led_by(DEAD)
         assert ledger.lost(DEAD) == []
+
+    story.run(told())
+
+
+def test_another_broker_that_answers_at_its_address_is_not_taken_for_it() -> None:
+    """Addresses are given out again, in Kubernetes within seconds."""
+    story = Story(2)
+
+    async def told() -> None:
+        await story.start()
+        news, row = story.broker(1).news, story.broker(1).view.brokers[2]
+        process = story.node(1).process
+        assert process is not None
+
+        async def is_answered(row: BrokerRow) -> bool:
+            return await story.loop.spawn(process, news.is_answered_by(row, 1_000))
+
+        assert await is_answered(row)
+        assert not await is_answered(replace(row, broker_id=3))
+        assert not await is_answered(replace(row, epoch=row.epoch - 1))
+        assert await is_answered(row)
 
     story.run(told())
 

@@ -30,6 +30,8 @@ WAIT_MS: Final = 300
 ASKED_MAX: Final = 2
 
 _REVISION: Final = struct.Struct(">q")
+_ANSWER: Final = struct.Struct(">qiq")
+"""The receiver's revision, after it has caught up if it could, and who it is: its broker id and broker epoch."""
 
 
 class News:
@@ -49,19 +51,19 @@ class News:
         if len(payload) == _REVISION.size and _REVISION.unpack(payload)[0] > broker.view.revision:
             with suppress(MetastoreUnavailableError):
                 await broker.catch_up()
-        return [_REVISION.pack(broker.view.revision)]
+        return [_ANSWER.pack(broker.view.revision, *broker.registration.identity)]
 
     async def is_answered_by(self, row: BrokerRow, wait_ms: int) -> bool:
-        """Whether that broker answers now. It is asked about a revision that it has surely seen, so that it answers
-        without asking anybody itself; and twice, because a connection may have broken long ago."""
+        """Whether that very process answers now: another may be at its address by now, of another broker even. It is
+        asked about a revision that it has surely seen, so that it answers without asking anybody itself; and twice,
+        because a connection may have broken long ago."""
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 for _ in range(ASKED_MAX):
-                    try:
-                        await self._peers.call_raw(row, PrivateApi.NEWS, _REVISION.pack(0))
-                        return True
-                    except SextonError:
-                        self._peers.drop(row.broker_id)
+                    with suppress(SextonError):
+                        if _is_of(row, await self._peers.call_raw(row, PrivateApi.NEWS, _REVISION.pack(0))):
+                            return True
+                    self._peers.drop(row.broker_id)
         except TimeoutError:
             self._peers.drop(row.broker_id)
         return False
@@ -75,3 +77,11 @@ class News:
                 await self._peers.call_raw(row, PrivateApi.NEWS, message)
         except (SextonError, TimeoutError):
             self._peers.drop(row.broker_id)
+
+
+def _is_of(row: BrokerRow, answer: memoryview) -> bool:
+    """Earlier builds do not say who they are."""
+    if len(answer) < _ANSWER.size:
+        return True
+    _, broker_id, epoch = _ANSWER.unpack_from(answer)
+    return (broker_id, epoch) == (row.broker_id, row.epoch)
