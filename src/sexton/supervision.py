@@ -102,7 +102,7 @@ class Supervisor:
         """To be told by whoever goes on with the next partition, or tries again."""
         self.bugs[what] += 1
         at = f" of {place}" if place else ""
-        logger.error("a bug in %s%s. Everything else goes on", what, at, exc_info=bug)
+        logger.error("internal error in %s%s. Everything else continues", what, at, exc_info=bug)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """For a process that is one broker: what a callback raises, or nobody retrieved, is a bug like others."""
@@ -125,5 +125,5 @@ class Supervisor:
         if task.cancelled() or self.is_stopping:
             return
         error = task.exception() or RuntimeError(f"{what} came to an end")
-        logger.critical("%s cannot go on, and without it this broker is none", what, exc_info=error)
+        logger.critical("%s cannot continue, and the broker cannot run without it", what, exc_info=error)
         self._fatal(error)

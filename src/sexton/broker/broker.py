@@ -268,7 +268,7 @@ class Broker:
             async with asyncio.timeout(self.config.broker_lease_ms / 1000):
                 await self._drain()
         except (TimeoutError, MetastoreUnavailableError, LeaseLostError) as error:
-            logger.warning("stopping without having handed over: %s", error)
+            logger.warning("stopping without having handed leadership over: %s", error)
         if self._listener is not None:
             self._listener.close()
         self.admin.close()
@@ -293,7 +293,7 @@ class Broker:
         try:
             await folders.mark_clean(self.disk, self.config.log_dir, self.registration.row.epoch)
         except OSError as error:
-            logger.error("the folder cannot be marked as cleanly stopped: %s. The next start takes longer", error)
+            logger.error("cannot mark the data directory as cleanly stopped: %s. The next start takes longer", error)
 
     async def _join(self, folder: Folder) -> None:
         """Register, make the metastore's rows true, take the roles, become ACTIVE. Again after a lost lease."""
@@ -305,7 +305,7 @@ class Broker:
                 await self._patiently(partial(self._take_place, former, folder, renewing))
                 break
             except LeaseLostError:
-                logger.warning("broker %d was fenced while it took its place", self.config.node_id)
+                logger.warning("broker %d was fenced while it was starting", self.config.node_id)
             finally:
                 renewing.cancel()
                 await asyncio.gather(renewing, return_exceptions=True)
@@ -337,7 +337,7 @@ class Broker:
         try:
             await folders.mark_start(self.disk, folder.path, start)
         except OSError as error:
-            logger.error("%s: a start cannot be written down: %s", folder.path, error)
+            logger.error("%s: cannot record this start: %s", folder.path, error)
             return None
         return start.id
 
@@ -347,14 +347,18 @@ class Broker:
         except OSError as error:
             if folder.broker_epoch == folders.NOBODY:
                 raise  # what it would hold could not be told from nothing
-            logger.error("%s cannot be marked: %s. The next start may take it for an old image", folder.path, error)
+            logger.error(
+                "%s: cannot record the broker epoch: %s. The next start may take this directory for an old copy",
+                folder.path,
+                error,
+            )
 
     async def _keep_lease(self) -> None:
         while True:
             try:
                 await self.registration.keep_renewing()
             except LeaseLostError:
-                logger.warning("broker %d was fenced: its lease ran out. It registers anew", self.config.node_id)
+                logger.warning("broker %d was fenced: its lease expired. Registering again", self.config.node_id)
                 await self._rejoin()
 
     async def _keep_retreating(self) -> None:
@@ -399,11 +403,11 @@ class Broker:
                 await self.catch_up()
             except MetastoreUnavailableError as error:
                 if not was_away:
-                    logger.warning("the metastore is away: %s", error)
+                    logger.warning("the metastore is unreachable: %s", error)
                 was_away = True
                 continue
             if was_away:
-                logger.info("the metastore is back")
+                logger.info("the metastore is reachable again")
                 was_away = False
 
     async def _rejoin(self) -> None:

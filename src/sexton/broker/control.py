@@ -112,7 +112,7 @@ class Control:
                 row = await metastore.claim_controller(*self._broker.registration.identity, expected_term)
                 logger.info("broker %d is the controller, term %d", row.broker_id, row.term)
             case Fence(lease):
-                logger.warning("broker %d has not renewed its lease: fenced", lease.broker_id)
+                logger.warning("fencing broker %d: it has not renewed its lease", lease.broker_id)
                 await metastore.fence_broker(lease.broker_id, lease.epoch, lease.renewals_count)
             case UpdatePartitions(rows, live, why, _):
                 logger.info("%s: %d partitions", why, len(rows))

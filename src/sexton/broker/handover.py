@@ -37,7 +37,10 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
     own_id = broker.config.node_id
     past = folder.past(former)
     if past is Past.OLD:
-        logger.error("%s is an old image of this broker's folder: what it lacks is copied from others", folder.path)
+        logger.error(
+            "%s is an old copy of this broker's data directory: what it lacks is fetched from other replicas",
+            folder.path,
+        )
     changed = []
     for row in broker.view.replicas_on(own_id):
         topic = broker.view.topic_by_id(row.topic_id)
@@ -45,7 +48,7 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
         try:
             state, on_disk = _found(broker, topic.name, row, folder, past)
         except OSError as error:
-            logger.error("%s-%d: what is in its directory cannot be read: %s", topic.name, row.partition, error)
+            logger.error("%s-%d: cannot read its directory: %s", topic.name, row.partition, error)
             if is_missing(row, own_id):
                 continue
             state, on_disk = LogState.UNCERTAIN, None
@@ -73,7 +76,7 @@ def _found(
     if past is Past.OLD and on_disk is None and any(member != own_id for member in row.isr):
         is_lost = True  # it was made after the image
     if is_lost:
-        logger.warning("%s-%d: its log is not in this folder", topic, row.partition)
+        logger.warning("%s-%d: its log is missing from this data directory", topic, row.partition)
         return LogState.LOST, on_disk
     return _log_state(broker, topic, row.partition, folder, past), on_disk
 
@@ -142,7 +145,9 @@ async def settle_doubts(broker: Broker) -> None:
         raise StaleError("partitions changed while the broker stepped back")
     await broker.replicas.apply(stored)
     for replica in doubtful:
-        logger.warning("%r was cut where it may have been flushed; in sync are %s", replica, list(replica.row.isr))
+        logger.warning(
+            "%r was truncated where records may have been flushed; the ISR is %s", replica, list(replica.row.isr)
+        )
         replica.settle_doubt()
 
 
@@ -161,7 +166,7 @@ async def hand_over(broker: Broker, answering: Mapping[int, int]) -> None:
         if not changed:
             return
         for successor, rows in changed.items():
-            logger.info("handing over %d partitions, relying on broker %d", len(rows), successor)
+            logger.info("handing over %d partitions to in-sync replicas, broker %d among them", len(rows), successor)
             try:
                 await _write(broker, rows, {successor: answering[successor]})
             except StaleError as error:
@@ -175,7 +180,10 @@ def is_needed(broker: Broker, answering: Collection[int]) -> bool:
     own_id, brokers = broker.config.node_id, broker.view.brokers
     needed = [r for r in broker.view.replicas_on(own_id) if elections.is_needed(r, own_id, brokers, answering)]
     if needed:
-        logger.warning("in %d partitions nobody else in sync answers: this broker's lease runs out", len(needed))
+        logger.warning(
+            "no other in-sync replica of %d partitions answers: not fencing this broker, its lease will expire",
+            len(needed),
+        )
     return bool(needed)
 
 
@@ -207,7 +215,7 @@ async def retreat(broker: Broker) -> None:
     for row in changed:
         topic = broker.view.topic_by_id(row.topic_id)
         logger.warning(
-            "%s-%d: this broker cannot keep its log: in sync are %s, broker %d leads. Repair the disk and start again",
+            "%s-%d: this broker cannot keep its log: the ISR is %s, broker %d leads. Repair the disk and restart",
             topic.name if topic is not None else row.topic_id,
             row.partition,
             list(row.isr),
@@ -237,7 +245,12 @@ async def leave_unkept(broker: Broker) -> None:
             fresh = new_id(broker.rng)
             new_row = elections.restart(row, own_id, brokers, log=LogState.UNCERTAIN, on_disk=None, fresh=fresh)
         if new_row is not None:
-            logger.error("partition %d of topic %s is left to others in sync: %s", key[1], key[0], list(row.isr))
+            logger.error(
+                "partition %d of topic %s cannot be opened here and leaves the ISR, which was %s",
+                key[1],
+                key[0],
+                list(row.isr),
+            )
             changed.append(new_row)
     stored = await _write(broker, changed)
     broker.view.apply_rows(stored)
@@ -259,7 +272,7 @@ async def rebuild(broker: Broker) -> None:
         row = broker.view.partition_by_id(replica.topic_id, replica.partition)
         new_row = None if row is None else elections.rebuild(row, own_id, brokers, heard, fresh=new_id(broker.rng))
         if new_row is not None:
-            logger.error("%r is damaged, and starts anew from others: in sync are %s", replica, list(new_row.isr))
+            logger.error("%r is damaged and is rebuilt from other replicas: the ISR is %s", replica, list(new_row.isr))
             changed.append(new_row)
     if changed:
         await _write(broker, changed, _relied_on(broker, changed, heard))
@@ -291,7 +304,7 @@ async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:
     for row in changed:
         topic = broker.view.topic_by_id(row.topic_id)
         logger.error(
-            "%s-%d: this broker's log has lost records that it was compacted by: %s",
+            "%s-%d: this log has lost records that its compaction relied on: %s",
             topic.name if topic is not None else row.topic_id,
             row.partition,
             f"generation {row.generation} begins with it" if row.leader == own_id else "others in sync go on",

@@ -143,7 +143,7 @@ class MarkerSender:
             self._survive(bug, item)
             return
         if self._broker.view.partition(*item.place) is None:
-            logger.info("%s-%d is gone: %s needs no marker there", *item.place, item.due.markers.transactional_id)
+            logger.info("%s-%d was deleted: %s needs no marker there", *item.place, item.due.markers.transactional_id)
             self._service.marker_written(item.due, item.place)
         else:
             self._route(item)
@@ -200,7 +200,7 @@ class MarkerSender:
         try:
             answer = await self._peers.call(row, WRITE_TXN_MARKERS, VERSION, {"markers": _bodies(items)})
         except SextonError as error:
-            logger.info("broker %d does not take markers: %s", leader, error)
+            logger.info("broker %d did not accept transaction markers: %s", leader, error)
             return [ErrorCode.network_exception] * len(items)
         codes = {
             (result.producer_id, topic.name, partition.partition_index): partition.error_code
@@ -219,7 +219,7 @@ class MarkerSender:
             return
         if code is ErrorCode.invalid_producer_epoch:
             logger.warning(
-                "%s-%d has a newer epoch of producer %d: the transaction of %s was ended there by other means",
+                "%s-%d has a newer epoch of producer %d: the transaction of %s was already completed there",
                 *item.place,
                 item.due.markers.producer.producer_id,
                 item.due.markers.transactional_id,

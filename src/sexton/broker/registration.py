@@ -107,11 +107,11 @@ class Registration:
                 await self.renew()
             except MetastoreUnavailableError as error:
                 if not was_away:
-                    logger.warning("the lease cannot be renewed: %s", error)
+                    logger.warning("cannot renew the lease: %s", error)
                 was_away = True
                 continue
             if was_away:
-                logger.info("the metastore is back, the lease is renewed")
+                logger.info("the metastore is reachable again, the lease is renewed")
                 was_away = False
 
     def lose(self) -> None:
@@ -122,7 +122,10 @@ class Registration:
         return await self._metastore.read_broker(self._row.broker_id)
 
     async def _watch_until_expired(self, former: BrokerRow) -> None:
-        logger.info("broker %d is registered with another data folder; watching whether it is alive", former.broker_id)
+        logger.info(
+            "broker %d is registered with another data directory; checking whether that broker is alive",
+            former.broker_id,
+        )
         until_ms = self._clock.monotonic_ms() + int(former.lease_ms * LEASE_MARGIN) + WATCH_MS
         while self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(WATCH_MS / 1000)

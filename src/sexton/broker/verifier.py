@@ -141,7 +141,7 @@ class Verifier:
         try:
             codes = await self._call(leader, version, questions)
         except SextonError as error:
-            logger.info("broker %d cannot be asked about transactions: %s", leader, error)
+            logger.info("cannot ask broker %d to verify transactions: %s", leader, error)
             codes = {}
         for question, places in questions:
             for place in places:

@@ -75,7 +75,7 @@ def broker(
             logger.critical("%s", error)
         raise
     except Exception:
-        logger.critical("a bug: the broker cannot go on", exc_info=True)
+        logger.critical("internal error: the broker cannot continue", exc_info=True)
         raise
 
 
@@ -178,7 +178,7 @@ def _announce(running: Broker, config: BrokerConfig) -> None:
     port = config.advertised.port or running.port
     logger.info("ready at %s:%d", host, port)
     if config.admin_endpoint is not None:
-        logger.info("tells of itself at http://%s:%d/", config.admin_endpoint.host, running.admin.port)
+        logger.info("admin HTTP endpoint at http://%s:%d/", config.admin_endpoint.host, running.admin.port)
     print(f"{READY}: broker {config.node_id} serves at {host}:{port}", flush=True)
 
 
@@ -188,7 +188,7 @@ def _stop_signal() -> asyncio.Future[None]:
 
     def asked(signum: int) -> None:
         if stop.done():
-            logger.warning("a second %s: ending at once", signal.Signals(signum).name)
+            logger.warning("second %s received: exiting immediately", signal.Signals(signum).name)
             _leave(128 + signum)
         logger.info("%s received", signal.Signals(signum).name)
         stop.set_result(None)

@@ -53,7 +53,7 @@ class SparkEngine:
                 return
             loop = asyncio.get_running_loop()
             if await loop.run_in_executor(self._threads, _is_dead, started):
-                logger.warning("Spark is gone; it is started again when there is work")
+                logger.warning("the Spark session ended; it is restarted when there is work")
                 self._session = None
                 await loop.run_in_executor(self._threads, _stop, started)
 
@@ -85,7 +85,7 @@ class SparkEngine:
             found, self._session = self._session, None
             if found is None or not self._is_ours:
                 return
-            logger.info("nothing to do: Spark stops")
+            logger.info("nothing to do: stopping Spark")
             await asyncio.get_running_loop().run_in_executor(self._threads, _stop, found)
 
     async def close(self) -> None:

@@ -161,7 +161,7 @@ class Compactor:
                 await self._metastore.renew_compactor(self._id)
                 await self._watch_others()
             except LeaseLostError:
-                logger.warning("this compactor was taken for dead; it registers anew")
+                logger.warning("this compactor's lease expired; registering again")
                 self._id = uuid.UUID(int=self._rng.getrandbits(128), version=4)
                 await self._register()
             except (MetastoreUnavailableError, StaleError) as error:
@@ -174,7 +174,9 @@ class Compactor:
         self._watch.observe(counts, self._clock.monotonic_ms())
         for row in rows:
             if self._watch.stands_still(row.compactor_id, row.lease_ms):
-                logger.warning("compactor %s (%s) is dead: its work is free", row.compactor_id, row.name)
+                logger.warning(
+                    "compactor %s (%s) has not renewed its lease: its work is released", row.compactor_id, row.name
+                )
                 await self._metastore.remove_compactor(row.compactor_id, row.renewals_count)
 
     async def _leave(self) -> None:
@@ -192,7 +194,7 @@ class Compactor:
             try:
                 is_done = await self.turn(lane)
             except MetastoreUnavailableError as error:
-                logger.warning("the metastore is away: %s", error)
+                logger.warning("the metastore is unreachable: %s", error)
                 is_done = False
             if not is_done:
                 await asyncio.sleep(LOOK_MS * (0.5 + self._rng.random()) / 1000)
@@ -245,7 +247,7 @@ class Compactor:
             logger.error("%s", error)
             outcomes = [Outcome(plan, None, str(error)) for _, plan in job.plans]
         except Exception as error:
-            logger.exception("a job failed as a whole")
+            logger.exception("a Spark job failed")
             self.totals.failed_jobs_count += 1
             outcomes = [Outcome(plan, None, f"the job failed: {error}") for _, plan in job.plans]
             self._part(job)
@@ -267,7 +269,7 @@ class Compactor:
         except RefusedError as error:
             logger.debug("%s: %s", row.key, error)  # no longer due, or not there any more
         except (SextonError, KafkaError) as error:
-            logger.info("broker %d gives no plan: %s", row.key.broker_id, error)
+            logger.info("broker %d has no plan: %s", row.key.broker_id, error)
             self._skip(row.key)
         return None
 

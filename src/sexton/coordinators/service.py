@@ -84,7 +84,7 @@ class CoordinatorService(ABC, Generic[S]):
                 await shard.load()
                 return
             except (KafkaError, SextonError) as error:
-                logger.warning("cannot load %s-%d, will try again: %s", self.topic, shard.partition, error)
+                logger.warning("cannot load %s-%d, retrying: %s", self.topic, shard.partition, error)
                 self._empty(shard)
                 await asyncio.sleep(RELOAD_PAUSE_S)
             except Exception as bug:
@@ -118,7 +118,7 @@ class CoordinatorService(ABC, Generic[S]):
         """What the coordinator believes is not what the log says: it is thrown away, and read again."""
         if self._shards.get(shard.partition) is not shard:
             return
-        logger.warning("an append to %s-%d failed: %s", self.topic, shard.partition, error)
+        logger.warning("append to %s-%d failed: %s", self.topic, shard.partition, error)
         shard.close(KafkaError(answer_to_failed_append(error.code), error.message))
         self._load_again(shard)
         # A leader whose lease ran out says that it is none. It may be renewed without any change of role, and then

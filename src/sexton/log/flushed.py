@@ -93,7 +93,7 @@ def distrust(disk: Disk, directory: str) -> None:
             file.truncate(0)
             file.close()
     except OSError as error:
-        logger.error("%s: that a flush has failed cannot be written down: %s", path, error)
+        logger.error("%s: cannot record that a flush failed: %s", path, error)
 
 
 async def unmark(disk: Disk, directory: str) -> None:

@@ -169,7 +169,7 @@ class Recovery:
         recovery = await swap_disk.recover(self.disk, self.directory)
         swap_disk.remove_staged(self.disk, self.directory)
         if recovery.outcome is not Outcome.NOTHING:
-            logger.info("%s: a replacement of segments was interrupted; %s", self.directory, recovery.outcome.value)
+            logger.info("%s: a swap of compacted segments was interrupted; %s", self.directory, recovery.outcome.value)
 
     def _remove_snapshot(self, offset: int) -> None:
         self.snapshots.remove(offset)
@@ -191,7 +191,7 @@ class Recovery:
                 try:
                     return offset, decode_producer_snapshot(self.disk.read_file(path) or b"", path)
                 except (CorruptLogError, UnsupportedFormatError) as error:
-                    logger.warning("%s; it is made again", error)
+                    logger.warning("%s; rebuilding it", error)
                     self.unreadable.add(offset)
         return self.segments[0].base_offset, ()
 
@@ -273,7 +273,7 @@ class Recovery:
         self._check_unflushed(segment, fault, flushed_offset)
         self._judge_rest(segment, size_bytes, fault)
         logger.warning(
-            "%s: %s at byte %d; %d bytes of an unfinished write are cut off",
+            "%s: %s at byte %d; truncating %d bytes of an unfinished write",
             file.path,
             fault,
             segment.size_bytes,
@@ -311,7 +311,7 @@ class Recovery:
 
     def _drop_from(self, index: int, why: str) -> None:
         for segment in self.segments[index:]:
-            logger.warning("%s was never flushed and goes: %s", segment.path(names.LOG_SUFFIX), why)
+            logger.warning("%s was never flushed, removing it: %s", segment.path(names.LOG_SUFFIX), why)
         self.doomed = self.segments[index:]
         del self.segments[index:]
 

@@ -91,7 +91,7 @@ class Coordination:
         Durable before it leads."""
         if generation > self.kept.value.generation:
             end_offset = self._log.end_offset
-            logger.warning("%r: generation %d begins; watermarks are cut to its end", self._log, generation)
+            logger.warning("%r: generation %d begins; its watermarks are lowered to the log end", self._log, generation)
             await self._keep(lambda known: known.with_forced_election(generation, end_offset))
 
     def follow_row(self, row: PartitionRow) -> None:
@@ -108,7 +108,7 @@ class Coordination:
             return
         if held.compacted.highest > self._log.end_offset:
             logger.warning(
-                "%r: broker %d says that it has compacted up to %s, which cannot be",
+                "%r: ignoring the report of broker %d that it has compacted up to %s, which is impossible",
                 self._log,
                 follower,
                 held.compacted,
@@ -157,7 +157,7 @@ class Coordination:
                 logger.debug("%r: MTRO and MXRO are %s", self._log, computed)
                 self.on_moved()
         except (OSError, KafkaError) as error:
-            logger.error("%r: MTRO and MXRO cannot be kept: %s", self._log, error)
+            logger.error("%r: cannot write MTRO and MXRO: %s", self._log, error)
         finally:
             self._advancing = None
 

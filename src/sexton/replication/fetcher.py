@@ -242,7 +242,7 @@ class Fetcher:
                     if self._is_durable(key, following):
                         self._report(key)
             except (OSError, KafkaError, SextonError) as error:
-                logger.error("%r cannot take what its leader sent: %s", following.replica, error)
+                logger.error("%r cannot append what its leader sent: %s", following.replica, error)
                 self._retry_later(key, following, FAILED_DISK_RETRY_MS)
             except Exception as bug:
                 self._survive(bug, key, following)

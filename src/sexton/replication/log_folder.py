@@ -83,7 +83,9 @@ class LogFolder:
         try:
             return uuid.UUID(content.decode().strip())
         except ValueError:
-            logger.warning("%s/%s: no id", self.directory(topic, partition), INCARNATION_FILE)
+            logger.warning(
+                "%s/%s is no log id: the log counts as unknown", self.directory(topic, partition), INCARNATION_FILE
+            )
             return uuid.UUID(int=0)
 
     def holds_a_former_topic(self, topic: str, row: PartitionRow) -> bool:
@@ -117,7 +119,7 @@ class LogFolder:
         path = self.directory(topic, partition)
         if not self._disk.exists(path):
             return
-        logger.warning("%s holds another replica's past (%s): starting from an empty log", path, on_disk)
+        logger.warning("%s holds the log of another incarnation (%s): starting from an empty log", path, on_disk)
         doomed = f"{self._path}/{name_of_deleted(topic, partition, (on_disk or uuid.UUID(int=0)).hex)}"
         self._disk.remove_tree(doomed)
         self._disk.rename(path, doomed)

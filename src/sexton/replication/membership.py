@@ -148,7 +148,7 @@ class Membership:
         fenced = {b: id_ for b, id_ in turned_away.items() if row.incarnations.get(b) == id_ and b != row.leader}
         if fenced:
             logger.warning(
-                "%s-%d: the logs of brokers %s may hold what all others have forgotten: they start anew",
+                "%s-%d: the logs of brokers %s may hold what compaction has removed everywhere else: they are rebuilt",
                 replica.topic,
                 replica.partition,
                 list(fenced),
@@ -185,7 +185,7 @@ class Membership:
         try:
             stored = await self._metastore.update_partitions([one.row for one in asked], live)
         except MetastoreUnavailableError as error:
-            logger.warning("in-sync sets of %d partitions could not be written: %s", len(asked), error)
+            logger.warning("cannot write the ISR of %d partitions: %s", len(asked), error)
             for one in asked:
                 one.leadership.answer_lost(one.change)
             return
@@ -196,7 +196,7 @@ class Membership:
             if written is not None and written.isr != one.before.isr:
                 self.shrinks_count += len(written.isr) < len(one.before.isr)
                 self.expands_count += len(written.isr) > len(one.before.isr)
-                logger.info("%s-%d: in sync are now %s", one.replica.topic, one.replica.partition, list(written.isr))
+                logger.info("%s-%d: the ISR is now %s", one.replica.topic, one.replica.partition, list(written.isr))
         self._written([written for written in stored if written is not None])
 
     def _named(self, asked: Asked) -> Mapping[int, int]:
@@ -204,7 +204,7 @@ class Membership:
         return asked.change.processes
 
     def _refused(self, asked: Sequence[Asked], error: StaleError) -> None:
-        logger.info("in-sync sets of %d partitions were refused: %s", len(asked), error)
+        logger.info("the metastore refused ISR changes of %d partitions: %s", len(asked), error)
         for one in asked:
             one.leadership.refused(one.change)
             if not one.change.is_withdrawn and one.leadership.pending is not None:

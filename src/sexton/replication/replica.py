@@ -368,7 +368,7 @@ class Replica:
                 self._is_marked = False
                 await flushed.unmark(log.disk, log.directory)
         except OSError as error:
-            logger.error("%r: whether it flushes before it acknowledges cannot be written down: %s", self, error)
+            logger.error("%r: cannot record whether it flushes before acknowledging: %s", self, error)
             return False
         return True
 
@@ -440,7 +440,9 @@ class Replica:
     def _give_up_from(self, offset: int) -> None:
         """Committed records are among it only if all in sync had lost them, or after an unclean election."""
         if offset < self._high_watermark:
-            logger.warning("%r drops committed records from offset %d on: its leader lacks them", self, offset)
+            logger.warning(
+                "%r truncates committed records from offset %d on: its leader does not have them", self, offset
+            )
             self._high_watermark = offset
 
     def _watermarks_moved(self) -> None:

@@ -291,7 +291,7 @@ class Replicas:
             self._supervisor.survived(bug, "opening a log", f"{topic}-{row.partition}")
             return None
         if self._unopened.pop(key, None) is not None:
-            logger.info("%s-%d could be opened after all", topic, row.partition)
+            logger.info("%s-%d was opened on a retry", topic, row.partition)
         return replica
 
     async def _open(self, topic: str, row: PartitionRow) -> Replica:
@@ -374,12 +374,12 @@ class Replicas:
         if _was_led(replica, row.leader_epoch):
             # By our former process: what it sent may be more than what is on our disk. Or by this one, before it met a
             # bug: what it asked for then may still be carried out. Only a new epoch may go on.
-            logger.info("%r waits for a new leader epoch after %d", replica, row.leader_epoch)
+            logger.info("%r waits for a leader epoch after %d before it leads", replica, row.leader_epoch)
             replica.become_follower(row)
             replica.role = Role.IDLE
             return
         if outlives_its_log(replica, row):
-            logger.warning("%r ends below its own watermarks: it does not lead as it is", replica)
+            logger.warning("%r ends below its own compaction watermarks: it cannot lead", replica)
             replica.become_follower(row)
             replica.role = Role.IDLE
             return
@@ -431,7 +431,7 @@ class Replicas:
                     await replica.coordination.kept.close()
                     await replica.log.delete()
                 except (OSError, KafkaError) as error:
-                    logger.error("%s could not be removed: %s", replica.log.directory, error)
+                    logger.error("cannot remove %s: %s", replica.log.directory, error)
                 except Exception as bug:
                     self._supervisor.survived(bug, "a change of role", f"{replica!r}, which is to go")
 
@@ -442,7 +442,7 @@ class Replicas:
             try:
                 await self.write_high_watermarks()
             except OSError as error:
-                logger.error("%s cannot be written: %s", HIGH_WATERMARKS_FILE, error)
+                logger.error("cannot write %s: %s", HIGH_WATERMARKS_FILE, error)
 
     def _take_written(self, rows: Sequence[PartitionRow]) -> None:
         """Our own compare-and-set succeeded: no need to wait until the next poll tells us."""
@@ -507,7 +507,7 @@ class Replicas:
             try:
                 await step()
             except (OSError, KafkaError) as error:
-                logger.error("stopping: %s. The next start reads what is there", error)
+                logger.error("stopping: %s. The next start recovers the logs", error)
                 errors.append(error)
 
         await attempt(self.write_checkpoints)

@@ -110,9 +110,9 @@ class Kept:
             try:
                 value = decode(data, path)
             except SextonError as error:
-                logger.error("%s. What this replica has compacted is unknown, and counts as nothing", error)
+                logger.error("%s. It is unknown how far this replica is compacted: it counts as not compacted", error)
             if value is not None and value.incarnation != incarnation:
-                logger.warning("%s is about another log (%s): it counts as missing", path, value.incarnation)
+                logger.warning("%s belongs to another log (%s): treated as missing", path, value.incarnation)
                 value = None
         if value is not None:
             return Kept(disk, directory, value)

@@ -191,7 +191,13 @@ class Adopter:
                 logger.info("%s-%d: not adopted from broker %d: %s", replica.topic, replica.partition, leader, error)
                 self._service.patience.failed(key)
             except (SextonError, KafkaError, OSError, ValueError, KeyError, TypeError) as error:
-                logger.info("%s-%d: broker %d gives nothing: %s", replica.topic, replica.partition, leader, error)
+                logger.info(
+                    "%s-%d: cannot fetch compacted segments from broker %d: %s",
+                    replica.topic,
+                    replica.partition,
+                    leader,
+                    error,
+                )
             except Exception as bug:
                 self._supervisor.survived(bug, "adoption", f"{replica.topic}-{replica.partition}")
                 self._service.patience.failed(key)
@@ -336,7 +342,7 @@ class Adopter:
         try:
             self._disk.remove_tree(staging)
         except OSError as error:
-            logger.warning("%s cannot be removed: %s", staging, error)
+            logger.warning("cannot remove %s: %s", staging, error)
 
     async def _write_history(self) -> None:
         runs, self._runs = self._runs, []

@@ -82,7 +82,7 @@ class KeptLeftovers:
             left, compacted_ms = note["leftovers"], note.get("compacted_ms")
             return _Note(None if left is None else decode(left), None if compacted_ms is None else int(compacted_ms))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            logger.warning("%s cannot be read (%s): one pass will find out what it said", _path(replica), error)
+            logger.warning("cannot read %s (%s): the next compaction restores it", _path(replica), error)
             return _NOTHING
 
 

@@ -129,7 +129,7 @@ class CompactionService:
                 row = self._work_row(replica)
                 self._lookout.looked(replica, self.due(replica), self.leftovers(replica))
             except (OSError, KafkaError) as error:
-                logger.error("%r: whether it is due cannot be told: %s", replica, error)
+                logger.error("%r: cannot determine whether it is due for compaction: %s", replica, error)
                 continue
             except Exception as bug:
                 self._supervisor.survived(bug, "what is due", replica)
@@ -295,7 +295,7 @@ class CompactionService:
         self._disk.make_directory(plan.staging)
         closed = replica.log.closed_segments(plan.bound)
         self._underway[plan.plan_id] = _Underway(plan, replica, closed, self._clock.monotonic_ms(), replica.config)
-        logger.info("%s-%d: planned a pass up to %d: %s", replica.topic, partition, plan.bound, due.why)
+        logger.info("%s-%d: planned a compaction up to offset %d: %s", replica.topic, partition, plan.bound, due.why)
         return plan
 
     def _plan(self, replica: Replica, due: Due, high_watermark: int) -> Plan:
@@ -387,7 +387,7 @@ class CompactionService:
         try:
             self._disk.remove_tree(one.plan.staging)
         except OSError as error:
-            logger.warning("%s cannot be removed: %s", one.plan.staging, error)
+            logger.warning("cannot remove %s: %s", one.plan.staging, error)
 
     # Commits
 
@@ -422,7 +422,7 @@ class CompactionService:
         self.totals.committed_count += 1
         self.count(found.replica, swapped.bytes_before, swapped.bytes_after)
         logger.info(
-            "%s-%d: compacted up to %d: %d bytes became %d",
+            "%s-%d: compacted up to offset %d: %d bytes became %d",
             found.plan.topic,
             found.plan.partition,
             found.plan.bound,
