@@ -142,9 +142,8 @@ class Consumer:
 
     async def _poll_one(self, peer: Peer, parts: Sequence[TopicPartition], max_wait_ms: int) -> list[_Fetch]:
         asked = {part: self.positions[part] for part in parts if part in self.positions}
-        body = fetch_body(asked, self._isolation, max_wait_ms) | {"rack_id": self._rack}
         try:
-            answer = await peer.call(apis.FETCH, body, max_wait_ms + FETCH_MARGIN_MS)
+            answer = await self._fetch(peer, asked, max_wait_ms)
         except (NotConnectedError, ConnectionLostError):
             self._near = {place: near for place, near in self._near.items() if place not in asked}
             raise
@@ -156,6 +155,10 @@ class Consumer:
                 if place in asked:
                     fetches += await self._take(place, asked[place], part)
         return fetches
+
+    async def _fetch(self, peer: Peer, asked: Mapping[TopicPartition, int], max_wait_ms: int) -> Any:
+        body = fetch_body(asked, self._isolation, max_wait_ms) | {"rack_id": self._rack}
+        return await peer.call(apis.FETCH, body, max_wait_ms + FETCH_MARGIN_MS)
 
     async def _take(self, place: TopicPartition, offset: int, part: Any) -> list[_Fetch]:
         code = ErrorCode(part.error_code)

@@ -15,6 +15,7 @@ from sexton.client.members import ConsumerMember
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Place, identity
+from sexton.simulate.sessions import SessionConsumer
 from sexton.simulate.trace import Trace
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
@@ -34,6 +35,8 @@ class Reader:
         isolation: int = READ_UNCOMMITTED,
         pause_ms: int = 0,
         rack: str = "",
+        *,
+        keeps_sessions: bool = False,
     ) -> None:
         """With a rack it reads from a follower there, if a leader says so."""
         self._name = name
@@ -43,7 +46,8 @@ class Reader:
         self._client = client
         self._history = history
         self._is_over = is_over
-        self._consumer = Consumer(client, isolation=isolation, rack=rack)
+        kind = SessionConsumer if keeps_sessions else Consumer
+        self._consumer = kind(client, isolation=isolation, rack=rack)
         self._losses_counts: dict[Place, int] = {}
         self.folds: dict[Place, dict[bytes, bytes]] = {}
         """What it makes of the keys in each partition: values that were not deleted since."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import zlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -383,6 +384,7 @@ class Simulation:
                 plan.isolation,
                 plan.pause_ms,
                 plan.rack,
+                keeps_sessions=zlib.crc32(f"{self.plan.seed} {plan.name}".encode()) % 2 == 0,
             )
             if plan.isolation == READ_COMMITTED:
                 self._committed_readers.append(reader)
