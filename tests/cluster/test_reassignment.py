@@ -48,6 +48,15 @@ def test_it_does_not_end_while_nobody_who_stays_is_there() -> None:
     assert progress(replace(row, leader=1), brokers("SF")) is None
 
 
+def test_it_does_not_end_with_a_leader_that_has_not_looked_at_its_disk_yet() -> None:
+    """Its disk may have been replaced, and the one that goes may be the only one that has everything."""
+    row = replace(begun(partition((1,)), (2,)), isr=(1, 2), leader=2)
+    assert progress(row, brokers("FS")) is None
+    ended = progress(row, brokers("FA"))
+    assert ended is not None
+    assert (ended.leader, ended.replicas, ended.isr) == (2, (2,), (2,))
+
+
 def with_log_missing(row: PartitionRow, broker_id: int) -> PartitionRow:
     missing = marked_as_missing(uuid.UUID(int=broker_id, version=4))
     return replace(row, incarnations={**row.incarnations, broker_id: missing})

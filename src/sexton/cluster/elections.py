@@ -33,6 +33,13 @@ _PROVEN = (BrokerStatus.ACTIVE, BrokerStatus.DRAINING)
 """Of brokers that have made their rows true: what the metastore says of their logs was so when they started."""
 
 
+def is_proven(brokers: Brokers, broker_id: int) -> bool:
+    """Whether it is there, and has looked at its disk since it started. One that is STARTING may renew its lease for
+    long before it finds that its logs are gone."""
+    broker = brokers.get(broker_id)
+    return broker is not None and broker.status in _PROVEN
+
+
 class LogState(Enum):
     """What a broker that starts finds of a replica on its disk."""
 
@@ -132,7 +139,7 @@ def is_needed(row: PartitionRow, broker_id: int, brokers: Brokers, answering: Co
     """Whether others count as in sync and alive, and none of them is `answering`. A broker that fenced itself would
     leave the partition to them at once (`_without_fenced`). If its lease runs out instead, theirs do so before, if they
     are dead."""
-    others = [id_ for id_ in row.isr if id_ != broker_id and id_ in brokers and brokers[id_].status in _PROVEN]
+    others = [id_ for id_ in row.isr if id_ != broker_id and is_proven(brokers, id_)]
     return broker_id in row.isr and bool(others) and not any(id_ in answering for id_ in others)
 
 
@@ -228,7 +235,7 @@ def others_have_it(row: PartitionRow, broker_id: int) -> bool:
 
 def _without_fenced(row: PartitionRow, brokers: Brokers) -> tuple[int, ...]:
     remaining = tuple(id_ for id_ in row.isr if (broker := brokers.get(id_)) is not None and broker.is_live)
-    if any(brokers[id_].status in _PROVEN and not is_missing(row, id_) for id_ in remaining):
+    if any(is_proven(brokers, id_) and not is_missing(row, id_) for id_ in remaining):
         return remaining
     return row.isr
 

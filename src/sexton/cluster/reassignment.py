@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from sexton.cluster.elections import Brokers, elect, elect_uncleanly
+from sexton.cluster.elections import Brokers, elect, elect_uncleanly, is_proven
 from sexton.cluster.incarnations import is_missing
 from sexton.cluster.placement import check_assignment
 from sexton.ports.metastore import NO_LEADER, PartitionRow
@@ -63,8 +63,8 @@ def progress(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
     if any(id_ not in isr or is_missing(row, id_) for id_ in replicas):
         return None
     ended = _elected(_settled(row, replicas, isr), brokers)
-    if ended.leader == NO_LEADER and relied_on(row, ended):
-        return None  # nobody who stays is there to be asked whether its log still is
+    if relied_on(row, ended) and not is_proven(brokers, ended.leader):
+        return None  # nobody who stays is there to be asked whether its log still is, or knows yet
     return ended
 
 
