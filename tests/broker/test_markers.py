@@ -114,13 +114,10 @@ async def until(is_true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("after_ms", [500, 540])
-def test_a_marker_that_was_to_be_repeated_does_not_end_the_next_transaction(
-    monkeypatch: pytest.MonkeyPatch, after_ms: int
-) -> None:
+def test_a_marker_that_was_to_be_repeated_does_not_end_the_next_transaction(after_ms: int) -> None:
     """Of a client before transaction version 2, whose transactions share an epoch. The disk is full: a marker is
     refused, and is to be repeated. So is a record of its coordinator, which is loaded again. When there is room the
     marker is written, and the client goes on at once."""
-    monkeypatch.setattr(transactional, "BACKOFF_S", 0.002)
     story = Story(1)
 
     async def told() -> None:
@@ -159,7 +156,10 @@ def test_a_marker_that_was_to_be_repeated_does_not_end_the_next_transaction(
 
 
 def producer_of(story: Story, transactional_id: str) -> TransactionalProducer:
-    return TransactionalProducer(story.admin.client, transactional_id, 1, 60_000, 60, random.Random(1))
+    rng = random.Random(1)
+    return TransactionalProducer(
+        story.admin.client, transactional_id, 1, 60_000, 60, rng, backoff_s=transactional.QUICK_BACKOFF_S
+    )
 
 
 async def write(producer: TransactionalProducer, value: bytes) -> None:

@@ -30,6 +30,8 @@ CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedErro
 NO_PRODUCER = (-1, -1)
 TIMEOUT_MS = 5_000
 BACKOFF_S = 0.1
+QUICK_BACKOFF_S = 0.002
+"""Of clients that are there again before the brokers' own timers are: markers are repeated after 100 ms."""
 
 INIT = Api(22, "InitProducerId", 4, 4)
 ADD_PARTITIONS = Api(24, "AddPartitionsToTxn", 3, 3)
@@ -63,7 +65,9 @@ class TransactionalProducer:
         patience_s: float,
         rng: random.Random,
         codec: int = 0,
+        backoff_s: float = BACKOFF_S,
     ) -> None:
+        self._backoff_s = backoff_s
         self._client = client
         self._codec = codec
         self._id = transactional_id
@@ -260,7 +264,7 @@ class TransactionalProducer:
             self._client.forget(group)
             if not is_endless and loop.time() > deadline_s:
                 raise AbortableError(f"patience is over: {code.name}")
-            await asyncio.sleep(BACKOFF_S * (0.5 + self._rng.random()))
+            await asyncio.sleep(self._backoff_s * (0.5 + self._rng.random()))
 
 
 def _error(answer: Any) -> ErrorCode:
