@@ -1,13 +1,14 @@
-"""What the admin APIs have in common: how a change is made, and how its failure is told.
+"""Shared by the admin APIs: how a change is written to the metastore, and how a failure is reported.
 
-Any broker carries out admin requests itself, by compare-and-set on the metastore. Somebody else may have changed the
-same rows meanwhile; then the broker catches up, looks again and decides again, a bounded number of times. Before it
-answers "done" it catches up once more, so that a client that asks it next sees the change.
+Any broker carries out admin requests itself, by compare-and-set on the metastore. If another broker has changed the
+same rows meanwhile, this one catches up with the metastore and plans the change again, a bounded number of times.
+Before it sends a successful response it catches up once more, so that a client that asks this broker next sees the
+change.
 
-**With the metastore away** the outcome is unknown, and the client should try again. NOT_CONTROLLER makes Java's client
-and kafka-python do so by themselves. REQUEST_TIMED_OUT must not be the answer to CreateTopics, DeleteTopics and
-CreatePartitions: librdkafka takes it for success, because Kafka once said so when it had begun but not finished. It is
-right for the others, whose clients leave retrying to their user.
+**If the metastore does not answer** the outcome is unknown, and the client should retry. NOT_CONTROLLER makes Java's
+client and kafka-python do so by themselves. REQUEST_TIMED_OUT must not be the response to CreateTopics, DeleteTopics
+and CreatePartitions: librdkafka takes it for success, because Kafka once returned it for an operation that had begun
+but not finished. It is right for the other APIs, whose clients leave retrying to the user.
 """
 
 from __future__ import annotations
@@ -33,22 +34,23 @@ T = TypeVar("T")
 Answer = dict[str, Any]
 
 ATTEMPTS_MAX = 8
-"""Each lost race means that somebody else's change went through; more than this in a row is not bad luck."""
+"""Give up after this many lost compare-and-set races. Each one means that another broker's change went through."""
 
 ROWS_MAX = 500
-"""In one transaction: a larger one would keep others waiting."""
+"""Number of rows written in one metastore transaction; a larger one would keep other writers waiting."""
 
 METADATA_TOPIC = "__cluster_metadata"
 
 NO_AUTHORIZED_OPERATIONS = -(2**31)
-"""What Kafka says when nobody asked."""
+"""Value of the authorized-operations fields when the request did not ask for them, as in Kafka."""
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-"""Every operation there is on a topic, on the cluster (Kafka's numbers): with no access rules, all are allowed."""
+"""Bit sets of all operations on a topic and on the cluster (Kafka's numbers): without ACLs, all are allowed."""
 
 
 async def make_change(broker: Broker, attempt: Callable[[], Awaitable[T]], if_away: ErrorCode) -> T:
-    """Runs `attempt`, which decides by the view and writes, until it is not too late; then all brokers are told."""
+    """Runs `attempt`, which plans by the view and writes, until it loses no race; then all brokers are notified. Raises
+    KafkaError with `if_away` if the metastore does not answer, or after too many lost races."""
     for _ in range(ATTEMPTS_MAX):
         try:
             try:
@@ -65,20 +67,22 @@ async def make_change(broker: Broker, attempt: Callable[[], Awaitable[T]], if_aw
 
 
 class PlannedRow(NamedTuple):
-    """A row to write."""
+    """A partition row to write."""
 
     row: PartitionRow
     relied_on: Mapping[int, int] = MappingProxyType({})
-    """The processes (broker epochs) that must be the registered ones: they have answered just now, and whoever starts
-    again may have lost what it held."""
+    """Broker epochs, by broker id, that must still be registered when the row is written. These brokers have answered
+    just now; one that restarts may have lost its log."""
 
 
 async def update_rows(
     broker: Broker, plans: Mapping[K, Callable[[], PlannedRow | None]], if_away: ErrorCode
 ) -> dict[K, KafkaError | None]:
-    """Changes many partitions, each as its plan says: a row to write, None if there is nothing to do, or KafkaError.
+    """Changes many partitions, each by its plan, which returns a row to write or None if nothing is to do, or raises
+    KafkaError.
 
-    Rows go in few transactions. What lost a race is planned again. Each plan's outcome is None or its error."""
+    Rows are written in few transactions. Plans that lost a race are made again. Returns None or the error of each plan.
+    """
     outcomes: dict[K, KafkaError | None] = {}
     for _ in range(ATTEMPTS_MAX):
         together: dict[tuple[tuple[int, int], ...], list[tuple[K, PartitionRow]]] = {}
@@ -100,7 +104,7 @@ async def update_rows(
                     try:
                         stored = await broker.metastore.update_partitions([row for _, row in batch], dict(processes))
                     except StaleError:
-                        break  # one of the processes is gone: those that rest on it are planned anew
+                        break  # a broker of `processes` has restarted: the rows that rely on it are planned again
                     outcomes.update((key, None) for (key, _), row in zip(batch, stored, strict=True) if row is not None)
             if together:
                 await broker.catch_up()
@@ -115,7 +119,7 @@ async def update_rows(
 
 
 async def catch_up_if_possible(broker: Broker) -> None:
-    """After a change that was made: that the metastore has gone away since does not make it undone."""
+    """Used after a change that was written: it stays written even if the metastore is unreachable now."""
     with suppress(MetastoreUnavailableError):
         await broker.catch_up()
 
@@ -132,7 +136,7 @@ def told(error: KafkaError | None) -> Answer:
 
 
 async def outcome(change: Awaitable[object]) -> Answer:
-    """The error fields that Kafka's admin answers end with."""
+    """Awaits the change and returns the error fields that Kafka's admin responses have."""
     try:
         await change
     except KafkaError as error:
@@ -141,7 +145,7 @@ async def outcome(change: Awaitable[object]) -> Answer:
 
 
 def repeated(names: Iterable[T]) -> frozenset[T]:
-    """Those that occur more than once."""
+    """Returns the names that occur more than once."""
     seen: set[T] = set()
     twice: set[T] = set()
     for name in names:
@@ -158,12 +162,12 @@ def is_valid_topic_name(name: str) -> bool:
 
 
 def cluster_id_text(cluster_id: uuid.UUID) -> str:
-    """As Kafka writes ids: URL-safe base64 without padding."""
+    """Formats an id as Kafka does: URL-safe base64 without padding."""
     return urlsafe_b64encode(cluster_id.bytes).decode().rstrip("=")
 
 
 def is_serving(row: BrokerRow | None) -> bool:
-    """Whether clients can be sent to it: it has joined, and has not left."""
+    """Whether clients can be sent to this broker: it has joined, and has not left."""
     return row is not None and row.status in (BrokerStatus.ACTIVE, BrokerStatus.DRAINING)
 
 
@@ -176,14 +180,15 @@ def serving_ids(view: ClusterView) -> frozenset[int]:
 
 
 def controller_id(broker: Broker) -> int:
-    """Any broker does what a controller is asked to do, so each names itself: nothing depends on one of them."""
+    """Returns this broker's own id: any broker does what a controller is asked to do, so nothing depends on one of
+    them."""
     own = broker.config.node_id
     serving = [row.broker_id for row in serving_brokers(broker.view)]
     return own if own in serving or not serving else serving[0]
 
 
 async def before_deadline(broker: Broker, condition: Callable[[], bool], timeout_ms: int) -> bool:
-    """Polls until the condition holds. False if it did not within the time."""
+    """Polls until the condition holds. Returns False if it did not within the timeout."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             while not condition():
@@ -195,4 +200,4 @@ async def before_deadline(broker: Broker, condition: Callable[[], bool], timeout
 
 
 POLL_MS = 50
-"""While a client waits for partitions to have leaders."""
+"""Interval at which a request that waits for partitions to get leaders polls."""

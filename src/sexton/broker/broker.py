@@ -1,9 +1,10 @@
-"""One broker: it puts the parts together, and keeps its place in the cluster.
+"""One broker: creates its parts, registers it in the cluster, and runs its background loops.
 
-Start: lock the data folder, say that it lives, learn the cluster's id, listen, register, reconcile what the metastore
-believes of this broker with what is on its disk, open the logs, take the roles, become ACTIVE, tell the others. From
-then on a few loops run until `stop`: the lease, the poll of the metastore, the controller's steps (by whichever broker
-is controller), ISR changes, retention. A metastore that is away is waited for, at start and ever after (rule 12).
+Start: lock the log directory, open the admin endpoint, read the cluster's id, listen, register, reconcile the
+metastore's rows of this broker's replicas with the logs on its disk, open the logs, become leader or follower of each
+partition, become ACTIVE, notify the other brokers. From then on a few loops run until `stop`: the lease, the poll of
+the metastore, the controller's steps (on the broker that is the controller), ISR changes, retention. A metastore that
+is unreachable is waited for, at startup and later (rule 12).
 """
 
 from __future__ import annotations
@@ -70,25 +71,26 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 APPLY_AGAIN_MS = 5000
-"""Between two attempts to open or lead a partition whose disk did not allow it."""
+"""Interval between two attempts to open or lead a partition whose disk did not allow it."""
 
 RETREAT_MS = 500
-"""How often this broker looks whether it has logs that it cannot keep, and others should lead."""
+"""How often this broker checks whether it has failed or damaged logs, so that other replicas should lead."""
 
 COMPACTION_LOOK_MS_MIN = 100
-"""Between two looks at what is due, even if log.cleaner.backoff.ms is less."""
+"""Shortest interval between two checks which partitions are due for compaction, even if log.cleaner.backoff.ms is
+less."""
 
 COMPACTION_NEWS_MS = 500
-"""Between two quick looks whether anything may have become due."""
+"""Interval between two cheap checks whether any partition may have become due for compaction."""
 
 ADOPTION_LOOK_MS_MAX = 2000
-"""Between two questions to a leader whether it has compacted something."""
+"""Longest interval between two requests to a leader for compactions to adopt."""
 
 ADOPTION_TIMEOUT_MS = 120_000
-"""A leader may have to read a large partition once, to answer with its checksums."""
+"""Timeout of an adoption request. A leader may have to read a large partition once to compute its checksums."""
 
 METASTORE_RETRY_MS = 250
-"""Between two attempts to reach a metastore that is away."""
+"""Interval between two attempts to reach the metastore."""
 
 
 class Broker:
@@ -136,18 +138,19 @@ class Broker:
         self.registration: Registration
         self._locks = ExitStack()
         self._answering: dict[int, int] = {}
-        """When it is stopped: the other brokers that it can leave its partitions to. Nobody, before it has asked."""
+        """The other brokers that this one can leave its partitions to when it stops, with their epochs. Empty until
+        `_drain` has asked them."""
         self._listener: Listener | None = None
         self._catching_up = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._topic_configs: dict[str, TopicConfig] = {}
         self._topic_configs_version = -1
         self.has_joined = False
-        """Since it was first active. Before that there is little to tell of it."""
+        """Whether it has been ACTIVE once. Before that the admin endpoint serves only a few pages."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails if one of the loops does: whoever runs the broker ends it then."""
+        """Gets an exception if one of the loops fails: the caller that runs the broker should end it then."""
 
-    # What API modules ask
+    # What API modules use
 
     def lease_is_valid(self) -> bool:
         return self.registration.is_valid()
@@ -158,7 +161,8 @@ class Broker:
         return self._listener.port
 
     def topic_config(self, topic: str) -> TopicConfig:
-        """Remembered until anything in the view changes: a topic's partitions ask one after the other."""
+        """Cached until anything in the view changes: all partitions of a topic ask for the same config one after the
+        other."""
         if self._topic_configs_version != self.view.version:
             self._topic_configs, self._topic_configs_version = {}, self.view.version
         found = self._topic_configs.get(topic)
@@ -168,14 +172,15 @@ class Broker:
         return found
 
     async def catch_up(self) -> None:
-        """On return, this broker has seen and applied every change that was made before the call."""
+        """When this returns, this broker has read and applied every change that was made before the call."""
         async with self._catching_up:
             changes = await self.metastore.read_changes(self.view.revision)
             applying = asyncio.ensure_future(self._apply(changes))
             try:
                 await asyncio.shield(applying)
             except asyncio.CancelledError:
-                # A request whose time is over gives up waiting. Nobody would be shown the rest of these changes again.
+                # A request that timed out stops waiting, but these changes must be applied to the end: they are not
+                # read again.
                 await asyncio.wait([applying])
                 raise
 
@@ -188,14 +193,14 @@ class Broker:
     async def ensure_internal_topic(self, name: str) -> None:
         await ensure_topic(self, name)
 
-    # Life
+    # Starting and stopping
 
     async def start(self) -> None:
         folder_path = self.config.log_dir
         await folders.make_folder(self.disk, folder_path)
         self._locks.enter_context(self.disk.lock(folder_path))
         if self.config.admin_endpoint is not None:
-            await self.admin.start(*self.config.admin_endpoint)  # who waits for the metastore is alive, too
+            await self.admin.start(*self.config.admin_endpoint)  # a broker that waits for the metastore is alive, too
         proposed = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         self.cluster_id = await self._patiently(lambda: self.metastore.open_cluster(proposed))
         folder = await folders.open_folder(self.disk, folder_path, self.config.node_id, self.cluster_id, self.rng)
@@ -258,11 +263,12 @@ class Broker:
         self._spawn(self._keep_retreating())
         self._spawn(self._look_for_compaction())
         self._spawn(self._adopt())
-        await self.news.tell()  # whoever asks another broker next is told of this one
+        await self.news.tell()  # so that the other brokers include this one in their next Metadata responses
         logger.info("broker %d serves at %s:%d", self.config.node_id, advertised.host, self.port)
 
     async def stop(self) -> None:
-        """Hands leaderships over, then stops. What was acknowledged is on disk, and the folder is marked as clean."""
+        """Hands leaderships over, then stops. All acknowledged records are on disk then, and the log directory is
+        marked as cleanly stopped."""
         self.supervisor.is_stopping = True
         try:
             async with asyncio.timeout(self.config.broker_lease_ms / 1000):
@@ -284,7 +290,7 @@ class Broker:
         if await self.replicas.stop():
             await self._mark_clean()
         if not handover.is_needed(self, self._answering):
-            with suppress(MetastoreUnavailableError, LeaseLostError):  # without it, the lease runs out by itself
+            with suppress(MetastoreUnavailableError, LeaseLostError):  # if it fails, the lease expires by itself
                 await self.registration.set_status(BrokerStatus.FENCED)
         await self.metastore.close()
         self._locks.close()
@@ -296,11 +302,12 @@ class Broker:
             logger.error("cannot mark the data directory as cleanly stopped: %s. The next start takes longer", error)
 
     async def _join(self, folder: Folder) -> None:
-        """Register, make the metastore's rows true, take the roles, become ACTIVE. Again after a lost lease."""
+        """Registers, reconciles the metastore's rows with the logs, opens the logs, becomes ACTIVE. Starts over after a
+        lost lease."""
         while True:
             announce = partial(self._announce, folder)
             former = await self._patiently(partial(self.registration.register, announce))
-            renewing = asyncio.ensure_future(self.registration.keep_renewing())  # reading logs may take long
+            renewing = asyncio.ensure_future(self.registration.keep_renewing())  # opening logs may outlast the lease
             try:
                 await self._patiently(partial(self._take_place, former, folder, renewing))
                 break
@@ -312,13 +319,14 @@ class Broker:
         logger.info("broker %d is active", self.config.node_id)
 
     async def _take_place(self, former: BrokerRow | None, folder: Folder, renewing: asyncio.Task[None]) -> None:
-        """To one that is fenced, whatever it writes would seem stale for ever."""
+        """A fenced broker must not continue: every write it makes would fail as stale. So an error of `renewing` is
+        raised here."""
         if renewing.done():
             renewing.result()
         async with self._catching_up:
             delta = self.view.apply(await self.metastore.read_changes(0))
             self.groups.topics_deleted([topic.name for topic in delta.deleted])
-            await self.replicas.remove_unplaced()  # while this process was fenced
+            await self.replicas.remove_unplaced()  # replicas that were removed while this process was fenced
             self._reconfigure(delta.configs)
             await reconcile(self, former, folder)
             await self._mark_epoch(folder)
@@ -329,7 +337,7 @@ class Broker:
             self.replicas.folder.stopped_cleanly = False
             self.replicas.set_strays_aside()
         await self.registration.set_status(BrokerStatus.ACTIVE)
-        await self.catch_up()  # it is in its own answers to clients before it gives any
+        await self.catch_up()  # so that this broker is in its own Metadata responses before it sends the first
 
     async def _announce(self, folder: Folder, former: BrokerRow | None) -> str | None:
         former_epoch = folders.NOBODY if former is None else former.epoch
@@ -346,7 +354,7 @@ class Broker:
             await folders.mark_epoch(self.disk, folder.path, self.registration.row.epoch)
         except OSError as error:
             if folder.broker_epoch == folders.NOBODY:
-                raise  # what it would hold could not be told from nothing
+                raise  # without the epoch, the logs in this directory would count as lost at the next start
             logger.error(
                 "%s: cannot record the broker epoch: %s. The next start may take this directory for an old copy",
                 folder.path,
@@ -372,7 +380,7 @@ class Broker:
                 logger.debug("leaving partitions to others: %s", error)
 
     async def _look_for_compaction(self) -> None:
-        """At the latest every log.cleaner.backoff.ms; soon when something may have become due."""
+        """Runs at least every log.cleaner.backoff.ms, and sooner when a partition may have become due."""
         looked_ms = self.clock.monotonic_ms()
         while True:
             pause_ms = max(COMPACTION_LOOK_MS_MIN, self.config.log_cleaner_backoff_ms)
@@ -476,7 +484,7 @@ class Broker:
         )
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Tries until the metastore answers. Every step is compare-and-set, so that trying again is safe."""
+        """Retries until the metastore answers. Every step is compare-and-set, so retrying is safe."""
         was_away = False
         while True:
             try:
@@ -490,7 +498,7 @@ class Broker:
     async def _apply_failed(self) -> None:
         async with self._catching_up:
             await self.replicas.apply_failed()
-            with suppress(MetastoreUnavailableError, StaleError, LeaseLostError):  # it is tried again
+            with suppress(MetastoreUnavailableError, StaleError, LeaseLostError):  # retried after APPLY_AGAIN_MS
                 await lead_again(self)
 
     async def _every(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
@@ -505,6 +513,6 @@ class Broker:
         self._tasks.append(self.supervisor.loop(loop, getattr(loop, "__qualname__", "a loop of the broker")))
 
     def _fail(self, error: BaseException) -> None:
-        """A loop that ends by itself is a bug, and a broker without it is not a broker."""
+        """Called when a loop ends by itself. That is a bug, and a broker cannot work without its loops."""
         if not self.failed.done():
             self.failed.set_exception(error)

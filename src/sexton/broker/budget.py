@@ -1,9 +1,9 @@
-"""How much memory requests in flight may take, over all connections of a broker (`queued.max.request.bytes`; below zero
+"""Bounds the memory of requests in flight, over all connections of a broker (`queued.max.request.bytes`; below zero
 there is no bound).
 
-Whoever cannot have its share waits, in the order of asking, and stops reading meanwhile: the client's own TCP window
-does the rest. A request larger than the whole budget has it when nobody else holds anything, so nobody waits for
-ever.
+A connection whose request does not fit waits, first come first served, and stops reading meanwhile, so that TCP flow
+control slows its client down. A request larger than the whole budget is granted when no other request holds any, so
+none waits for ever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Budget:
         return bool(self._waiting)
 
     def take(self, who: object, size_bytes: int, granted: Callable[[], None]) -> bool:
-        """True if it was granted at once; otherwise `granted` is called when it is, unless `who` forgets it before."""
+        """Returns True if it was granted at once; otherwise `granted` is called when it is, unless `forget(who)` is
+        called first."""
         if not self._waiting and self._fits(size_bytes):
             self.held_bytes += size_bytes
             return True
@@ -30,7 +31,7 @@ class Budget:
         return False
 
     def take_over(self, size_bytes: int) -> None:
-        """For what is already in memory, so that refusing it would save nothing."""
+        """Counts memory that is in use already, so that refusing it would save nothing."""
         self.held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Log lines about what clients do wrong, few enough that a client cannot fill the disk with them."""
+"""Rate-limited log lines about mistakes of clients, so that a client cannot fill the disk with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Complaints:
         self._logger = logger
         self._clock = clock
         self._kinds: dict[str, tuple[int, int]] = {}
-        """Kind (the message's format) to when its period began and how many there were."""
+        """When the current period of a kind (the message's format) began, and the number of messages in it."""
 
     def log(self, level: int, message: str, *values: object) -> None:
         now_ms = self._clock.monotonic_ms()

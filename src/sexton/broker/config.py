@@ -1,7 +1,8 @@
-"""One broker's own settings: read from a file in Kafka's syntax or given as texts by name.
+"""One broker's own configs: read from a file in Kafka's syntax or given as texts by name.
 
-A mistake anywhere stops the broker before it starts, with a sentence that says what to write instead: a broker that
-runs with half of what its operator meant is worse than one that does not run."""
+Any mistake stops the broker before it starts, with a message that says what to write instead: a broker that runs with
+half of its intended configs is worse than one that does not run.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +36,14 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig(BrokerSettings):
-    """All settings as attributes, named after them: `config.socket_request_max_bytes`."""
+    """All configs as attributes, named after them: `config.socket_request_max_bytes`."""
 
     static: Mapping[str, str] = field(default_factory=dict)
-    """The texts as they were given, by name: the layer under what is set at run time."""
+    """The texts as they were given, by name. Dynamic configs override them."""
 
     @staticmethod
     def of(settings: Mapping[str, str | int | bool], place: str = "") -> BrokerConfig:
-        """From texts by name (numbers and truth values are taken too). `place` is named in complaints."""
+        """Parses texts by name (numbers and booleans are accepted too). Error messages name `place`."""
         texts = {name: _text_of(value) for name, value in settings.items()}
         try:
             config = BrokerConfig(**_parse(texts), static=texts)
@@ -54,11 +55,11 @@ class BrokerConfig(BrokerSettings):
 
     @staticmethod
     def of_properties(text: str, place: str = "") -> BrokerConfig:
-        """From the text of a Java properties file."""
+        """Parses the text of a Java properties file."""
         return BrokerConfig.of(parse_properties(text), place)
 
     def effective(self, view: SettingsView) -> BrokerConfig:
-        """With what was set at run time. Only settings that may change then differ from these."""
+        """Applies the dynamic configs. Only configs that may change at run time differ from these."""
         return BrokerConfig(**_parse(broker_values(view, self.static, self.node_id)), static=self.static)
 
     @property
@@ -67,12 +68,13 @@ class BrokerConfig(BrokerSettings):
 
     @property
     def listener(self) -> Endpoint:
-        """Where to listen. Port 0 means any that is free."""
+        """Address to listen on. Port 0 means any free port."""
         return _endpoint("listeners", self.listeners)
 
     @property
     def advertised(self) -> Endpoint:
-        """What others are told. Port 0 stands for the port that the broker was given when it began to listen."""
+        """Address that clients and other brokers connect to. Port 0 stands for the port that the broker got when it
+        began to listen."""
         return (
             _endpoint("advertised.listeners", self.advertised_listeners) if self.advertised_listeners else self.listener
         )
@@ -88,7 +90,7 @@ class BrokerConfig(BrokerSettings):
         return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     def _check(self) -> None:
-        _ = self.listener, self.admin_endpoint  # each of them complains if it is none
+        _ = self.listener, self.admin_endpoint  # raises if one of them is invalid
         if len(self.log_dirs) != 1:
             raise BadSettingError("log.dirs must name exactly one folder: a bigger machine runs more brokers")
         if self.advertised.host in _ANY_ADDRESS:
@@ -116,7 +118,7 @@ def _text_of(value: str | int | bool) -> str:
 
 
 def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Values by attribute. Names that are only topics' defaults are checked, but are no attributes."""
+    """Returns values by attribute name. Configs that are only defaults of topics are checked, but have no attribute."""
     declared = settings_of(BrokerSettings)
     missing = [name for name, setting in declared.items() if setting.default is REQUIRED and name not in texts]
     if missing:

@@ -1,15 +1,15 @@
-"""One client's connection: requests in, answers out in the same order.
+"""One client's connection: receives requests, sends responses in the same order.
 
-Requests that arrived together are all started before anything is sent, and what can be answered then leaves together.
-A request that must wait holds back the answers behind it, not the work. Four things make the connection stop reading,
-so that a client is slowed down by its own TCP window and the broker's memory stays bounded:
+Requests that arrived together are all started before anything is sent, and the responses that are ready then are sent
+together. A request that must wait holds back the responses behind it, not the work. In four cases the connection stops
+reading, so that TCP flow control slows the client down and the broker's memory stays bounded:
 
 - too many of its requests wait (IN_FLIGHT_MAX);
-- it does not read its answers (the backlog is above HIGH_BACKLOG_BYTES);
+- the client does not read its responses (the backlog is above HIGH_BACKLOG_BYTES);
 - a request is too large for what is left of the broker's memory for requests (`Budget`);
-- it has had its turn (REQUESTS_PER_TURN_MAX): others go first.
+- it has had its turn (REQUESTS_PER_TURN_MAX): other connections go first.
 
-What has been received but not looked at is kept, at most one chunk.
+At most one chunk of received but unprocessed bytes is kept.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from sexton.broker.dispatch import Dispatch
 
 IN_FLIGHT_MAX = 100
-"""Requests of one connection that wait for something. Kafka's own clients send five at most."""
+"""Maximum number of requests of one connection that wait for something. Kafka's own clients send five at most."""
 
 REQUESTS_PER_TURN_MAX = 256
 SEND_BYTES_MAX = 1 << 17
-"""Small answers are gathered up to this before they are handed to the network."""
+"""Small responses are gathered up to this size before they are handed to the network."""
 
 
 class _Slot:
-    """An answer's place in the queue."""
+    """One response's place in the queue."""
 
     __slots__ = ("api", "arrived_s", "encode", "future", "held_bytes", "is_ready", "parts")
 
@@ -52,7 +52,7 @@ class _Slot:
 
 
 class Waiting:
-    """What `Dispatch.start` returns when the answer is not there yet."""
+    """Returned by `Dispatch.start` if the response is not ready yet."""
 
     __slots__ = ("awaitable", "encode", "request")
 
@@ -61,9 +61,10 @@ class Waiting:
     ) -> None:
         self.awaitable = awaitable
         self.request = request
-        """If it may be released before its answer is there."""
+        """The request, if its body may be released before the response is ready."""
         self.encode = encode
-        """Turns what was awaited into a frame; also called with what was raised instead, which it may raise again."""
+        """Encodes the result as a frame. If the awaitable raised, it is called with the exception, which it may raise
+        again."""
 
 
 class ClientConnection:
@@ -72,9 +73,9 @@ class ClientConnection:
     def __init__(self, connection: Connection, dispatch: Dispatch, max_request_bytes: int) -> None:
         self.dispatch = dispatch
         self.number = 0
-        """In the order in which the broker accepted its connections."""
+        """Number of this connection, in the order in which the broker accepted its connections."""
         self.client_software: tuple[str, str] | None = None
-        """Name and version, from clients that say (KIP-511)."""
+        """Name and version of the client, if it has sent them (KIP-511)."""
         self.last_active_s = dispatch.loop.time()
         self.is_closed = False
         self._connection = connection
@@ -83,14 +84,14 @@ class ClientConnection:
         self._out: list[Part] = []
         self._out_bytes = 0
         self._granted_bytes = 0
-        """Of the budget, for the frame that is being gathered."""
+        """Bytes of the budget that are held for the frame that is being received."""
         self._is_short_of_budget = False
         self._is_paused = False
         self._is_due = False
-        """Its turn is over, the next one is scheduled."""
+        """Whether its next turn is scheduled."""
         self._seen_backlog_bytes = 0
         self._answered: list[ApiTraffic] = []
-        """Of the requests of this turn whose answers leave at its end."""
+        """APIs of the requests of this turn whose responses are sent at its end."""
 
     @property
     def peer(self) -> str:
@@ -101,7 +102,7 @@ class ClientConnection:
         return self._connection.local
 
     def close(self) -> None:
-        """What was not sent yet is dropped. What its requests have started goes on."""
+        """Responses that have not been sent yet are dropped. Work that its requests have started goes on."""
         self.is_closed = True
         self._connection.close()
 
@@ -125,7 +126,7 @@ class ClientConnection:
         self._granted_bytes = 0
         for slot in self._slots:
             slot.held_bytes = 0
-            # A task is a request that runs to its end whether or not somebody is left to hear of it.
+            # A task is a request that runs to its end even if its connection is closed.
             if slot.future is not None and not isinstance(slot.future, asyncio.Task):
                 slot.future.cancel()
         self._slots.clear()
@@ -142,7 +143,7 @@ class ClientConnection:
         )
 
     def _work(self) -> None:
-        """Starts what has been received, until there is no more or something says stop."""
+        """Starts the requests that have been received, until none is left or reading must pause."""
         start = self.dispatch.start
         frames = self._frames
         left = REQUESTS_PER_TURN_MAX
@@ -208,7 +209,7 @@ class ClientConnection:
         slot = _Slot(api, self.last_active_s)
         slot.encode = waiting.encode
         slot.future = asyncio.ensure_future(waiting.awaitable)
-        if isinstance(slot.future, asyncio.Task):  # it keeps the request's body; a bare future does not
+        if isinstance(slot.future, asyncio.Task):  # a task keeps the request's body; a bare future does not
             slot.held_bytes = size_bytes
             self.dispatch.budget.take_over(size_bytes)
             self.dispatch.keep(slot.future)
@@ -218,7 +219,8 @@ class ClientConnection:
         slot.future.add_done_callback(lambda future: self._finished(slot, future))
 
     def _account_for_partial(self) -> None:
-        """A frame that spans chunks is gathered in memory: its whole size is asked for before more of it is read."""
+        """A frame that spans chunks is collected in memory: budget for its whole size is taken before more of it is
+        read."""
         claimed = self._frames.claimed_bytes
         if claimed == self._granted_bytes or self._is_short_of_budget:
             return
@@ -254,7 +256,7 @@ class ClientConnection:
         self.go_on()
 
     def go_on(self) -> None:
-        """Something that made it pause may be over."""
+        """Resumes reading if no reason to pause remains."""
         if not self._is_paused or self.is_closed or self._is_due or self._is_blocked():
             return
         self._is_paused = False
@@ -262,12 +264,12 @@ class ClientConnection:
         if self._frames.has_rest:
             self._work()
 
-    # Answering
+    # Responding
 
     def _finished(self, slot: _Slot, future: asyncio.Future[Any]) -> None:
         if self.is_closed:
             if not future.cancelled():
-                future.exception()  # nobody is left to be told
+                future.exception()  # retrieved so that asyncio does not warn
             return
         try:
             slot.parts = self._outcome(slot, future)
@@ -326,10 +328,10 @@ class ClientConnection:
         if not self.is_closed:
             self._connection.send(out if len(out) < 3 or not _is_all_bytes(out) else [b"".join(out)])  # type: ignore[arg-type]
 
-    # What the dispatcher's sweep asks
+    # Used by the dispatcher's sweep
 
     def idle_s(self, now_s: float) -> float:
-        """Since bytes last moved in either direction, or a request of its own was still being worked on."""
+        """Seconds since bytes last moved in either direction, or a request of this connection was in progress."""
         backlog = self._connection.backlog_bytes
         if backlog != self._seen_backlog_bytes or (self._slots and not backlog):
             self._seen_backlog_bytes = backlog
@@ -342,7 +344,7 @@ class ClientConnection:
 
 
 def _size_bytes(answer: Encoded) -> int:
-    """An answer of several parts says in its first four bytes how long the rest is."""
+    """The first four bytes of a response in several parts are the size of the rest."""
     if isinstance(answer, bytes):
         return len(answer)
     return 4 + int.from_bytes(answer[0][:4], "big")  # type: ignore[index]

@@ -1,4 +1,5 @@
-"""Carries out the controller's steps (`sexton.cluster.controller`), if this broker is it, or claims the place."""
+"""Carries out the controller's steps (`sexton.cluster.controller`) if this broker is the controller, or claims that
+role."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROUNDS_MAX = 5
-"""Fencing makes elections due, elections may end reassignments: what is left after this waits for the next look."""
+"""Maximum number of rounds in one run. Fencing makes elections due, elections may complete reassignments; steps that
+are left after this many rounds are taken in the next run."""
 
 
 class Control:
@@ -36,7 +38,7 @@ class Control:
         self._watch = LeaseWatch()
         self._memory = ControllerMemory()
         self._silent_since_ms: dict[int, int] = {}
-        """By broker epoch: when a process was first asked in vain."""
+        """When a broker process, by its broker epoch, first failed to answer."""
 
     async def run(self) -> None:
         while True:
@@ -80,11 +82,12 @@ class Control:
             await broker.catch_up()
             await broker.news.tell()
             if was_refused:
-                return  # the next look decides anew, by leases as they are then
+                return  # the next run decides again, by the leases of that time
 
     async def _silent(self, actions: Sequence[Action]) -> list[BrokerRow]:
-        """Of those that must be heard of, who was not. Whoever does not answer, but goes on renewing, lives behind a
-        broken link. Whoever does neither is fenced soon."""
+        """Returns the brokers that an action relies on and that did not answer. A broker that does not answer, but goes
+        on renewing its lease, is alive behind a broken link and is not returned. One that does neither is fenced
+        soon."""
         asked = {
             action.relied_on.epoch: action.relied_on
             for action in actions

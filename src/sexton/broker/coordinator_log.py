@@ -1,4 +1,4 @@
-"""A coordinator's log: its internal topic's partition, for as long as this broker leads it in one epoch."""
+"""A coordinator's log: a partition of its internal topic, for as long as this broker leads it in one leader epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sexton.replication.replica import Replica
 
 READ_BYTES = 1 << 20
 COMMIT_POLL_S = 0.02
-"""Between two looks at what a new leader has read but its followers may not have confirmed."""
+"""Interval between two checks whether the followers of a new leader have all that it has read."""
 
 
 class CoordinatorLog:
@@ -24,7 +24,7 @@ class CoordinatorLog:
         self._leader_epoch = replica.leader_epoch
 
     async def append(self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
-        """As one batch. Resolves when it is committed."""
+        """Appends the records as one batch. Returns when it is committed."""
         self._replica.check_epoch(self._leader_epoch)
         batch = make_batch([Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(records)])
         committed = self._replica.append(encode(batch), -1, now_ms, from_client=False)[1]
@@ -34,7 +34,7 @@ class CoordinatorLog:
     async def append_in_transaction(
         self, owner: Owner, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
     ) -> None:
-        """The same, as part of a client's transaction: it counts when that commits."""
+        """Appends the records as one batch of a client's transaction: they take effect when it commits."""
         self._replica.check_epoch(self._leader_epoch)
         made = [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(records)]
         fields = {"producer_id": owner.producer_id, "producer_epoch": owner.epoch}
@@ -53,7 +53,7 @@ class CoordinatorLog:
         self._replica.log.producers.check_data(*owner, NO_SEQUENCE, is_transactional=True, from_client=False)
 
     def check_marker(self, marker: EndMarker) -> bool:
-        """False if it was written before."""
+        """Returns False if the marker was written before."""
         producers = self._replica.log.producers
         producers.check_marker(*marker.owner, Marker(not marker.is_commit, marker.coordinator_epoch))
         return not marker.raises_epoch or not producers.is_marked(*marker.owner)
@@ -63,7 +63,8 @@ class CoordinatorLog:
             raise KafkaError(ErrorCode.not_enough_replicas, f"too few replicas of {self._replica.topic} are in sync")
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Everything up to the log's end, and not before it is committed: what is answered from it must not be lost."""
+        """Yields all batches up to the log's end, and ends when they are committed: state that is served from them must
+        not be lost."""
         log = self._replica.log
         offset, end = log.start_offset, log.end_offset
         self._check()

@@ -1,8 +1,8 @@
 """Finds the handler of a request, and keeps all connections of a broker within their limits.
 
-What a client can do wrong, and what it gets: an API key that we do not have, a frame or a body that cannot be read:
-its connection is closed with a line in the log. A version that we do not have: UNSUPPORTED_VERSION, if that version's
-answer has a place for it. ApiVersions is answered in any version (KIP-511), for that is how clients find out.
+What happens to invalid requests. An unknown API key, or a frame or body that cannot be parsed: the connection is closed
+and a line is logged. A version that is not supported: UNSUPPORTED_VERSION, if that version's response has an error
+code. ApiVersions is answered in any version (KIP-511), for that is how clients learn the versions.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ SWEEP_S_MAX = 30.0
 SWEEP_S_MIN = 0.05
 
 STALLED_REQUEST_S = 30.0
-"""How long a client that has begun a large request may be silent while others wait for the memory set aside for it."""
+"""How long a client that has begun a large request may send nothing while other connections wait for the memory that is
+reserved for it."""
 
 _KEY_AND_VERSION = struct.Struct(">hh")
 
 
 class Dispatch:
-    """Made with the broker; `accept` is what its listener is given."""
+    """Created with the broker; `accept` is passed to its listener."""
 
     def __init__(self, broker: Broker) -> None:
         config = broker.config
@@ -67,7 +68,7 @@ class Dispatch:
         self.on_closed: Callable[[ClientConnection], None] = lambda connection: None
         self.connections: dict[ClientConnection, None] = {}
         self.accepted_count = 0
-        """Connections are numbered by it, in the order in which they came."""
+        """Number of connections accepted so far. Each connection is numbered by it."""
         self.traffic = Traffic()
         self.budget = Budget(config.queued_max_request_bytes)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, broker.rng, broker.clock)
@@ -79,7 +80,7 @@ class Dispatch:
         self._sweeping: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.is_held = False
-        """Connections are accepted, but their requests wait: for a broker that listens before it can serve."""
+        """While it is set, connections are accepted but their requests wait: the broker listens before it can serve."""
 
     # Connections
 
@@ -111,7 +112,7 @@ class Dispatch:
         return client
 
     def closed(self, client: ClientConnection) -> None:
-        """Called by the connection, once."""
+        """Called once by each connection when it is closed."""
         del self.connections[client]
         host = _host(client.peer)
         self._per_host[host] -= 1
@@ -120,7 +121,8 @@ class Dispatch:
         self.on_closed(client)
 
     async def stop(self) -> None:
-        """Closes every connection, waits until each has been told, and ends what their requests had begun."""
+        """Closes every connection, waits until `closed` was called for each, and cancels the tasks of their
+        requests."""
         if self._sweeping is not None:
             self.keep(self._sweeping)
             self._sweeping = None
@@ -134,22 +136,23 @@ class Dispatch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def keep(self, task: asyncio.Task[Any]) -> None:
-        """Until it is done. The loop holds tasks only weakly, and a connection forgets its own when it closes."""
+        """Keeps a reference to the task until it is done. The loop holds tasks only weakly, and a connection drops its
+        own when it closes."""
         self._tasks[task] = None
         task.add_done_callback(lambda task: self._tasks.pop(task, None))
 
     def survived(self, bug: Exception, peer: str) -> None:
-        """A request of this peer met it; its connection is closed."""
+        """Reports a bug that a request of this peer ran into; its connection is closed."""
         self._broker.supervisor.survived(bug, "a request", peer)
 
     def complain(self, message: str, *values: object) -> None:
-        """One line, unless there were many of the kind."""
+        """Logs one line, unless there were many of the same kind."""
         self._complaints.log(logging.WARNING, message, *values)
 
     async def _sweep(self) -> None:
         """Closes connections on which nothing moved for connections.max.idle.ms. That covers clients that never read
-        their answers: they have long been paused. Where connections may be idle for ever (-1), those that keep others
-        from sending are closed all the same."""
+        their responses: they have long been paused. Where connections may be idle for ever (-1), those that hold memory
+        that others wait for are closed all the same."""
         idle_ms = self._broker.config.connections_max_idle_ms
         limit_s = idle_ms / 1000 if idle_ms >= 0 else math.inf
         while True:
@@ -166,7 +169,7 @@ class Dispatch:
     # Requests
 
     def start(self, client: ClientConnection, frame: memoryview) -> Encoded | Waiting | None:
-        """Raises MalformedMessageError or DropConnectionError if the connection must end."""
+        """Starts a request. Raises MalformedMessageError or DropConnectionError if the connection must be closed."""
         header = decode_request_header(frame)
         api_key, version, correlation_id, client_id, position = header
         known = self._known.get(api_key << 16 | version & 0xFFFF)
@@ -232,7 +235,7 @@ def _name(header: RequestHeader) -> str:
 
 
 def _encode(header: RequestHeader, answer: Answer | Exception) -> Encoded | None:
-    """Of a request that waited; raises again what the answer cannot hold."""
+    """Encodes the response of a request that waited. Raises an exception again if the response cannot carry it."""
     api_key, version, correlation_id, _, _ = header
     try:
         if isinstance(answer, KafkaError):
@@ -248,7 +251,7 @@ def _encode(header: RequestHeader, answer: Answer | Exception) -> Encoded | None
 
 
 def _encode_failure(api_key: int, version: int, correlation_id: int, error: KafkaError) -> Encoded:
-    """A failure of the whole request, for APIs that have one place to say so."""
+    """Encodes a failure of the whole request, for APIs whose response has a top-level error code."""
     names = {shape.name for shape in shapes(response_type(api_key, version))}
     if "error_code" not in names:
         raise MalformedMessageError(f"API key {api_key} version {version} failed as a whole: {error}")

@@ -1,4 +1,4 @@
-"""The bytes of a Fetch answer, encoded by hand: records leave as slices of files, between buffers."""
+"""The Fetch response, encoded by hand: records are sent as slices of files, between buffers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOIN_BYTES_MAX = 1 << 12
 
 
 class Found:
-    """What one partition has to say."""
+    """The response for one partition."""
 
     __slots__ = (
         "aborted",
@@ -55,14 +55,14 @@ class Found:
         self.aborted: Sequence[AbortedTransaction] | None = None
         self.preferred_replica = -1
         self.diverging: tuple[int, int] | None = None
-        """(epoch, end offset) of the last point that the consumer shares with this log."""
+        """(epoch, end offset) of the last point at which the consumer and this log agree."""
         self.hint: LeaderHint | None = None
         self.parts: Sequence[Part] = ()
         self.size_bytes = 0
 
     @property
     def is_urgent(self) -> bool:
-        """Waiting for more would only delay it."""
+        """Whether the response must be sent at once: waiting for more would only delay it."""
         return self.code != 0 or self.diverging is not None or self.preferred_replica >= 0
 
 

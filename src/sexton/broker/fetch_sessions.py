@@ -1,10 +1,10 @@
-"""What consumers fetch, remembered between their requests (KIP-227).
+"""Fetch sessions (KIP-227): what consumers fetch, remembered between their requests.
 
-A session holds every partition that a consumer wants and where it has got to, so that a request names only what
-changed and an answer only what is new. It also watches these partitions: an append marks a partition as having
-*news*, and a fetch looks at those alone. A consumer of a thousand quiet partitions costs next to nothing.
+A session holds every partition that a consumer fetches and its fetch offset, so that a request names only what changed
+and a response only what is new. It also watches these partitions: an append adds a partition to the session's `news`,
+and a fetch reads those alone. A consumer of a thousand quiet partitions costs next to nothing.
 
-A request without a session (old clients, or no room in the cache) gets one that lives as long as the request.
+A request without a session (old clients, or no room in the cache) gets one that lasts as long as the request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 
 EVICTION_MS = 120_000
-"""A session that was used within this time keeps its place; Kafka's min.incremental.fetch.session.eviction.ms."""
+"""A session that was used within this time is not evicted; Kafka's min.incremental.fetch.session.eviction.ms."""
 
 _ID_MAX = (1 << 31) - 1
 
@@ -52,7 +52,7 @@ class Wanted:
 
     def __init__(self, topic: Topic, partition: int) -> None:
         self.topic = topic
-        """Name or id, as the client calls it."""
+        """Topic name or id, as in the client's request."""
         self.partition = partition
         self.fetch_offset = 0
         self.max_bytes = 0
@@ -77,12 +77,12 @@ class Wanted:
 
 
 class Poll(Protocol):
-    """A fetch that waits for news of its session."""
+    """A Fetch request that waits for records in its session's partitions."""
 
     def wake(self) -> None: ...
 
     def finish(self) -> None:
-        """Answer with what there is: the next request is here."""
+        """Sends the response with what there is, because the session's next request has arrived."""
         ...
 
 
@@ -93,7 +93,7 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.wanted: dict[Key, Wanted] = {}
         self.news: dict[Wanted, None] = {}
-        """What a fetch must look at, in the order in which it should: those that were served go to the end."""
+        """Partitions that a fetch must read, in that order: those that were served go to the end."""
         self.poll: Poll | None = None
         self.created_ms = 0
         self.used_ms = 0
@@ -123,13 +123,13 @@ class FetchSession:
             wanted.cancel_watch = replica.watch(partial(self.note, wanted))
 
     def note(self, wanted: Wanted) -> None:
-        """There is more to read, or another broker leads."""
+        """Called when there are more records to read, or the leader has changed."""
         self.news[wanted] = None
         if self.poll is not None:
             self.poll.wake()
 
     def served(self, wanted: Wanted) -> None:
-        """It had its share: the others come first next time."""
+        """Moves a partition that was served to the end, so that the others come first next time."""
         self.news.pop(wanted, None)
         self.news[wanted] = None
 
@@ -143,22 +143,23 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The cache: at most `slots` sessions. A new one takes the place of the one that was not used for longest, if that
-    is longer than EVICTION_MS ago; else its consumer goes without. Kafka also evicts small sessions for large ones."""
+    """The cache: at most `slots_count` sessions. A new one evicts the least recently used one, if that was last used
+    more than EVICTION_MS ago; otherwise the consumer gets no session. Kafka also evicts small sessions for large
+    ones."""
 
     def __init__(self, slots_count: int, rng: random.Random, clock: Clock) -> None:
         self._slots_count = slots_count
         self._rng = rng
         self._clock = clock
         self._sessions: dict[int, FetchSession] = {}
-        """In the order of their last use."""
+        """Sessions by id, in the order of their last use."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, body: Any, version: int) -> tuple[FetchSession, bool]:
-        """(session, whether the answer tells everything). Raises KafkaError for a session that is not as the client
-        believes; it then starts a new one."""
+        """Returns (session, whether the response must include every partition). Raises KafkaError if the session is not
+        as the client believes; the client then starts a new one."""
         uses_topic_ids = version >= 13
         if version < 7 or body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if version >= 7 and body.session_id != NO_SESSION:

@@ -1,4 +1,4 @@
-"""The broker's data folder: whose it is (meta.properties), and how its last owner left it."""
+"""The broker's log directory: which broker and cluster own it (meta.properties), and how the last process left it."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ NOBODY = -1
 
 
 class ForeignFolderError(SextonError):
-    """The folder belongs to another broker or another cluster. Using it would mix two histories."""
+    """The log directory belongs to another broker or another cluster. Using it would mix two histories."""
 
     exit_code = 78
 
 
 class Past(Enum):
-    """What a folder lacks of what its broker has acknowledged."""
+    """Whether a log directory has everything that its broker has acknowledged."""
 
     WHOLE = "whole"
     OLD = "old"
-    """An image of another day: a later process has used this very folder."""
+    """An old image: a later process has used this very directory."""
     LOST = "lost"
-    """Another folder than the broker had, or a new one with which no process has yet told the cluster so."""
+    """Another directory than the broker had, or a new one with which no process has updated the metastore yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a process writes down before it registers. If it dies before it can mark the folder as its own, the next one
-    knows by this that nobody has used the folder since."""
+    """Written into the log directory by a process before it registers. If it dies before it can mark the directory as
+    its own (`mark_epoch`), the next process knows by this that no other one has used the directory since."""
 
     id: str
     past: Past
-    """What the process found the folder to be."""
+    """What the process found the directory to be."""
     former_epoch: int
-    """By the registration with this broker epoch; NOBODY if there was none."""
+    """Broker epoch of the registration by which `past` was found; NOBODY if there was none."""
 
     def encode(self) -> bytes:
         return f"{self.id} {self.past.value} {self.former_epoch}\n".encode()
 
     @classmethod
     def decode(cls, content: bytes) -> Start | None:
-        """None if it says nothing that we know."""
+        """Returns None if the content cannot be parsed."""
         try:
             id_, past, former_epoch = content.decode().split()
             return cls(id_, Past(past), int(former_epoch))
@@ -59,7 +59,7 @@ class Start:
             return None
 
     def is_last_before(self, registered: BrokerRow) -> bool:
-        """Whether this is who made that registration, or who has seen it and made none."""
+        """Whether the process that wrote this made that registration, or saw it and made none itself."""
         return registered.start_id == self.id or registered.epoch == self.former_epoch
 
 
@@ -69,16 +69,16 @@ class Folder:
     data_id: uuid.UUID
     stopped_cleanly: bool
     broker_epoch: int | None = None
-    """Of the last process that took its place in the cluster with this folder, or NOBODY; None if that is unknown."""
+    """Broker epoch of the last process that completed its start with this directory, or NOBODY; None if unknown."""
 
     is_in_use: bool = False
-    """By this very process, which registers anew: it has lost nothing."""
+    """Whether this very process has the directory in use and registers again: it has lost nothing."""
 
     start: Start | None = None
-    """Of the last process that was about to register."""
+    """Written by the last process that was about to register."""
 
     def past(self, former: BrokerRow | None) -> Past:
-        """Compared with the last registration before this process's own."""
+        """Compares the directory with the last registration before this process's own."""
         if former is None or self.is_in_use:
             return Past.WHOLE
         if former.data_id != self.data_id or self.broker_epoch == NOBODY:
@@ -91,7 +91,8 @@ class Folder:
 
 
 async def make_folder(disk: Disk, path: str) -> None:
-    """Makes it unless it is there. Its name survives a crash before anything is acknowledged that lies in it."""
+    """Creates the directory unless it exists. Flushes its parents, so that it survives a crash before any record in it
+    is acknowledged."""
     missing: list[str] = []
     while path not in ("", "/") and not disk.exists(path):
         missing.append(path)
@@ -102,8 +103,8 @@ async def make_folder(disk: Disk, path: str) -> None:
 
 
 async def open_folder(disk: Disk, path: str, broker_id: int, cluster_id: uuid.UUID, rng: random.Random) -> Folder:
-    """The folder must be locked by the caller. The mark of a clean stop is gone when this returns: from here on only
-    `mark_clean` makes one."""
+    """The caller must have locked the directory. The mark of a clean stop is removed before this returns: from here on
+    only `mark_clean` writes one."""
     meta_path = f"{path}/{checkpoints.META_PROPERTIES}"
     mark_path = f"{path}/{CLEAN_SHUTDOWN_FILE}"
     content = disk.read_file(meta_path)
@@ -156,8 +157,8 @@ async def mark_start(disk: Disk, path: str, start: Start) -> None:
 
 
 async def mark_epoch(disk: Disk, path: str, broker_epoch: int) -> None:
-    """Before the broker becomes active, and after its rows tell what its logs lack: whoever reads an older epoch here
-    than the metastore has knows that the disk went back in time."""
+    """Written before the broker becomes ACTIVE, and after its rows say what its logs lack: an older epoch here than in
+    the metastore means that the disk went back in time."""
     await disk.replace_file(f"{path}/{BROKER_EPOCH_FILE}", f"{broker_epoch}\n".encode())
 
 

@@ -1,4 +1,4 @@
-"""What a broker writes about its own replicas: when it comes, when it goes, and when its disk fails it."""
+"""Partition-row updates a broker makes for its own replicas: at startup, at shutdown, on disk failure."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ ROWS_AT_ONCE = 1000
 HAND_OVER_ATTEMPTS = 5
 
 ANSWER_SHARE = 0.25
-"""Of its lease: how long a broker that stops waits for the others' answers."""
+"""How long a broker that stops waits for the other brokers' answers, as a share of its lease."""
 
 ROUNDS_MAX = 3
-"""In which the others are asked. Each but the last has one more that is silent: few clusters lose more at a time."""
+"""Number of rounds in which the other brokers are asked. Each round but the last finds one more broker silent: few
+clusters lose more at a time."""
 
 
 async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) -> None:
-    """Makes the rows of this broker's replicas true (docs/decisions, 8), or raises StaleError: read and try again."""
+    """Makes the rows of this broker's replicas agree with its logs (docs/decisions, 8). Raises StaleError if a row has
+    changed meanwhile: read again and retry."""
     own_id = broker.config.node_id
     past = folder.past(former)
     if past is Past.OLD:
@@ -66,7 +68,7 @@ async def reconcile(broker: Broker, former: BrokerRow | None, folder: Folder) ->
 def _found(
     broker: Broker, topic: str, row: PartitionRow, folder: Folder, past: Past
 ) -> tuple[LogState, uuid.UUID | None]:
-    """The state of the log in this folder, and its id."""
+    """Returns the state of the log in this directory, and its incarnation."""
     own_id = broker.config.node_id
     on_disk = broker.replicas.folder.incarnation_on_disk(topic, row.partition)
     if broker.replicas.folder.holds_a_former_topic(topic, row):
@@ -74,7 +76,7 @@ def _found(
     else:
         is_lost = past is Past.LOST or broker.replicas.folder.was_lost(topic, row, own_id, on_disk)
     if past is Past.OLD and on_disk is None and any(member != own_id for member in row.isr):
-        is_lost = True  # it was made after the image
+        is_lost = True  # it was created after the image was made
     if is_lost:
         logger.warning("%s-%d: its log is missing from this data directory", topic, row.partition)
         return LogState.LOST, on_disk
@@ -82,8 +84,8 @@ def _found(
 
 
 def _log_state(broker: Broker, topic: str, partition: int, folder: Folder, past: Past) -> LogState:
-    """By what was in force when the last process ended, which the log itself says, not by the settings of today alone:
-    those may have changed while the broker was down."""
+    """Judges by the configs that were in force when the last process ended, which the log itself records, and not by
+    today's configs alone: those may have changed while the broker was down."""
     if past is Past.OLD:
         return LogState.UNCERTAIN
     if folder.stopped_cleanly:
@@ -95,9 +97,9 @@ def _log_state(broker: Broker, topic: str, partition: int, folder: Folder, past:
 
 
 async def answering(broker: Broker) -> dict[int, int]:
-    """The other brokers that answer right now, and the process of each that was asked (its broker epoch). That the
-    metastore has somebody as active says only that its lease has not run out yet. An answer ages while others are
-    waited for that do not answer: whoever has answered is asked again, until all have answered at once."""
+    """Returns the other brokers that answer right now, with the broker epoch of the process that answered. A broker
+    that is ACTIVE in the metastore may be dead: its lease has only not expired yet. An answer grows old while silent
+    brokers are waited for, so those that have answered are asked again, until all answer in the same round."""
     own_id = broker.config.node_id
     wait_ms = int(broker.config.broker_lease_ms * ANSWER_SHARE)
     asked = [row for row in serving_brokers(broker.view) if row.broker_id != own_id]
@@ -111,13 +113,15 @@ async def answering(broker: Broker) -> dict[int, int]:
 
 
 async def heard_of(broker: Broker) -> dict[int, int]:
-    """The processes that may be relied on by whoever changes rows for an operator: those that answer, and this one."""
+    """Returns the brokers that an operator's change of rows may rely on, with their epochs: those that answer, and this
+    one."""
     own = broker.view.broker(broker.config.node_id)
     return {**await answering(broker), **({} if own is None else {own.broker_id: own.epoch})}
 
 
 def first_heard(broker: Broker, heard: Mapping[int, int], candidates: Iterable[int]) -> dict[int, int]:
-    """The first of them that was heard of and has not been replaced since; empty if there is none."""
+    """Returns the first candidate that has answered and not been replaced by another process since; empty if there is
+    none."""
     for id_ in candidates:
         row = broker.view.broker(id_)
         if row is not None and heard.get(id_) == row.epoch:
@@ -126,8 +130,9 @@ def first_heard(broker: Broker, heard: Mapping[int, int], candidates: Iterable[i
 
 
 async def settle_doubts(broker: Broker) -> None:
-    """Logs that were cut where recovery could not tell what had been flushed (docs/decisions, 15): they leave the ISR
-    to others, if one of those is there to go on. Raises StaleError: read and try again."""
+    """Lets logs leave the ISR that recovery truncated where it could not tell what had been flushed (docs/decisions,
+    15), if another member of the ISR answers. Raises StaleError if a row has changed meanwhile: read again and
+    retry."""
     doubtful = broker.replicas.doubtful()
     if not doubtful:
         return
@@ -152,8 +157,8 @@ async def settle_doubts(broker: Broker) -> None:
 
 
 async def hand_over(broker: Broker, answering: Mapping[int, int]) -> None:
-    """Before a stop: others lead, and nobody waits for this broker any more. Each partition is left to a process that
-    has just answered, and only if it is still that process: one that starts again may have lost what it held."""
+    """Called before a stop: makes other replicas lead, and takes this broker out of the ISR. Each partition is left to
+    a process that has just answered, and only if it is still that process: one that restarts may have lost its log."""
     own_id = broker.config.node_id
     for _ in range(HAND_OVER_ATTEMPTS):
         brokers = broker.view.brokers
@@ -176,7 +181,8 @@ async def hand_over(broker: Broker, answering: Mapping[int, int]) -> None:
 
 
 def is_needed(broker: Broker, answering: Collection[int]) -> bool:
-    """Whether it must not be fenced before its lease has run out: somewhere the others in sync may all be dead."""
+    """Whether this broker must not be fenced before its lease has expired, because all other in-sync replicas of some
+    partition may be dead."""
     own_id, brokers = broker.config.node_id, broker.view.brokers
     needed = [r for r in broker.view.replicas_on(own_id) if elections.is_needed(r, own_id, brokers, answering)]
     if needed:
@@ -188,9 +194,10 @@ def is_needed(broker: Broker, answering: Collection[int]) -> bool:
 
 
 async def retreat(broker: Broker) -> None:
-    """Partitions whose log this broker cannot keep: others lead, and nobody waits for this broker any more. If nobody
-    else has everything, what can still be read stays, and what cannot is marked as missing. What can be read is left
-    only to one that answers: whoever died a moment ago may have lost what it did not flush, or its disk."""
+    """Leaves partitions whose log this broker cannot keep to other replicas, and takes this broker out of their ISR. If
+    no other replica has everything, a log that can still be read stays, and one that cannot is marked as missing. A
+    readable log is left only to a broker that answers: one that died a moment ago may have lost its unflushed records,
+    or its disk."""
     await settle_doubts(broker)
     await rebuild(broker)
     own_id, brokers = broker.config.node_id, broker.view.brokers
@@ -226,10 +233,11 @@ async def retreat(broker: Broker) -> None:
 
 
 async def leave_unkept(broker: Broker) -> None:
-    """Before it becomes active: what it cannot open or keep it leaves to the other members of the ISR, dead or alive.
-    From then on those that are not back yet would not count, and the partition would wait for a log that nobody can
-    read. One that is damaged is marked as missing. One that could not be opened now, and perhaps can later, is as good
-    as one that cannot be looked at (`reconcile`). Raises StaleError: read and try again."""
+    """Called before this broker becomes ACTIVE: leaves partitions that it cannot open or keep to the other members of
+    the ISR, dead or alive. Once it is ACTIVE, members that are not back yet would not count, and the partition would
+    wait for a log that cannot be read. A damaged log is marked as missing. One that could not be opened now, and
+    perhaps can later, is treated like one whose directory cannot be read (`reconcile`). Raises StaleError if a row has
+    changed meanwhile: read again and retry."""
     own_id, brokers = broker.config.node_id, broker.view.brokers
     damaged = {key for key, is_readable in broker.replicas.unkept() if not is_readable}
     changed = []
@@ -238,7 +246,7 @@ async def leave_unkept(broker: Broker) -> None:
         if row is None or own_id not in row.isr or is_missing(row, own_id):
             continue
         if not elections.others_have_it(row, own_id):
-            continue  # the last member stays; what is to be said of it, `retreat` says
+            continue  # the last member of the ISR stays; `retreat` handles it
         if key in damaged:
             new_row = elections.give_up(row, own_id, brokers, is_readable=False)
         else:
@@ -260,8 +268,9 @@ async def leave_unkept(broker: Broker) -> None:
 
 
 async def rebuild(broker: Broker) -> None:
-    """Logs in which something is damaged that was once flushed: if another member of the ISR answers, that one goes on,
-    and the damaged log is thrown away for a new one, which copies everything. Else it is better than none."""
+    """Rebuilds logs in which flushed data is damaged: if another member of the ISR answers, that one leads, and the
+    damaged log is replaced by an empty one, which copies everything. Otherwise the damaged log is kept: it is better
+    than none."""
     damaged = broker.replicas.damaged()
     if not damaged:
         return
@@ -280,17 +289,18 @@ async def rebuild(broker: Broker) -> None:
 
 
 def _relied_on(broker: Broker, left: Sequence[PartitionRow], heard: Mapping[int, int]) -> dict[int, int]:
-    """The processes that have just answered and that these rows are left to: one that has started again meanwhile may
-    have lost what it held."""
+    """Returns the brokers that these rows are left to and that have just answered, with their epochs: one that has
+    restarted meanwhile may have lost its log."""
     own_id, brokers = broker.config.node_id, broker.view.brokers
     relied_on = (id_ for row in left for id_ in elections.successors(row, own_id, brokers, heard)[:1])
     return {id_: heard[id_] for id_ in relied_on}
 
 
 async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:
-    """Partitions that this broker should lead with a log that has lost its end (docs/decisions, 16). And before it
-    becomes active, all that it is in sync for: from then on it could be elected, and others that are not back yet would
-    not count. Raises StaleError: try again."""
+    """Begins a new generation for partitions that this broker should lead with a log that has lost its end
+    (docs/decisions, 16). At startup this covers all partitions for which it is in the ISR: once it is ACTIVE it could
+    be elected, and members that are not back yet would not count. Raises StaleError if a row has changed meanwhile:
+    retry."""
     own_id = broker.config.node_id
     changed = [
         elections.begin_anew(row, own_id, broker.view.brokers, fresh=new_id(broker.rng))
@@ -317,8 +327,8 @@ async def begin_anew(broker: Broker, *, is_starting: bool = False) -> None:
 
 
 async def lead_again(broker: Broker) -> None:
-    """Partitions that this broker led until it met a bug in a change of role: they go on in a new epoch, as after a
-    restart."""
+    """Raises the leader epoch of partitions that this broker led until a role change hit a bug: it leads them again, as
+    after a restart."""
     own_id = broker.config.node_id
     rows = [row for key in broker.replicas.stranded() if (row := broker.view.partition_by_id(*key)) is not None]
     changed = [replace(row, leader_epoch=row.leader_epoch + 1) for row in rows if row.leader == own_id]
@@ -330,7 +340,8 @@ async def lead_again(broker: Broker) -> None:
 async def _write(
     broker: Broker, rows: Sequence[PartitionRow], named: Mapping[int, int] = MappingProxyType({})
 ) -> list[PartitionRow]:
-    """`named` are other processes (broker epochs) that must be the registered ones."""
+    """Writes the rows if this broker's epoch and those in `named` (by broker id) are still registered. Returns the rows
+    that were stored."""
     own_id, own_epoch = broker.registration.identity
     live = {own_id: own_epoch, **named}
     written: list[PartitionRow] = []

@@ -1,4 +1,5 @@
-"""Where the leader is now: told beside an error that says it is not here, so that a client need not ask (KIP-951)."""
+"""The current leader, sent with an error that says that this broker does not lead, so that a client need not ask
+(KIP-951)."""
 
 from __future__ import annotations
 
@@ -32,12 +33,12 @@ def leader_hint(broker: Broker, topic: str, partition: int, error: ErrorCode) ->
 
 
 def encode_hint(hint: LeaderHint) -> bytes:
-    """The content of the tagged field."""
+    """Encodes the content of the tagged field."""
     return _LEADER.pack(hint.leader, hint.leader_epoch, 0)
 
 
 def write_endpoints(out: bytearray, broker: Broker, hints: list[LeaderHint]) -> None:
-    """The tagged fields at the end of the answer: none, or the addresses of the brokers that were named."""
+    """Writes the tagged fields at the end of the response: none, or the addresses of the leaders named in it."""
     rows = {hint.leader: broker.view.broker(hint.leader) for hint in hints}
     known = [row for row in rows.values() if row is not None]
     if not known:

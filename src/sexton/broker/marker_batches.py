@@ -1,4 +1,4 @@
-"""A marker as a batch, and into a partition that this broker leads."""
+"""Encodes transaction markers as batches, and appends them to partitions that this broker leads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def marker_batch(marker: EndMarker, now_ms: int) -> bytes:
 
 
 def append_marker(replica: Replica, marker: EndMarker, now_ms: int) -> asyncio.Future[None] | None:
-    """Resolves when it is committed; None: it is."""
+    """Returns a future that completes when the marker is committed, or None if it is committed already."""
     replica.check_serving_as_leader()
     producers = replica.log.producers
     if marker.raises_epoch and producers.is_marked(*marker.owner):

@@ -1,18 +1,19 @@
-"""Markers: the end of a transaction, written into every partition that was part of it.
+"""Transaction markers: written into every partition of a transaction when it ends.
 
-`write_marker` writes one into a partition that this broker leads. `MarkerSender` sees to it that all of them are
-written: it sends each to the leader of its partition, again and again, to whoever leads by then, until the leader says
-that it is committed or the partition is gone. Markers that wait for the same broker travel together.
+`write_marker` writes one into a partition that this broker leads. `MarkerSender` makes sure that all of them are
+written: it sends each to the leader of its partition, and retries, with the leader of that time, until the leader
+answers that the marker is committed or the partition is deleted. Markers that wait for the same broker are sent
+together.
 
-What a leader may answer, and what follows: success, the marker is written. INVALID_PRODUCER_EPOCH, the partition has
+What a leader may answer, and what follows. Success: the marker is written. INVALID_PRODUCER_EPOCH: the partition has
 seen a newer epoch of the producer, so this transaction was ended there by other means (an operator's abort); it counts
-as written. Anything else, TRANSACTION_COORDINATOR_FENCED included: try again, until this broker learns that it is no
-longer the coordinator.
+as written. Anything else, TRANSACTION_COORDINATOR_FENCED included: retry, until this broker learns that it is no longer
+the coordinator.
 
 Before transaction version 2 a marker names nothing but a producer and its epoch: one that is sent too often ends the
-next transaction. A coordinator that could not write is loaded again and sends all markers anew, while some of them wait
-to be repeated or are on their way. So a marker leaves only while it is owed, and not beside another of its producer to
-the same partition: that one's answer, or its end, is waited for.
+next transaction. A coordinator whose write failed is loaded again and sends all markers again, while some of them wait
+for a retry or are in flight. So a marker is sent only while it is owed, and never while another marker of the same
+producer to the same partition is in flight: the sender waits until that one has completed or failed.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ WRITE_TXN_MARKERS = 27
 VERSION = 2
 
 COMMIT_WAIT_S = 2.0
-"""How long an answer waits for a marker's replicas. The others of the same request wait with it."""
+"""How long a response waits until a marker is committed. The other markers of the same request wait with it."""
 
 RETRY_S = 0.1
 ITEMS_PER_REQUEST_MAX = 1_000
 REQUESTS_IN_FLIGHT_MAX = 4
-"""To one broker: a partition that is slow to commit must not hold up the others for long."""
+"""Maximum number of requests in flight to one broker. More than one, so that a partition that is slow to commit does
+not delay the others for long."""
 
 
 async def write_marker(broker: Broker, marker: EndMarker, place: TopicPartition) -> ErrorCode:
-    """As the leader of the partition. The answer to whoever sent it."""
+    """Writes a marker into a partition that this broker leads. Returns the error code for its sender."""
     try:
         async with asyncio.timeout(COMMIT_WAIT_S):
             if place.topic == OFFSETS_TOPIC:
@@ -84,7 +86,7 @@ class _Item(NamedTuple):
 
     @property
     def way(self) -> tuple[int, TopicPartition]:
-        """On which there is one marker at a time."""
+        """Only one marker per producer and partition may be in flight."""
         return self.due.markers.producer.producer_id, self.place
 
 
@@ -93,10 +95,10 @@ class MarkerSender:
         self._broker = broker
         self._peers = peers
         self._waiting: dict[int, dict[_Item, None]] = {}
-        """By the broker that leads."""
+        """Markers to send, by the broker that leads their partition."""
         self._in_flight: dict[int, int] = {}
         self._on_their_way: set[tuple[int, TopicPartition]] = set()
-        """By `_Item.way`."""
+        """`_Item.way` of the markers in flight."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[_Item, asyncio.TimerHandle] = {}
         self._is_closed = False
@@ -119,7 +121,7 @@ class MarkerSender:
 
     def _route(self, item: _Item) -> None:
         if self._is_closed or not self._service.owes(item.due, item.place):
-            return  # it is written; or whoever coordinates now, or when it has been loaded, sends them all again
+            return  # it is written; or the coordinator, here once loaded again or elsewhere, sends all markers again
         row = self._broker.view.partition(*item.place)
         if row is None:
             self._spawn(self._confirm_gone(item))
@@ -133,7 +135,8 @@ class MarkerSender:
             self._spawn(self._deliver(row.leader))
 
     async def _confirm_gone(self, item: _Item) -> None:
-        """Our view may be behind: the partition counts as gone only if the metastore does not have it either."""
+        """This broker's view may be behind: the partition counts as deleted only if the metastore does not have it
+        either."""
         try:
             await self._broker.catch_up()
         except MetastoreUnavailableError:
@@ -149,9 +152,9 @@ class MarkerSender:
             self._route(item)
 
     async def _deliver(self, leader: int) -> None:
-        """Takes what waits for that broker, over and over, until nothing does."""
+        """Sends the markers that wait for that broker until none is left."""
         try:
-            await asyncio.sleep(0)  # what is decided in this turn of the loop travels together
+            await asyncio.sleep(0)  # so that markers decided in this turn of the loop are sent together
             while self._waiting.get(leader):
                 items = self._take(leader)
                 try:
@@ -175,13 +178,13 @@ class MarkerSender:
         return await self._ask(leader, items)
 
     def _survive(self, bug: BaseException, item: _Item) -> None:
-        """Without its marker a transaction never ends. One that was written after all is written once, however often
-        it is sent."""
+        """Without its marker a transaction never ends, so it is retried. If it was written after all, it is written
+        once however often it is sent."""
         self._broker.supervisor.survived(bug, "markers", f"{item.place.topic}-{item.place.partition}")
         self._retry(item, BACK_OFF_MS[0] / 1000)
 
     def _take(self, leader: int) -> list[_Item]:
-        """Those that may leave now. It may have been long since they were put here."""
+        """Takes the markers that may be sent now. Much may have changed since they were queued."""
         waiting = self._waiting[leader]
         items = []
         for item in list(islice(waiting, ITEMS_PER_REQUEST_MAX)):
@@ -227,7 +230,7 @@ class MarkerSender:
             self._service.marker_written(item.due, item.place)
             return
         if code is ErrorCode.not_leader_or_follower:
-            self._peers.drop(leader)  # it may mean that our connection is older than its leadership
+            self._peers.drop(leader)  # the error may mean that our connection is older than its leadership
         self._retry(item)
 
     def _retry(self, item: _Item, after_s: float = RETRY_S) -> None:

@@ -1,8 +1,9 @@
-"""Tells the other brokers at once that the metastore has changed.
+"""Notifies the other brokers at once that the metastore has changed.
 
-A broker looks at the metastore every `metadata.poll.ms`. For that long, a topic that a client has made through one
-broker would be unknown to the next one that it asks. So whoever made a change tells the others, and answers when they
-have seen it, or after WAIT_MS: one that stands still holds nobody up for longer. The looks remain: news may be lost.
+A broker reads the metastore every `metadata.poll.ms`. Until then, a topic that a client has created through one broker
+would be unknown to the next broker that it asks. So the broker that made a change notifies the others, and sends its
+response when they have seen the change, or after WAIT_MS, so that a broker that hangs delays no client for longer.
+Polling remains necessary: a notification may be lost.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ASKED_MAX: Final = 2
 
 _REVISION: Final = struct.Struct(">q")
 _ANSWER: Final = struct.Struct(">qiq")
-"""The receiver's revision, after it has caught up if it could, and who it is: its broker id and broker epoch."""
+"""The receiver's revision, after it has caught up if it could, and its broker id and broker epoch."""
 
 
 class News:
@@ -40,7 +41,7 @@ class News:
         self._peers = Peers(broker)
 
     async def tell(self) -> None:
-        """What this broker has seen, the others see now, if they can."""
+        """Makes the other brokers catch up with the revision that this broker has seen, if they can be reached."""
         view = self._broker.view
         message = _REVISION.pack(view.revision)
         others = [row for row in serving_brokers(view) if row.broker_id != self._broker.config.node_id]
@@ -54,9 +55,9 @@ class News:
         return [_ANSWER.pack(broker.view.revision, *broker.registration.identity)]
 
     async def is_answered_by(self, row: BrokerRow, wait_ms: int) -> bool:
-        """Whether that very process answers now: another may be at its address by now, of another broker even. It is
-        asked about a revision that it has surely seen, so that it answers without asking anybody itself; and twice,
-        because a connection may have broken long ago."""
+        """Whether that very process (broker epoch) answers now: another process, even of another broker, may have its
+        address by now. The request names revision 0, which every broker has seen, so that it answers without reading
+        the metastore; and it is sent twice, because a connection may have broken long ago."""
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 for _ in range(ASKED_MAX):
@@ -80,7 +81,7 @@ class News:
 
 
 def _is_of(row: BrokerRow, answer: memoryview) -> bool:
-    """Earlier builds do not say who they are."""
+    """Returns True for an answer without an identity: earlier builds do not send one."""
     if len(answer) < _ANSWER.size:
         return True
     _, broker_id, epoch = _ANSWER.unpack_from(answer)

@@ -1,8 +1,8 @@
-"""Connections to the other brokers, for what brokers ask each other.
+"""Connections to the other brokers, for requests between brokers.
 
-One to each broker at a time, made when it is first needed. Order is kept on it; when an answer fails to come, it is
-closed, and whatever is asked next goes over a new one. That is what the receivers' rule about late requests builds on
-(`coordinators/transactions/connections.py`).
+There is at most one connection to each broker at a time, opened at first use. It keeps the order of requests; when a
+response fails to come, it is closed, and the next request goes over a new one. The receivers' rule about late requests
+relies on that (`coordinators/transactions/connections.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 CLIENT_ID = "sexton-broker"
 CONNECT_TIMEOUT_MS = 3_000
 CALL_TIMEOUT_MS = 4_000
-"""A transaction waits for the answer. A broker that stands still longer than this is about to lose its leaderships, and
-then others have to be asked."""
+"""A transaction waits for the response. A broker that hangs for longer than this is about to lose its leaderships, and
+then other brokers must be asked."""
 
 
 class Peers:
@@ -33,19 +33,20 @@ class Peers:
         self._is_closed = False
 
     async def call(self, row: BrokerRow, api_key: int, version: int, body: Mapping[str, Any]) -> Any:
-        """Raises NotConnectedError (never sent) or ConnectionLostError, BadAnswerError (nobody knows)."""
+        """Raises NotConnectedError (the request was not sent), ConnectionLostError or BadAnswerError (the outcome is
+        unknown)."""
         rpc = await self._connection(row)
         return await rpc.call(api_key, version, body, timeout_ms=CALL_TIMEOUT_MS)
 
     async def call_raw(
         self, row: BrokerRow, api_key: int, message: bytes, timeout_ms: int = CALL_TIMEOUT_MS
     ) -> memoryview:
-        """A message that is none of Kafka's. Raises as `call` does."""
+        """Sends a private message, not one of Kafka's. Raises as `call` does."""
         rpc = await self._connection(row)
         return await rpc.call_raw(api_key, [message], timeout_ms=timeout_ms)
 
     def drop(self, broker_id: int) -> None:
-        """The next call uses a new connection."""
+        """Closes the connection; the next call opens a new one."""
         rpc = self._connections.pop(broker_id, None)
         if rpc is not None:
             rpc.close()

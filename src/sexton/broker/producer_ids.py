@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sexton.broker.broker import Broker
 
 BLOCK_COUNT = 1000
-"""Ids that are lost when a broker stops. There are 2^63."""
+"""Size of a block. The unused rest is lost when a broker stops; there are 2^63 ids."""
 
 
 class ProducerIds:
@@ -22,7 +22,8 @@ class ProducerIds:
         self._asking = asyncio.Lock()
 
     async def next(self) -> int:
-        """One that nobody was given before. KafkaError, retriable, while the metastore is away."""
+        """Returns an id that was never given out before. Raises a retriable KafkaError while the metastore is
+        unreachable."""
         async with self._asking:
             if self._next == self._end:
                 try:

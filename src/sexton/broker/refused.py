@@ -1,12 +1,12 @@
-"""Batches that were refused for the moment, of producers that their partition does not know.
+"""Batches refused with a retriable error, of producers for which the partition has no state.
 
-A partition refuses a gap in the sequence of a producer that it knows. Of one that it does not know, because it is new
-or was silent for long, any sequence may be the first, as in Kafka. But a client has several batches on the way: if the
-first is refused with an error upon which it is sent again, and the second is taken, the first comes too late for ever,
-and the client must give up its epoch, and with it the order of its records. This happens when a leader has only just
-heard that it leads, when replicas are missing, or when a transaction's coordinator is not ready yet. So what was
-refused is remembered for a while, and what should come after it is refused with the same error. (Kafka does so while
-it verifies a transaction, and only then, with OUT_OF_ORDER_SEQUENCE_NUMBER, which some clients take for a loss.)
+A partition refuses a gap in the sequence of a producer that it knows. A producer that it does not know, because it is
+new or was silent for long, may start with any sequence, as in Kafka. But a client has several batches in flight: if the
+first is refused with a retriable error and the second is appended, the retried first one is out of order for ever, and
+the client must give up its epoch, and with it the order of its records. This happens when a leader has only just
+learned that it leads, when there are too few in-sync replicas, or when a transaction's coordinator is not ready yet. So
+a refused batch is remembered for a while, and batches after it are refused with the same error. (Kafka does so only
+while it verifies a transaction, with OUT_OF_ORDER_SEQUENCE_NUMBER, which some clients take for data loss.)
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ if TYPE_CHECKING:
     from sexton.replication.replica import Replica
 
 KEPT_MS: Final = 10_000
-"""Clients try again within a second or so. One that has given the batch up and goes on in the same epoch, as some do,
-is held back no longer than that."""
+"""How long a refused batch is remembered. Clients retry within a second or so. One that has given the batch up and goes
+on in the same epoch, as some do, is held back no longer than this."""
 
 KEPT_MAX: Final = 10_000
-"""The oldest is forgotten for the next: then that producer has the order that it would have with Kafka."""
+"""Maximum number of entries. Beyond it the oldest is dropped: that producer then has only the order that Kafka
+gives."""
 
 _PRODUCER = struct.Struct(">qhi").unpack_from
 _PRODUCER_POSITION = 43
 
 
 def producer_of(records: Buffer) -> tuple[int, int, int]:
-    """Producer id, epoch and first sequence, of a batch that has a whole header."""
+    """Returns producer id, epoch and first sequence of a batch, which must have a whole header."""
     producer_id, epoch, sequence = _PRODUCER(records, _PRODUCER_POSITION)
     return producer_id, epoch, sequence
 
 
 TopicKey = str | uuid.UUID | None
-"""As the client names it: a leader may have to refuse a topic that it has not heard of."""
+"""Topic as the client names it: a leader may have to refuse a topic that it does not know yet."""
 
 Place = tuple[TopicKey, int, int]
-"""Topic, partition, producer id."""
+"""(topic, partition, producer id)"""
 
 
 class _Refused(NamedTuple):
     epoch: int
     sequence: int
-    """The lowest of those that were refused."""
+    """The lowest sequence that was refused."""
     code: ErrorCode
     until_ms: int
 
@@ -65,7 +66,8 @@ class RefusedBatches:
         return bool(self._refused)
 
     def note(self, topic: TopicKey, partition: int, records: Buffer, code: ErrorCode) -> None:
-        """A batch was refused. Only what the client will send again leaves a gap that is going to be filled."""
+        """Remembers a refused batch. Only a retriable error counts: only then does the client send the batch again and
+        fill the gap."""
         if not code.retriable or len(records) < HEADER_BYTES:
             return
         producer_id, epoch, sequence = producer_of(records)
@@ -77,13 +79,13 @@ class RefusedBatches:
             return
         now_ms = self._clock.monotonic_ms()
         self._forget(now_ms)
-        self._refused.pop(place, None)  # the newest is the last
+        self._refused.pop(place, None)  # so that the newest entry is the last
         if len(self._refused) >= KEPT_MAX:
             del self._refused[next(iter(self._refused))]
         self._refused[place] = _Refused(epoch, sequence, code, now_ms + KEPT_MS)
 
     def check(self, topic: TopicKey, replica: Replica, records: Buffer) -> None:
-        """Raises if the batch should come after one that was refused and has not come again."""
+        """Raises if the batch comes after one that was refused and has not been sent again."""
         if len(records) < HEADER_BYTES:
             return
         producer_id, epoch, sequence = producer_of(records)
@@ -102,7 +104,7 @@ class RefusedBatches:
             )
 
     def _forget(self, now_ms: int) -> None:
-        """Those whose time is over: they are in the order of their time."""
+        """Drops expired entries; the dict is ordered by expiry."""
         while self._refused:
             place, oldest = next(iter(self._refused.items()))
             if now_ms < oldest.until_ms:
@@ -111,5 +113,5 @@ class RefusedBatches:
 
 
 def _is_after(one: int, two: int) -> bool:
-    """Sequences wrap around."""
+    """Whether sequence `one` comes after `two`. Sequences wrap around."""
     return 0 < (one - two) & SEQUENCE_MAX <= SEQUENCE_MAX // 2

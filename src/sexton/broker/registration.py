@@ -1,8 +1,8 @@
-"""This broker's place in the cluster: its row in the metastore, and its lease.
+"""This broker's registration: its row in the metastore, and its lease.
 
-A broker id belongs to one process at a time. A registration by the same data folder replaces the former one at once,
-for the folder's lock proves that the former process is gone. Another folder must have watched the former lease stand
-still.
+A broker id belongs to one process at a time. A registration with the same log directory replaces the former one at
+once, for the directory's lock proves that the former process is gone. With another directory, the broker must first
+have watched the former lease until it expired without being renewed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from sexton.ports.metastore import (
 logger = logging.getLogger(__name__)
 
 WATCH_MS = 250
-"""How often a lease is looked at that another process may hold."""
+"""Interval at which a lease that another process may hold is read."""
 
 
 Announce = Callable[[BrokerRow | None], Awaitable[str | None]]
-"""Given the row that another process has left, writes an id into the data folder; None if it cannot."""
+"""Called with the row that another process has left. Writes an id into the log directory and returns it, or None if it
+cannot."""
 
 
 class DuplicateBrokerError(SextonError):
@@ -50,10 +51,10 @@ class Registration:
         self._renew_ms = renew_ms
         self._lease = OwnLease(proposed.lease_ms)
         self._found: list[BrokerRow | None] = []
-        """The row from before this process, once it has been read: an answer that is lost makes it try again, and what
-        it then replaces is its own."""
+        """The row from before this process, once it has been read (a list of one). If the response to a registration is
+        lost the registration is retried, and the row that it then replaces is its own."""
         self._start_id: str | None = None
-        """Of the registration that is being tried, however often."""
+        """Id of the registration that is being tried; the same in every retry."""
 
     @property
     def row(self) -> BrokerRow:
@@ -68,7 +69,7 @@ class Registration:
         return self._lease.is_valid(self._clock.monotonic_ms())
 
     async def register(self, announce: Announce) -> BrokerRow | None:
-        """Takes the broker id, as STARTING. Returns the row that another process has left."""
+        """Registers the broker id, as STARTING. Returns the row that another process has left."""
         self._lease.lost()
         while True:
             former = await self._former()
@@ -93,13 +94,13 @@ class Registration:
         self._row = await self._metastore.set_broker_status(*self.identity, status)
 
     async def renew(self) -> None:
-        """Raises LeaseLostError, or MetastoreUnavailableError: then the lease lasts as long as it lasts."""
+        """Raises LeaseLostError, or MetastoreUnavailableError: then the lease still lasts until it expires."""
         sent_ms = self._clock.monotonic_ms()
         await self._metastore.renew_lease(*self.identity)
         self._lease.renewed(sent_ms)
 
     async def keep_renewing(self) -> None:
-        """Until the lease is lost: ends with LeaseLostError."""
+        """Renews until the lease is lost: ends with LeaseLostError."""
         was_away = False
         while True:
             await asyncio.sleep(self._renew_ms / 1000)
@@ -115,7 +116,7 @@ class Registration:
                 was_away = False
 
     def lose(self) -> None:
-        """What the metastore said: this process is fenced."""
+        """Called when the metastore has answered that this process is fenced."""
         self._lease.lost()
 
     async def _former(self) -> BrokerRow | None:

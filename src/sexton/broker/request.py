@@ -1,4 +1,4 @@
-"""What a handler is given, and what it may hand back."""
+"""What a handler receives, and what it may return."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from sexton.broker.connection import ClientConnection
 
 Encoded = bytes | list[Part]
-"""A whole frame, size and header included, as bytes or in parts."""
+"""A whole frame, with size and header, as bytes or in parts."""
 
 Answer = Mapping[str, Any] | Encoded | None
-"""None: this request gets no answer (Produce with acks=0)."""
+"""None: this request gets no response (Produce with acks=0)."""
 
 Handler = Callable[["Broker", "Request"], Answer | Awaitable[Answer]]
 
 PrivateHandler = Callable[["ClientConnection", memoryview], Sequence[Part] | Awaitable[Sequence[Part]]]
-"""For messages between our own brokers. The payload is the handler's to keep; the answer is the body alone."""
+"""A handler of messages between our own brokers. It may keep the payload; it returns the body of the response alone."""
 
 
 class DropConnectionError(Exception):
-    """Raised by a handler whose protocol has no other way to tell the client: the connection is closed."""
+    """Raised by a handler whose response cannot carry the error: the connection is closed."""
 
 
 class Request:
@@ -49,8 +49,9 @@ class Request:
         self.on_released: Callable[[], None] | None = None
 
     def release(self) -> None:
-        """The handler has taken what it needs and may wait for long, such as a JoinGroup for a rebalance. Its memory no
-        longer counts as a request's: whoever sends one must not wait for another client's group."""
+        """Called by a handler that has taken what it needs from the body and may wait for long, such as a JoinGroup for
+        a rebalance. The body no longer counts against the budget for requests: other requests must not wait for a
+        group's rebalance."""
         self.body = None
         if self.on_released is not None:
             self.on_released()
@@ -60,7 +61,7 @@ class Request:
 
 
 def milliseconds(duration: Any) -> int:
-    """kio reads durations as timedelta."""
+    """Converts a duration, which kio reads as timedelta."""
     return duration.days * 86_400_000 + duration.seconds * 1000 + duration.microseconds // 1000  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,7 @@
-"""The things that can have settings, and how a change of their settings is judged and written.
+"""The resources that can have configs, and how a change of their configs is validated and written.
 
-Behind DescribeConfigs, AlterConfigs and IncrementalAlterConfigs. A change is judged as a whole: all settings that the
-resource would have afterwards must be valid together, or nothing changes (Kafka's rule).
+Used by DescribeConfigs, AlterConfigs and IncrementalAlterConfigs. A change is validated as a whole: all configs that
+the resource would have afterwards must be valid together, or nothing changes, as in Kafka.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Settings = Mapping[str, str]
 
 
 class ResourceType(IntEnum):
-    """Kafka's numbers. Those of which Sexton has nothing to set are named for the refusal."""
+    """Kafka's numbers. Types that have no configs in Sexton are here for the error message."""
 
     UNKNOWN = 0
     TOPIC = 2
@@ -74,7 +74,8 @@ _SETTING_OF: dict[ConfigScope, Callable[[str], Setting]] = {
 
 
 def resource_of(broker: Broker, resource_type: int, name: str) -> Resource:
-    """The resource that a request names. INVALID_REQUEST if it cannot have settings, or not at this broker."""
+    """Returns the resource that a request names. Raises INVALID_REQUEST if it cannot have configs, or not at this
+    broker."""
     if resource_type not in _SCOPES:
         known = {int(member): member for member in ResourceType}
         called = known[resource_type].name if resource_type in known else resource_type
@@ -111,7 +112,8 @@ def current_settings(broker: Broker, resource: Resource) -> Settings:
 async def change_settings(
     broker: Broker, resource: Resource, change: Callable[[Settings], Settings], *, validate_only: bool
 ) -> None:
-    """Replaces a resource's settings by what `change` makes of them. It may be called again if somebody was faster."""
+    """Replaces a resource's configs by what `change` returns for them. `change` is called again if another broker
+    changed them meanwhile."""
 
     async def attempt() -> None:
         before = current_settings(broker, resource)
@@ -129,7 +131,7 @@ async def change_settings(
 
 
 def _check(broker: Broker, resource: Resource, before: Settings, settings: Settings) -> None:
-    """A broker's settings that cannot be are an INVALID_REQUEST, others an INVALID_CONFIG: so it is in Kafka."""
+    """As in Kafka, invalid configs of a broker are an INVALID_REQUEST, others an INVALID_CONFIG."""
     view, static, own = broker.view, broker.config.static, broker.config.node_id
     try:
         if resource.scope is ConfigScope.TOPIC:
@@ -146,14 +148,16 @@ def _check(broker: Broker, resource: Resource, before: Settings, settings: Setti
 
 
 def _replicas_count(broker: Broker, topic: str) -> int:
-    """Of the partition that has the fewest, or will have when reassignments that are under way have ended."""
+    """Returns the smallest number of replicas of the topic's partitions, counted as after the reassignments in
+    progress."""
     row = broker.view.topic(topic)
     rows = broker.view.partitions_of(row.topic_id) if row is not None else []
     return min((len(set(row.replicas) - set(row.removing)) for row in rows), default=INT32_MAX)
 
 
 def apply_operation(resource: Resource, settings: dict[str, str], name: str, operation: int, text: str | None) -> None:
-    """One step of IncrementalAlterConfigs, on a copy. Lists grow and shrink by their parts."""
+    """Applies one operation of IncrementalAlterConfigs to a copy of the configs. APPEND and SUBTRACT act on the
+    elements of a list."""
     if operation == Operation.DELETE:
         settings.pop(name, None)
         return
@@ -171,7 +175,7 @@ def apply_operation(resource: Resource, settings: dict[str, str], name: str, ope
 
 
 def _parts_of(resource: Resource, text: str | None, name: str, operation: Operation) -> list[str]:
-    """Of the value that is set, or else of the default."""
+    """Returns the elements of the value that is set, or else of the default."""
     try:
         setting = _SETTING_OF[resource.scope](name)
     except BadSettingError as error:

@@ -1,6 +1,6 @@
-"""How topics come into being: by CreateTopics, by a client that asks for one, or because the cluster itself needs one.
+"""Topic creation: by CreateTopics, by auto-creation, or for an internal topic.
 
-What a new topic looks like is decided in `sexton.cluster.topics`; here it is written, and waited for.
+What a new topic looks like is decided in `sexton.cluster.topics`; here it is written to the metastore and waited for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ USE_DEFAULT = -1
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What somebody wants. USE_DEFAULT leaves a number to the broker's settings; `assignments`, if any, says all."""
+    """A topic to create. USE_DEFAULT leaves a number to the broker's configs; `assignments`, if any, replaces both
+    numbers."""
 
     name: str
     partitions_count: int = USE_DEFAULT
@@ -49,7 +50,8 @@ class NewTopic:
 async def create_topic(
     broker: Broker, wanted: NewTopic, *, validate_only: bool = False
 ) -> tuple[TopicRow, Sequence[PartitionRow]]:
-    """Makes the topic, and returns when this broker sees it. With `validate_only`, what would have been made."""
+    """Creates the topic, and returns when this broker sees it. With `validate_only`, returns what would have been
+    created."""
 
     async def attempt() -> tuple[TopicRow, Sequence[PartitionRow]]:
         topic, rows = await _planned(broker, wanted)
@@ -73,7 +75,8 @@ async def create_topic(
 
 
 async def _planned(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, Sequence[PartitionRow]]:
-    """If there are too few brokers: one that has just started may be in the metastore, and not seen here yet."""
+    """If there are too few brokers, catches up and plans again: one that has just started may be in the metastore, and
+    not in this broker's view yet."""
     try:
         return plan_topic(broker, wanted)
     except KafkaError as error:
@@ -85,7 +88,7 @@ async def _planned(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, Sequence
 
 
 async def ensure_topic(broker: Broker, name: str) -> None:
-    """Creates a topic that a client, or the cluster itself, asks for without having made it. It may exist already."""
+    """Creates a topic that a client or the broker itself needs, with default configs. It may exist already."""
     wanted = NewTopic(name)
     if name == OFFSETS_TOPIC:
         wanted = offsets_topic(broker)
@@ -96,13 +99,13 @@ async def ensure_topic(broker: Broker, name: str) -> None:
     except KafkaError as error:
         if error.code is ErrorCode.topic_already_exists:
             return
-        if error.code is ErrorCode.not_controller:  # a passing state, in the words that consumers and producers know
+        if error.code is ErrorCode.not_controller:  # retriable, with an error that consumers and producers know
             raise KafkaError(ErrorCode.leader_not_available, error.message) from error
         raise
 
 
 def offsets_topic(broker: Broker) -> NewTopic:
-    """The internal topic that holds committed offsets, with Kafka's settings."""
+    """The internal topic that holds committed offsets, with Kafka's configs."""
     return NewTopic(
         OFFSETS_TOPIC,
         broker.config.offsets_topic_num_partitions,
@@ -116,7 +119,7 @@ def offsets_topic(broker: Broker) -> NewTopic:
 
 
 def transactions_topic(broker: Broker) -> NewTopic:
-    """The internal topic that holds the state of transactions, with Kafka's settings."""
+    """The internal topic that holds the state of transactions, with Kafka's configs."""
     replication_factor = broker.config.transaction_state_log_replication_factor
     return NewTopic(
         TRANSACTIONS_TOPIC,
@@ -133,7 +136,7 @@ def transactions_topic(broker: Broker) -> NewTopic:
 
 
 def plan_topic(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, list[PartitionRow]]:
-    """The rows to write, in Kafka's order of complaints: name, existence, settings, numbers, brokers."""
+    """Returns the rows to write. Checks in Kafka's order: name, existence, configs, numbers, brokers."""
     existing = list(broker.view.topic_names())
     check_topic_name(wanted.name, existing)
     if wanted.name == METADATA_TOPIC:
@@ -159,13 +162,13 @@ def plan_topic(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, list[Partiti
 
 
 def with_incarnations(row: PartitionRow, rng: random.Random) -> PartitionRow:
-    """An id for every replica that has none: those that are new."""
+    """Gives an incarnation to every replica that has none: those that are new."""
     missing = {id_: new_id(rng) for id_ in row.replicas if id_ not in row.incarnations}
     return replace(row, incarnations={**row.incarnations, **missing}) if missing else row
 
 
 async def wait_for_leaders(broker: Broker, topic_id: uuid.UUID, timeout_ms: int) -> None:
-    """Until every partition has a leader that serves, as this broker sees it, or the topic is gone again."""
+    """Waits until every partition has a leader that serves, as this broker sees it, or the topic has been deleted."""
 
     def have_leaders() -> bool:
         rows = broker.view.partitions_of(topic_id)
@@ -184,7 +187,7 @@ def _settings_judged() -> Iterator[None]:
 
 
 def _numbers(config: BrokerConfig, wanted: NewTopic) -> tuple[int, int]:
-    """Partitions and replicas. Given replicas leave nothing to say about numbers."""
+    """Returns the number of partitions and the replication factor. Both must be -1 if replicas are assigned by hand."""
     count, factor = wanted.partitions_count, wanted.replication_factor
     if wanted.assignments:
         for value, what in ((factor, "replication factor"), (count, "numPartitions")):

@@ -1,6 +1,5 @@
-"""Transactions on one broker: its coordinator, the markers that it owes to others, the questions that it asks others,
-and who may speak for a producer.
-"""
+"""Transactions on one broker: its coordinator, the markers that it owes to other brokers, the verifications that it
+requests from them, and which connection may speak for a producer."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ class Transactions:
             broker.supervisor,
         )
         self._coordinated: dict[int, Bindings] = {}
-        """By partition of the coordinator's topic."""
+        """Bindings by partition of `__transaction_state`."""
         self._produced = Bindings()
         self._offsets = Bindings()
         self._marked = Bindings()
@@ -83,8 +82,8 @@ class Transactions:
             self.service.unload(replica.partition)
 
     async def until_ready(self, transactional_id: str) -> None:
-        """Waits a moment for a role that this broker is about to take: whoever asks was told by another, who may have
-        seen a new topic or a new leader sooner, and librdkafka's init_transactions() fails at the first refusal."""
+        """Waits a moment if this broker is about to become the coordinator: the broker that sent the client here may
+        have seen a new topic or a new leader sooner, and librdkafka's init_transactions() fails at the first error."""
         if self.service.is_ready(transactional_id):
             return
         with suppress(MetastoreUnavailableError):
@@ -107,14 +106,14 @@ class Transactions:
         bindings = self._coordinated.get(self.service.partition_of(transactional_id))
         if bindings is not None:
             self._tidy(bindings)
-            # The epoch is new, so nothing that is late has it, whichever connection comes next: aiokafka initialises on
-            # one and goes on over another, which may be the older of the two.
+            # The epoch is new, so no late request has it, whichever connection comes next: aiokafka initialises on one
+            # and continues on another, which may be the older of the two.
             bindings.bind(producer_id, epoch, ANY_CONNECTION)
 
     def check_coordinated(
         self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection
     ) -> None:
-        """For AddPartitionsToTxn and AddOffsetsToTxn."""
+        """Used by AddPartitionsToTxn and AddOffsetsToTxn."""
         admission = self._admission(transactional_id, producer_id, epoch, connection)
         if admission is not Admission.ADMITTED:
             raise DropConnectionError(RECONNECT[admission])
@@ -122,7 +121,8 @@ class Transactions:
     def may_be_late(
         self, transactional_id: str, producer_id: int, epoch: int, connection: ClientConnection
     ) -> DropConnectionError | None:
-        """For EndTxn: what becomes of it if there is something to end; None if it may end whatever is open."""
+        """Used by EndTxn. Returns the error to raise if there is a transaction to end; None if the request may end
+        it."""
         admission = self._admission(transactional_id, producer_id, epoch, connection)
         return None if admission is Admission.ADMITTED else DropConnectionError(RECONNECT[admission])
 
@@ -144,7 +144,8 @@ class Transactions:
     def is_late_marker(
         self, place: tuple[str, int], producer_id: int, epoch: int, coordinator_epoch: int, connection: ClientConnection
     ) -> bool:
-        """Of another broker: it sends over one connection at a time, and a new one after each failure."""
+        """Whether a marker of another broker is late. Brokers send over one connection at a time, and over a new one
+        after each failure."""
         self._tidy(self._marked)
         generation = coordinator_epoch, epoch
         if connection.number <= self._led_since.get(place, 0):

@@ -1,11 +1,11 @@
-"""Batches that a leader looks into (`log/inside.py`), off the event loop and in their order.
+"""Batches that a leader must decompress (`log/inside.py`), off the event loop and in order.
 
-A partition's batches form a line: while one is being unpacked, those that come after it wait behind it, whether or not
-they must be unpacked themselves. So no batch overtakes another of its producer. Lines do not wait for each other, and
-what is wrong with one batch is told to whoever sent it alone.
+Each partition has a queue: while one batch is being decompressed, later batches wait behind it, whether or not they
+must be decompressed themselves. So no batch overtakes another of its producer. Partitions do not wait for each other,
+and an invalid batch fails only the request that sent it.
 
-Memory: a line holds requests, which count against `queued.max.request.bytes`; of what they unfold to there is only as
-much as threads work on. What is small is done on the spot if nobody waits: a thread would cost more.
+Memory: a queue holds requests, which count against `queued.max.request.bytes`; of decompressed data there is only what
+the threads work on. A small batch is handled on the event loop if none waits: a thread would cost more.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ if TYPE_CHECKING:
     from sexton.replication.replica import Replica
 
 THREADS: Final = 2
-"""A bigger machine runs more brokers. Codecs give the interpreter's lock away while they work."""
+"""Number of threads. A bigger machine runs more brokers. Codecs release the GIL while they work."""
 
 SMALL_BYTES: Final = 16 << 10
 SMALL_UNFOLDED_BYTES: Final = 256 << 10
 SMALL_RECORDS: Final = 2_000
-"""Some tens of microseconds for a codec, a millisecond for a walk over so many records, a few for the most that fit."""
+"""Limits of a small batch: some tens of microseconds for a codec, a millisecond for a walk over this many records, a
+few milliseconds for the largest batch that fits."""
 
 
 class Judged(NamedTuple):
     records: Buffer
     rules: Rules | None
-    """By which it was judged; None if nothing asked for that."""
+    """The rules by which the batch was checked; None if it did not have to be."""
 
 
 Then = Callable[[Judged | Exception], None]
@@ -55,24 +56,27 @@ class Unpacking:
         self._threads: ThreadPoolExecutor | None = None
 
     def is_due(self, replica: Replica, records: Buffer) -> bool:
-        """Whether the batch cannot be appended just so."""
+        """Whether the batch cannot be appended at once."""
         log = replica.log
         return replica in self._lines or (log.looks_inside and log.rules.must_unpack(records))
 
     def at_once(self, replica: Replica, records: Buffer, is_suspect: bool) -> Judged | None:
-        """The batch as it may be appended, if that takes but a moment; else None. Raises what is wrong with it.
+        """Returns the batch as it may be appended, if the batch is small; otherwise None. Raises if the batch is
+        invalid.
 
-        It is suspect if the topic's rules do not ask for it, but something in its header is a reason to look inside."""
+        `is_suspect` means that the topic's rules do not require a look inside, but something in the batch's header
+        does.
+        """
         is_small = len(records) <= SMALL_BYTES or replica.log.rules.is_short_walk(records, SMALL_RECORDS)
         if replica in self._lines or not is_small:
             return None
         try:
             return self._judged(replica, records, is_suspect, SMALL_UNFOLDED_BYTES)
         except UnsupportedFormatError:
-            return None  # it is not small
+            return None  # it is not small once decompressed
 
     def add(self, replica: Replica, records: bytes, is_suspect: bool, then: Then) -> None:
-        """Calls `then` with the batch as it may be appended, or with what was wrong with it."""
+        """Calls `then` with the batch as it may be appended, or with the exception."""
         job = _Job(records, is_suspect, then)
         line = self._lines.get(replica)
         if line is not None:
@@ -86,7 +90,7 @@ class Unpacking:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _work_off(self, replica: Replica, line: deque[_Job]) -> None:
-        """A batch stays in the line until it is appended, so that whoever comes meanwhile comes after it."""
+        """A batch stays in the queue until it is appended, so that batches that arrive meanwhile come after it."""
         loop = asyncio.get_running_loop()
         self._threads = self._threads or ThreadPoolExecutor(THREADS, thread_name_prefix="unpacking")
         try:
@@ -108,7 +112,7 @@ class Unpacking:
             del self._lines[replica]
 
     def _judged(self, replica: Replica, records: Buffer, is_suspect: bool, unfolded_bytes_max: int) -> Judged:
-        """In any thread."""
+        """Runs in any thread."""
         rules = replica.log.rules
         if not (is_suspect or rules.must_unpack(records)):
             return Judged(records, None)

@@ -1,20 +1,21 @@
 """Asks coordinators about partitions that a transactional producer is about to write to (KIP-890).
 
-For producers of transaction version 2 the question is "add it, please" (they do not ask themselves any more); for older
-ones "is it in the transaction?". Questions about one partition by one producer that come while one is under way share
-its answer. Questions of one moment to one coordinator travel together.
+For producers of transaction version 2 the request is to add the partition to the transaction (they do not send
+AddPartitionsToTxn any more); for older ones, to verify that it is in the transaction. Questions about one partition by
+one producer that come while one is in flight share its answer. Questions of one turn of the event loop to one
+coordinator are sent together.
 
-**Nobody overtakes who waits.** All who wait for an answer go on in the turn of the loop in which it comes, in the order
-of asking: until then a newcomer finds the question under way and queues behind them, afterwards it finds their work
-done. Were they woken one turn later, a batch that arrives in between would find neither, and the next one, which finds
-the transaction open, would be appended ahead of it.
+**No batch overtakes a waiting one.** All callbacks that wait for an answer run in the turn of the event loop in which
+it arrives, in the order of asking: a batch that arrives before finds the question in flight and queues behind them, one
+that arrives afterwards finds their work done. If they ran one turn later, a batch that arrives in between would find
+neither, and the next one, which finds the transaction open, would be appended ahead of it.
 
 **A deposed coordinator is not asked.** One whose clock stood still with it (a virtual machine that its host froze)
-takes its lease for valid and answers from memory, of a transaction that its successor has ended. Who asks it has not
-heard of the successor, but its log has, if the transaction's marker is there: a coordinator of an epoch below the
-marker's is history. (Where there is no marker of the successor yet, the transaction is still what it was: what a
-verification goes by is committed, so the successor knows it too. A marker that comes while a question is under way
-voids the answer.)
+takes its lease for valid and answers from memory, about a transaction that its successor has ended. The broker that
+asks does not know of the successor yet, but its log does, if the transaction's marker is there: a coordinator whose
+epoch is below the marker's has been replaced. (Where there is no marker of the successor yet, the transaction is still
+as it was: the state that a verification is based on is committed, so the successor has it too. A marker that arrives
+while a question is in flight voids the answer.)
 
 The answer is an error code of the coordinator; `NETWORK_EXCEPTION` if it could not be asked.
 """
@@ -46,7 +47,7 @@ logger = logging.getLogger(__name__)
 ADD_PARTITIONS_TO_TXN = 24
 NEW_CLIENTS_VERSION = 5
 OLD_CLIENTS_VERSION = 4
-"""It says by its own version for whom it asks."""
+"""The version of the request tells the coordinator which kind of producer it is about."""
 
 RETRIABLE = frozenset(
     {
@@ -57,7 +58,7 @@ RETRIABLE = frozenset(
         ErrorCode.not_coordinator,
     }
 )
-"""The client should ask again."""
+"""Errors after which the client should retry."""
 
 
 NO_COORDINATOR_EPOCH = -1
@@ -69,13 +70,14 @@ class Question(NamedTuple):
     client_version: int
     adds: bool
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
-    """Of the last marker of this producer in the log of whoever asks: no coordinator before it may answer."""
+    """Coordinator epoch of this producer's last marker in the log of the broker that asks: no coordinator with a lower
+    epoch may answer."""
 
 
 Answers = Mapping[TopicPartition, ErrorCode]
 
 GoOn = Callable[[ErrorCode], None]
-"""What is done upon the answer, at once: it must not put anything off that a later request could find undone."""
+"""Called with the answer, at once. It must do all its work in the call: a later request could find it undone."""
 
 
 class Verifier:
@@ -181,7 +183,7 @@ class Verifier:
     async def _answered(
         self, asking: Coroutine[Any, Any, None], questions: Sequence[tuple[Question, list[TopicPartition]]]
     ) -> None:
-        """A question in which there is a bug is answered, too: whoever waits tries again."""
+        """If asking fails with a bug, the questions are answered all the same, so that the clients retry."""
         try:
             await asking
         except Exception:
@@ -200,7 +202,7 @@ def _may_answer(row: PartitionRow, question: Question) -> bool:
 
 
 def _resume(waiting: Sequence[GoOn], code: ErrorCode) -> None:
-    """One that fails keeps nobody else from going on."""
+    """An exception in one callback does not keep the others from running."""
     for go_on in waiting:
         try:
             go_on(code)
@@ -209,7 +211,7 @@ def _resume(waiting: Sequence[GoOn], code: ErrorCode) -> None:
 
 
 async def answer(broker: Broker, question: Question, places: Sequence[TopicPartition]) -> Answers:
-    """What this broker, as the coordinator, says."""
+    """Answers as the coordinator."""
     request = AddRequest(question.transactional_id, question.producer, places, question.client_version)
     try:
         if not question.adds:
@@ -227,7 +229,8 @@ async def answer(broker: Broker, question: Question, places: Sequence[TopicParti
 
 
 async def _missing(broker: Broker, places: Sequence[TopicPartition]) -> list[TopicPartition]:
-    """Those that do not exist. A client may have seen a new topic sooner than we have."""
+    """Returns the partitions that do not exist. Catches up first: a client may have seen a new topic sooner than this
+    broker."""
     missing = [place for place in places if broker.view.partition(*place) is None]
     if missing:
         with suppress(MetastoreUnavailableError):

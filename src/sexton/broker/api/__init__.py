@@ -1,7 +1,6 @@
-"""One module per API key. Each has API_KEY, VERSIONS (lowest, highest) and `handle(broker, request)`, and opens with
-what it does and where it differs from Kafka. A module that is in this package is offered to clients; there is no
-other list. Modules without an API_KEY are helpers.
-"""
+"""One module per API key. Each has API_KEY, VERSIONS (lowest, highest) and `handle(broker, request)`, and its docstring
+says what it does and where it differs from Kafka. Every module in this package that has an API_KEY is offered to
+clients; there is no other list. Modules without an API_KEY are helpers."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ class ApiModule(Protocol):
 
 @cache
 def modules() -> Mapping[int, ApiModule]:
-    """By API key, in its order."""
+    """All API modules by API key, in ascending order."""
     found: dict[int, ApiModule] = {}
     for info in pkgutil.iter_modules(__path__):
         module = import_module(f"{__name__}.{info.name}")

@@ -1,7 +1,8 @@
-"""What the three APIs of access control lists answer: there are none, as in a Kafka without an authorizer.
+"""Response of the three ACL APIs: SECURITY_DISABLED, as from a Kafka without an authorizer.
 
-They are offered all the same. MirrorMaker 2, AKHQ, KafkaJS and Sarama ask, understand SECURITY_DISABLED, and go on; an
-API that is missing is an error to them."""
+The APIs are offered all the same. MirrorMaker 2, AKHQ, KafkaJS and Sarama call them, understand SECURITY_DISABLED, and
+go on; if the API were missing they would fail.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""AddOffsetsToTxn, versions 0 to 4: a group's offsets become part of a transaction.
+"""AddOffsetsToTxn, versions 0 to 4: adds a group's partition of `__consumer_offsets` to a transaction.
 
-That is the partition of `__consumer_offsets` which keeps the group. Producers of transaction version 2 do not send it:
-TxnOffsetCommit adds the partition by itself.
+Producers of transaction version 2 do not send it: TxnOffsetCommit adds the partition by itself.
 """
 
 from __future__ import annotations

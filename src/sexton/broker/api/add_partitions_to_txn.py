@@ -1,10 +1,10 @@
-"""AddPartitionsToTxn, versions 0 to 5: partitions become part of a transaction.
+"""AddPartitionsToTxn, versions 0 to 5: adds partitions to a transaction.
 
-Versions 0 to 3 come from producers before transaction version 2, one transaction at a time. Versions 4 and 5 come from
-brokers (KIP-890), many at a time, to add partitions in the name of newer producers, or only to verify that they are in
-the transaction. If one of the partitions does not exist none is added: UNKNOWN_TOPIC_OR_PARTITION for it,
-OPERATION_NOT_ATTEMPTED for the others. Unlike in Kafka, a request that comes while the markers of the transaction
-before are written waits for them, for a moment, before it is told CONCURRENT_TRANSACTIONS.
+Versions 0 to 3 come from producers before transaction version 2, one transaction per request. Versions 4 and 5 come
+from brokers (KIP-890), many transactions per request, to add partitions on behalf of newer producers, or only to verify
+that they are in the transaction. If one of the partitions does not exist none is added: UNKNOWN_TOPIC_OR_PARTITION for
+it, OPERATION_NOT_ATTEMPTED for the others. Unlike in Kafka, a request that arrives while the markers of the previous
+transaction are being written waits for them for a moment before it gets CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _old_answer(body: Any, codes: Answers, version: int) -> Answer:
 
 
 async def _add_many(broker: Broker, request: Request) -> Answer:
-    """All at once: one that must wait does not make the others wait for their turn."""
+    """Handles all transactions concurrently, so that one that must wait does not delay the others."""
     client_version = NEW_CLIENT_VERSION if request.version >= NEW_CLIENTS_SINCE else OLD_CLIENT_VERSION
     transactions = request.body.transactions
 

@@ -1,6 +1,6 @@
-"""AlterConfigs, versions 0 to 2: replaces all settings of topics, brokers and groups.
+"""AlterConfigs, versions 0 to 2: replaces all configs of topics, brokers and groups.
 
-What is not named goes back to its default. Old clients still send it; newer ones use IncrementalAlterConfigs.
+A config that is not named goes back to its default. Old clients still send it; newer ones use IncrementalAlterConfigs.
 
 Deviations from Kafka: as in IncrementalAlterConfigs.
 """
@@ -27,7 +27,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
 
 
 async def alter_each(broker: Broker, request: Request, alter: Callable[[Broker, Any, bool], Awaitable[None]]) -> Answer:
-    """`alter` gets each resource that is named once, and whether it shall only check it."""
+    """Calls `alter` for each resource that is named exactly once, with the request's `validate_only`."""
     asked = request.body.resources
     twice = repeated((resource.resource_type, resource.resource_name) for resource in asked)
 

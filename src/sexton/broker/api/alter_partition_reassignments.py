@@ -1,12 +1,12 @@
-"""AlterPartitionReassignments, versions 0 and 1 (KIP-455): moves replicas to other brokers, or, with null, moves back.
+"""AlterPartitionReassignments, versions 0 and 1 (KIP-455): moves replicas to other brokers, or cancels a move (null).
 
-The answer says that the move has begun; ListPartitionReassignments says what is still under way. A move that only
-changes the order of replicas, or removes some, ends at once.
+The response says that the reassignment has begun; ListPartitionReassignments says what is still in progress. A
+reassignment that only changes the order of replicas, or removes some, completes at once.
 
-Deviations from Kafka: going back to replicas none of which is in sync is refused on compacted topics, whatever
-`unclean.leader.election.enable` says, and where none of those replicas runs. In-sync replicas are not removed while no
-other that would stay answers (REPLICA_NOT_AVAILABLE, which clients repeat): it may have lost its disk a moment ago,
-and its lease not have run out yet.
+Deviations from Kafka: cancelling a reassignment is refused on compacted topics if none of the original replicas is in
+sync, whatever `unclean.leader.election.enable` says, and also if none of them is alive. In-sync replicas are not
+removed while no in-sync replica that would stay answers (REPLICA_NOT_AVAILABLE, which clients retry): it may have lost
+its disk a moment ago while its lease has not expired yet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
     body = request.body
     may_change_factor = getattr(body, "allow_replication_factor_change", True)
     try:
-        # Java's client tries again after a NOT_CONTROLLER of the whole request, not of a partition.
+        # Java's client retries after a NOT_CONTROLLER of the whole request, not of a partition.
         await broker.catch_up()
     except MetastoreUnavailableError as error:
         return {"error_code": ErrorCode.not_controller, "error_message": f"The metastore does not answer ({error})"}
@@ -57,7 +57,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
 
 
 async def _heard(broker: Broker, body: Any) -> dict[int, int]:
-    """Who answers now; nobody is asked if no in-sync replica may go."""
+    """Brokers that answer now, with their epochs. Brokers are asked only if an in-sync replica would be removed."""
     for topic in body.topics:
         for asked in topic.partitions:
             row = broker.view.partition(topic.name, asked.partition_index)

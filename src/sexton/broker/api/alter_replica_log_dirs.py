@@ -1,9 +1,10 @@
-"""AlterReplicaLogDirs, versions 1 and 2: moves replicas between the folders of a broker, of which there is one.
+"""AlterReplicaLogDirs, versions 1 and 2: moves replicas between the log directories of a broker; a broker here has only
+one.
 
-A replica that is to be where it is: done. Another folder: LOG_DIR_NOT_FOUND, as in Kafka for one that is not among its
-log.dirs. A replica that is not on this broker: REPLICA_NOT_AVAILABLE.
+If the replica is in the named directory already, this succeeds. Another directory: LOG_DIR_NOT_FOUND, as in Kafka for
+one that is not among its log.dirs. A replica that is not on this broker: REPLICA_NOT_AVAILABLE.
 
-Deviation from Kafka: a folder for a replica that this broker does not have yet is not remembered.
+Deviation from Kafka: a directory for a replica that this broker does not have yet is not remembered.
 """
 
 from __future__ import annotations

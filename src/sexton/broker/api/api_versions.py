@@ -1,17 +1,19 @@
-"""ApiVersions: which APIs and versions this broker offers.
+"""ApiVersions, versions 0 to 4: which APIs and versions this broker offers.
 
-Versions 0 to 4. Offered is exactly what has a module in this package. From version 3 on features are told, always on:
+Offered is exactly what has a module in this package. From version 3 on the response lists features, which are always
+on:
 
 - `transaction.version` 2 (KIP-890): Produce itself adds partitions, every end of a transaction raises the epoch;
 - `group.version` 1: the group protocol of KIP-848;
 - `metadata.version`: tools (kafka-ui, for one) take it for the version of the brokers. It is that of the Kafka whose
   APIs these are, though there is no metadata log here.
 
-Deviation from Kafka: what is not done is not told: share and streams groups, eligible leader replicas, KRaft's quorum.
+Deviation from Kafka: features that are not implemented are not listed: share and streams groups, eligible leader
+replicas, KRaft's quorum.
 
 A feature that is supported from version 0 on is left out before version 4 of this API, as in Kafka: Java's older
-clients stumble over it. A request in a version that we do not have is answered in version 0 with UNSUPPORTED_VERSION
-and our own range (KIP-511), so that the client can ask again.
+clients fail on it. A request in a version that we do not support gets a version 0 response with UNSUPPORTED_VERSION and
+our own range (KIP-511), so that the client can ask again.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ FINALIZED = {
         {"name": one.name, "max_version_level": one.highest, "min_version_level": one.highest} for one in FEATURES
     ],
 }
-"""They never change, so neither does their epoch."""
+"""The finalized features never change, so neither does their epoch."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

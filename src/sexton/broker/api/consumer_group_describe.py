@@ -1,5 +1,5 @@
-"""ConsumerGroupDescribe, versions 0 and 1 (KIP-848): epochs, members, what they have and what they should have.
-Version 1 says which members still speak the classic protocol."""
+"""ConsumerGroupDescribe, versions 0 and 1 (KIP-848): a group's epochs and members, with their current and target
+assignments. Version 1 says which members still use the classic protocol."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _member(group: DescribedConsumerGroup, one: DescribedConsumerMember) -> Answ
 
 
 def _listed(group: DescribedConsumerGroup, partitions: Partitions) -> list[Answer]:
-    """Topics that have been deleted have no name to show."""
+    """Deleted topics are left out: they have no name to show."""
     return [
         {
             "topic_id": topic_id,

@@ -1,11 +1,11 @@
-"""ConsumerGroupHeartbeat, versions 0 and 1 (KIP-848): a member joins, stays in, changes its subscription, hears what to
-read, and leaves. Version 1 brings regular expressions and ids that the client chooses.
+"""ConsumerGroupHeartbeat, versions 0 and 1 (KIP-848): a member joins, stays in the group, changes its subscription,
+receives its assignment, and leaves. Version 1 adds regular expressions and member ids that the client chooses.
 
 Assignors are `uniform` (the default) and `range`. How members move to a new assignment is in
 `coordinators/groups/reconcile.py`, what regular expressions may hold in `coordinators/patterns.py`.
 
 Deviations from Kafka: a regular expression is resolved at once, not some seconds later, and against all topics, for
-there are no access rules.
+there are no ACLs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""CreatePartitions, versions 0 to 3: more partitions for topics that exist. There can never be fewer.
+"""CreatePartitions, versions 0 to 3: adds partitions to existing topics. Partitions cannot be removed.
 
-New partitions get as many replicas as the first one has, placed or as given. `validate_only` changes nothing.
+New partitions get as many replicas as the first one has, on brokers that the request names or that are chosen here.
+`validate_only` changes nothing.
 
-Deviations from Kafka: internal topics keep the partitions that they were made with. Which coordinator a group or a
-transaction has follows from their number, so with another one half of all groups would have lost their offsets.
+Deviation from Kafka: internal topics keep the number of partitions that they were created with. A group's or
+transaction's coordinator is found by that number, so changing it would make half of all groups lose their offsets.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""CreateTopics, versions 2 to 7: new topics, with placed or given replicas, and settings.
+"""CreateTopics, versions 2 to 7: creates topics, with replicas that are chosen here or given, and configs.
 
-Each topic is judged and made on its own. The answer waits, within the request's timeout, until all partitions have a
-leader. From version 5 it tells the topic's settings, from version 7 its id. `validate_only` changes nothing.
+Each topic is validated and created on its own. The response waits, within the request's timeout, until all partitions
+have a leader. From version 5 it has the topic's configs, from version 7 its id. `validate_only` changes nothing.
 
 Deviations from Kafka:
 - At most 10,000 partitions in one *topic*; Kafka counts all topics of a request together.
-- With `validate_only` there is no topic id in the answer, for there is none.
+- With `validate_only` the response has no topic id, for there is none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DeleteGroups, versions 0 to 2: groups without members go, with their offsets."""
+"""DeleteGroups, versions 0 to 2: deletes groups that have no members, with their offsets."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""DeleteRecords, versions 0 to 2: records below an offset go; -1 means all up to the high watermark.
+"""DeleteRecords, versions 0 to 2: deletes records below an offset; -1 means the high watermark.
 
-The leader moves its log start; followers take it over with their next fetch, and the answer does not wait for them.
-A client that waits no longer does not stop it half way.
+The leader moves its log start; followers take it over with their next fetch, and the response does not wait for them. A
+deletion goes on to its end even if the request times out.
 
-Deviations from Kafka: the low watermark is the leader's new log start. Kafka waits until all live replicas have
-followed.
+Deviation from Kafka: the low watermark in the response is the leader's new log start. Kafka waits until all live
+replicas have followed.
 """
 
 from __future__ import annotations

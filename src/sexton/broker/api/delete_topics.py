@@ -1,9 +1,9 @@
-"""DeleteTopics, versions 1 to 6: topics go, by name or, from version 6, by id.
+"""DeleteTopics, versions 1 to 6: deletes topics by name or, from version 6, by id.
 
-The topic is gone from the metastore when the answer is given; its files go in the background. Internal topics can be
-deleted, as in Kafka.
+The topic is gone from the metastore when the response is sent; its files are deleted in the background. Internal topics
+can be deleted, as in Kafka.
 
-Deviations from Kafka: answers come in the order of the request (Kafka shuffles them, for the sake of access rules).
+Deviation from Kafka: results come in the order of the request (Kafka shuffles them, because of ACLs).
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ async def _delete(broker: Broker, topic_id: uuid.UUID | None) -> None:
     async def attempt() -> None:
         assert topic_id is not None
         if broker.view.topic_by_id(topic_id) is None:
-            return  # somebody else was faster
+            return  # deleted by another broker meanwhile
         await broker.metastore.delete_topic(topic_id)
 
     await make_change(broker, attempt, ErrorCode.not_controller)
 
 
 def _once(responses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was asked for twice is answered once."""
+    """Drops equal results: a topic that was requested twice gets one."""
     return list({(answer["name"], answer["topic_id"], answer["error_code"]): answer for answer in responses}.values())

@@ -1,6 +1,6 @@
-"""DescribeClientQuotas, versions 0 and 1: there are none, which is what a Kafka without quotas says.
+"""DescribeClientQuotas, versions 0 and 1: an empty list, as from a Kafka without quotas.
 
-A filter that makes no sense is refused as Kafka refuses it, so that a mistake is not taken for "no quotas".
+An invalid filter is refused as Kafka refuses it, so that a mistake is not taken for "no quotas".
 
 Deviation from Kafka: quotas cannot be set, so AlterClientQuotas is not offered.
 """

@@ -1,7 +1,7 @@
-"""DescribeCluster, versions 0 to 2: the cluster's id and its brokers; from version 2 those that are fenced, if asked.
+"""DescribeCluster, versions 0 to 2: the cluster's id and its brokers; from version 2 also fenced ones, on request.
 
-Deviations from Kafka: the controller is the broker that was asked, as in Metadata. There are no controllers of their
-own kind, so asking for controllers (endpoint type 2) is a mismatch, as it is when asked of a Kafka broker.
+Deviations from Kafka: the controller is the broker that was asked, as in Metadata. There are no dedicated controllers,
+so a request for controllers (endpoint type 2) gets MISMATCHED_ENDPOINT_TYPE, as from a Kafka broker.
 """
 
 from __future__ import annotations

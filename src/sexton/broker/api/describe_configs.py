@@ -1,7 +1,7 @@
-"""DescribeConfigs, versions 1 to 4: settings of topics, brokers and groups, with where each value comes from.
+"""DescribeConfigs, versions 1 to 4: configs of topics, brokers and groups, with the source of each value.
 
-A broker describes its own settings, and, under the empty name, those made at run time for all brokers. Synonyms and
-documentation are told if asked for. Without a list of names, all settings are described.
+A broker describes its own configs, and, under the empty name, the dynamic defaults for all brokers. Synonyms and
+documentation are included on request. Without a list of names, all configs are described.
 
 Deviations from Kafka: there are no broker loggers to set at run time (INVALID_REQUEST), and no client metrics.
 Documentation is Sexton's own. `metastore.url` is sensitive, so its value is null.

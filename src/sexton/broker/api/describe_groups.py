@@ -1,6 +1,6 @@
 """DescribeGroups, versions 0 to 6: state and members of classic groups.
 
-A group that is not there, or is a consumer group, is called Dead; from version 6 on GROUP_ID_NOT_FOUND.
+A group that does not exist, or is a consumer group, has state Dead; from version 6 on also GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""DescribeLogDirs, versions 1 to 5: this broker's data folder, its room, and the size of each replica in it.
+"""DescribeLogDirs, versions 1 to 5: this broker's log directory, its free space, and the size of each replica in it.
 
-Deviations from Kafka: a broker has one folder. Nothing is ever moved between folders, so there are no future replicas,
-and no folder is cordoned.
+Deviations from Kafka: a broker has one log directory. Nothing is ever moved between directories, so there are no future
+replicas, and no directory is cordoned.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def handle(broker: Broker, request: Request) -> Answer:
 
 
 def _describe(replica: Replica) -> Answer:
-    """The lag is what the replica holds less than the high watermark it knows, as Kafka counts it."""
+    """As in Kafka, the lag is how far the replica's log end is below the high watermark that it knows."""
     return {
         "partition_index": replica.partition,
         "partition_size": replica.log.size_bytes,

@@ -1,4 +1,4 @@
-"""DescribeProducers, version 0: the producers that a partition remembers, with their open transactions.
+"""DescribeProducers, version 0: a partition's producer state, with open transactions.
 
 Any replica of the partition answers, from its own log.
 

@@ -3,8 +3,8 @@
 A page has at most `response_partition_limit` partitions, and never more than `max.request.partition.size.limit`. The
 cursor names the topic and partition to go on with.
 
-Deviations from Kafka: eligible leader replicas are not a notion here; both lists are empty (null, which the schema
-allows, makes Java's client fail). With no access rules, all operations are authorized.
+Deviations from Kafka: eligible leader replicas do not exist here; both lists are empty (null, which the schema allows,
+makes Java's client fail). Without ACLs, all operations are authorized.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""DescribeTransactions, version 0: what the coordinator knows of transactional ids (KIP-664).
+"""DescribeTransactions, version 0 (KIP-664): the coordinator's state of transactional ids.
 
-The partitions are those that may still hold something open: while markers are being written, those without one.
+The partitions listed are those in which the transaction may still be open: while markers are being written, those
+without one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""DescribeUserScramCredentials, version 0: nobody has any, for there is no authentication.
+"""DescribeUserScramCredentials, version 0: no user has credentials, because there is no authentication.
 
-No users means all; one that is named is answered RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE.
+An empty list of users means all. A named user gets RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE.
 
-Deviation from Kafka: they cannot be set, so AlterUserScramCredentials is not offered.
+Deviation from Kafka: credentials cannot be set, so AlterUserScramCredentials is not offered.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """ElectLeaders, versions 0 to 2: makes the preferred replica lead, or, from version 1, elects an unclean leader.
 
-Null topics means all partitions; then those that need no election are not in the answer.
+Null topics means all partitions; then those that need no election are left out of the response.
 
-Deviations from Kafka: an unclean election that is asked for is carried out whatever the topic's settings say, as in
-Kafka's KRaft mode. Nobody is elected who does not answer: it may have lost its disk a moment ago, before its lease has
-run out, and others in sync that cannot renew theirs would leave the ISR to it.
+Deviations from Kafka: an unclean election that is asked for is carried out whatever the topic's configs say, as in
+Kafka's KRaft mode. A broker that does not answer is not elected: it may have lost its disk a moment ago, before its
+lease has expired, and other in-sync replicas that cannot renew their leases would then leave the ISR to it.
 """
 
 from __future__ import annotations

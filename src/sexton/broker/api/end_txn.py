@@ -1,9 +1,10 @@
 """EndTxn, versions 0 to 5: commits or aborts a transaction.
 
-Answered when the decision is on all in-sync replicas of `__transaction_state`: from then on nothing can undo it, and
-the markers follow by themselves. From version 5 on (transaction version 2) the answer tells the producer its next
-epoch. What each combination of state, epoch and wish means is in `coordinators/transactions/ending.py`; how older
-clients are kept from ending the wrong transaction, in `connections.py` beside it.
+The response is sent when the decision is on all in-sync replicas of `__transaction_state`: from then on nothing can
+undo it, and the markers are written in the background. From version 5 on (transaction version 2) the response has the
+producer's next epoch. What each combination of state, epoch and request means is in
+`coordinators/transactions/ending.py`; how older clients are kept from ending the wrong transaction, in `connections.py`
+beside it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Fetch: records for consumers.
+"""Fetch, versions 4 to 18: records for consumers.
 
-Versions 4 to 18. An answer is given as soon as `min_bytes` have been found, something has to be said (an error,
-another replica to read from, a log that was truncated), or `max_wait` is over; appends wake a waiting fetch, nothing
-polls. Sessions are those of KIP-227. From version 11 on a follower in the ISR serves consumers too, and the leader
-names one in the consumer's own rack if `replica.selector.class` says so (KIP-392). NOT_LEADER_OR_FOLLOWER and
-FENCED_LEADER_EPOCH name the leader (KIP-951).
+A response is sent as soon as `min_bytes` have been found, something must be reported (an error, a preferred read
+replica, a log that was truncated), or `max_wait` has passed; appends wake a waiting fetch, nothing polls. Sessions are
+those of KIP-227. From version 11 on a follower in the ISR serves consumers too, and the leader names one in the
+consumer's own rack if `replica.selector.class` says so (KIP-392). NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH come
+with the current leader (KIP-951).
 
-Differs from Kafka: a request that claims to come from a replica is answered like a consumer's, up to the high
-watermark: our brokers replicate by a message of their own. `max_bytes` is exhausted by the partitions that come
-first; one that gets nothing is not looked at, and comes first next time if there is a session. Hand-encoded: this is
+Deviations from Kafka: a request that claims to come from a replica is served like a consumer's, up to the high
+watermark: our brokers replicate by a message of their own. The partitions that come first may use up `max_bytes`; one
+that gets nothing is not read, and comes first next time if there is a session. The response is encoded by hand: this is
 the hot path.
 """
 
@@ -37,7 +37,7 @@ VERSIONS = (4, 18)
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.002
-"""A fetch that waits for many bytes is not looked at for every append, but at most this often."""
+"""A fetch that waits for many bytes reads again at most this often, not at every append."""
 
 _READ_COMMITTED = 1
 _ZSTD_SINCE = 10
@@ -55,7 +55,7 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
 
 
 class _Poll:
-    """One request on its way; `fetch_sessions.Poll`."""
+    """One Fetch request from its arrival to its response. Implements `fetch_sessions.Poll`."""
 
     def __init__(self, broker: Broker, request: Request, session: FetchSession, tells_all: bool) -> None:
         body = request.body
@@ -117,14 +117,14 @@ class _Poll:
             self._future.set_result(self._answer())
 
     def _ended(self, _: asyncio.Future[Answer]) -> None:
-        """Answered, or the connection is gone."""
+        """Called when the request was answered, or its connection is gone."""
         self._timer.cancel()
         if self._session.poll is self:
             self._session.poll = None
         self._let_go()
 
     def _let_go(self) -> None:
-        """A session that was not kept ends with its request."""
+        """Closes a session that is not kept: it lasts only as long as its request."""
         if self._session.session_id == NO_SESSION:
             self._session.close()
 
@@ -134,8 +134,8 @@ class _Poll:
         return self._is_urgent or self._size_bytes >= self._min_bytes
 
     def _look(self) -> None:
-        """At every partition that has news. One that was read to its end has none any more; one whose next batch did
-        not fit into this answer still has."""
+        """Reads every partition in `session.news`. One that was read to its end is removed from it; one whose next
+        batch did not fit into this response stays."""
         session = self._session
         size_bytes = 0
         for wanted in list(session.news):
@@ -207,7 +207,7 @@ class _Poll:
 
     @staticmethod
     def _diverges(wanted: Wanted, replica: Replica, found: Found) -> bool:
-        """Whether the consumer has read records that this log does not have: it must truncate what it believes."""
+        """Whether the consumer has read records that this log does not have: it must truncate its position."""
         end = replica.log.epochs.end_offset_of(wanted.last_fetched_epoch, replica.log.end_offset)
         if end is None:
             raise KafkaError(ErrorCode.offset_out_of_range)
@@ -218,8 +218,8 @@ class _Poll:
         return False
 
     def _near_replica(self, replica: Replica, offset: int) -> int | None:
-        """An in-sync replica in the consumer's rack, unless the leader itself is there. One that has the offset: a
-        consumer that it refuses comes back here, and would be sent there again for ever."""
+        """An in-sync replica in the consumer's rack, unless the leader itself is there. The replica must have the
+        offset: a consumer that it refuses comes back to the leader, and would be sent there again for ever."""
         broker = self._broker
         if not replica.is_leader or not broker.config.reads_from_near_replicas:
             return None
@@ -233,7 +233,7 @@ class _Poll:
                 return broker_id
         return None
 
-    # Answering
+    # Responding
 
     def _answer(self) -> Encoded:
         session = self._session
@@ -241,7 +241,7 @@ class _Poll:
         for wanted, found in self._found.items():
             if self._tells_all or _is_worth_telling(wanted, found):
                 topics.setdefault(wanted.topic, []).append((wanted, found))
-                # An error is told again next time, whatever the watermarks are then.
+                # An error is repeated in the next response, whatever the watermarks are then.
                 wanted.told_high_watermark = -1 if found.code else found.high_watermark
                 wanted.told_start_offset = found.start_offset
             if found.size_bytes:

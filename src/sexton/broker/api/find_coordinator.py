@@ -1,11 +1,11 @@
-"""FindCoordinator, versions 0 to 6: which broker keeps a group, or a transactional id. From version 4 on for many at
+"""FindCoordinator, versions 0 to 6: the coordinator of a group or of a transactional id. From version 4 on for many at
 once.
 
-That is the leader of its partition of `__consumer_offsets`, or of `__transaction_state`. If the topic does not exist
-yet it is made, and the answer waits for it. While the partition has no leader: COORDINATOR_NOT_AVAILABLE, and clients
-ask again.
+The coordinator is the leader of the key's partition of `__consumer_offsets`, or of `__transaction_state`. If the topic
+does not exist yet it is created, and the response waits for it. While the partition has no leader:
+COORDINATOR_NOT_AVAILABLE, and clients ask again.
 
-Deviations from Kafka: share groups (key type 2) are answered with INVALID_REQUEST, as by an older Kafka.
+Deviation from Kafka: share groups (key type 2) get INVALID_REQUEST, as from an older Kafka.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRANSACTION = 1
 TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 NO_NODE = -1
 KEYS_PER_TURN = 100
-"""Others go first when so many were looked for in one request."""
+"""A request for many keys yields to other requests after this many."""
 
 
 async def handle(broker: Broker, request: Request) -> Answer:

@@ -1,4 +1,4 @@
-"""What the group APIs have in common. No API of its own."""
+"""Shared by the group APIs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
-"""Read, delete, describe, and settings: with no access rules, all are allowed."""
+"""Read, delete, describe, and describe and alter configs: without ACLs, all are allowed."""
 
 
 def client_of(request: Request) -> Client:
-    """The host as Java writes it, for tools show it as it comes."""
+    """Formats the host as Java does ("/127.0.0.1"), because tools show it unchanged."""
     host = request.connection.peer.rpartition(":")[0].strip("[]")
     return Client(request.client_id or "", f"/{host}")
 
@@ -31,12 +31,12 @@ def authorized_operations(request: Request) -> int:
 
 
 def topic_key(topic: Any) -> Mapping[str, Any]:
-    """How a request names a topic: by id, or by name. Answers name it the same way."""
+    """The field by which the request names a topic, id or name. The response names it the same way."""
     return {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {"name": topic.name}
 
 
 def topic_name(view: ClusterView, topic: Any) -> str | None:
-    """None if there is no such topic."""
+    """Returns None if there is no such topic."""
     topic_id: uuid.UUID | None = getattr(topic, "topic_id", None)
     if hasattr(topic, "topic_id"):
         row = None if topic_id is None else view.topic_by_id(topic_id)

@@ -1,6 +1,6 @@
-"""Heartbeat, versions 0 to 4: a member of a classic group is alive, and hears whether it must rejoin.
+"""Heartbeat, versions 0 to 4: keeps a member of a classic group alive, and tells it whether it must rejoin.
 
-While the group is being loaded every heartbeat is fine: the member has a fresh session coming.
+While the group is being loaded every heartbeat succeeds: loading starts the member's session timeout afresh.
 """
 
 from __future__ import annotations

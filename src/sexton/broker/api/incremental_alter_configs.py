@@ -1,12 +1,12 @@
-"""IncrementalAlterConfigs, versions 0 and 1: sets, removes, and appends to or takes from settings.
+"""IncrementalAlterConfigs, versions 0 and 1: sets and deletes configs, appends to and subtracts from list configs.
 
-The changes to one resource are made together or not at all. A broker's settings are changed at that broker, those for
+The changes to one resource are made together or not at all. A broker's configs are changed at that broker, those for
 all brokers (the empty name) at any.
 
 Deviations from Kafka:
-- A name that nobody knows is refused everywhere; Kafka keeps unknown names in a broker's settings.
-- What Sexton does not do is refused with INVALID_CONFIG and a reason: preallocation, flushing by interval or
-  count.
+- An unknown config name is refused everywhere; Kafka keeps unknown names in a broker's configs.
+- Configs that Sexton does not implement are refused with INVALID_CONFIG and a reason: preallocation, flushing by
+  interval or count.
 - There are no broker loggers to set at run time, and no client metrics (INVALID_REQUEST).
 """
 

@@ -1,13 +1,13 @@
 """InitProducerId, versions 0 to 5: an id and epoch for an idempotent or a transactional producer.
 
 A producer without a transactional id gets a new id and epoch 0, whatever it had before, as in Kafka. One with a
-transactional id gets the id that goes with it and a new epoch, which locks out every other instance; what they had
-begun is aborted first, and the answer waits for that, for a moment. From version 3 on a producer that goes on after an
-error says what it has (KIP-360), and is refused with PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 4) if
-another has taken its place. After a timeout of its transaction it is not refused (KIP-588).
+transactional id gets that id's producer id and a new epoch, which fences every other instance; their open transaction
+is aborted first, and the response waits for that, for a moment. From version 3 on a producer that continues after an
+error sends its id and epoch (KIP-360), and is refused with PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 4) if
+another instance has been initialised since. After a timeout of its transaction it is not refused (KIP-588).
 
-Deviation from Kafka: version 6 is not offered. It exists for two-phase commit with other systems (KIP-939), which
-Kafka 4.3 offers only where unstable versions are switched on, and Sexton does not do.
+Deviation from Kafka: version 6 is not offered. It exists for two-phase commit with other systems (KIP-939), which Kafka
+4.3 offers only where unstable versions are switched on, and which Sexton does not implement.
 """
 
 from __future__ import annotations

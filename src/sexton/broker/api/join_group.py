@@ -1,11 +1,12 @@
-"""JoinGroup, versions 0 to 9: a member enters a classic group, or takes part in its next rebalance.
+"""JoinGroup, versions 0 to 9: a member joins a classic group, or takes part in its next rebalance.
 
-The answer is parked until the rebalance is over. Version 0 has no rebalance timeout (the session's is taken); 4 on asks
-for an id first (KIP-394); 5 on knows static members (KIP-345); 9 tells a returning static leader that it need not
-assign (KIP-814). A join to a consumer group (KIP-848) makes a mixed group; see `coordinators/groups/migration.py`.
+The response is sent when the rebalance is over. Version 0 has no rebalance timeout (the session timeout is used); from
+4 on a member must first ask for a member id (KIP-394); from 5 on there are static members (KIP-345); 9 tells a
+returning static leader that it need not assign (KIP-814). A join to a consumer group (KIP-848) makes a mixed group; see
+`coordinators/groups/migration.py`.
 
-Deviations from Kafka: when a member sends a second JoinGroup while its first is parked, the first is answered with
-REBALANCE_IN_PROGRESS; Kafka leaves it without an answer. No record is written for a group that nobody has joined yet.
+Deviations from Kafka: when a member sends a second JoinGroup while its first is waiting, the first gets
+REBALANCE_IN_PROGRESS; Kafka never answers it. No record is written for a group that has had no members yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LeaveGroup, versions 0 to 5: members leave a classic group. From version 3 on many at once, static ones also by
+"""LeaveGroup, versions 0 to 5: members leave a classic group. From version 3 on many at once, static members also by
 instance id alone, as administrators do; each has its own error."""
 
 from __future__ import annotations

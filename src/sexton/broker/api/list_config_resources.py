@@ -1,8 +1,8 @@
-"""ListConfigResources, versions 0 and 1: the names of what can have settings (KIP-1142).
+"""ListConfigResources, versions 0 and 1 (KIP-1142): the names of resources that can have configs.
 
-Version 0 asks for client metrics alone. From version 1 on a request names kinds of resources, or none for all: topics,
-brokers that are alive, and those groups that have settings of their own. A kind that the version does not know is
-answered with UNSUPPORTED_VERSION, as in Kafka.
+Version 0 asks for client metrics alone. From version 1 on a request names resource types, or none for all: topics, live
+brokers, and groups that have configs of their own. A resource type that the version does not know gets
+UNSUPPORTED_VERSION, as in Kafka.
 
 Deviation from Kafka: there are no client metrics and no broker loggers to set, so none are listed.
 """

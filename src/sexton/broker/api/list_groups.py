@@ -1,5 +1,5 @@
-"""ListGroups, versions 0 to 5: the groups that this broker keeps. From version 4 on only those in certain states, from
-5 on only those of certain types; upper and lower case do not matter, an empty filter lets all pass."""
+"""ListGroups, versions 0 to 5: the groups that this broker coordinates. From version 4 on filtered by state, from 5 on
+by type; case does not matter, and an empty filter lets all pass."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""ListOffsets: the offset at a time, or at one of a few special places.
+"""ListOffsets, versions 1 to 11: the offset for a timestamp, or a special offset such as the earliest or the latest.
 
-Versions 1 to 11. Answered by the leader; replica id -2 (debugging) by any replica. With isolation level
-read_committed the latest offset is the last stable one. All data is local, so the earliest local offset is the
-earliest one (KIP-405), and those in or on their way to remote storage are unknown (-1). A leader that does not know
-yet how far its predecessors had committed says OFFSET_NOT_AVAILABLE (KIP-207), for otherwise the latest offset could
-go back.
+Served by the leader; for replica id -2 (debugging) by any replica. With isolation level read_committed the latest
+offset is the last stable one. All data is local, so the earliest local offset is the earliest one (KIP-405), and those
+in or on their way to remote storage are unknown (-1). A leader whose high watermark has not reached the end of the
+previous epoch yet returns OFFSET_NOT_AVAILABLE (KIP-207), for otherwise the latest offset could go back.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def _offset_of(broker: Broker, request: Request, topic: str, asked: Any) -> dict
 
 
 def _find(replica: Replica, timestamp: int, read_committed: bool, version: int) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch), each -1 if there is none."""
+    """Returns (timestamp, offset, leader epoch), each -1 if there is none."""
     log = replica.log
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.start_offset, log.epochs.epoch_of(log.start_offset)

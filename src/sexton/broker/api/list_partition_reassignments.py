@@ -1,4 +1,4 @@
-"""ListPartitionReassignments, version 0 (KIP-455): which replicas are being added and removed; null topics means all.
+"""ListPartitionReassignments, version 0 (KIP-455): the replicas being added and removed; null topics means all.
 
 Deviations from Kafka: none known.
 """

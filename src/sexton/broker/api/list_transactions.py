@@ -1,8 +1,8 @@
-"""ListTransactions, versions 0 to 2: the transactional ids that this broker coordinates (KIP-664).
+"""ListTransactions, versions 0 to 2 (KIP-664): the transactional ids that this broker coordinates.
 
-Filters: states by name (unknown ones are named in the answer), producer ids, from version 1 on those whose transaction
-has lasted longer than so many milliseconds, from version 2 on those whose id matches a regular expression as a whole
-(RE2 syntax; INVALID_REGULAR_EXPRESSION if it is none).
+Filters: states by name (unknown names are listed in the response), producer ids, from version 1 on transactions that
+have lasted longer than a number of milliseconds, from version 2 on transactional ids that match a regular expression as
+a whole (RE2 syntax; INVALID_REGULAR_EXPRESSION if it is invalid).
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Metadata, versions 0 to 13: the brokers, and topics with their partitions, replicas and leaders.
 
-All topics (null; before version 1 an empty list), by name, or from version 12 by id. What is told is this broker's
-view: what clients have changed is in it when they are told so (`broker/news.py`), unless this broker could not be
-reached; then it is `metadata.poll.ms` behind at most. A topic that does not exist is created if the client and
-`auto.create.topics.enable` allow it, and the answer waits for that.
+A request asks for all topics (null; before version 1 an empty list), for some by name, or from version 12 by id. The
+response shows this broker's view: a change is in it by the time its client gets the response to that change
+(`broker/news.py`), unless this broker could not be reached; then it is `metadata.poll.ms` behind at most. A topic that
+does not exist is created if the client and `auto.create.topics.enable` allow it, and the response waits for that.
 
 Deviations from Kafka:
-- Auto-creation is finished before the answer, which then describes the new topic; Kafka answers
+- Auto-creation is finished before the response, which then describes the new topic; Kafka returns
   UNKNOWN_TOPIC_OR_PARTITION and lets the client ask again. If creation fails, the topic's error says why.
 - The controller is the broker that was asked: every broker can do what a controller is asked to do.
 - A partition whose leader is being fenced has no leader (LEADER_NOT_AVAILABLE) at once.
-- There are no access rules: whoever asks for authorized operations is told all of them.
+- There are no ACLs: a request for authorized operations gets all of them.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def describe_partition(row: PartitionRow, serving: frozenset[int]) -> Answer:
 
 
 def describe_for_version_0(row: PartitionRow, serving: frozenset[int]) -> Answer:
-    """Replicas that are away are left out, which is an error of its own."""
+    """Version 0 has no list of offline replicas: they are left out, and if there are any the partition has
+    REPLICA_NOT_AVAILABLE."""
     described = describe_partition(row, serving)
     if described["offline_replicas"] and row.leader in serving:
         described["error_code"] = ErrorCode.replica_not_available

@@ -1,8 +1,9 @@
-"""OffsetCommit, versions 2 to 10: how far a group has read. From version 9 on for members of consumer groups, from 10
+"""OffsetCommit, versions 2 to 10: commits a group's offsets. From version 9 on for members of consumer groups, from 10
 on with topic ids.
 
-Answered when the offsets are on all in-sync replicas. A topic that does not exist: UNKNOWN_TOPIC_OR_PARTITION
-(UNKNOWN_TOPIC_ID), the others are committed. Versions 2 to 4 may ask for a retention of their own.
+The response is sent when the offsets are on all in-sync replicas. A topic that does not exist gets
+UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID), the others are committed. Versions 2 to 4 may ask for a retention time of
+their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OffsetDelete, version 0: a group forgets where it was in topics that it does not read any more (KIP-496)."""
+"""OffsetDelete, version 0 (KIP-496): deletes a group's offsets of topics that it is not subscribed to any more."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""OffsetFetch, versions 1 to 10: where groups are. From version 8 on many groups at once, from 9 on checked against the
-member's epoch, from 10 on with topic ids.
+"""OffsetFetch, versions 1 to 10: committed offsets of groups. From version 8 on many groups at once, from 9 on checked
+against the member's epoch, from 10 on with topic ids.
 
-Only what is committed to all in-sync replicas is told: an answer waits for commits that are under way. With
-`require_stable` (from version 7 on) a partition for which a transaction is about to commit has UNSTABLE_OFFSET_COMMIT
-instead, and clients ask again. A partition without an offset has -1. Offsets go with their topic: one that was deleted
-has none, and one that was made again under its name has none yet.
+Only offsets that are on all in-sync replicas are returned: a response waits for commits that are in progress. With
+`require_stable` (from version 7 on) a partition with offsets of a transaction that has not completed gets
+UNSTABLE_OFFSET_COMMIT instead, and clients ask again. A partition without an offset gets -1. Offsets belong to a topic
+id: a topic that was deleted has none, and one that was created again under the same name has none yet.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ async def handle(broker: Broker, request: Request) -> Answer:
         return {"groups": [await _fetch(broker, one, request.version, stable) for one in body.groups]}
     answer = await _fetch(broker, body, request.version, stable)
     if answer["error_code"] is not ErrorCode.none and request.version < GROUP_ERROR_SINCE:
-        # There is no place for it but at each partition.
+        # Version 1 has no error of the whole group, so each partition gets it.
         return {"topics": [_failed(topic, answer["error_code"]) for topic in body.topics]}
     return answer
 
 
 async def _fetch(broker: Broker, asked: Any, version: int, require_stable: bool) -> Answer:
-    """`asked` is a group of a request for many, or an older request itself."""
+    """`asked` is one group of a request for many, or the request itself before version 8."""
     named = None if asked.topics is None else [(topic, _name(broker, topic, version)) for topic in asked.topics]
     fetch = OffsetFetchRequest(
         asked.group_id,
@@ -67,7 +67,7 @@ async def _fetch(broker: Broker, asked: Any, version: int, require_stable: bool)
 
 
 def _name(broker: Broker, topic: Any, version: int) -> str | None:
-    """By name, a topic that is gone is one without offsets; by id, it is unknown."""
+    """Before topic ids a deleted topic is returned as one without offsets; by id it is unknown."""
     return topic_name(broker.view, topic) if version >= TOPIC_IDS_SINCE else str(topic.name)
 
 

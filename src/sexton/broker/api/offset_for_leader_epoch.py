@@ -1,7 +1,8 @@
-"""OffsetForLeaderEpoch: where an epoch ended, so that a consumer can tell whether its log was truncated (KIP-320).
+"""OffsetForLeaderEpoch, versions 2 to 4: where a leader epoch ended, so that a consumer can detect truncation
+(KIP-320).
 
-Versions 2 to 4. Answered by the leader; replica id -2 (debugging) by any replica. An epoch that the leader does not
-know is answered with epoch and offset -1.
+Served by the leader; for replica id -2 (debugging) by any replica. An epoch that the leader does not know gets epoch
+and offset -1.
 """
 
 from __future__ import annotations

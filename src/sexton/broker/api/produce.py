@@ -1,14 +1,14 @@
-"""Produce: appends batches to partitions that this broker leads.
+"""Produce, versions 3 to 13: appends batches to partitions that this broker leads.
 
-Versions 3 to 13. With acks=-1 the answer waits until every batch is committed, at most `timeout` ms; with acks=1 it
-is given after the append; with acks=0 there is none, and a failure closes the connection, as in Kafka, so that the
-client at least notices. Every failed partition carries base offset -1 (rule 9), also one that was appended but not
-committed in time, where Kafka tells the offset. NOT_LEADER_OR_FOLLOWER names the leader from version 10 on (KIP-951).
-The first batch of a transaction in a partition waits for the transaction's coordinator (`produce_in_transaction.py`).
-Batches that must be unpacked wait for that (`unpacking.py`); records that are to blame are named from version 8 on.
-What a client sent behind a batch that was refused for the moment is refused too (`refused.py`), where Kafka takes it.
-Internal topics are their coordinators' alone: what a client wrote there would be believed at the next failover. Kafka
-makes an exception for clients that call themselves `__admin_client`; here there is none.
+With acks=-1 the response waits until every batch is committed, at most `timeout` ms; with acks=1 it is sent after the
+append; with acks=0 there is none, and a failure closes the connection, as in Kafka, so that the client at least
+notices. Every failed partition carries base offset -1 (rule 9), also one that was appended but not committed in time,
+where Kafka returns the offset. NOT_LEADER_OR_FOLLOWER names the leader from version 10 on (KIP-951). The first batch of
+a transaction in a partition waits for the transaction's coordinator (`produce_in_transaction.py`). Batches that must be
+decompressed wait for that (`unpacking.py`); from version 8 on the response names invalid records. Batches that a client
+sent after one that was refused with a retriable error are refused too (`refused.py`), where Kafka accepts them. Only
+coordinators write to internal topics: a client's records there would be replayed at the next failover. Kafka makes an
+exception for clients that call themselves `__admin_client`; here there is none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Produce:
-    """One request on its way."""
+    """One Produce request from its arrival to its response."""
 
     __slots__ = ("acks", "broker", "correlation_id", "is_holding", "topics", "version")
 
@@ -51,14 +51,15 @@ class _Produce:
         self.broker = broker
         self.acks: int = request.body.acks
         self.is_holding = False
-        """Whether it keeps batches in memory, until a transaction's coordinator has answered."""
+        """Whether the request keeps batches in memory until a transaction's coordinator has answered, or until they
+        have been decompressed."""
         self.version = request.version
         self.correlation_id = request.correlation_id
         self.topics: list[tuple[Any, str, list[Outcome]]] = []
-        """(name or id as it is answered, name, outcomes)"""
+        """(name or id as in the response, name, outcomes)"""
 
     def append(self, request: Request) -> list[Outcome]:
-        """Appends everything; returns the partitions that are not committed yet."""
+        """Appends all batches; returns the partitions that are not committed yet."""
         broker = self.broker
         now_ms = broker.clock.now_ms()
         waiting: list[Outcome] = []
@@ -106,7 +107,8 @@ class _Produce:
         now_ms: int,
         waiting: asyncio.Future[None] | None = None,
     ) -> None:
-        """Appends, or holds. What has waited before has its future from then."""
+        """Appends the batch, or holds it until the transaction's coordinator has answered. A batch that has waited
+        before already has its future, `waiting`."""
         broker = self.broker
         records, rules = batch
         if is_in_transaction(records):
@@ -140,7 +142,8 @@ class _Produce:
         *,
         is_suspect: bool = False,
     ) -> None:
-        """Goes on when the batch has been looked into, behind those that came before it."""
+        """Goes on with the batch when it has been decompressed and checked, after the batches that arrived before
+        it."""
         broker = self.broker
         small = broker.unpacking.at_once(replica, records, is_suspect)
         if small is not None:
@@ -164,7 +167,7 @@ class _Produce:
             except OSError as error:
                 self._broken(outcome, replica.topic, error)
                 committed.set_result(None)
-            except Exception as error:  # the connection ends with it
+            except Exception as error:  # the connection is closed
                 committed.set_exception(error)
 
         broker.unpacking.add(replica, kept, is_suspect, go_on)
@@ -179,8 +182,8 @@ class _Produce:
         held: Held,
         waiting: asyncio.Future[None] | None,
     ) -> None:
-        """Appends when the coordinator has answered. If the time is over by then the client sends it again, and what it
-        sent behind it must not be taken first."""
+        """Appends the batch when the transaction's coordinator has answered. If the request has timed out by then the
+        client retries it, and the batches that it sent after this one must not be appended first."""
         self.is_holding = True
         kept = bytes(batch.records)
         committed = outcome.committed = waiting or asyncio.get_running_loop().create_future()
@@ -218,7 +221,7 @@ class _Produce:
     def _refused(
         self, outcome: Outcome, key: TopicKey, name: str | None, records: Buffer | None, error: KafkaError
     ) -> None:
-        """Not appended."""
+        """Fails a partition whose batch was not appended."""
         if records:
             self.broker.refused.note(key, outcome.index, records, error.code)
         self._failed(outcome, name, error)
@@ -233,7 +236,7 @@ class _Produce:
             outcome.hint = leader_hint(self.broker, name, outcome.index, error.code)
 
     def settle(self) -> None:
-        """Every future is done: what failed meanwhile becomes a failure."""
+        """Called when every future is done: turns the exceptions of futures into failed outcomes."""
         for _, name, outcomes in self.topics:
             for outcome in outcomes:
                 committed = outcome.committed
@@ -249,7 +252,7 @@ class _Produce:
                     raise error
 
     def answer(self) -> Answer:
-        """None with acks=0, unless something failed: then the connection ends."""
+        """Returns None with acks=0. If a partition failed then, raises DropConnectionError."""
         if self.acks != 0:
             return self.encode()
         failures = [(name, outcome) for _, name, outcomes in self.topics for outcome in outcomes if outcome.code]
@@ -278,7 +281,7 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
 
 
 async def _holding(answer: asyncio.Future[Answer]) -> Answer:
-    """A task, for the memory that it keeps to be counted."""
+    """Wraps the future in a task, because only a task's memory counts against the budget for requests."""
     return await answer
 
 
@@ -292,12 +295,12 @@ def _refuse_acks(produce: _Produce, body: Any) -> Answer:
 
 
 def _is_suspicion(error: KafkaError) -> bool:
-    """By the header a time is out of range; which record's it is has yet to be found."""
+    """By its header the batch has a timestamp out of range; which record has it must still be found."""
     return error.code is ErrorCode.invalid_timestamp and not isinstance(error, RecordsError)
 
 
 def _follow(future: asyncio.Future[None], other: asyncio.Future[None] | None) -> None:
-    """What becomes of the other becomes of this one, unless it has been given up on."""
+    """Completes `future` as `other` completes, unless `future` is done already (the request timed out)."""
     if other is None:
         future.set_result(None)
         return
@@ -315,7 +318,7 @@ def _follow(future: asyncio.Future[None], other: asyncio.Future[None] | None) ->
 
 
 class _Wait:
-    """Until every partition is committed, has failed, or the time is over."""
+    """Waits until every partition is committed or has failed, or the timeout has passed."""
 
     __slots__ = ("_left", "_produce", "_timer", "_waiting", "answer")
 
@@ -332,7 +335,7 @@ class _Wait:
 
     def _one_done(self, committed: asyncio.Future[None]) -> None:
         if not committed.cancelled():
-            committed.exception()  # looked at, whether or not somebody is left to be told
+            committed.exception()  # retrieved even if the response has been sent, so that asyncio does not warn
         self._left -= 1
         if self._left:
             return

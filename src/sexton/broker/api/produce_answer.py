@@ -1,4 +1,4 @@
-"""The answer to Produce, encoded by hand: this is the hot path. No API of its own."""
+"""The Produce response, encoded by hand: this is the hot path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEADER_TAGGED = struct.Struct(">iiB")
 
 
 class Outcome:
-    """Of one partition. Starts as the failure that it is until the append has succeeded."""
+    """The outcome of one partition. It carries offset -1 until the append has succeeded."""
 
     __slots__ = (
         "append_time_ms",
@@ -67,7 +67,7 @@ class Outcome:
 
 
 Topics = Sequence[tuple[Any, str, Sequence[Outcome]]]
-"""(name or id as it is answered, name, outcomes)"""
+"""(name or id as in the response, name, outcomes)"""
 
 
 def encode(broker: Broker, version: int, correlation_id: int, topics: Topics) -> bytes:

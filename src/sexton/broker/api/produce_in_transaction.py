@@ -1,15 +1,15 @@
-"""The part of Produce that is about transactions. No API of its own.
+"""The transactional part of Produce.
 
-A batch that would open a transaction in its partition waits until the transaction's coordinator says that it may
-(KIP-890): for producers of transaction version 2 (Produce version 12 on) the coordinator adds the partition, for older
-ones it must have been added. Batches of one producer for one partition wait for the same answer and are appended in the
-order in which they came; other partitions of the request do not wait with them.
+A batch that would open a transaction in its partition waits until the transaction's coordinator allows it (KIP-890):
+for producers of transaction version 2 (Produce version 12 on) the coordinator adds the partition, for older ones it
+must have been added before. Batches of one producer for one partition wait for the same answer and are appended in the
+order of their arrival; other partitions of the request do not wait with them.
 
-What a client is told. A zombie: INVALID_PRODUCER_EPOCH, as by Kafka. Whoever may abort and go on (the partition is not
-part of the transaction, the transaction timed out, or the client has used a newer connection): TRANSACTION_ABORTABLE,
-and INVALID_TXN_STATE before version 11. Both make Java's client abort and raise its epoch, and librdkafka abort (which,
-after a timeout, learns with its next transaction that it must raise the epoch, and aborts that one too); whereas
-librdkafka takes INVALID_PRODUCER_EPOCH for the end of the producer.
+The errors that a client gets. A zombie: INVALID_PRODUCER_EPOCH, as from Kafka. A producer that may abort and continue
+(the partition is not part of the transaction, the transaction timed out, or the client has used a newer connection):
+TRANSACTION_ABORTABLE, and INVALID_TXN_STATE before version 11. Both make Java's client abort and raise its epoch, and
+librdkafka abort (which, after a timeout, learns with its next transaction that it must raise the epoch, and aborts that
+one too). INVALID_PRODUCER_EPOCH, in contrast, is fatal to a librdkafka producer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_in_transaction(records: Buffer) -> bool:
 
 
 class Held(NamedTuple):
-    """Until the coordinator has answered."""
+    """A batch that waits for the transaction's coordinator."""
 
     question: Question
     place: TopicPartition
@@ -53,7 +53,8 @@ class Held(NamedTuple):
 
 
 def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) -> Held | None:
-    """None if the batch may be appended at once: its transaction is open here, or it is a retry of what is here."""
+    """Returns None if the batch may be appended at once: its transaction is open in this partition, or it is a retry of
+    a batch that is in the log."""
     producer_id, epoch, sequence = producer_of(records)
     is_new = request.version >= NEW_CLIENTS_SINCE
     if not is_new:
@@ -77,8 +78,9 @@ def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) ->
 
 
 def check_answer(replica: Replica, held: Held, code: ErrorCode, version: int) -> None:
-    """Raises what to tell the client if the coordinator said no, or if a producer that takes a new epoch with every
-    transaction, and so begins each at sequence 0, begins elsewhere: then a batch before this one is still to come."""
+    """Raises the error for the client if the coordinator refused, or if a producer of transaction version 2 does not
+    start its transaction with sequence 0: it has a new epoch in every transaction, so a batch before this one is still
+    to come."""
     producer_id = held.question.producer.producer_id
     if code is ErrorCode.none:
         is_known = replica.log.producers.get(producer_id) is not None
@@ -93,11 +95,11 @@ def check_answer(replica: Replica, held: Held, code: ErrorCode, version: int) ->
 
 
 def told(code: ErrorCode, version: int) -> ErrorCode:
-    """A coordinator's answer, in words that a client knows in the answer to Produce."""
+    """Translates the coordinator's error into one that clients understand in a Produce response."""
     if code in RETRIABLE:
-        return ErrorCode.not_enough_replicas  # all clients try again upon it
+        return ErrorCode.not_enough_replicas  # all clients retry after it
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
-    if code in (ErrorCode.transaction_abortable, ErrorCode.unknown_producer_id):  # not in it, or timed out
+    if code in (ErrorCode.transaction_abortable, ErrorCode.unknown_producer_id):  # not in the transaction, or timed out
         return ErrorCode.transaction_abortable if version >= ABORTABLE_SINCE else ErrorCode.invalid_txn_state
     return code

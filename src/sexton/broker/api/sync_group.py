@@ -1,9 +1,9 @@
-"""SyncGroup, versions 0 to 5: the leader brings the assignment, the others wait for it.
+"""SyncGroup, versions 0 to 5: the group's leader sends the assignment, the other members wait for it.
 
-Version 5 on must say protocol type and name, and they must be the group's.
+From version 5 on a request must have protocol type and name, and they must be the group's.
 
-Deviations from Kafka: a SyncGroup that is parked when its member is removed, or sent a second time, is answered with
-UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS; Kafka leaves it without an answer.
+Deviations from Kafka: a SyncGroup that is waiting when its member is removed, or is sent a second time, gets
+UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS; Kafka never answers it.
 """
 
 from __future__ import annotations

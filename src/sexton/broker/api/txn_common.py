@@ -1,4 +1,4 @@
-"""What the APIs of transactions have in common. No API of its own."""
+"""Shared by the transaction APIs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from sexton.protocol.errors import ErrorCode
 Answer = dict[str, Any]
 
 OLD_CLIENT_VERSION = 0
-"""Transaction versions 0 and 1 look the same to clients."""
+"""Stands for transaction versions 0 and 1, which look the same to clients."""
 NEW_CLIENT_VERSION = EPOCH_BUMP_VERSION
 
 
 def for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
-    """PRODUCER_FENCED was INVALID_PRODUCER_EPOCH before clients could tell one from the other (KIP-588)."""
+    """Replaces PRODUCER_FENCED by INVALID_PRODUCER_EPOCH for versions from before KIP-588, whose clients do not know
+    it."""
     if code is ErrorCode.producer_fenced and version < fenced_since:
         return ErrorCode.invalid_producer_epoch
     return code

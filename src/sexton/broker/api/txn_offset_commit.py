@@ -1,10 +1,11 @@
-"""TxnOffsetCommit, versions 0 to 5: a group's offsets that count if, and from when, the transaction commits.
+"""TxnOffsetCommit, versions 0 to 5: commits a group's offsets as part of a transaction.
 
-Answered by the group's coordinator when they are on all in-sync replicas. Until the transaction ends, OffsetFetch with
-`require_stable` is told UNSTABLE_OFFSET_COMMIT. From version 3 on the producer says for which member of the group it
-commits (KIP-447), and ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID mean that the member is no longer
-what it was. From version 5 on (transaction version 2) the offsets become part of the transaction by this request;
-before, they must have been added by AddOffsetsToTxn, which is verified as for partitions (KIP-890).
+The group's coordinator sends the response when the offsets are on all in-sync replicas. They take effect when the
+transaction commits. Until it completes, OffsetFetch with `require_stable` gets UNSTABLE_OFFSET_COMMIT. From version 3
+on the request names the member of the group (KIP-447), and ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID
+mean that the member has been replaced or removed, or the group has rebalanced. From version 5 on (transaction version
+2) this request adds the group's partition to the transaction; before, AddOffsetsToTxn must have added it, which is
+verified as for partitions (KIP-890).
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ async def _commit_known(broker: Broker, request: Request, topics: list[Any]) -> 
 def _when_verified(
     broker: Broker, request: Request, commit: OffsetCommitRequest, owner: Owner
 ) -> asyncio.Future[Awaitable[Any]]:
-    """Commits as soon as the transaction's coordinator has answered, before any commit that comes later."""
+    """Commits in the turn of the event loop in which the transaction's coordinator answers, before any commit that
+    arrives later."""
     groups = broker.groups
     verification = groups.begin_verification(commit.group, owner)
     begun: asyncio.Future[Awaitable[Any]] = asyncio.get_running_loop().create_future()
@@ -116,7 +118,7 @@ def _question(broker: Broker, request: Request) -> tuple[Question, TopicPartitio
 
 
 def _told(code: ErrorCode, version: int) -> ErrorCode:
-    """A coordinator's answer, in words that a client knows in the answer to this request."""
+    """Translates the coordinator's error into one that clients understand in this response."""
     if code in RETRIABLE:
         return ErrorCode.coordinator_not_available
     if code is ErrorCode.producer_fenced:
@@ -129,7 +131,8 @@ def _told(code: ErrorCode, version: int) -> ErrorCode:
 
 
 def _abortable(version: int) -> ErrorCode:
-    """Before version 4 what makes Java's client and librdkafka abort is that the group has moved on."""
+    """Before version 4 there is no TRANSACTION_ABORTABLE: ILLEGAL_GENERATION makes Java's client and librdkafka
+    abort."""
     return ErrorCode.transaction_abortable if version >= ABORTABLE_SINCE else ErrorCode.illegal_generation
 
 

@@ -1,10 +1,12 @@
-"""UnregisterBroker, version 0: a broker that will not come back is forgotten.
+"""UnregisterBroker, version 0: removes the registration of a broker that will not come back.
 
-It is then no longer among the fenced brokers of DescribeCluster. One that starts again all the same registers anew.
+DescribeCluster then no longer lists it among the fenced brokers. If the broker starts again all the same, it registers
+again.
 
-Deviations from Kafka, which does as it is told and leaves whoever asked with partitions offline: a broker that runs is
-refused, and so is one that is a replica of anything (INVALID_REQUEST, with what to do first). Its row is what tells an
-old image of its disk from the disk itself (docs/decisions, 8), which matters as long as anybody counts on that disk.
+Deviations from Kafka, which removes the registration in any case and may leave partitions offline: a broker that is
+alive is refused, and so is one that is a replica of any partition (INVALID_REQUEST, with what to do first). A broker's
+row is what tells an old image of its disk from the disk itself (docs/decisions, 8), which matters as long as any
+partition has a replica on that disk.
 """
 
 from __future__ import annotations

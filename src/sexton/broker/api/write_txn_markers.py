@@ -1,10 +1,11 @@
-"""WriteTxnMarkers, versions 1 and 2: the end of transactions, from their coordinator to the leaders of the partitions.
-Operators use it too, through Kafka's tools, to end a transaction that hangs (KIP-664).
+"""WriteTxnMarkers, versions 1 and 2: sent by a transaction's coordinator to the leaders of its partitions when the
+transaction ends. Operators use it too, through Kafka's tools, to end a hanging transaction (KIP-664).
 
-A partition answers when its marker is on all in-sync replicas. From version 2 on a marker says that it raises the
-producer's epoch (transaction version 2): then one that comes twice is written once, and one that comes so late that the
-next transaction has begun is refused with INVALID_PRODUCER_EPOCH. For older ones that is judged by the connection
-(`coordinators/transactions/connections.py`). A marker of a former coordinator: TRANSACTION_COORDINATOR_FENCED.
+A partition's result is sent when its marker is on all in-sync replicas. From version 2 on a marker says that it raises
+the producer's epoch (transaction version 2): then a marker that arrives twice is written once, and one that arrives so
+late that the next transaction has begun is refused with INVALID_PRODUCER_EPOCH. Older markers that are late are
+recognized by their connection (`coordinators/transactions/connections.py`). A marker of a former coordinator:
+TRANSACTION_COORDINATOR_FENCED.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ async def _write(broker: Broker, request: Request, asked: Any, place: TopicParti
     if version < NEW_CLIENT_VERSION and is_from_broker:
         connection = request.connection
         if broker.transactions.is_late_marker(place, *owner, asked.coordinator_epoch, connection):
-            return ErrorCode.not_leader_or_follower  # whoever is alive sends it again, over a new connection
+            return ErrorCode.not_leader_or_follower  # a live coordinator sends it again, over a new connection
     return await write_marker(
         broker, EndMarker(owner, asked.transaction_result, asked.coordinator_epoch, version), place
     )

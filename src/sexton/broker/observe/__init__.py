@@ -1,6 +1,6 @@
-"""What a broker tells of itself to people and their tools, over HTTP (`admin.listener`).
+"""The broker's admin HTTP endpoint (`admin.listener`), for operators and their tools.
 
-traffic    what the hot path counts: plain numbers, by API
-metrics    all that Prometheus is told
-pages      which address gives what
+traffic    counters of the hot path, by API
+metrics    all Prometheus metrics
+pages      routes of the endpoint
 """

@@ -1,8 +1,8 @@
-"""What Prometheus is told, in its text format.
+"""The Prometheus metrics, in its text format.
 
-Numbers of the whole broker, of each API that was used, and of each compacted partition here; of those at most
-PARTITIONS_MAX, the first by name, so that a broker with very many does not flood whoever collects this: the sums over
-all are there in any case, and `sexton_compaction_partitions_left_out` says how many have no series of their own.
+Metrics of the whole broker, of each API that was used, and of each compacted partition on this broker; of those at most
+PARTITIONS_MAX, the first by name, so that a broker with very many does not flood Prometheus: the sums over all are
+exported in any case, and `sexton_compaction_partitions_left_out` says how many have no series of their own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from sexton.broker.broker import Broker
 
 PARTITIONS_MAX: Final = 500
-"""Compacted partitions of a broker that get series of their own: nine each."""
+"""Maximum number of compacted partitions of a broker that get series of their own, nine each."""
 
 PRIVATE_NAMES: Final[Mapping[int, str]] = {api: api.name.lower() for api in PrivateApi}
-"""Of the messages between our own processes."""
+"""Names of the messages between our own processes."""
 
 
 async def metrics(broker: Broker) -> bytes:

@@ -1,4 +1,4 @@
-"""Which address gives what. What is about the whole cluster is asked as a client would, of all brokers."""
+"""Routes of the admin HTTP endpoint. Pages about the whole cluster ask all brokers, as a client would."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAGES: Final[Mapping[str, str]] = {
 
 
 ALWAYS_TOLD: Final = frozenset({"/", "/live", "/health"})
-"""Of a broker that has not joined its cluster yet."""
+"""Pages that are served even before the broker has joined its cluster."""
 
 
 class AdminPages:
@@ -79,8 +79,8 @@ class AdminPages:
         return Page.of_json(PAGES)
 
     async def _live(self, parameters: Mapping[str, str]) -> Page:
-        """For whoever ends a process that hangs. That others are away is no reason: a broker waits for them, and one
-        that is started anew can do no more, while all of them at once would be a cluster that is down."""
+        """Liveness probe. An unreachable metastore or other broker does not fail it: a broker waits for them, and a
+        restarted one could do no more, while a restart of all brokers at once would take the cluster down."""
         is_live = not self._broker.failed.done()
         return Page.of_json({"broker": self._broker.config.node_id, "is_live": is_live}, 200 if is_live else 503)
 
@@ -120,7 +120,7 @@ class AdminPages:
         return Page.of_json(found)
 
     def _cluster_client(self) -> Client:
-        """One for all: made when the first person asks."""
+        """Returns the one client of all pages, created at first use."""
         if self._client is None:
             row = self._broker.registration.row
             self._client = Client(

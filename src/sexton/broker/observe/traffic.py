@@ -1,4 +1,4 @@
-"""What the hot path counts. Numbers only, and one look at the clock for all requests that arrived together."""
+"""Counters of the hot path. Numbers only, and the clock is read once for all requests that arrived together."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from bisect import bisect_left
 from typing import Final
 
 BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of a latency histogram. Long ones are there because a fetch may wait for records."""
+"""Upper bounds of the latency histogram. It goes up to 30 s because a fetch may wait for records."""
 
 
 class ApiTraffic:
-    """Of one API: how many requests, how large, and how long from their arrival until their answers left."""
+    """Counters of one API: number of requests, their bytes, and the seconds from their arrival until their responses
+    were sent."""
 
     __slots__ = ("counts", "request_bytes", "requests_count", "response_bytes", "seconds")
 
@@ -27,7 +28,7 @@ class ApiTraffic:
 
 
 class Traffic:
-    """Of all APIs, by their key. What cannot be read as a request is not counted here."""
+    """Counters of all APIs, by API key. Bytes that cannot be parsed as a request are not counted here."""
 
     __slots__ = ("by_api", "malformed_count")
 
