@@ -152,10 +152,12 @@ def test_an_old_client_may_abort_what_the_coordinator_has_not_heard_of() -> None
     h.commit(second)
 
 
-@pytest.mark.parametrize("client_version", [OLD, NEW])
-def test_nothing_cannot_be_committed(client_version: int) -> None:
+@pytest.mark.parametrize(
+    ("client_version", "refusal"), [(OLD, ErrorCode.invalid_txn_state), (NEW, ErrorCode.concurrent_transactions)]
+)
+def test_nothing_cannot_be_committed(client_version: int, refusal: ErrorCode) -> None:
     h = Harness()
-    with refused(ErrorCode.invalid_txn_state):
+    with refused(refusal):
         h.commit(h.init(), client_version)
 
 

@@ -21,7 +21,7 @@ from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, Top
 from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
-from tests.coordinators.transactions.harness import ID, P0, P1, TIMEOUT_MS, refused
+from tests.coordinators.transactions.harness import ID, NEW, P0, P1, TIMEOUT_MS, refused
 
 T = TypeVar("T")
 PARTITIONS = 4
@@ -242,6 +242,42 @@ def test_the_next_transaction_waits_for_the_markers_of_the_one_before() -> None:
         world.write_markers()
         await adding
         assert await world.state() is State.ONGOING
+
+    run(test())
+
+
+def test_a_commit_that_is_ahead_of_its_records_is_never_kept_for_later() -> None:
+    """Java's client (4.x) may send it before them. Kept until the markers of the last transaction are written, it would
+    commit whatever is added first."""
+
+    async def test() -> None:
+        world = await World().loaded()
+        first = await world.init()
+        await world.service.add(AddRequest(ID, first, [P0], NEW))
+        second = await world.service.end(EndRequest(ID, first, True, NEW))
+        adding = asyncio.create_task(world.service.add(AddRequest(ID, second, [P0], NEW)))
+        await settle()
+        early = asyncio.create_task(world.service.end(EndRequest(ID, second, True, NEW)))
+        await settle()
+        world.write_markers()
+        await adding
+        with refused(ErrorCode.concurrent_transactions):
+            await early
+        assert await world.state() is State.ONGOING
+        await world.service.add(AddRequest(ID, second, [P1], NEW))
+        await world.service.end(EndRequest(ID, second, True, NEW))
+        [due] = world.due
+        assert due.markers.partitions == (P0, P1)
+
+    run(test())
+
+
+def test_a_commit_of_nothing_is_answered_at_once() -> None:
+    async def test() -> None:
+        world = await World(concurrent_wait_ms=60_000).loaded()
+        first = await world.init()
+        with refused(ErrorCode.concurrent_transactions):
+            await asyncio.wait_for(world.service.end(EndRequest(ID, first, True, NEW)), 20)
 
     run(test())
 

@@ -27,7 +27,7 @@ EPOCH = 5
 FENCED = ErrorCode.producer_fenced
 INVALID = ErrorCode.invalid_txn_state
 UNKNOWN = ErrorCode.unknown_producer_id
-WAIT = ErrorCode.concurrent_transactions
+WAIT = EARLY = ErrorCode.concurrent_transactions
 END = Verdict.END
 DONE = Verdict.DONE
 
@@ -76,12 +76,12 @@ def transaction_in(state: State) -> Transaction:
 
 NEW_CLIENTS = {
     # state: (abort with the epoch before, abort, commit with the epoch before, commit)
-    State.EMPTY: (FENCED, END, FENCED, INVALID),
+    State.EMPTY: (FENCED, END, FENCED, EARLY),
     State.ONGOING: (FENCED, END, FENCED, END),
-    State.PREPARE_ABORT: (WAIT, WAIT, INVALID, WAIT),
-    State.PREPARE_COMMIT: (INVALID, WAIT, WAIT, WAIT),
-    State.COMPLETE_ABORT: (DONE, END, INVALID, INVALID),
-    State.COMPLETE_COMMIT: (INVALID, END, DONE, INVALID),
+    State.PREPARE_ABORT: (WAIT, WAIT, INVALID, EARLY),
+    State.PREPARE_COMMIT: (INVALID, WAIT, WAIT, EARLY),
+    State.COMPLETE_ABORT: (DONE, END, INVALID, EARLY),
+    State.COMPLETE_COMMIT: (INVALID, END, DONE, EARLY),
 }
 OLD_CLIENTS = {
     # state: (abort, commit)

@@ -5,17 +5,25 @@ other*. The tables are KIP-890's. With transaction version 2 the epoch says whic
 
                      abort                     commit
                      epoch - 1    epoch        epoch - 1    epoch
-    Empty            fenced       end          fenced       invalid
+    Empty            fenced       end          fenced       early
     Ongoing          fenced       end          fenced       end
-    PrepareAbort     wait         wait         invalid      wait
-    PrepareCommit    invalid      wait         wait         wait
-    CompleteAbort    done         end          invalid      invalid
-    CompleteCommit   invalid      end          done         invalid
+    PrepareAbort     wait         wait         invalid      early
+    PrepareCommit    invalid      wait         wait         early
+    CompleteAbort    done         end          invalid      early
+    CompleteCommit   invalid      end          done         early
 
 Here "epoch" is what the coordinator has now and "epoch - 1" what it had before the last end: the client has not heard
 the answer to its own request and asks again. In the prepared states, "epoch" ends the next transaction, which has begun
 before the markers of the last are written. Kafka says "fenced" to that, though nobody fenced the producer; franz-go,
-which aborts what it has only read, gives it up then. With older versions the epoch stays, so the state must do:
+which aborts what it has only read, gives it up then.
+
+"Early" is a commit of a transaction in which there is nothing yet. Java's client (4.x) sends it ahead of its records
+when two of its threads meet in the wrong moment: it looks whether all is flushed before it takes the lock under which
+an EndTxn is taken from the queue. Kafka says "invalid" (or "fenced"), which is the end of that producer. We let it ask
+again (CONCURRENT_TRANSACTIONS): by then it waits for its records. The broker never waits in its stead, for it would
+commit what is added first, without what is still to come.
+
+With older versions the epoch stays, so the state must do:
 
                      abort        commit
     Empty            done         invalid
@@ -53,6 +61,13 @@ from sexton.coordinators.transactions.transaction import (
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 
+class EarlyCommitError(KafkaError):
+    """Only the client knows when all its records are written: nobody but it may try again."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.concurrent_transactions, "nothing was written in this transaction so far. Try again")
+
+
 class Verdict(Enum):
     END = auto()
     DONE = auto()
@@ -83,15 +98,13 @@ def _judge_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
         raise KafkaError(ErrorCode.producer_fenced)
     if not is_repeated and producer.epoch != transaction.epoch:
         raise KafkaError(ErrorCode.producer_fenced)
+    if not is_repeated and is_commit and state is not State.ONGOING:
+        raise EarlyCommitError
     if not is_repeated and state.is_prepared:
         raise _wait()
     if is_rotated and state is State.EMPTY and not is_commit:
         return Verdict.DONE  # its transaction had timed out in the last epoch, and it was told its new id
-    if is_repeated:
-        return _repeated(state, is_commit)
-    if state is State.ONGOING or not is_commit:
-        return Verdict.END
-    raise _invalid(transaction, is_commit)
+    return _repeated(state, is_commit) if is_repeated else Verdict.END
 
 
 def _judge_by_state(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool) -> Verdict:
@@ -107,7 +120,7 @@ def _judge_by_state(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
         return Verdict.END
     if transaction.state is State.EMPTY:
         if is_commit:
-            raise _invalid(transaction, is_commit)
+            raise KafkaError(ErrorCode.invalid_txn_state, "there is nothing to commit")
         return Verdict.DONE
     if transaction.state is State.PREPARE_COMMIT:
         raise _wait()
@@ -134,8 +147,3 @@ def too_late(client_version: int) -> KafkaError:
     """To the producer whose transaction timed out."""
     code = ErrorCode.transaction_abortable if client_version >= EPOCH_BUMP_VERSION else ErrorCode.unknown_producer_id
     return KafkaError(code, "the transaction took longer than transaction.timeout.ms and was aborted")
-
-
-def _invalid(transaction: Transaction, is_commit: bool) -> KafkaError:
-    what = "commit" if is_commit else "abort"
-    return KafkaError(ErrorCode.invalid_txn_state, f"there is nothing to {what} in {transaction.state.label}")

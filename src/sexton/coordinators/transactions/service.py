@@ -29,6 +29,7 @@ from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.service import CoordinatorService
 from sexton.coordinators.shard import CoordinatorLog
 from sexton.coordinators.transactions.coordinator import LateEnd, ProducerIdNeeded, TransactionCoordinator
+from sexton.coordinators.transactions.ending import EarlyCommitError
 from sexton.coordinators.transactions.messages import (
     AddRequest,
     Effects,
@@ -228,6 +229,8 @@ class TransactionService(CoordinatorService[Shard]):
             shard = find(transactional_id)
             try:
                 return await run(shard)
+            except EarlyCommitError:
+                raise
             except KafkaError as error:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if error.code is not ErrorCode.concurrent_transactions or left_ms <= 0:
