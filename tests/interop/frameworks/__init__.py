@@ -1,1 +1,1 @@
-"""Frameworks that use Kafka's transactions in their own way, as people run them: Flink and Kafka Streams."""
+"""Frameworks and services that use Kafka in their own way, as people run them: Flink, Kafka Streams, Connect."""
