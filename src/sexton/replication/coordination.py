@@ -1,8 +1,8 @@
-"""One replica's part in coordinated compaction (docs/rules.md): what it knows of its own progress and the others', and,
-while it leads, what it makes of their reports.
+"""One replica's part in coordinated compaction (docs/rules.md): its own progress, what it has received of the others',
+and, on the leader, the result of their reports.
 
-What is decided is in `sexton.watermarks`; here it is made durable before it counts, and carried by `ReplicaFetch`:
-progress goes up with what a follower holds, MTRO and MXRO come down with the records.
+The decisions are in `sexton.watermarks`; here they are made durable before they count, and carried by `ReplicaFetch`:
+followers report their progress with what they hold, leaders send MTRO and MXRO with the records.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ INDEPENDENT: Final = "independent"
 
 
 class AbsurdWatermarkError(SextonError):
-    """A peer speaks of offsets that cannot be."""
+    """A peer sent offsets that are impossible."""
 
 
 class LostRecordsError(SextonError):
-    """A leader lacks what a follower's watermarks speak of: it turns the follower away when it hears of it."""
+    """The leader's log lacks records that a follower's watermarks cover. It refuses the follower (the fetch fence) at
+    the follower's next report."""
 
 
 class Coordination:
@@ -45,29 +46,29 @@ class Coordination:
         self.kept = kept
         self.leader: LeaderWatermarks | None = None
         self.on_moved: Callable[[], None] = lambda: None
-        """What others are to be told has changed."""
+        """Called when a value that is sent to other replicas has changed."""
         self._log = log
         self._broker_id = broker_id
         self._advancing: asyncio.Task[None] | None = None
 
     @property
     def watermarks(self) -> ReplicaWatermarks:
-        """All of it durable: the log's start is, by itself."""
+        """The replica's watermarks, all durable. The log start counts too; it is durable by itself."""
         value = self.kept.value
         return value.with_log_start(self._log.start_offset) if self._log.start_offset > min(value.compacted) else value
 
     @property
     def claim(self) -> Claim:
-        """What the log that is followed must have had, or everything here is about another one. Nothing, of what lies
-        below the log's own start."""
+        """What the log of a leader must have contained for these watermarks to be about it. NO_CLAIM if they do not
+        reach beyond this log's own start."""
         value = self.kept.value
         epoch = value.epoch if value.epoch != UNKNOWN_EPOCH else self._log.epochs.latest_epoch
         return Claim(value.highest, epoch) if value.highest > self._log.start_offset else NO_CLAIM
 
     @property
     def outlives_its_log(self) -> bool:
-        """Whether the log ends below what is said of it. While it is being copied, that is how it is; one that is to
-        lead has lost its end."""
+        """Whether the log ends below its own watermarks. Normal while it is still being copied; a replica that is to
+        lead has lost its tail."""
         return self.kept.value.highest > self._log.end_offset
 
     @property
@@ -82,13 +83,14 @@ class Coordination:
     # As a leader
 
     def lead(self, row: PartitionRow) -> None:
-        """From what it was last told. That it is told again, to everybody, follows from new sessions."""
+        """Starts from the MTRO and MXRO that this replica last received. New follower sessions send them again, so no
+        broadcast is needed."""
         self.leader = LeaderWatermarks(self._broker_id, self.watermarks, _incarnations(row))
         self.advance()
 
     async def enter_generation(self, generation: int) -> None:
-        """An unclean election was forced onto this replica: what it knew of offsets that it does not have is void.
-        Durable before it leads."""
+        """A forced unclean election chose this replica: its watermarks are lowered to its log end. Durable before it
+        leads."""
         if generation > self.kept.value.generation:
             end_offset = self._log.end_offset
             logger.warning("%r: generation %d begins; its watermarks are lowered to the log end", self._log, generation)
@@ -118,16 +120,16 @@ class Coordination:
             self.advance()
 
     def may_copy(self, held: Held, *, in_sync: bool) -> bool:
-        """The fetch fence, for a follower whose log lies on ours. One that is empty, or is about to throw everything
-        away because it ends before our log starts, has no past that could contradict ours."""
+        """The fetch fence, for a follower whose log is a prefix of ours. A log that is empty, or that ends before our
+        log starts and will be discarded, holds nothing that could contradict ours."""
         leader = self._refreshed()
         if leader is None or self.is_independent or held.is_empty or held.end_offset < self._log.start_offset:
             return True
         return leader.may_copy(held.end_offset, _report(held), in_sync=in_sync)
 
     def has_what_is_claimed(self, held: Held) -> bool:
-        """Whether a follower's watermarks are about this very log. If not, records were lost that it has compacted by,
-        or that what it copied was compacted by: be it in sync or not, its log may lack what ours has."""
+        """Whether a follower's watermarks are about this very log. If not, records were lost that it, or the replica
+        that it copied from, has compacted by: in sync or not, its log may lack what ours has."""
         if held.generation != self.kept.value.generation or held.claim.end_offset <= self._log.start_offset:
             return True
         return _is_true(held.claim, self._log.epochs.entries, self._log.end_offset)
@@ -150,7 +152,7 @@ class Coordination:
         return self.leader
 
     async def _advance(self) -> None:
-        """Durable here before it is sent or acted on (rule 7)."""
+        """Makes MTRO and MXRO durable here before they are sent or acted on (rule 7)."""
         try:
             while (computed := self._due()) is not None:
                 await self._keep_removable(self.kept.value.generation, computed)
@@ -165,8 +167,9 @@ class Coordination:
         await self._keep(lambda known: known.told(generation, removable))
 
     async def _keep(self, change: Callable[[ReplicaWatermarks], ReplicaWatermarks]) -> None:
-        """What watermarks speak of is on this disk before they are, as far as it is here: also where producers are
-        answered before the flush. So a log that was whole never ends below its own watermarks, whatever it loses."""
+        """Flushes the log up to the new watermarks before it writes them, also where producers are acknowledged before
+        the flush. So a log that was complete never ends below its own watermarks, whatever a power failure takes from
+        it."""
         if change(self.kept.value).highest > self._log.flushed_offset:
             await self._log.flush()
         await self.kept.keep(lambda known: self._with_epoch(known, change(known)))
@@ -177,7 +180,8 @@ class Coordination:
     # As a follower
 
     def check_claim(self, news: News) -> None:
-        """Before a leader's history is taken: the next report must still say what this log was made by."""
+        """Called before a leader's history is taken over: the next report must still carry the claim that this log was
+        compacted by. Raises LostRecordsError if the leader's log contradicts it."""
         if news.history is None or news.generation != self.kept.value.generation:
             return
         claim = self.claim
@@ -188,7 +192,7 @@ class Coordination:
             )
 
     async def take(self, news: News) -> None:
-        """Before the records that came with it: they may lack what these values allowed to remove."""
+        """Called before the response's records are appended: they may lack what these watermarks allowed to remove."""
         value = self.kept.value
         is_empty = self._log.start_offset == self._log.end_offset
         if (
@@ -209,15 +213,16 @@ class Coordination:
     # Compaction
 
     async def plan(self, high_watermark: int) -> ReplicaWatermarks:
-        """The values that a pass may act on. The high watermark is durable before anything is removed by it."""
+        """The watermarks that a compaction may act on. The high watermark is durable before anything is removed by
+        it."""
         await self._keep(lambda known: known.with_plan(high_watermark))
         return self.watermarks
 
     async def before_adoption(
         self, generation: int, removable: Pair, fence_below: int, planned_high_watermark: int, high_watermark: int
     ) -> None:
-        """What an adopted compaction carries, and the own high watermark, are durable before its segments are: they may
-        lack what these values allowed to remove."""
+        """Makes the watermarks that come with an adopted compaction, and the own high watermark, durable before its
+        segments are swapped in: the segments may lack what these values allowed to remove."""
         await self._keep(
             lambda known: known.told(generation, removable, fence_below, planned_high_watermark).with_plan(
                 high_watermark
@@ -225,7 +230,7 @@ class Coordination:
         )
 
     async def committed(self, bound: int) -> None:
-        """After the swap, before the report (rule 7)."""
+        """Called after the swap and before the report (rule 7)."""
         if self.is_independent:
             await self._keep(lambda known: known.with_independent_compaction(bound))
         elif bound > min(self.kept.value.compacted):
@@ -235,7 +240,7 @@ class Coordination:
 
 
 def _is_true(claim: Claim, history: Sequence[EpochEntry], log_end_offset: int) -> bool:
-    """Of a log with that history: no later leader began below what was committed."""
+    """Whether a log with this history satisfies the claim: no later leader started below the claimed end."""
     return end_of_epoch(history, claim.epoch, log_end_offset) >= claim.end_offset
 
 

@@ -1,8 +1,8 @@
 """The follower's side of `ReplicaFetch`: one task per broker that leads some of our partitions.
 
-What arrives is applied under the replica's lock, only while the replica still follows that leader in that epoch, and
-only to the log that asked for it: a replica that was removed and added again has another one. The next request says
-what is on disk by then: a leader that counts us counts what survives a crash.
+A response is applied under the replica's lock, only while the replica still follows that leader in that epoch, and only
+to the log that sent the request: a replica that was removed and added again has another log. The next request reports
+what is on disk by then, because a leader may count only what survives a crash of the follower.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ logger = logging.getLogger(__name__)
 Key = tuple[uuid.UUID, int]
 
 RECONNECT_MS = (50, 1000)
-"""First and longest pause between two attempts to reach the leader."""
+"""First and longest pause between two attempts to connect to the leader."""
 
 RETRY_MS = 100
-"""After an error of one partition: the leader may not have heard of its election yet, or we of another."""
+"""Pause after an error of one partition: the leader may not know of its election yet, or we not of a newer one."""
 
 FAILED_DISK_RETRY_MS = 1000
 
 IN_FLIGHT_MAX = 2
-"""One request that waits for news, and one that tells the leader what changed on our side meanwhile."""
+"""One request that waits at the leader for new records, and one that reports what changed on our side meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Following:
     leader_epoch: int
     retry_at_ms: int = 0
     bugs_count: int = 0
-    """Met in a row."""
+    """Consecutive bugs met with this partition."""
 
 
 class Fetcher:
@@ -146,7 +146,8 @@ class Fetcher:
             pause_ms = min(2 * pause_ms, RECONNECT_MS[1])
 
     async def _converse(self, rpc: Rpc) -> None:
-        """A new connection starts from nothing: everything followed counts as changed."""
+        """Exchanges requests and responses until the connection breaks. A new connection starts from nothing: every
+        followed partition counts as changed."""
         self._forgotten.clear()
         self._changed = dict.fromkeys(self._following)
         answers: deque[asyncio.Future[memoryview]] = deque()
@@ -172,7 +173,7 @@ class Fetcher:
     def _ask(self, rpc: Rpc) -> asyncio.Future[memoryview]:
         now_ms = self._clock.monotonic_ms()
         if self._told_identity != self._identity():
-            # Registered anew: the leader counts us only as the process that said what it holds.
+            # We registered again: the leader counts a report only for the broker epoch that sent it.
             self._told_identity = self._identity()
             self._changed = dict.fromkeys(self._following)
         held = [Held(*key, False, -1, -1, -1, 0) for key in self._forgotten]
@@ -209,8 +210,9 @@ class Fetcher:
         return own_id not in replica.row.isr and is_throttled(throttled, replica.partition, own_id)
 
     def _is_durable(self, key: Key, following: _Following) -> bool:
-        """What the leader sends must follow all that is there, so it is asked only when that is on disk: what it has
-        just sent, or the tail of a former leader. Until then others of its partitions do not wait for this one."""
+        """Whether the partition may be fetched now. The leader's records must follow everything in our log, so we fetch
+        only when all of it is on disk: what the leader has just sent, or the tail from a former leader. The leader's
+        other partitions do not wait for this one."""
         replica = following.replica
         if replica.durable_end >= replica.log.end_offset:
             return True
@@ -233,7 +235,7 @@ class Fetcher:
                     if not _still_follows(following, news):
                         continue
                     if not _is_for(following.replica, news):
-                        self._report(key)  # until it says what it holds, it is told nothing more
+                        self._report(key)  # the leader sends nothing more until it has a new report
                         continue
                     if self._throttle and self._is_throttled(following.replica):
                         self._throttle.count(news.records_bytes)
@@ -248,13 +250,13 @@ class Fetcher:
                 self._survive(bug, key, following)
 
     def _survive(self, bug: Exception, key: Key, following: _Following) -> None:
-        """One partition with a bug keeps no other from being followed."""
+        """A bug with one partition does not stop replication of the others."""
         following.bugs_count += 1
         self._supervisor.survived(bug, "replication", following.replica)
         self._retry_later(key, following, back_off_ms(following.bugs_count))
 
     def _retry_later(self, key: Key, following: _Following, pause_ms: int) -> None:
-        """Unless it has been forgotten meanwhile."""
+        """Schedules a retry, unless the partition has been forgotten meanwhile."""
         following.retry_at_ms = self._clock.monotonic_ms() + pause_ms
         if self._following.get(key) is following:
             self._changed[key] = None
@@ -291,26 +293,27 @@ def _still_follows(following: _Following, news: News) -> bool:
 
 
 def _is_for(replica: Replica, news: News) -> bool:
-    """Whether this log asked for it, and has not been cut since below where the records follow. One that has grown
-    meanwhile skips what it has: a request that reports something asks for the same records again."""
+    """Whether the response was requested by this log, and the log has not been truncated below the first record since.
+    A log that has grown meanwhile skips the batches that it has: a request sent only to report something fetches the
+    same records again."""
     asked = replica.coordination.kept.value.incarnation
     return news.incarnation == asked and news.held_end_offset <= replica.log.end_offset
 
 
 def _gaps_below(replica: Replica, news: News) -> int:
-    """Up to where compaction may have left gaps. Every pass makes the high watermark that it was planned at durable
-    before it removes anything, and who copies its result is told; what was removed without that (by Kafka, by
-    `compaction.coordination=independent`) lies below the fence. So a topic that was compacted once and is not any more
-    has its gaps there, and one that never was has none. While a topic is compacted, its log may also have been by
-    `sexton compact` while its broker was stopped, which nobody is told."""
+    """The offset below which compaction may have left gaps. Every compaction makes the high watermark that it was
+    planned at durable before it removes anything, and sends it to whoever copies its result; what was removed without
+    that (by Kafka, by `compaction.coordination=independent`) lies below the fence. So a topic that was compacted once
+    and no longer is has gaps only there, and one that never was has none. The log of a topic that is compacted now may
+    also have been compacted by `sexton compact` while its broker was stopped, of which no follower is informed."""
     return OFFSET_MAX if replica.config.compacts else max(news.planned_high_watermark, news.fence_below)
 
 
 async def _take(replica: Replica, news: News) -> None:
-    """Cut to what is shared, take the history whole, then what may have been removed, records, watermark and log start:
-    in this order, so that a crash between any two leaves a log that the next request tells the truth about. Only of a
-    log start that lies within our log the history comes second: one that is silent about records we still hold would,
-    if we led next, make others cut theirs away."""
+    """Applies a leader's response: truncates to the common prefix, takes the whole epoch history, then the compaction
+    watermarks, records, high watermark and log start. In this order, so that after a crash between any two steps the
+    next request reports the truth. Only a log start within our log is taken before the history: a history without the
+    epochs of records that we still hold would, if we led next, make other replicas truncate theirs."""
     log = replica.log
     replica.coordination.check_claim(news)
     if news.history is not None:
@@ -342,28 +345,28 @@ async def _take(replica: Replica, news: News) -> None:
 
 
 def _parts_at_the_start(shared: int, log: Log, news: News) -> bool:
-    """Nothing of this log is the leader's: it ends before the leader's starts, or is another where that one starts.
-    What lies below has no say either: a transaction that it opened, and that the leader never heard of, would stay
+    """Whether nothing of this log is the leader's: it ends before the leader's log starts, or it already differs there.
+    Then the records below go as well: a transaction that they opened, and that the leader has never seen, would stay
     open."""
     is_other = shared < min(log.end_offset, news.log_end_offset)
     return log.end_offset < news.log_start_offset or (is_other and shared <= news.log_start_offset)
 
 
 def _without_held(records: memoryview, end_offset: int) -> memoryview:
-    """Without the batches that an earlier answer has brought: whoever has something to report while a request waits
-    asks for the same records twice."""
+    """Skips the batches that an earlier response brought: a request sent to report something, while another one waits
+    at the leader, fetches the same records twice."""
     position = 0
     while position < len(records):
         head = head_at(records, position, position)
         if isinstance(head, str) or head.last_offset >= end_offset:
-            break  # what is wrong with it is said by whoever appends it
+            break  # `append_as_follower` reports what is wrong with it
         position += head.size_bytes
     return records[position:]
 
 
 async def _make_room(replica: Replica, records: memoryview) -> None:
     """The leader's log may start in the middle of a batch (DeleteRecords). An empty copy then begins with that batch,
-    as in Kafka; the log start moves to where it was when it has been taken."""
+    as in Kafka; the log start moves to the leader's once the batch is appended."""
     log = replica.log
     base_offset = int.from_bytes(records[:8], "big")
     if base_offset < log.end_offset:

@@ -1,9 +1,9 @@
-"""Where two logs part. Leader-epoch histories say which epoch wrote each offset.
+"""Where two logs diverge. A leader-epoch history says which epoch wrote each offset.
 
-Each epoch has one leader, which writes each offset once. So two logs that have the same epoch at an offset have the
-same record there and everywhere below: they agree exactly up to the first offset at which their histories differ.
-Histories are copied whole from the leader (docs/rules.md, traps): one rebuilt from surviving batches forgets epochs
-that compaction emptied.
+Each epoch has one leader, which writes each offset once. So two logs with the same epoch at an offset hold the same
+record there and everywhere below: they agree exactly up to the first offset at which their histories differ. Histories
+are copied whole from the leader (docs/rules.md, traps): one rebuilt from surviving batches lacks the epochs that
+compaction emptied.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def common_end(
     their_start: int,
     their_end: int,
 ) -> int:
-    """The offset below which both logs hold the same. Below the higher of the two log starts they count as agreeing:
-    what is not there cannot differ."""
+    """The offset below which both logs are the same. Below the higher of the two log starts they count as equal: what
+    is not there cannot differ."""
     low = max(our_start, their_start)
     high = min(our_end, their_end)
     if high <= low:
@@ -45,7 +45,8 @@ def common_end(
 
 
 def end_of_epoch(history: Sequence[EpochEntry], epoch: int, log_end: int) -> int:
-    """Where the log stops being what the leader of that epoch knew: at the first record of a later one."""
+    """The offset at which the log goes beyond what the leader of `epoch` knew: the first offset of a later epoch, or
+    the log end."""
     return next((entry.start_offset for entry in history if entry.epoch > epoch), log_end)
 
 

@@ -1,11 +1,10 @@
-"""What a leader knows of its followers, and what follows from it. Pure.
+"""A leader's view of its followers, and the decisions that depend on it alone: high watermark and ISR. Pure.
 
-The *counted* replicas decide the high watermark: the ISR that the metastore holds, and every replica that an ISR
-change in flight would add. A change whose outcome is unknown stays in flight until the row is seen to have moved on.
-So the counted replicas always include every replica that anyone could elect, and what they all hold can be lost by no
-election.
+The *counted* replicas decide the high watermark: the ISR in the metastore, plus every replica that an ISR change in
+flight would add. A change whose outcome is unknown stays in flight until a newer partition row is seen. So the counted
+replicas always include every replica that could be elected, and no election can lose a record that all of them hold.
 
-What is known of a follower is about one log: it ends with the incarnation that it was told of.
+What is known of a follower belongs to one log: it is dropped when the follower's incarnation changes.
 """
 
 from __future__ import annotations
@@ -22,41 +21,42 @@ UNKNOWN_OFFSET = -1
 
 @dataclass(slots=True)
 class Progress:
-    """A follower as the leader sees it."""
+    """A follower as its leader knows it."""
 
     end_offset: int = UNKNOWN_OFFSET
-    """Everything below is on the follower's disk and lies on the leader's history."""
+    """The follower's durable log end: everything below is on its disk and on the leader's history."""
     broker_epoch: int = -1
     fetched_ms: int = 0
     caught_up_ms: int = 0
-    """The last time at which the follower held everything that the leader had at its fetch before."""
+    """The last time at which the follower held everything that the leader had at the follower's previous fetch."""
     leader_end_at_fetch: int = UNKNOWN_OFFSET
     joins_at: int = 0
-    """The high watermark at which what it copied was compacted, by this leader or an earlier one (rule 4)."""
+    """The follower may join the ISR only from this offset on: the high watermark at which the records that it copied
+    were compacted, by this leader or an earlier one (rule 4)."""
     incarnation: uuid.UUID | None = None
-    """Of the log that all this is about; None until it was heard of."""
+    """Incarnation of the follower's log that these values describe; None until the first fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A change of the row that the leader asks for: one value from the decision until a newer row is seen, so that it
-    is repeated exactly as it was."""
+    """An ISR change that the leader sends to the metastore. It stays the same value from the decision until a newer row
+    is seen, so that every retry is identical."""
 
     isr: tuple[int, ...]
     incarnations: Mapping[int, uuid.UUID] = field(default_factory=dict)
-    """New ids, in the same change, of replicas that are to throw their logs away."""
+    """New incarnations, written in the same change, for replicas that must discard their logs."""
     processes: Mapping[int, int] = field(default_factory=dict)
-    """Of those that join, the broker epoch of the very process that caught up (KIP-903). Its successor on the same
-    broker may hold less."""
+    """Broker epochs, by broker id, of the joining replicas: the epoch of the very process that caught up (KIP-903). The
+    next process of the same broker may hold less."""
     is_unsure: bool = False
-    """The answer to an attempt was lost. It may have been carried out, or be carried out yet: a refusal of a later one
-    says nothing about it."""
+    """True once the response to an attempt was lost. That attempt may have been applied, or may be applied later, so a
+    refusal of a later attempt says nothing about it."""
     is_withdrawn: bool = False
-    """Asked for no more. What it would have added counts all the same, until the row has moved on: then no earlier
-    attempt can be carried out any more."""
+    """True once the change is no longer wanted. The replicas that it would have added still count until a newer row is
+    seen: only then can no earlier attempt be applied any more."""
 
     def applied_to(self, row: PartitionRow) -> PartitionRow:
-        """What to write. One that is withdrawn writes the row as it is, for its next partition epoch alone."""
+        """The row to write. A withdrawn change writes the row unchanged, only to raise its partition epoch."""
         if self.is_withdrawn:
             return row
         return replace(row, isr=self.isr, incarnations={**row.incarnations, **self.incarnations})
@@ -70,11 +70,11 @@ class Leadership:
         self.row = row
         self.pending: IsrChange | None = None
         self.turned_away: dict[int, uuid.UUID] = {}
-        """Followers that the fetch fence stopped, with the id of the log that each of them came with."""
+        """Followers that the fetch fence refused, with the incarnation of the log that each of them reported."""
         self._progress = {b: Progress(caught_up_ms=now_ms) for b in row.replicas if b != broker_id}
 
     def follow_row(self, row: PartitionRow, now_ms: int) -> None:
-        """The row changed, the leader and its epoch did not."""
+        """Takes a newer row with the same leader and leader epoch."""
         assert row.leader_epoch == self.leader_epoch
         if row.partition_epoch > self.row.partition_epoch:
             self.pending = None
@@ -84,23 +84,24 @@ class Leadership:
         }
 
     def _kept_progress(self, follower: int) -> Progress | None:
-        """A replica that was removed and added again, seen as one change, has another log: what the former one held is
-        no reason to count the new one in."""
+        """Progress of a follower, or None if it belongs to another log. A replica that was removed and added again,
+        seen as one change of the row, has a new log: what the old log held must not count for the new one."""
         progress = self._progress.get(follower)
         meant = known_incarnation(self.row, follower)
         if progress is None or None in (meant, progress.incarnation) or meant == progress.incarnation:
             return progress
         return None
 
-    # Changes of the ISR under way
+    # ISR changes in flight
 
     def answer_lost(self, change: IsrChange) -> None:
         if self.pending is change:
             self.pending = replace(change, is_unsure=True)
 
     def refused(self, change: IsrChange) -> None:
-        """The last attempt wrote nothing, for one of the processes that it named is gone. If it was the only one, that
-        is the end of it. Otherwise an earlier one may have been carried out."""
+        """The metastore refused the last attempt and wrote nothing, because a broker process that it named is gone. If
+        it was the only attempt, the change is dropped. Otherwise an earlier attempt may still be applied, so the change
+        is withdrawn."""
         if self.pending is change:
             self.pending = replace(change, processes={}, is_withdrawn=True) if change.is_unsure else None
 
@@ -116,10 +117,10 @@ class Leadership:
         joins_at: int = 0,
         incarnation: uuid.UUID | None = None,
     ) -> None:
-        """A follower holds everything below `end_offset`, on disk, and asks for more."""
+        """Called for each fetch: the follower holds everything below `end_offset`, on disk, and asks for more."""
         progress = self._progress.get(follower)
         if progress is None or broker_epoch < progress.broker_epoch:
-            return  # not a replica any more, or the last words of a process that has been replaced
+            return  # no longer a replica, or a late request of a process that was replaced
         if end_offset >= leader_end:
             progress.caught_up_ms = now_ms
         elif end_offset >= progress.leader_end_at_fetch != UNKNOWN_OFFSET:
@@ -132,13 +133,13 @@ class Leadership:
         progress.incarnation = incarnation
 
     def left(self, follower: int, broker_epoch: int) -> None:
-        """It follows no more. Until it does again, nothing is known of what it holds."""
+        """The follower stopped following. Until it fetches again, its log end is unknown."""
         progress = self._progress.get(follower)
         if progress is not None and broker_epoch >= progress.broker_epoch:
             progress.end_offset = progress.leader_end_at_fetch = UNKNOWN_OFFSET
 
     def counted(self) -> Iterator[int]:
-        """Followers whose copy a record must be on before it is committed."""
+        """Followers that must hold a record before it is committed."""
         for broker in self.row.isr:
             if broker != self.broker_id:
                 yield broker
@@ -147,7 +148,7 @@ class Leadership:
                 yield broker
 
     def committed_end(self, own_end: int) -> int:
-        """The smallest end among the counted replicas; UNKNOWN_OFFSET while one of them has not been heard of."""
+        """The smallest log end of the counted replicas; UNKNOWN_OFFSET while one of them has not fetched yet."""
         smallest = own_end
         for broker in self.counted():
             progress = self._progress.get(broker)
@@ -157,7 +158,7 @@ class Leadership:
         return smallest
 
     def lagging(self, leader_end: int, now_ms: int, lag_max_ms: int) -> list[int]:
-        """In the ISR, but behind for too long."""
+        """Members of the ISR that have been behind the leader for more than `lag_max_ms`."""
         return [
             b
             for b, progress in self._progress.items()
@@ -165,9 +166,9 @@ class Leadership:
         ]
 
     def caught_up(self, follower: int, high_watermark: int) -> bool:
-        """Whether a follower outside the ISR may join: it holds everything committed, everything at which what it
-        copied was compacted, and its log reaches into this leader's epoch (so that it has taken over the whole
-        history)."""
+        """Whether a follower outside the ISR may join it: it holds everything that is committed, has reached the high
+        watermark at which the records that it copied were compacted, and its log reaches into this leader's epoch (so
+        that it has taken over the whole epoch history)."""
         progress = self._progress.get(follower)
         return (
             progress is not None
@@ -182,11 +183,11 @@ class Leadership:
     def progress_of(self, follower: int) -> Progress | None:
         return self._progress.get(follower)
 
-    # What must hold
+    # Invariants
 
     def check_invariants(self) -> None:
-        """Rule 1: whoever may be in the ISR counts, progress is known of replicas alone, and nobody counts with what
-        another log or another process held."""
+        """Rule 1: every replica that may be in the ISR counts, progress is kept for replicas alone, and no replica
+        counts with what another log or another process held."""
         row = self.row
         assert row.leader == self.broker_id, f"rule 1: {self.broker_id} leads what {row.leader} should"
         assert self.broker_id in row.isr, f"rule 1: {self.broker_id} leads, and is not in sync: {row.isr}"

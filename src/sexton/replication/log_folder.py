@@ -1,7 +1,7 @@
-"""What the data folder says of the logs in it, before and beside the logs themselves.
+"""The checkpoints and partition directories in a log directory, apart from the logs' own contents.
 
-Checkpoints name logs by topic and partition, as Kafka's do, and outlive the logs that they are about. Whatever is
-concluded from one is held against the id of the log that is there.
+Checkpoints name logs by topic and partition, as Kafka's do, and outlive the logs that they describe. So whatever is
+read from one is compared with the incarnation of the log that is there now.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INCARNATION_FILE = names.INCARNATION_FILE
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """A log that should be here and cannot be opened."""
+    """A log that this broker should host and could not open."""
 
     topic: str
     incarnation: uuid.UUID | None
@@ -39,7 +39,7 @@ class Unopened:
 
     @property
     def is_damaged(self) -> bool:
-        """Then only a person can help. Other reasons may pass: a full disk, a lack of descriptors."""
+        """True if only an operator can repair it. Other errors may pass: a full disk, too few file descriptors."""
         return isinstance(self.error, SextonError)
 
 
@@ -48,14 +48,14 @@ class LogFolder:
         self._disk = disk
         self._path = path
         self.high_watermarks: dict[Name, int] = {}
-        """As they were last written."""
+        """High watermarks as last written to disk."""
         self._writing_high_watermarks = asyncio.Lock()
         self._going: set[Name] = set()
         self.flushed_points: dict[Name, FlushedPoint] = {}
-        """As they were last written."""
+        """Flushed points as last written to disk."""
         self.stopped_cleanly = False
-        """By the last process; False once this one has opened all logs: how the last one ended says nothing of those
-        that are opened from then on."""
+        """Whether the previous process stopped cleanly. Set to False once this process has opened all logs at startup:
+        how the previous process stopped says nothing about logs opened later."""
 
     def read(self, stopped_cleanly: bool) -> None:
         path = f"{self._path}/{HIGH_WATERMARKS_FILE}"
@@ -68,15 +68,16 @@ class LogFolder:
         return f"{self._path}/{topic}-{partition}"
 
     def acknowledged_unflushed(self, topic: str, partition: int) -> bool:
-        """Whether the log here may lack what it acknowledged if it was not closed in good order."""
+        """Whether this log may lack records that it acknowledged, if it was not closed cleanly."""
         return flushed.is_marked(self._disk, self.directory(topic, partition))
 
     def keeps_unflushed(self, topic: str, partition: int) -> bool:
-        """Whether the log here has it even so, because only its process has ended, not its machine."""
+        """Whether the log has those records even so, because only its process ended and the page cache survived."""
         return flushed.is_kept(self._disk, self.directory(topic, partition))
 
     def incarnation_on_disk(self, topic: str, partition: int) -> uuid.UUID | None:
-        """None if there is no log here; an id that nobody was given if it cannot be read."""
+        """The incarnation of the log on disk. None if there is no log; the zero UUID, which no replica has, if it
+        cannot be read."""
         content = self._disk.read_file(f"{self.directory(topic, partition)}/{INCARNATION_FILE}")
         if content is None:
             return None
@@ -89,8 +90,8 @@ class LogFolder:
             return uuid.UUID(int=0)
 
     def holds_a_former_topic(self, topic: str, row: PartitionRow) -> bool:
-        """Whether a deleted topic of the same name has its log where this partition's belongs: then this partition's
-        has never been here, for making it would have thrown the other away."""
+        """Whether this partition's directory holds the log of a deleted topic of the same name. Then this partition's
+        own log was never here: creating it would have removed the other."""
         path = f"{self.directory(topic, row.partition)}/{checkpoints.PARTITION_METADATA}"
         content = self._disk.read_file(path)
         try:
@@ -99,22 +100,23 @@ class LogFolder:
             return False
 
     def was_lost(self, topic: str, row: PartitionRow, broker_id: int, on_disk: uuid.UUID | None) -> bool:
-        """Whether this folder once held the replica that the metastore means, and does not any more."""
+        """Whether this log directory once held the replica that the metastore names, and no longer does."""
         if on_disk is None:
             return (topic, row.partition) in self.high_watermarks
         return on_disk != row.incarnations.get(broker_id, on_disk)
 
     async def write_high_watermarks(self, present: Callable[[], dict[Name, int]]) -> None:
-        """Looked up when it is this write's turn: one that waits must not bring back what another has left out."""
+        """Calls `present` only when it is this write's turn, so that a write that waited does not restore an entry that
+        another write removed."""
         async with self._writing_high_watermarks:
             watermarks = present()
             if watermarks != self.high_watermarks:
                 await self._replace_high_watermarks(watermarks)
 
     async def discard(self, topic: str, partition: int, on_disk: uuid.UUID | None) -> None:
-        """What is in the place of a log that is to be made: its high watermark first, or a crash would leave it for the
-        new log, which was never committed that far, and which would look lost until it is made. Then its directory,
-        under another name and in one step, so that nobody takes half of it for a log."""
+        """Removes what is in the place of a log about to be created. First its checkpointed high watermark: a crash
+        would leave it for the new log, which was never committed that far and would look lost until it is created. Then
+        its directory, renamed in one step before it is removed, so that half of it is never taken for a log."""
         await self._forget_high_watermark((topic, partition))
         path = self.directory(topic, partition)
         if not self._disk.exists(path):
@@ -127,7 +129,7 @@ class LogFolder:
         self._disk.remove_tree(doomed)
 
     async def _forget_high_watermark(self, name: Name) -> None:
-        """Durable on return. All who come while one is written share the next write."""
+        """Durable on return. Callers that arrive during a write share the next one."""
         if name not in self.high_watermarks:
             return
         self._going.add(name)
@@ -150,9 +152,9 @@ class LogFolder:
             self.flushed_points = points
 
     def set_strays_aside(self, is_placed_here: Callable[[str, int], bool]) -> None:
-        """Directories of partitions that the cluster does not place here (any more) are renamed, not removed: whether
-        the topic was deleted while this broker was away, or the metastore was restored from an old backup, only a
-        person can tell. What a crash left of a removal is removed."""
+        """Renames the directories of partitions that are not placed on this broker (any more). They are not removed:
+        only an operator knows whether the topic was deleted while this broker was down or the metastore was restored
+        from an old backup. Removes directories whose deletion a crash interrupted."""
         for name in self._disk.list(self._path):
             try:
                 found = names.parse_partition_dir(name)
@@ -170,7 +172,8 @@ class LogFolder:
 
 
 async def some_at_once(count: int, steps: Iterable[Awaitable[None]]) -> None:
-    """A semaphore would look through all that wait at each step: with a thousand logs that is most of the work."""
+    """Runs the steps, `count` at a time. A semaphore would scan all its waiters at each step: with a thousand logs that
+    is most of the work."""
     rest = iter(steps)
 
     async def take_steps() -> None:

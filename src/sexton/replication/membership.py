@@ -1,17 +1,18 @@
-"""The leader's changes of its in-sync sets, written by compare-and-set.
+"""The leader's ISR changes, written to the metastore by compare-and-set.
 
-A replica that is to join is *counted* before the metastore is asked, and stays counted until the row is seen to have
-moved on, whatever the answer was (leadership.py says why). So a lost answer delays, and never endangers.
+A replica that is to join is *counted* before the request is sent to the metastore, and stays counted until a newer row
+is seen, whatever the response was (leadership.py says why). So a lost response delays commits, and never endangers
+them.
 
-**How the time ends in which nobody knows.** An attempt whose answer was lost may be carried out much later, after other
+**How an unknown outcome is resolved.** An attempt whose response was lost may be applied much later, after other
 attempts were refused and after reads that show the old row: requests of one broker overtake each other. So such a
-change is repeated as it was, with the processes that it named. When that is refused because one of them is gone, the
-change is *withdrawn*: the row is written as it is. Each of these is compare-and-set on the same partition epoch. Once
-one of them was carried out, none of the others ever will be; and one that finds the row changed proves the same. Either
+change is repeated unchanged, with the broker epochs that it named. When that is refused because one of them is gone,
+the change is *withdrawn*: the row is written as it is. Each of these is a compare-and-set on the same partition epoch.
+Once one of them is applied, none of the others ever will be; and one that finds the row changed proves the same. Either
 way there is a newer row, and it is the truth.
 
-**What one transaction may refuse together.** The metastore refuses a call whole if one of the processes named is gone.
-Changes go together only if they name the same processes: a broker that restarts stops nobody else's changes.
+**Batching.** The metastore refuses a whole call if one of the broker epochs in it is gone. So changes share a
+transaction only if they name the same broker epochs: a broker that restarts does not block the changes of others.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from sexton.supervision import Pauses, Supervisor
 logger = logging.getLogger(__name__)
 
 TICK_MS = 500
-"""How often followers are looked at that lag, or that have caught up before their broker was known to be active."""
+"""How often the leader looks for followers that lag, or that caught up before their broker was known to be active."""
 
 BATCH_ROWS_MAX = 500
-"""Rows in one transaction of the metastore."""
+"""Rows per metastore transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One partition's change, as it is sent."""
+    """One partition's ISR change as it is sent."""
 
     replica: Replica
     leadership: Leadership
@@ -83,13 +84,15 @@ class Membership:
         self.fenced_count = 0
 
     def may_join(self) -> None:
-        """A hint: who may join is looked for at every turn, because a follower that has nothing new to say is silent,
-        and what kept it from joining (its status, or our view of it) may change meanwhile."""
+        """A hint to look now. Followers that may join are also looked for at every tick: a follower with nothing new
+        to report is silent, and what kept it from joining (its broker's status, or our view of it) may change
+        meanwhile."""
         self._wake.set()
 
     def fence(self, replica: Replica, follower: int) -> None:
-        """The fetch fence turned it away (docs/rules.md): it leaves the ISR and gets a new id, in one compare-and-set,
-        so that only a leader that is still the leader can order it. When it sees the new id, it throws its log away."""
+        """The fetch fence refused this follower (docs/rules.md): it leaves the ISR and gets a new incarnation, in one
+        compare-and-set, so that only the current leader can order it. When it sees the new incarnation, it discards its
+        log."""
         turned_away = replica.row.incarnations.get(follower)
         if turned_away is not None and replica.leadership is not None:
             replica.leadership.turned_away[follower] = turned_away
@@ -107,7 +110,8 @@ class Membership:
                 await self._write(batch)
 
     def _changes(self) -> list[Asked]:
-        """A change whose answer was lost is asked for again, as it was: nothing else is decided until it is known."""
+        """Changes to send now. One whose response was lost is sent again unchanged: nothing else is decided for its
+        partition until the outcome is known."""
         now_ms = self._clock.monotonic_ms()
         changes = []
         for replica in self._replicas():
@@ -121,7 +125,7 @@ class Membership:
         return changes
 
     def _decided_calmly(self, replica: Replica, leadership: Leadership, now_ms: int) -> IsrChange | None:
-        """A bug in the decision about one partition keeps no other from being decided about."""
+        """A bug in the decision about one partition does not affect the others."""
         if self._pauses.last(leadership, now_ms):
             return None
         try:
@@ -200,7 +204,7 @@ class Membership:
         self._written([written for written in stored if written is not None])
 
     def _named(self, asked: Asked) -> Mapping[int, int]:
-        """The processes that must be the registered ones, by broker."""
+        """Broker epochs, by broker id, that must still be the registered ones."""
         return asked.change.processes
 
     def _refused(self, asked: Sequence[Asked], error: StaleError) -> None:
@@ -208,11 +212,11 @@ class Membership:
         for one in asked:
             one.leadership.refused(one.change)
             if not one.change.is_withdrawn and one.leadership.pending is not None:
-                self._wake.set()  # withdrawn now: the sooner it is settled, the sooner commits go on
+                self._wake.set()  # withdrawn now: the sooner its outcome is known, the sooner commits go on
 
 
 def _batches(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    """Those that name the same processes, so many at a time."""
+    """Groups changes that name the same broker epochs, at most BATCH_ROWS_MAX at a time."""
     by_processes: dict[frozenset[tuple[int, int]], list[Asked]] = {}
     for one in asked:
         by_processes.setdefault(frozenset(one.change.processes.items()), []).append(one)

@@ -1,18 +1,19 @@
 """`ReplicaFetch`, the one message that followers send to leaders.
 
 It is Sexton's own (API key 30000, never advertised), because it must carry what Kafka's Fetch has no field for: the
-end of the follower's log *on disk*, the leader's epoch history as a whole, and, since version 1, the watermarks of
-coordinated compaction (`sexton.watermarks`). It is incremental by connection: a
-request names only the partitions whose state changed since the connection's last request, an answer only those with
-news. A new connection starts from nothing, so there is no session to expire or to agree on.
+*durable* end of the follower's log, the leader's whole epoch history, and, since version 1, the watermarks of
+coordinated compaction (`sexton.watermarks`). It is incremental by connection: a request names only the partitions whose
+state changed since the connection's last request, a response only the partitions that have something new. A new
+connection starts from nothing, so there is no session to expire or to agree on.
 
-Since version 2 an answer names the log that it is for and where that log ended when it asked: by the time it arrives,
-the partition may have another log there, or the same one cut shorter, and the records belong to neither.
+Since version 2 a response names the follower's log that it is for, and where that log ended when the request was sent:
+by the time the response arrives, the follower may have another log for the partition, or may have truncated this one,
+and then the records do not belong there.
 
-    request   broker id, broker epoch, wait, limits; then per partition: what the follower holds and how far it has
-              compacted it, or that it forgets it
-    answer    per partition: error, or which log it is for and from where on, high watermark, log start, log end,
-              what may be removed, the history if it differs, batches
+    request    broker id, broker epoch, wait, limits; then per partition: what the follower holds and how far it has
+               compacted it, or that it stops following
+    response   per partition: error, or which log it is for and from which offset on, high watermark, log start,
+               log end, what may be removed, the epoch history if it differs, batches
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ _EPOCH = struct.Struct(">iq")
 HISTORY_UNCHANGED = -1
 
 NO_INCARNATION = uuid.UUID(int=0)
-"""Of a replica that was never given an id."""
+"""Stands for a replica that was never given an incarnation."""
 
 _WANTED, _EMPTY = 1, 2
 
 
 class Held(NamedTuple):
-    """What a follower holds of a partition: everything below `end_offset`, on disk."""
+    """A follower's state of one partition, in the request: it holds everything below `end_offset`, on disk."""
 
     topic_id: uuid.UUID
     partition: int
@@ -58,18 +59,19 @@ class Held(NamedTuple):
     leader_epoch: int
     end_offset: int
     last_epoch: int
-    """Of the record before `end_offset`; -1 for an empty log."""
+    """Leader epoch of the last record below `end_offset`; -1 for an empty log."""
     history_digest: int
     incarnation: uuid.UUID = NO_INCARNATION
-    """Of the log that all this is about."""
+    """Incarnation of the log that these values describe."""
     generation: int = 0
     compacted: Pair = NOTHING
-    """MCCO and MXFO, durable."""
+    """MCCO and MXFO of the follower, durable."""
     claim: Claim = NO_CLAIM
-    """What its watermarks say of the partition's log. What it holds may have been compacted by all of that: it joins
-    the ISR only when it has reached it, and follows only a leader of which it is true."""
+    """What the follower's watermarks say about the partition's log. What it holds may have been compacted with all of
+    that known, so it joins the ISR only when its log reaches the claimed end, and only a leader whose log satisfies the
+    claim may be followed."""
     is_empty: bool = False
-    """It holds nothing at all: it has no past."""
+    """True if the log holds no records, and so nothing that could contradict the leader's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +85,21 @@ class FetchRequest:
 
 
 class News(NamedTuple):
-    """What a leader tells about a partition. `records` may be parts of files on the leader's side."""
+    """The leader's response for one partition. On the leader's side `records` may be slices of files."""
 
     topic_id: uuid.UUID
     partition: int
     error: ErrorCode
     leader_epoch: int = -1
     incarnation: uuid.UUID = NO_INCARNATION
-    """Of the follower's log that asked."""
+    """Incarnation of the follower's log that sent the request."""
     held_end_offset: int = -1
-    """Where that log ended: the records follow there."""
+    """Where that log ended when it sent the request: `records` start there."""
     high_watermark: int = -1
     log_start_offset: int = -1
     log_end_offset: int = -1
     history: Sequence[EpochEntry] | None = None
-    """The leader's, whole; None if the follower's digest is the same."""
+    """The leader's whole epoch history; None if the follower's digest matched."""
     records: Sequence[Part] = ()
     records_bytes: int = 0
     generation: int = 0
@@ -109,7 +111,7 @@ class News(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def _id(data: bytes) -> uuid.UUID:
-    """The same few come with every message, and making one takes longer than looking it up."""
+    """Cached, because the same few ids come with every message and a lookup is cheaper than making a UUID."""
     return uuid.UUID(bytes=data)
 
 
@@ -141,7 +143,7 @@ def encode_request(request: FetchRequest) -> bytes:
 
 
 def decode_request(data: Buffer) -> FetchRequest:
-    """Raises ValueError on anything malformed: the sender is no broker of ours."""
+    """Raises ValueError if malformed, which no broker of this cluster sends."""
     position = _REQUEST.size
     if len(data) < position:
         raise ValueError(f"a ReplicaFetch of {len(data)} bytes is cut short")
@@ -217,7 +219,7 @@ def encode_answer(news: Sequence[News]) -> list[Part]:
 
 
 def decode_answer(data: memoryview) -> list[News]:
-    """Raises ValueError on anything malformed: the sender is no broker of ours."""
+    """Raises ValueError if malformed, which no broker of this cluster sends."""
     try:
         (count,) = _ANSWER.unpack_from(data, 0)
         news, position = [], _ANSWER.size
@@ -232,7 +234,7 @@ def decode_answer(data: memoryview) -> list[News]:
 
 
 def _news(data: memoryview, position: int) -> tuple[News, int]:
-    """And where the next one begins."""
+    """Returns one partition's response and the position of the next."""
     fields = _NEWS.unpack_from(data, position)
     topic_id, partition, error, epoch, incarnation, held_end, watermark, start, end, *told, epochs, size = fields
     generation, mtro, mxro, fence_below, planned = told

@@ -1,10 +1,11 @@
 """One partition on this broker: its log, its role, its high watermark.
 
-A replica leads, follows or is idle (no leader is known, or the change of role is still under way). Its role changes
-only in `Replicas` (replicas.py), one change at a time; what clients and followers ask of it is answered here, at once.
+A replica is leader, follower or idle (no leader is known, or a role change is under way). Its role changes only in
+`Replicas` (replicas.py), one change at a time; requests of clients and followers are answered here, without waiting for
+that.
 
 "On disk" below means flushed if the topic flushes before acknowledging, and appended otherwise (Kafka's behaviour). But
-what the replica's own watermarks speak of is flushed in any case (docs/decisions, 16).
+everything up to the replica's own watermarks is flushed in any case (docs/decisions, 16).
 """
 
 from __future__ import annotations
@@ -63,19 +64,20 @@ class Replica:
         self.role = Role.IDLE
         self.leadership: Leadership | None = None
         self.is_made_here = False
-        """Its log was made by this very process, and it has not led yet: no epoch in its history can have been led."""
+        """True if this process created the log and the replica has not led yet, so that no epoch in its history can
+        have been led."""
         self.on_caught_up: Callable[[], None] = lambda: None
-        """Set by `Replicas`: a follower outside the ISR may join it."""
+        """Set by `Replicas`; called when a follower outside the ISR may join it."""
         self.lock = asyncio.Lock()
-        """Held while the role changes, and while a fetcher applies what the leader sent."""
+        """Held while the role changes, and while a fetcher applies a leader's response."""
         self._broker_id = broker_id
         kept = kept or Kept(log.disk, log.directory, ReplicaWatermarks(row.incarnations.get(broker_id, NO_INCARNATION)))
         self.coordination = Coordination(kept, log, broker_id, self._supervisor)
         self.coordination.on_moved = self._watermarks_moved
         self.on_fenced: Callable[[Replica, int], None] = lambda replica, follower: None
-        """Set by `Replicas`: a follower's log may not go on."""
+        """Set by `Replicas`; called when the fetch fence refuses a follower's log."""
         self.on_reportable: Callable[[], None] = lambda: None
-        """Set by the fetcher: there is something new to tell the leader."""
+        """Set by the fetcher; called when there is something new to send to the leader."""
         planned = kept.value.planned_high_watermark
         self._high_watermark = max(log.start_offset, min(max(high_watermark, planned), log.end_offset))
         self._clock = clock
@@ -87,14 +89,15 @@ class Replica:
         self._watcher_count = 0
         self._flushing: asyncio.Task[None] | None = None
         self._is_marked = flushed.is_marked(log.disk, log.directory)
-        """As one that may acknowledge what is not flushed (`log.flushed`)."""
+        """Whether the log is marked as one that may acknowledge unflushed records (`log.flushed`)."""
         self._is_mark_old = log.disk.page_cache_id() is not None and not flushed.is_kept(log.disk, log.directory)
-        """It names another page cache: it is to name the present one, from where on nothing is lost but with that."""
+        """True if the mark names a former page cache. It must name the present one: from then on, unflushed records are
+        lost only if that page cache is."""
 
     def __repr__(self) -> str:
         return f"Replica({self.topic}-{self.partition}, {self.role.value}, hw={self._high_watermark})"
 
-    # What it is
+    # State
 
     @property
     def is_leader(self) -> bool:
@@ -118,8 +121,8 @@ class Replica:
 
     @property
     def has_too_few_in_sync(self) -> bool:
-        """For acks=all. No more are asked for than there are, as in Kafka; and, which Kafka does not do, those that a
-        reassignment is still adding do not count as there."""
+        """Whether acks=all must be refused. No more replicas are required than exist, as in Kafka; unlike in Kafka,
+        replicas that a reassignment is still adding do not count as existing."""
         there = len(self.row.replicas) - len(self.row.adding)
         return len(self.row.isr) < min(self.config.min_insync_replicas, there)
 
@@ -129,7 +132,8 @@ class Replica:
 
     @property
     def _must_be_flushed(self) -> bool:
-        """Until it is marked as one that does not flush first, it does. And what its watermarks speak of is flushed."""
+        """True until the log is marked as one that acknowledges unflushed records, and while records below the
+        replica's own watermarks are unflushed."""
         if self.config.flush_before_ack or not self._is_marked:
             return True
         return self.log.flushed_offset < self.coordination.kept.value.highest
@@ -146,11 +150,11 @@ class Replica:
 
     @property
     def is_flushing(self) -> bool:
-        """A follower whose flush ends, one way or the other, says so (`on_reportable`)."""
+        """Whether a flush is running. When it ends, successfully or not, a follower calls `on_reportable`."""
         return self._flushing is not None
 
     def serves_in(self, leader_epoch: int) -> bool:
-        """Whether it leads in that very epoch, and may."""
+        """Whether this replica leads in exactly that epoch and may serve."""
         return self.role is Role.LEADER and self.row.leader_epoch == leader_epoch and self._may_serve()
 
     def check_serving_as_leader(self) -> None:
@@ -158,14 +162,15 @@ class Replica:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic}-{self.partition} is not led here")
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Of a request that names the leader epoch it believes in; -1 means that it does not say."""
+        """Raises KafkaError if a request names another leader epoch than the current one; -1 means that it names
+        none."""
         if current_leader_epoch < 0 or current_leader_epoch == self.row.leader_epoch:
             return
         if current_leader_epoch < self.row.leader_epoch:
             raise KafkaError(ErrorCode.fenced_leader_epoch, f"the leader epoch is {self.row.leader_epoch} by now")
         raise KafkaError(ErrorCode.unknown_leader_epoch, f"only leader epoch {self.row.leader_epoch} is known here")
 
-    # What clients do
+    # Client requests
 
     def append(
         self,
@@ -177,8 +182,8 @@ class Replica:
         verification: Verification | None = None,
         judged_by: Rules | None = None,
     ) -> tuple[Appended, asyncio.Future[None] | None]:
-        """Appends batches as the leader. With acks=-1 the future, if there is one, resolves once all of it is
-        committed, or fails with the error to answer; None means that nothing remains to wait for."""
+        """Appends batches as the leader. With acks=-1 the returned future resolves once all of them are committed, or
+        fails with the error to send; None means that there is nothing to wait for."""
         self.check_serving_as_leader()
         if acks == -1 and self.has_too_few_in_sync:
             raise KafkaError(
@@ -202,25 +207,25 @@ class Replica:
         return appended, self._committed(appended.last_offset + 1)
 
     def read(self, offset: int, max_bytes: int, *, committed_only: bool, min_one: bool) -> Read:
-        """For consumers: nothing at or above the high watermark, or the last stable offset."""
+        """Reads for a consumer: up to the high watermark, or up to the last stable offset if `committed_only`."""
         if not self._may_serve() or not (self.is_leader or self._is_in_sync_follower()):
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic}-{self.partition} is not served here")
         end = self.last_stable_offset if committed_only else self._high_watermark
         if end < offset <= self.log.end_offset:
-            return Read([], 0, offset, offset)  # there, but not for consumers yet
+            return Read([], 0, offset, offset)  # appended, but consumers may not read it yet
         return self.log.read(offset, max_bytes, end, min_one=min_one)
 
     def _is_in_sync_follower(self) -> bool:
-        """A replica that is catching up serves no consumer (rule 4)."""
+        """A follower that is still catching up serves no consumer (rule 4)."""
         return self.role is Role.FOLLOWER and self._broker_id in self.row.isr
 
     def is_held_by(self, follower: int, offset: int) -> bool:
-        """Whether the leader has heard that a follower reaches as far; below its log's start nobody does."""
+        """Whether a follower is known to have fetched up to `offset`. False below this log's start."""
         progress = self.leadership.progress_of(follower) if self.leadership is not None else None
         return progress is not None and self.log.start_offset <= offset <= progress.end_offset
 
     async def delete_records(self, offset: int) -> int:
-        """Moves the log start; -1 means up to the high watermark. Returns the new log start."""
+        """Moves the log start; -1 means to the high watermark. Returns the new log start."""
         self.check_serving_as_leader()
         if not self.config.deletes:
             raise KafkaError(ErrorCode.policy_violation, "cleanup.policy does not include delete")
@@ -231,11 +236,12 @@ class Replica:
         return self.log.start_offset
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls back whenever consumers may read more, or the role changes. Returns what cancels it."""
+        """Calls `callback` whenever consumers may read more, or the role changes. Returns a function that cancels
+        it."""
         return self._add_watcher(self._watchers, callback)
 
     def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """The same for followers, which read up to the log's end."""
+        """Like `watch`, for followers, which read up to the log end: called after each append."""
         return self._add_watcher(self._append_watchers, callback)
 
     def _add_watcher(self, watchers: dict[int, Callable[[], None]], callback: Callable[[], None]) -> Callable[[], None]:
@@ -244,17 +250,17 @@ class Replica:
         watchers[key] = callback
         return lambda: void(watchers.pop(key, None))
 
-    # What moves the high watermark
+    # High watermark
 
     def settle(self) -> None:
-        """Called whenever an end may have moved: starts a flush if one is due, and moves the high watermark."""
+        """Called whenever a log end may have moved: starts a flush if one is due, and advances the high watermark."""
         if self._flushing is None and self._flush_is_due():
             self._flushing = self._supervisor.work(self._flush(), "flush", self)
         self._commit()
 
     def _flush_is_due(self) -> bool:
-        """Without flushing before each acknowledgement, closed segments are flushed all the same: a restart after a
-        crash then has only the last one to walk."""
+        """Also without flushing before acknowledging, closed segments are flushed: recovery after a crash then has only
+        the last one to scan."""
         if self._mark_is_due:
             return True
         if self._must_be_flushed:
@@ -287,20 +293,20 @@ class Replica:
             self.leadership.left(follower, broker_epoch)
 
     def take_high_watermark(self, leaders: int) -> None:
-        """A follower's: the leader's, as far as its own log reaches. It never goes back (rule 7). What was compacted at
-        some high watermark was committed up to there, whatever this leader has heard."""
+        """Advances a follower's high watermark to the leader's, as far as its own log reaches. It never goes back (rule
+        7). Everything below the planned high watermark was committed, even if this leader does not know it yet."""
         planned = self.coordination.kept.value.planned_high_watermark
         reached = min(max(leaders, planned), self.log.end_offset)
         if reached > self._high_watermark:
             self._raise_high_watermark(reached)
 
     async def advance_start(self, offset: int) -> None:
-        """The leader moved the log start, here or elsewhere."""
+        """Moves the log start to where the leader has moved it, on this broker or another."""
         if offset > self.log.start_offset:
             await self.log.advance_start(offset)
             if self._high_watermark < self.log.start_offset:
                 self._raise_high_watermark(self.log.start_offset)
-            self.coordination.advance()  # a leader that is alone hears no report that would have it look again
+            self.coordination.advance()  # a leader without followers receives no report that would recompute MTRO
 
     def _raise_high_watermark(self, offset: int) -> None:
         assert offset <= self.log.end_offset, f"rule 1: {self!r} would commit {offset}, beyond its own log"
@@ -321,7 +327,8 @@ class Replica:
             wake()
 
     def committed(self, end_offset: int) -> asyncio.Future[None] | None:
-        """Resolves once everything below is committed, or fails if it may never be; None if it is."""
+        """A future that resolves once everything below `end_offset` is committed, or fails if it may never be; None if
+        it is committed already."""
         return None if end_offset <= self._high_watermark else self._committed(end_offset)
 
     def _committed(self, end_offset: int) -> asyncio.Future[None]:
@@ -331,15 +338,15 @@ class Replica:
         return future
 
     async def _flush(self) -> None:
-        """One flush at a time; the next one covers everything that was appended meanwhile."""
+        """One flush at a time; the next covers everything appended meanwhile."""
         try:
             while self._flush_is_due():
                 has_changed = await self._change_mark()
-                if self._flush_is_due():  # the mark may have been all
+                if self._flush_is_due():  # changing the mark may have been enough
                     await self.log.flush()
                 self._commit()
                 if not has_changed and self.log.flushed_offset >= self.log.end_offset:
-                    break  # it is tried again with the next append
+                    break  # tried again with the next append
         except (OSError, KafkaError) as error:
             if not self.log.is_deleted:
                 logger.error("%s-%d: flushing failed: %s", self.topic, self.partition, error)
@@ -354,8 +361,9 @@ class Replica:
                 self.on_reportable()
 
     async def _change_mark(self) -> bool:
-        """It comes before anything unflushed counts, and goes after everything that counted is flushed. False if the
-        disk does not allow it now: then each acknowledgement waits for its flush."""
+        """Writes or removes the mark of a log that acknowledges unflushed records. It is written before anything
+        unflushed counts, and removed after everything that counted is flushed. Returns False if the disk does not allow
+        it now: then each acknowledgement waits for its flush."""
         log = self.log
         if not self._mark_is_due:
             return True
@@ -373,24 +381,26 @@ class Replica:
         return True
 
     def settle_doubt(self) -> None:
-        """Others lead, or there are no others to ask: from here on the log is what it is."""
+        """Accepts the log as it is after a cut of unknown extent: another replica leads, or there is none to compare
+        with."""
         self.log.is_doubtful = False
         self.settle()
 
     def _settle_again(self) -> None:
-        """After a bug in a flush: nothing else may come that would have it tried again."""
+        """Retries after a bug in a flush, because there may be no later event that would."""
         if self.role is not Role.IDLE and self.log.failure is None:
             self.settle()
 
-    # Changes of role (called by Replicas, one at a time)
+    # Role changes (called by Replicas, one at a time)
 
     async def become_leader(self, row: PartitionRow) -> None:
-        """The new epoch's start is durable before anything is appended in it. If this fails, it can be tried again."""
+        """The start of the new epoch is durable before anything is appended in it. If this fails, it can be tried
+        again."""
         self.row = row
         self.role = Role.IDLE
         self.leadership = None
         await self._enter(row)
-        row = self.row  # of the same reign: the ISR may have changed meanwhile
+        row = self.row  # same leader epoch: the ISR may have changed meanwhile
         self.leadership = Leadership(row, self._broker_id, self.log.end_offset, self._clock.monotonic_ms())
         self.role = Role.LEADER
         self.coordination.lead(row)
@@ -398,7 +408,7 @@ class Replica:
         self.wake_watchers()
 
     async def _enter(self, row: PartitionRow) -> None:
-        """The epoch comes last: an epoch that is in the history was led, and is never led again (docs/decisions, 8)."""
+        """Writes the epoch last: an epoch in the history was led, and is never led again (docs/decisions, 8)."""
         await self.coordination.enter_generation(row.generation)
         await self.log.begin_epoch(row.leader_epoch)
 
@@ -409,7 +419,7 @@ class Replica:
         self.wake_watchers()
 
     def follow_row(self, row: PartitionRow) -> None:
-        """Same leader, same epoch: the ISR, the replicas or an incarnation changed."""
+        """Takes a newer row with the same leader and epoch: the ISR, the replicas or an incarnation changed."""
         self.row = row
         if self.leadership is not None:
             self.leadership.follow_row(row, self._clock.monotonic_ms())
@@ -422,23 +432,24 @@ class Replica:
         self.wake_watchers()
 
     async def restart_log(self, offset: int) -> None:
-        """Throws the copy away and starts again at `offset`. The high watermark moves up with it, never down."""
+        """Discards the copy and starts an empty log at `offset`. The high watermark may move up to it, never down."""
         await self.log.restart_at(offset)
         if self._high_watermark < offset:
             self._raise_high_watermark(offset)
 
     async def start_over(self, offset: int) -> None:
-        """Drops everything, as nothing of it is the leader's."""
+        """Discards the whole log, because none of it is on the leader's history."""
         self._give_up_from(offset)
         await self.restart_log(offset)
 
     async def cut_to(self, offset: int) -> None:
-        """Drops what the leader does not have."""
+        """Truncates what the leader does not have."""
         self._give_up_from(offset)
         await self.log.truncate_to(offset)
 
     def _give_up_from(self, offset: int) -> None:
-        """Committed records are among it only if all in sync had lost them, or after an unclean election."""
+        """Lowers the high watermark for a truncation. Committed records are cut only if every in-sync replica had lost
+        them, or after an unclean election."""
         if offset < self._high_watermark:
             logger.warning(
                 "%r truncates committed records from offset %d on: its leader does not have them", self, offset
@@ -463,16 +474,16 @@ class Replica:
             if not future.done():
                 future.set_exception(error)
 
-    # What must hold
+    # Invariants
 
     def check_invariants(self) -> None:
-        """Rules 1 and 7, as far as one replica can see them."""
+        """Rules 1 and 7, as far as one replica can check them."""
         if self.log.failure is not None:
-            return  # it has given up, wherever it was
+            return  # the disk failed under the log: nothing is promised any more
         self.log.check_invariants()
         self.coordination.check_invariants()
-        # An empty copy of a log that starts in the middle of a batch begins with that batch (`_make_room`): what
-        # is committed below the leader's start is there in a moment, and never asked for.
+        # An empty copy of a log that starts in the middle of a batch begins with that batch (`_make_room`): what is
+        # committed below the leader's log start arrives in a moment, and is never read.
         is_empty_copy = self.role is Role.FOLLOWER and self.log.start_offset == self.log.end_offset
         holds_it = self._high_watermark <= self.log.end_offset or is_empty_copy
         assert holds_it, f"rule 1: {self!r} has committed what it does not hold"
@@ -480,7 +491,7 @@ class Replica:
         if self.leadership is not None:
             self.leadership.check_invariants()
             assert not self.coordination.outlives_its_log, f"rule 5: {self!r} ends below its own watermarks, and leads"
-        # A flush ends before whoever asked for it goes on: only then does the high watermark follow.
+        # The future of a flush completes before its caller resumes, and the high watermark rises only then.
         if self.leadership is not None and self._flushing is None:
             committed = self.leadership.committed_end(self.durable_end)
             assert committed == UNKNOWN_OFFSET or committed <= self._high_watermark, f"rule 7: {self!r} < {committed}"
@@ -488,4 +499,4 @@ class Replica:
 
 
 def void(_: object) -> None:
-    """For lambdas whose result nobody should use."""
+    """For lambdas whose result is not to be used."""

@@ -1,6 +1,6 @@
-"""All partitions on this broker: their logs in the data folder, and their roles as the cluster decides them.
+"""All partitions on this broker: their logs in the log directory, and the roles that the cluster gives them.
 
-`apply` takes partition rows as the broker learns of them and changes roles accordingly, one change of a replica at a
+`apply` takes partition rows as the broker receives them and changes roles accordingly, one change of a replica at a
 time, in the order of the rows' partition epochs.
 """
 
@@ -49,12 +49,12 @@ logger = logging.getLogger(__name__)
 Key = tuple[uuid.UUID, int]
 
 OPEN_AT_ONCE = 64
-"""Logs that are opened or closed at the same time: they wait for flushes, not for memory or the processor."""
+"""Number of logs opened or closed concurrently: they wait for flushes, not for memory or CPU."""
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5000
 
 FIRST_EPOCH = 0
-"""Of the first leader of a partition."""
+"""The leader epoch of a partition's first leader."""
 
 
 class Replicas:
@@ -98,9 +98,9 @@ class Replicas:
             self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng, self._supervisor
         )
         self.on_role: Callable[[Replica], Awaitable[None]] | None = None
-        """Told after each change of role: coordinators load and unload by it."""
+        """Called after every role change; coordinators load and unload their partitions here."""
 
-    # Finding one
+    # Lookup
 
     def local(self, topic: str, partition: int) -> Replica:
         replica = self._by_name.get((topic, partition))
@@ -129,13 +129,14 @@ class Replicas:
     def all(self) -> list[Replica]:
         return list(self._by_key.values())
 
-    # What is in the folder
+    # Checkpoints and stray directories
 
     async def write_high_watermarks(self) -> None:
         await self.folder.write_high_watermarks(self._present_high_watermarks)
 
     def _present_high_watermarks(self) -> dict[Name, int]:
-        """A log that cannot be opened is among them: so it is known that there was one (`was_lost`) when it is gone."""
+        """Includes logs that could not be opened, so that it is known that there was one (`was_lost`) when it is
+        gone."""
         written = self.folder.high_watermarks
         watermarks = {}
         for (_, partition), unopened in self._unopened.items():
@@ -146,7 +147,8 @@ class Replicas:
         return watermarks
 
     async def write_flushed_points(self) -> None:
-        """What recovery does not cut below. Those of logs that cannot be opened are kept as they were."""
+        """Writes the points that recovery never truncates below. Those of logs that could not be opened are kept
+        unchanged."""
         written = self.folder.flushed_points
         points = {
             (unopened.topic, partition): point
@@ -164,7 +166,7 @@ class Replicas:
         self.folder.set_strays_aside(self._is_placed_here)
 
     def _is_placed_here(self, topic: str, partition: int) -> bool:
-        """Whether or not it could be opened."""
+        """Whether the partition is placed on this broker, even if its log could not be opened."""
         row = self._view.partition(topic, partition)
         return row is not None and self._identity()[0] in row.replicas
 
@@ -184,13 +186,14 @@ class Replicas:
         await asyncio.gather(*(self._take_role(row) for row in here))
 
     async def remove_unplaced(self) -> None:
-        """What the cluster does not place here any more: topics were deleted, replicas moved, and nobody was told."""
+        """Removes replicas that are no longer placed here: the topic was deleted or the replica moved while no change
+        was received."""
         own_id = self._identity()[0]
         rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened)}
         await self._remove([key for key, row in rows.items() if row is None or own_id not in row.replicas])
 
     async def apply_failed(self) -> None:
-        """A full disk, or a lack of descriptors, may be over: what could not be opened or led is tried again."""
+        """Tries again what could not be opened or led: a full disk, or a lack of descriptors, may be over."""
         await self.apply([row for row in self._view.replicas_on(self._identity()[0]) if self._has_failed(row)])
 
     def _has_failed(self, row: PartitionRow) -> bool:
@@ -201,9 +204,9 @@ class Replicas:
         return replica.log.failure is None and replica.role is Role.IDLE and row.leader != NO_LEADER
 
     def unkept(self) -> list[tuple[Key, bool]]:
-        """What this broker should keep and cannot, with whether it can still be read: the disk failed under the log, or
-        the log is damaged. The former do not follow any more: what they would tell their leader is not to be trusted.
-        """
+        """Partitions that this broker should host and cannot, each with whether its log can still be read: the disk
+        failed under the log (readable), or the log is damaged. The former stop following: their reports to the leader
+        would not be trustworthy."""
         failed = [(key, replica) for key, replica in self._by_key.items() if replica.log.failure is not None]
         for _, replica in failed:
             if replica.role is Role.FOLLOWER:
@@ -211,16 +214,16 @@ class Replicas:
         return [(key, True) for key, _ in failed] + [(key, False) for key in self.refused()]
 
     def refused(self) -> dict[Key, Unopened]:
-        """Logs that are not opened until a person has looked at them."""
+        """Damaged logs, which are not opened again until an operator has looked at them."""
         return {key: unopened for key, unopened in self._unopened.items() if unopened.is_damaged}
 
     def unserved(self) -> list[Key]:
-        """What this broker should keep and cannot, be it only for now."""
+        """Partitions that this broker should host and cannot serve, possibly only for now."""
         return [*self._unopened, *(key for key, replica in self._by_key.items() if replica.log.failure is not None)]
 
     def outlived(self) -> list[Key]:
-        """In sync by their rows, with logs that end below their own watermarks. Unless they lead: those took what they
-        know when they began to."""
+        """Partitions in the ISR whose log ends below its own watermarks, except those led here: that was checked when
+        they became leader."""
         own_id = self._identity()[0]
         return [
             key
@@ -229,11 +232,11 @@ class Replicas:
         ]
 
     def damaged(self) -> list[Replica]:
-        """Whose log is not any more what was once flushed."""
+        """Replicas whose log no longer holds what was once flushed."""
         return [replica for replica in self._by_key.values() if replica.log.damage is not None]
 
     def doubtful(self) -> list[Replica]:
-        """Whose log was cut where nobody knows whether it had been flushed."""
+        """Replicas whose log was truncated at recovery where it is not known whether the rest had been flushed."""
         return [replica for replica in self._by_key.values() if replica.log.is_doubtful]
 
     def reconfigure(self, topic: str) -> None:
@@ -253,7 +256,7 @@ class Replicas:
             if topic is None:
                 return
             if is_missing(row, self._identity()[0]):
-                return  # its log was lost as the last of its kind: an empty one must not take its place
+                return  # the last copy of its log was lost: an empty log must not take its place
             replica = await self._try_to_open(topic.name, row)
             if replica is None:
                 return
@@ -267,13 +270,13 @@ class Replicas:
                 try:
                     await self._change_role(replica, row)
                 except Exception as bug:
-                    # It serves nobody, and is tried again with what has failed for other reasons.
+                    # It is idle then, and `apply_failed` tries it again.
                     self._supervisor.survived(bug, "a change of role", replica)
                     self._stop_following(replica)
                     replica.stop()
 
     async def _try_to_open(self, topic: str, row: PartitionRow) -> Replica | None:
-        """One log that cannot be opened is one partition that is not served here, not the end of the broker."""
+        """A log that cannot be opened makes one partition unavailable here; it does not stop the broker."""
         key = row.topic_id, row.partition
         incarnation = row.incarnations.get(self._identity()[0])
         before = self._unopened.get(key)
@@ -321,7 +324,8 @@ class Replicas:
         return replica
 
     async def _make(self, topic: str, row: PartitionRow, incarnation: uuid.UUID) -> tuple[Log, Kept]:
-        """A new log, with all that belongs beside it. The id comes last: it says that the rest is there."""
+        """Creates a new log with the files beside it. The incarnation file comes last: it says that the rest is
+        there."""
         watermarks = ReplicaWatermarks(incarnation)
         beside = [(WATERMARKS_FILE, encode_watermarks(watermarks)), (INCARNATION_FILE, f"{incarnation}\n".encode())]
         if not self._topic_config(topic).flush_before_ack:
@@ -336,7 +340,7 @@ class Replicas:
         return log, Kept(self._disk, log.directory, watermarks)
 
     def _place(self, topic: str, row: PartitionRow) -> tuple[Disk, str, str, int, uuid.UUID, TopicConfig]:
-        """Where a log is, and of what: what it takes to open it, or to make it."""
+        """The arguments that `Log.open` and `Log.create` have in common."""
         directory = self.folder.directory(topic, row.partition)
         return self._disk, directory, topic, row.partition, row.topic_id, self._topic_config(topic)
 
@@ -360,7 +364,8 @@ class Replicas:
             await self.on_role(replica)
 
     def stranded(self) -> list[Key]:
-        """Should lead an epoch that was led before, and do not: nobody else will make another one."""
+        """Partitions that this broker should lead in an epoch that was led before. It may not, and no other broker will
+        start a new epoch."""
         return [
             key
             for key, replica in self._by_key.items()
@@ -372,8 +377,8 @@ class Replicas:
 
     async def _lead(self, replica: Replica, row: PartitionRow) -> None:
         if _was_led(replica, row.leader_epoch):
-            # By our former process: what it sent may be more than what is on our disk. Or by this one, before it met a
-            # bug: what it asked for then may still be carried out. Only a new epoch may go on.
+            # Led by our former process, which may have sent more than what is on our disk. Or by this one, before it
+            # met a bug, and then its requests may still be carried out. Only a new epoch may go on.
             logger.info("%r waits for a leader epoch after %d before it leads", replica, row.leader_epoch)
             replica.become_follower(row)
             replica.role = Role.IDLE
@@ -436,8 +441,8 @@ class Replicas:
                     self._supervisor.survived(bug, "a change of role", f"{replica!r}, which is to go")
 
     async def _forget_high_watermarks(self, removed: Sequence[Replica]) -> None:
-        """Before their logs go: a partition that is made anew under the same name must not look as if its log had been
-        lost (`was_lost`)."""
+        """Called before the logs are removed: a partition created again under the same name must not look as if its log
+        had been lost (`was_lost`)."""
         if any((replica.topic, replica.partition) in self.folder.high_watermarks for replica in removed):
             try:
                 await self.write_high_watermarks()
@@ -445,14 +450,14 @@ class Replicas:
                 logger.error("cannot write %s: %s", HIGH_WATERMARKS_FILE, error)
 
     def _take_written(self, rows: Sequence[PartitionRow]) -> None:
-        """Our own compare-and-set succeeded: no need to wait until the next poll tells us."""
+        """Our own compare-and-set succeeded: takes the rows without waiting for the next poll."""
         self._view.apply_rows(rows)
         for row in rows:
             replica = self._by_key.get((row.topic_id, row.partition))
             if replica is not None and _is_newer_row_of_the_same_reign(row, replica.row):
                 replica.follow_row(row)
 
-    # What other brokers ask
+    # Requests of other brokers
 
     def replica_fetch(self, connection: Hashable, payload: memoryview) -> list[Part] | Awaitable[list[Part]]:
         try:
@@ -472,8 +477,8 @@ class Replicas:
     # Housekeeping
 
     async def run_retention(self) -> None:
-        """The leader moves log starts as retention allows; followers take them over. Producers that have been silent
-        for long are forgotten by each replica for itself."""
+        """Leaders move log starts as retention allows; followers take them over. Each replica expires idle producers by
+        itself."""
         now_ms = self._clock.now_ms()
         for replica in self.all():
             try:
@@ -492,8 +497,8 @@ class Replicas:
                 await replica.advance_start(start)
 
     async def stop(self) -> bool:
-        """Closes all logs. Whether everything that was appended is on disk afterwards: if not, the next start has to
-        look for itself."""
+        """Closes all logs. Returns whether everything that was appended is on disk; if not, the next start runs
+        recovery."""
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
         for session in self._sessions.values():
             session.close()
@@ -521,20 +526,21 @@ def _was_led(replica: Replica, leader_epoch: int) -> bool:
 
 
 def outlives_its_log(replica: Replica, row: PartitionRow) -> bool:
-    """Of a replica that is in sync: whether its watermarks speak of more than it holds. A new generation cuts them."""
+    """Whether the watermarks of an in-sync replica go beyond its log. A new generation lowers them, so they do not
+    then."""
     return replica.coordination.outlives_its_log and row.generation <= replica.coordination.kept.value.generation
 
 
 def _means_another_log(row: PartitionRow, than: PartitionRow, broker_id: int) -> bool:
-    """Whether this broker was removed and added again since it last looked: then its log is not the new replica's, and
-    the leader waits to hear of an empty one."""
+    """Whether this broker's replica was removed and added again since the last row: then its log is not the new
+    replica's, and the leader waits for a fetch of an empty one."""
     before, now = known_incarnation(than, broker_id), known_incarnation(row, broker_id)
     return row.partition_epoch > than.partition_epoch and None not in (before, now) and before != now
 
 
 def _is_as_made(row: PartitionRow) -> bool:
-    """Of a partition that nobody has written to before its first leader, nor changed since: every replica's history
-    begins with the first epoch at offset 0, and followers need not be told."""
+    """Whether the partition is as it was created: written by no leader before the first, and unchanged since. Then
+    every replica's history begins with the first epoch at offset 0, and followers need not receive it."""
     return row.leader_epoch == FIRST_EPOCH and row.partition_epoch == 0
 
 

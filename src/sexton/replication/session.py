@@ -1,8 +1,8 @@
 """The leader's side of `ReplicaFetch`: one session per connection of a follower.
 
-A session remembers what the follower holds of each partition it asked for: of the log that it named, for a follower
-that has another one by now is another follower. Appends mark partitions as having news, so
-that an answer looks at those alone, however many partitions are followed.
+A session remembers what the follower holds of each partition that it follows, for the incarnation that it named: with
+another incarnation it counts as another follower. Appends mark partitions as changed, so that a response looks at those
+alone, however many partitions are followed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Key = tuple[uuid.UUID, int]
 
 
 HIGH_WATERMARK_DELAY_S = 0.02
-"""How long a follower that has nothing else to hear of waits to hear that the high watermark has risen: consumers of
+"""How long a rise of the high watermark may wait for other news of the follower before it is sent alone: consumers of
 that follower wait for it. Longer than it takes, under load, until the next records carry it."""
 
 
 class LocalReplicas(Protocol):
     def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
-        """Raises KafkaError if this broker has none."""
+        """Raises KafkaError if this broker does not have the replica."""
         ...
 
 
@@ -44,20 +44,21 @@ class _Followed:
     follower: int
     held: Held
     forget: Sequence[Callable[[], None]]
-    """What ends being told of appends, and of a high watermark that rises."""
+    """Functions that cancel the callbacks for appends and for the high watermark."""
     replica: Replica
     told: tuple[object, ...] = ()
-    """High watermark, log start and compaction's watermarks, as they were last sent."""
+    """High watermark, log start and compaction watermarks as last sent."""
     told_of: ReplicaWatermarks | None = None
-    """The replica's own watermarks, of which those were."""
+    """The replica's own watermarks at the time when `told` was sent."""
     sent: tuple[int, int] | None = None
-    """From and up to which offset the last answer had records."""
+    """First offset, and the offset after the last, of the records in the last response."""
     is_answered: bool = False
-    """Something was sent, and the follower has not said yet what it holds now: until then, nothing more is sent."""
+    """True if something was sent and the follower has not reported since what it holds. Until then nothing more is
+    sent."""
 
     def is_up_to_date(self) -> bool:
-        """Whether nothing has moved for sure. Asked of every partition twice a second, so it compares no more than it
-        must: what a replica keeps of compaction is another object when it changes."""
+        """Whether nothing to be sent has changed. Called for every partition twice a second, so it compares no more
+        than it must: `kept.value` is replaced by another object whenever it changes."""
         replica = self.replica
         return (
             self.told_of is replica.coordination.kept.value
@@ -81,14 +82,15 @@ class FollowerSession:
         self._news: dict[Key, None] = {}
         self._failed: dict[Key, ErrorCode] = {}
         self._stale: dict[Key, None] = {}
-        """Whose high watermark has risen since it was told, and that nothing else is on its way for."""
+        """Partitions whose new high watermark has not been sent yet and that have no response pending."""
         self._waiting: asyncio.Future[bool] | None = None
-        """Of the last request: resolves with whether its time is over."""
+        """The request that waits, if any. Resolves to True when its wait time is over, to False when there is news
+        before that."""
         self._hurry: asyncio.TimerHandle | None = None
 
     def fetch(self, request: FetchRequest) -> list[Part] | Awaitable[list[Part]]:
-        """Answers at once if there are records or errors to report, else when there are, the wait is over, or the next
-        request of the same follower has come."""
+        """Responds at once if there are records or errors to send. Otherwise when there are, when the wait time is
+        over, or when the next request of the same follower arrives."""
         self._stop_waiting()
         for held in request.held:
             try:
@@ -100,7 +102,7 @@ class FollowerSession:
             return messages.encode_answer(answer)
         wait_ms = request.max_wait_ms
         if self._news and self._throttle is not None:
-            wait_ms = min(wait_ms, self._throttle.pause_ms() or wait_ms)  # what was held back goes as soon as it may
+            wait_ms = min(wait_ms, self._throttle.pause_ms() or wait_ms)  # send throttled records once the rate allows
         return self._fetch_later(request, self._start_waiting(wait_ms / 1000))
 
     async def _fetch_later(self, request: FetchRequest, waiting: asyncio.Future[bool]) -> list[Part]:
@@ -132,7 +134,8 @@ class FollowerSession:
             return
         known = self._followed.get(key)
         if known is not None and (known.held.incarnation != held.incarnation or known.replica is not replica):
-            # What was told to its former log is not known to this one, and our former one has no more to tell.
+            # What was sent to its former log is not known to the new one, and a former replica of ours has nothing to
+            # send.
             self._forget(key)
             known = None
         if known is None:
@@ -163,8 +166,9 @@ class FollowerSession:
         replica.coordination.take_report(request.broker_id, request.broker_epoch, held)
 
     def _could_take(self, known: _Followed, held: Held, replica: Replica) -> bool:
-        """A follower that was sent records and still asks for them has a full disk, or we sent it none that are whole:
-        what left by sendfile nobody here has looked at."""
+        """Returns False if the records sent last are corrupt here. A follower that was sent records and fetches them
+        again has a full disk, or received damaged batches: nothing in this process has looked at what went out by
+        sendfile."""
         sent, known.sent = known.sent, None
         if sent is None or sent[0] != held.end_offset:
             return True
@@ -176,7 +180,8 @@ class FollowerSession:
         return True
 
     def _fence(self, key: Key, replica: Replica, request: FetchRequest) -> None:
-        """Its past may hold what everyone else has forgotten: it gets nothing, and is told by its row to start anew."""
+        """The follower's log may hold records that all others have removed: it is sent nothing, and the ISR change that
+        follows makes it discard its log."""
         self._left(key, request)
         self._fail(key, KafkaError(ErrorCode.unknown_leader_epoch, "the fetch fence"))
         replica.on_fenced(replica, request.broker_id)
@@ -190,17 +195,17 @@ class FollowerSession:
         self._stale.pop(key, None)
 
     def _left(self, key: Key, request: FetchRequest) -> None:
-        """It cannot, or may not, follow any more: what it held is no reason to count it in later."""
+        """The follower cannot, or may not, follow any more: what it held must not count for it later."""
         with suppress(KafkaError):
             self._replicas.by_id(*key).follower_left(request.broker_id, request.broker_epoch)
 
     def _fail(self, key: Key, error: KafkaError) -> None:
-        """Told once, then forgotten: the follower asks again when it knows better."""
+        """The error is sent once, and the partition forgotten: the follower sends it again after a pause."""
         self._forget(key)
         self._failed[key] = error.code
 
     def _survive(self, bug: Exception, key: Key) -> None:
-        """One partition with a bug keeps the follower from no other; it asks for this one again."""
+        """A bug with one partition affects no other; the follower sends this one again."""
         self._supervisor.survived(bug, "replication", f"{key[0]}-{key[1]}")
         self._fail(key, KafkaError(ErrorCode.unknown_server_error, str(bug)))
 
@@ -209,13 +214,13 @@ class FollowerSession:
         replica.check_epoch(held.leader_epoch)
         replica.check_serving_as_leader()
         if follower not in replica.row.replicas:
-            # It heard of its place before we did. What it says now would be lost, and it is silent once it has
-            # said everything: so it is told to say it again.
+            # It learned that it is a replica before we did. Its report would be lost, and a follower reports only
+            # changes: so the error makes it report again.
             raise KafkaError(ErrorCode.unknown_leader_epoch, f"broker {follower} is no replica yet")
         known_id = known_incarnation(replica.row, follower)
         if known_id is not None and held.incarnation != known_id:
-            # It has not heard yet that it is to start from an empty log, or we have not. Neither may it copy, nor
-            # does what it holds count.
+            # Either it does not know yet that it must start from an empty log, or we do not. It may not fetch, and what
+            # it holds does not count.
             raise KafkaError(ErrorCode.unknown_leader_epoch, f"{held.incarnation} is not the log of {known_id}")
         return replica
 
@@ -272,7 +277,7 @@ class FollowerSession:
             if throttle is not None:
                 throttle.count(size_bytes)
             if size_bytes == 0:
-                self._news[(held.topic_id, held.partition)] = None  # no room in this answer: in the next one
+                self._news[(held.topic_id, held.partition)] = None  # no room in this response: it goes into the next
         if lies_on and has_history and not records:
             return None
         followed.tell(replica)
@@ -303,7 +308,7 @@ class FollowerSession:
         return self._throttle if is_throttled(throttled, replica.partition, replica.row.leader) else None
 
     def _moved_watermarks(self, keys: Sequence[Key]) -> list[News]:
-        """Of partitions without records: what moved since it was told."""
+        """Responses for partitions without new records: what has changed since it was last sent."""
         moved = []
         for key in keys:
             followed = self._followed[key]
@@ -348,7 +353,7 @@ class FollowerSession:
             self._wait_less()
 
     def _start_waiting(self, seconds: float) -> asyncio.Future[bool]:
-        """From this very moment: what happens before somebody awaits it must not be missed."""
+        """Starts the wait at once, before the future is awaited, so that no event in between is missed."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting = loop.create_future()
         timer = loop.call_later(seconds, _resolve, waiting, True)
@@ -376,7 +381,7 @@ def _resolve(waiting: asyncio.Future[bool], is_over: bool) -> None:
 
 
 def _told(replica: Replica) -> tuple[int, int, int, Pair, int, int]:
-    """What moves without records."""
+    """Everything that can change without new records."""
     watermarks = replica.coordination.kept.value
     return (
         replica.high_watermark,

@@ -1,14 +1,15 @@
-"""Bytes a second that replicas which are not in sync may cost, so that reassignments leave room for clients (KIP-73).
+"""Limits the replication traffic, in bytes per second, of replicas outside the ISR, so that reassignments leave room
+for clients (KIP-73).
 
-Kafka's settings, and meanings: a topic names throttled replicas (`leader.replication.throttled.replicas`,
-`follower.replication.throttled.replicas`; partition:broker, or *), brokers the rates. A leader that has sent its share
-sends a throttled follower nothing until there is room again; a follower that has received its share asks for no more.
-Replicas that are in sync are never held up: `acks=all` waits for them.
+Kafka's configs and meanings: a topic lists its throttled replicas (`leader.replication.throttled.replicas`,
+`follower.replication.throttled.replicas`; partition:broker, or *), brokers set the rates. A leader that has used up its
+rate sends nothing to a throttled follower until there is room again; a follower that has used up its rate sends no
+fetches for throttled partitions. In-sync replicas are never delayed: `acks=all` waits for them.
 
-The rate is a bucket that holds what may be sent in a second. What is sent may be more than is left, for a batch is sent
-whole; then the bucket is in debt, so that the rate holds over time whatever the size of batches.
+The rate is a token bucket that holds one second's worth of bytes. A send may exceed what is left, because batches are
+sent whole; the bucket then goes negative, so that the rate holds over time whatever the size of batches.
 
-Deviation from Kafka: what is sent to replicas that are in sync does not count against the rate.
+Deviation from Kafka: traffic to in-sync replicas does not count against the rate.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BURST_S: Final = 1
 EVERY_REPLICA: Final = "*"
 
 PAUSE_MS: Final = (20, 500)
-"""Shortest and longest: a rate that was raised meanwhile is soon heard of."""
+"""Shortest and longest pause. The longest is short enough to notice soon that the rate was raised."""
 
 
 def is_throttled(replicas: Collection[str], partition: int, broker_id: int) -> bool:
@@ -31,7 +32,8 @@ def is_throttled(replicas: Collection[str], partition: int, broker_id: int) -> b
 
 
 class Throttle:
-    """Of one direction, for all partitions of a broker."""
+    """The throttle of one direction (sending as leader or receiving as follower), shared by all partitions of a
+    broker."""
 
     def __init__(self, bytes_per_second: Callable[[], int], clock: Clock) -> None:
         self._bytes_per_second = bytes_per_second
@@ -44,7 +46,7 @@ class Throttle:
         return self._bytes_per_second() * BURST_S
 
     def allowed_bytes(self) -> int:
-        """0 if nothing may be sent now."""
+        """Bytes that may be sent now; 0 if none."""
         now_ms = self._clock.monotonic_ms()
         gained = (now_ms - self._filled_ms) * self._bytes_per_second() / 1000
         self._left_bytes = min(self._most, self._left_bytes + gained)
@@ -56,7 +58,7 @@ class Throttle:
         self._left_bytes -= size_bytes
 
     def pause_ms(self) -> int:
-        """Until something may be sent; 0 if that is now."""
+        """Milliseconds until something may be sent; 0 if that is now."""
         if self.allowed_bytes():
             return 0
         shortest, longest = PAUSE_MS
@@ -65,7 +67,7 @@ class Throttle:
 
 
 class Throttles(NamedTuple):
-    """Of a broker: as a leader, and as a follower."""
+    """A broker's throttles, as leader and as follower."""
 
     leader: Throttle | None
     follower: Throttle | None
