@@ -1,9 +1,9 @@
-"""What another replica has compacted, judged before it takes the place of what this one holds (docs/rules.md).
+"""Validates another replica's compacted segments before they replace this replica's own (docs/rules.md).
 
-The replica that made it held it to the same rules, and its log may have been compacted further than this one or less:
-below the bound there need not be a batch here for every batch there. What can be told from headers is told: batches
-that are whole and in order, nothing transactional, no marker gone that MXRO protects; and at or above the bound, where
-a segment of this log lies across it, exactly this log's own batches.
+The replica that compacted them applied the same rules, and its log may have been compacted further than this one or
+less: below the bound, not every batch there needs to have a batch here. What batch headers show is checked: batches are
+whole and in order, nothing is transactional, no marker is gone that MXRO protects; and at or above the bound, where a
+segment of this log extends beyond it, the batches are exactly this log's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AdoptedJudge:
         self.judged = Judged(replacement)
 
     async def judge(self, old: Sequence[Segment], new: File) -> Judged:
-        """Raises SwapRefusedError. `target` gets the new segment's index on the way."""
+        """Raises SwapRefusedError if the segment is not acceptable. Fills the index of `target` on the way."""
         replacement = self.judged.replacement
         if new.size_bytes > INT32_MAX or old[-1].end_offset - replacement.base_offset > INT32_MAX:
             raise self._refusal("it is too large for one segment")
@@ -75,7 +75,8 @@ class AdoptedJudge:
             raise self._refusal(f"the batch at {head.base_offset} is still transactional")
 
     async def _check_markers(self, old: Sequence[Segment]) -> None:
-        """Rule 6. And what lies above the bound is this log's own: its markers keep their index entries."""
+        """Checks rule 6. Batches above the bound are this log's own, so their markers keep their transaction index
+        entries."""
         for segment in old:
             for head in segment.heads(0, SCAN_BYTES):
                 if self._turns.is_over(head.size_bytes):

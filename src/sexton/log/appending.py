@@ -1,4 +1,4 @@
-"""Into the log: as a leader, who judges and stamps, or as a follower, who copies."""
+"""Appending to the log: as a leader, which checks and stamps batches, or as a follower, which copies them."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from sexton.records.batch import (
 )
 
 _FRONT = struct.Struct(">qii")
-"""Base offset, length, leader epoch: all that a leader changes of a batch that keeps its time."""
+"""Base offset, length, leader epoch: all that a leader changes of a batch that keeps its timestamps."""
 
 _TIMED_FRONT = struct.Struct(">qiibIhiqq")
-"""All up to the newest timestamp."""
+"""The header up to and including the max timestamp."""
 
 _CRC = struct.Struct(">I")
 OFFSET_MAX = (1 << 63) - 1
 OWN_BATCH_BYTES_MAX = 1 << 20
-"""What a broker writes itself, such as a group's state, is taken up to this size whatever `max.message.bytes` and
-`segment.bytes` say: they are about clients, and a coordinator that cannot write is none."""
+"""Batches that a broker writes itself, such as a group's state, may have this size whatever `max.message.bytes` and
+`segment.bytes` say: those are for clients, and a coordinator that cannot write cannot work."""
 
 CRC_POSITION = 17
 
@@ -57,9 +57,10 @@ class Appending(LogState):
         verification: Verification | None = None,
         judged_by: Rules | None = None,
     ) -> Appended:
-        """One batch, whose offsets and epoch are assigned here. Not from a client means: made by this broker, such as a
-        marker or a group's offsets, which have no sequence. A verification must still be valid. Whoever has had the
-        batch judged before (`inside.judged`) says by which rules: others may hold by now."""
+        """Appends one batch and assigns its offsets and leader epoch. `from_client=False` is for batches that this
+        broker makes, such as markers or a group's offsets, which have no sequence numbers. A `verification` must still
+        be valid. `judged_by` are the rules by which the batch was checked before (`inside.judged`); it is checked again
+        if others apply by now."""
         self._check_usable()
         view = records if type(records) is memoryview else memoryview(records)
         size = len(view)
@@ -112,7 +113,8 @@ class Appending(LogState):
         return Appended(first, last, now_ms if self._stamps_time else -1, self.start_offset)
 
     def _check_producer(self, fields: tuple[int, ...], from_client: bool) -> PastBatch | None:
-        """The batch that this one repeats, if any. Raises if it may not come now."""
+        """Returns the batch that this one repeats, if any. Raises if the batch is out of sequence or its producer
+        fenced."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = fields
         if from_client:
             past = self.producers.duplicate_of(producer_id, epoch, sequence, delta + 1)
@@ -146,9 +148,9 @@ class Appending(LogState):
             )
 
     def append_as_follower(self, records: Buffer, gaps_below: int = OFFSET_MAX) -> None:
-        """Batches as the leader has them, one or more, at `end_offset` or above; gaps are what compaction left, and
-        refused where there was none. What is cut off at the end is ignored: the next fetch has it whole. All that go
-        into one segment are one write."""
+        """Appends the leader's batches, one or more, at `end_offset` or above. Gaps are what compaction left, and are
+        refused where nothing was compacted. An incomplete batch at the end is ignored: the next fetch brings it whole.
+        All batches for one segment are written at once."""
         self._check_usable()
         view = memoryview(records)
         heads = self._check_copied(view, gaps_below)
@@ -217,7 +219,7 @@ class Appending(LogState):
                     self._note_copied(head, view)
                 position += head.size_bytes
         except Exception as bug:
-            # The file holds what the log does not know of. Whoever goes on in spite of the bug must not append here.
+            # The file holds batches that the log's state does not include: nothing may be appended after them.
             self.failure = OSError(f"{self._place}: a bug after an append: {bug!r}")
             raise
         self.end_offset = heads[-1].last_offset + 1
@@ -247,7 +249,7 @@ class Appending(LogState):
 def _stamped(
     view: memoryview, fields: tuple[int, ...], first: int, leader_epoch: int, now_ms: int
 ) -> tuple[Buffer, Buffer]:
-    """With the time of the append, and the CRC over it."""
+    """Sets the append time, and computes the CRC again."""
     _, length, _, magic, _, attributes, delta, base_ts, _, _, _, _, _ = fields
     attributes |= LOG_APPEND_TIME
     front = bytearray(_TIMED_FRONT.pack(first, length, leader_epoch, magic, 0, attributes, delta, base_ts, now_ms))

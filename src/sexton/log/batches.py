@@ -1,6 +1,6 @@
-"""Batch headers: read from bytes, walked in a file, judged and stamped on their way into a log.
+"""Batch headers: decoded from bytes, walked in a file, checked before an append.
 
-A batch is opaque but for its header; a marker's outcome is in its record, and `inside.py` says when a leader looks into
+A batch is opaque except for its header; a marker's outcome is in its record, and `inside.py` says when a leader unpacks
 a client's batch. Declared difference from Kafka: a client may not set the delete horizon.
 """
 
@@ -33,16 +33,16 @@ from sexton.records.varint import read_varint
 
 CODEC_MAX: Final = 4
 SCAN_BYTES: Final = 1 << 20
-"""What a scan reads at once: enough for the disk to be the limit, little enough for a thousand logs."""
+"""Bytes read at once by a scan: enough for the disk to be the limit, little enough for a thousand logs."""
 
 LOOKUP_BYTES: Final = 1 << 13
-"""What a lookup reads at once: an index entry is at most a few batches away."""
+"""Bytes read at once by a lookup: an index entry is at most a few batches away."""
 
 _LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
 class Head(NamedTuple):
-    """A batch header with the place where it lies in its file."""
+    """A batch header with its position in the file."""
 
     position: int
     size_bytes: int
@@ -59,7 +59,7 @@ class Head(NamedTuple):
 
 
 def head_at(data: Buffer, at: int, position: int) -> Head | str:
-    """The header at `at`, believed to lie at `position` of its file; or what is wrong with it."""
+    """The header at `at`, which lies at `position` of its file; or a text that says what is wrong with it."""
     if at + HEADER_BYTES > len(data):
         return "the batch is cut off"
     base_offset, length, leader_epoch, magic, _, attributes, delta, base_ts, max_ts, pid, epoch, sequence, count = (
@@ -95,8 +95,8 @@ def has_valid_crc(batch: Buffer) -> bool:
 
 
 class Walk:
-    """The headers of a file's batches from `position` on. Ends at `end`, or at the first thing that is no batch: then
-    `fault` says what is wrong at `position`."""
+    """The headers of a file's batches from `position` on. Ends at `end`, or at the first bytes that are not a batch:
+    then `fault` says what is wrong at `position`."""
 
     def __init__(
         self, file: File, position: int, end: int, *, check_crc: bool, chunk_bytes: int = LOOKUP_BYTES
@@ -141,9 +141,10 @@ class Walk:
 
 
 def find_batch(data: Buffer, start: int, after_offset: int) -> int | None:
-    """Where in `data`, at `start` or later, a whole and valid batch begins whose offsets lie above `after_offset`.
+    """Position in `data`, at `start` or later, of a complete and valid batch with offsets above `after_offset`.
 
-    Tells damage in the middle of a file from a torn end: behind a torn write there is nothing."""
+    Tells whether truncating at a fault would cut off valid batches.
+    """
     view = memoryview(data)
     raw = bytes(data)
     at = raw.find(b"\x02", start + 16)
@@ -165,7 +166,8 @@ def find_batch(data: Buffer, start: int, after_offset: int) -> int | None:
 
 
 def read_marker(head: Head, body: bytes) -> tuple[Marker, int] | None:
-    """A control batch's outcome and time. None for one that compaction has emptied, or of a kind that ends nothing."""
+    """A control batch's outcome and timestamp. None if compaction has emptied it, or if its type ends no
+    transaction."""
     if head.record_count == 0 or len(body) == 0:
         return None
     _, at = read_varint(body, 0)
@@ -186,7 +188,8 @@ def read_marker(head: Head, body: bytes) -> tuple[Marker, int] | None:
 
 
 def check_frame(records: Buffer, place: str, size_max: int) -> tuple[int, ...]:
-    """The header's fields of the one batch that `records` is: whole, of the right format, not too large, and intact."""
+    """Header fields of `records`, which must be one batch: complete, of format 2, not too large, and with a valid
+    CRC."""
     size = len(records)
     if size < HEADER_BYTES:
         raise _frame_error(records, place)
@@ -205,7 +208,7 @@ def check_frame(records: Buffer, place: str, size_max: int) -> tuple[int, ...]:
 
 
 def _frame_error(records: Buffer, place: str) -> KafkaError:
-    """Why the bytes are not one whole batch of format 2."""
+    """Explains why the bytes are not one complete batch of format 2."""
     size = len(records)
     if size >= 17:
         length = int.from_bytes(records[8:12], "big", signed=True)
@@ -220,7 +223,7 @@ def _frame_error(records: Buffer, place: str) -> KafkaError:
 
 
 def check_client_batch(fields: tuple[int, ...], place: str) -> None:
-    """What a client's batch must be, and a coordinator's need not."""
+    """Checks that apply to clients' batches but not to those that coordinators write."""
     base_offset, _, _, _, _, attributes, delta, _, _, producer_id, _, sequence, count = fields
     what = ""
     if base_offset != 0:

@@ -1,11 +1,11 @@
-"""What waits for the device: flushing, moving the log's ends, epochs, closing.
+"""The operations that wait for the disk: flushing, truncating, moving the log start, epochs, closing.
 
-One thing at a time. Appends go on meanwhile, so everything below takes what it needs to know before it waits, and
-changes what is in memory without waiting in between.
+One runs at a time. Appends go on meanwhile, so each operation reads the state that it needs before it waits, and
+changes the state in memory without waiting in between.
 
-The order of steps is what a crash between any two of them needs (see `recovery`): a snapshot goes, for good, before
-what it vouches for; it comes after. Segments go from the end backwards when the log is cut, from the start forwards
-when its start moves, so that what a crash leaves is always a log.
+The order of steps allows a crash between any two of them (see `recovery`): a producer snapshot is durably removed
+before the records that it certifies, and written after them. A truncation removes segments from the end backwards, a
+move of the log start from the start forwards, so that a crash always leaves a log.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Changing(LogState):
     # Flushing
 
     async def flush(self) -> None:
-        """On return, what had been appended before survives a crash. Callers may overlap: one flush is under way at a
-        time, and the next covers all who wait."""
+        """On return, everything appended before the call survives a crash. Callers may overlap: one flush runs at a
+        time, and the next covers all callers that wait."""
         self._check_usable()
         if not self.needs_flush:
             return
@@ -51,7 +51,7 @@ class Changing(LogState):
         await flushed
 
     async def _flush_for_all(self) -> None:
-        """A task of its own, so that no caller who is cancelled takes the others' flush with it."""
+        """A task of its own, so that a cancelled caller does not cancel the flush of the others."""
         waiting: list[asyncio.Future[None]] = []
         try:
             while self._waiting:
@@ -84,8 +84,8 @@ class Changing(LogState):
             return None
 
     async def _flush_all(self) -> None:
-        """Never after a flush that failed, which whoever calls this may have waited for: the next one may succeed
-        without the pages that were lost."""
+        """Checks first that no flush has failed while the caller waited: the next flush may succeed without the pages
+        that were lost."""
         self._check_usable()
         end_offset, active = self.end_offset, self._active
         for sealed in list(self._sealed):
@@ -100,7 +100,7 @@ class Changing(LogState):
             self.flushed_offset = end_offset
 
     async def _on_device(self, flush: Awaitable[None]) -> None:
-        """After a flush that failed nobody knows what the device holds, whatever the reason it gave."""
+        """After a failed flush it is unknown what the device holds, whatever error it returned: the log has failed."""
         try:
             await flush
         except OSError as error:
@@ -109,16 +109,17 @@ class Changing(LogState):
             raise
 
     async def mark_as_unflushed(self) -> None:
-        """From here on it may acknowledge what is not flushed (`log.flushed`). Not while a flush is under way: one that
-        fails takes the mark's word back."""
+        """From here on the log may acknowledge unflushed records (`log.flushed`). Waits for a running flush, because
+        one that fails must be able to invalidate the mark."""
         async with self._one_at_a_time:
             self._check_usable()
             await flushed.mark(self._disk, self.directory, is_whole=True)
 
-    # The log's end
+    # Log end
 
     async def truncate_to(self, offset: int) -> None:
-        """Keeps whole batches below `offset`. Below the log's start there is nothing to keep: it starts empty there."""
+        """Keeps whole batches below `offset`. Below the log start nothing can be kept: the log is emptied and starts
+        there."""
         if offset < self.start_offset:
             await self.restart_at(offset)
             return
@@ -142,8 +143,9 @@ class Changing(LogState):
                 self.flushed_offset = self.end_offset
 
     async def _vouch_below(self, offset: int) -> None:
-        """Before snapshots above it go: those below may have gone with a swap, and without any nobody knows that what
-        lies before a segment that does not begin where the one before it ends was flushed (see `recovery`)."""
+        """Writes a snapshot below the cut before those above are removed. Earlier snapshots may have been removed by a
+        swap, and without any, recovery cannot know that the records before a gap between two segments were flushed (see
+        `recovery`)."""
         index = max(0, bisect_right(self._segments, offset, key=lambda one: one.base_offset) - 1)
         base_offset = self._segments[index].base_offset
         known = snapshot_offsets(self._disk, self.directory)
@@ -156,7 +158,7 @@ class Changing(LogState):
     def _cut_segments(self, offset: int) -> None:
         for segment in reversed(self._segments[1:]):
             if segment.base_offset <= offset:
-                break  # one that begins there stays, empty: it knows that there is nothing just below
+                break  # a segment that begins there stays, empty: it records that there may be a gap just below
             self._segments.pop()
             self._forget(segment)
             segment.remove()
@@ -182,7 +184,7 @@ class Changing(LogState):
             await self._disk.flush_directory(self.directory)
 
     def _reload_producers(self) -> None:
-        """From the newest snapshot that is left and what follows it. Nobody expires here: time does not pass."""
+        """Reloads from the newest snapshot left and the batches after it. No producer expires here."""
         snapshot_offset, entries = self._newest_snapshot(names.OFFSET_MAX)
         replay(self.producers, self._segments, snapshot_offset, entries, now_ms=-1)
 
@@ -201,7 +203,7 @@ class Changing(LogState):
         return first, ()
 
     async def restart_at(self, offset: int) -> None:
-        """Throws everything away, history included, and starts empty at `offset`."""
+        """Discards everything, epoch history included, and starts an empty log at `offset`."""
         async with self._shape, self._one_at_a_time:
             self.check_not_deleted()
             try:
@@ -222,10 +224,11 @@ class Changing(LogState):
             except OSError as error:
                 raise self._storage_error(error) from error
 
-    # The log's start
+    # Log start
 
     async def advance_start(self, offset: int) -> None:
-        """Segments that lie below as a whole go, the active one too. Durable before anything is gone."""
+        """Moves the log start, durably, before it removes the segments that lie below it as a whole, the active one
+        too."""
         async with self._shape, self._one_at_a_time:
             self.check_not_deleted()
             if offset <= self.start_offset:
@@ -238,7 +241,7 @@ class Changing(LogState):
                 if offset >= self.end_offset and self._active.size_bytes:
                     self._roll(self.end_offset, UNKNOWN_TIME_MS)
                 if self._sealed or self.flushed_offset < offset:
-                    await self._flush_all()  # producers outlive their records, so what says who they are comes first
+                    await self._flush_all()  # snapshots first: producers outlive their records
                 await self._write_start(offset)
                 self.start_offset = offset
                 self._drop_segments_below(offset)
@@ -264,7 +267,7 @@ class Changing(LogState):
     # Epochs
 
     async def begin_epoch(self, leader_epoch: int) -> None:
-        """A leader takes over here. Durable on return."""
+        """Starts a leader epoch at the log end. Durable on return."""
         async with self._one_at_a_time:
             self.check_not_deleted()
             before = self.epochs.entries
@@ -272,7 +275,7 @@ class Changing(LogState):
                 await self._write_epochs_or(before)
 
     async def replace_epochs(self, entries: Sequence[EpochEntry]) -> None:
-        """The leader's history, whole. Durable on return."""
+        """Replaces the history by the leader's. Durable on return."""
         async with self._one_at_a_time:
             self.check_not_deleted()
             before = self.epochs.entries
@@ -291,18 +294,18 @@ class Changing(LogState):
         content = encode_leader_epochs(self.epochs.entries)
         await self._disk.replace_file(f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}", content)
 
-    # The end of it
+    # Closing and deleting
 
     async def close(self) -> None:
-        """Flushes, and leaves the directory as Kafka expects it after a clean stop, with indexes and a snapshot at its
-        end. A log that has failed is left as it is."""
+        """Flushes, and leaves the directory as Kafka expects it after a clean shutdown: with indexes, and a snapshot at
+        the log end. A log that has failed is left as it is."""
         if self.failure is None:
             async with self._shape, self._one_at_a_time:
                 self.check_not_deleted()
                 try:
                     await self._flush_all()
                     self._active.seal()
-                    for segment in self._segments:  # one whose index was lost has it again
+                    for segment in self._segments:  # an index that was lost is written again
                         await segment.write_index()
                     await self._write_last_snapshot()
                 except OSError as error:
@@ -311,15 +314,16 @@ class Changing(LogState):
             segment.close_file()
 
     async def _write_last_snapshot(self) -> None:
-        """Unless it is there, or a log from whose beginning nothing has come would say the same."""
+        """Unless the snapshot exists, or the log is new and without producers, so that it would say nothing."""
         path = snapshot_path(self.directory, self.end_offset)
         is_new = self.end_offset == self._segments[0].base_offset and not len(self.producers)
         if not is_new and not self._disk.exists(path):
             await self._disk.replace_file(path, self.producers.encode())
 
     async def delete(self) -> None:
-        """Under another name first, in one step, so that a crash leaves a whole log or one that is to be deleted. The
-        next log of this name may be made as soon as this returns, while others still wait for this one's locks."""
+        """Renames the directory first, in one step, so that a crash leaves either a complete log or one that is to be
+        deleted. The next log of this name may be created as soon as this returns, while others still wait for this
+        log's locks."""
         async with self._shape, self._one_at_a_time:
             self.is_deleted = True
             for segment in self._segments:
@@ -338,7 +342,7 @@ class Changing(LogState):
 
 
 def name_of_deleted(topic: str, partition: int, unique_id: str) -> str:
-    """Kafka's name, which cuts the topic's end if a file system could not take it whole."""
+    """Kafka's name for a deleted partition's directory, with the topic truncated if the name would be too long."""
     for length in range(len(topic), 0, -1):
         name = names.PartitionDir(topic[:length], partition, names.DirState.DELETE, unique_id).name
         if len(name) <= names.DIR_NAME_LENGTH_MAX:

@@ -17,7 +17,7 @@ NO_EPOCH = -1
 
 
 class EpochHistory:
-    """In order of epoch and of start offset, both strictly rising. Kept in memory; `Log` makes changes durable."""
+    """Entries in order of epoch and of start offset, both strictly rising. In memory; `Log` makes changes durable."""
 
     __slots__ = ("entries",)
 
@@ -29,15 +29,16 @@ class EpochHistory:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def epoch_of(self, offset: int) -> int:
-        """Of the record at that offset; NO_EPOCH before the first entry."""
+        """Leader epoch of the record at `offset`; NO_EPOCH before the first entry."""
         index = bisect_right(self.entries, offset, key=_start)
         return self.entries[index - 1].epoch if index else NO_EPOCH
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """Kafka's OffsetForLeaderEpoch: the largest known epoch up to the asked one, and the offset at which it ends.
+        """Kafka's OffsetForLeaderEpoch: the largest known epoch up to the requested one, and the offset at which it
+        ends.
 
-        Of an epoch from before the history, only its end is known: that of the first entry's start. None for an epoch
-        newer than any in the history.
+        For an epoch from before the history, only its end is known: the start offset of the first entry. None for an
+        epoch newer than any in the history.
         """
         if epoch == NO_EPOCH:
             return None
@@ -50,9 +51,9 @@ class EpochHistory:
         return known, self.entries[index].start_offset
 
     def begin(self, epoch: int, start_offset: int) -> bool:
-        """Notes that `epoch` writes from `start_offset` on. False if that was known.
+        """Records that `epoch` writes from `start_offset` on. Returns False if that was known.
 
-        Epochs that began there or later wrote nothing, so they go: no two entries share an offset.
+        Epochs that began there or later wrote nothing, so they are removed: no two entries share an offset.
         """
         if self.entries and self.latest_epoch == epoch and self.entries[-1].start_offset <= start_offset:
             return False
@@ -64,7 +65,7 @@ class EpochHistory:
         self.entries = tuple(entries)
 
     def cut_end(self, offset: int) -> bool:
-        """Drops epochs that began at `offset` or later. False if there were none."""
+        """Removes epochs that began at `offset` or later. Returns False if there were none."""
         index = bisect_left(self.entries, offset, key=_start)
         if index == len(self.entries):
             return False
@@ -72,7 +73,8 @@ class EpochHistory:
         return True
 
     def cut_start(self, offset: int) -> bool:
-        """Drops what lies below the log's start; the epoch that wrote the record there begins there from now on."""
+        """Removes what lies below the log start. The epoch that wrote the record at the log start begins there from now
+        on."""
         index = bisect_right(self.entries, offset, key=_start)
         if index == 0 or (self.entries[index - 1].start_offset == offset and index == 1):
             return False

@@ -1,13 +1,13 @@
-"""How far a log was flushed, and whether it acknowledges more than that: what recovery and the cluster go by.
+"""How far a log was flushed, and whether it acknowledges more than that. Recovery and the cluster depend on both.
 
-A *flushed point* is a lower bound that outlives the process: below its offset everything was on disk. It is about one
-log and one history: when the epoch that held the offset before it is another one by now, the log has been cut since,
-and the point says nothing.
+A *flushed point* is a lower bound that outlives the process: everything below its offset was on disk. It belongs to one
+log and one history: if the epoch of the record before it has changed, the log was truncated since, and the point is
+void.
 
-The *mark* beside a log says that it may have acknowledged what is not on its disk. It is there, durably, before the
-first such acknowledgement, and goes when everything is flushed and the topic flushes first; so a crash is judged by
-what was in force then, not by the topic's settings when the broker starts again. It names the page cache that holds
-what is not flushed: a process that dies alone loses nothing (docs/decisions, 19).
+The *mark* beside a log says that it may have acknowledged records that are not on its disk. It is written, durably,
+before the first such acknowledgement, and removed when everything is flushed and the topic flushes first; so a crash is
+judged by what was in force then, not by the topic's configs at the next start. It names the page cache that holds the
+unflushed records: a process that dies alone loses nothing (docs/decisions, 19).
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class FlushedPoint(NamedTuple):
     incarnation: uuid.UUID
     offset: int
     epoch: int
-    """Of the record before it."""
+    """Leader epoch of the record before `offset`."""
 
     def bound(self, history: Sequence[EpochEntry]) -> int:
-        """What it vouches for in a log with this history."""
+        """The offset below which a log with this history was flushed; 0 if the point does not belong to that
+        history."""
         return self.offset if NO_EPOCH != self.epoch == EpochHistory(history).epoch_of(self.offset - 1) else 0
 
 
@@ -50,7 +51,7 @@ def encode_points(points: Points) -> bytes:
 
 
 def decode_points(data: bytes) -> dict[tuple[str, int], FlushedPoint]:
-    """None at all, if the file is not what was written: a point is help, not a promise."""
+    """Returns no points if the file is damaged: they help recovery, but it does not depend on them."""
     body, _, checksum = data.removesuffix(b"\n").rpartition(b"\n")
     body += b"\n"
     title, *lines = body.decode(errors="replace").splitlines()
@@ -72,20 +73,21 @@ def mark_content(disk: Disk) -> bytes:
 
 
 def is_kept(disk: Disk, directory: str) -> bool:
-    """Whether a marked log has everything that it has ever acknowledged: the page cache is still the same, and no flush
-    has failed."""
+    """Whether a marked log still has everything that it ever acknowledged: the page cache is the same, and no flush
+    failed."""
     content = disk.read_file(f"{directory}/{MARK_FILE}")
     return bool(content) and content == mark_content(disk)
 
 
 async def mark(disk: Disk, directory: str, *, is_whole: bool) -> None:
-    """Durable on return, and so is the end of one below. `is_whole` says that the log lacks nothing as it is now."""
+    """Durable on return, and so is the loss of the mark by `unmark`. `is_whole` says that the log lacks nothing as it
+    is now."""
     await disk.replace_file(f"{directory}/{MARK_FILE}", mark_content(disk) if is_whole else b"")
 
 
 def distrust(disk: Disk, directory: str) -> None:
-    """A flush has failed: what the page cache shows may never reach the device. The next process is told at once, and
-    without a flush: if the machine ends, the page cache is another one anyway."""
+    """A flush has failed: what the page cache shows may never reach the device. Emptying the mark records that for the
+    next process, without a flush: if the machine goes down, the page cache is another one anyway."""
     path = f"{directory}/{MARK_FILE}"
     try:
         if disk.exists(path):

@@ -1,15 +1,15 @@
-"""Inside a client's batch: what a leader unpacks it for, which otherwise takes batches as they are.
+"""The checks and changes for which a leader unpacks a client's batch. Otherwise batches are appended as they are.
 
-- A compacted topic takes no record without a key: it could neither be superseded nor superseding.
+- A compacted topic accepts no record without a key: it could neither be superseded nor supersede another.
 - The topic has a compression of its own (`compression.type`) and the batch has another. As in Kafka, a batch that is
   compressed as the topic asks stays as it is, whatever its level. The records' bytes stay the same in any case.
-- A time is out of range, and the client is told which records are to blame (KIP-467).
+- A timestamp is out of range, and the response names the records at fault (KIP-467).
 
 All of it depends on nothing but the bytes, the topic's `Rules` and the time, so it may be done in any thread.
 
-Declared differences from Kafka, which unpacks every batch on the leader: a header's record count and newest timestamp
-are believed; times are looked at one by one only if the header's first or newest one is out of range; what brokers
-themselves write (markers, what coordinators remember) keeps its form; at most so many records are named.
+Declared differences from Kafka, which unpacks every batch on the leader: the header's record count and max timestamp
+are trusted; timestamps are checked one by one only if the header's base or max timestamp is out of range; batches that
+brokers write themselves (markers, coordinators' state) are not changed; at most FAULTS_MAX records are named.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from sexton.records.batch import (
 from sexton.records.varint import read_varint
 
 UNFOLDED_BYTES_MAX: Final = 128 << 20
-"""What a batch may unfold to on a broker: a hundred times what most topics take. Kafka sets no limit."""
+"""The most bytes that a batch may decompress to on a broker: a hundred times what most topics accept. Kafka sets no
+limit."""
 
 FAULTS_MAX: Final = 1_000
-"""Records that one answer names. Whoever sends more bad ones hears of the rest when it sends them again."""
+"""The most records that one response names. A client that sends more bad ones learns of the rest when it sends them
+again."""
 
 _TOO_FAR: Final = "further apart than message.timestamp.before.max.ms or message.timestamp.after.max.ms"
 _CRC = struct.Struct(">I")
@@ -61,13 +63,13 @@ def is_zstd(records: Buffer) -> bool:
 
 
 class Rules(NamedTuple):
-    """What a topic asks of its batches."""
+    """What a topic requires of its batches."""
 
     place: str
     batch_bytes_max: int
     needs_keys: bool
     codec: int | None
-    """None: whatever the producer chose."""
+    """None: keep the producer's codec."""
     level: int | None
     before_max_ms: int
     after_max_ms: int
@@ -75,7 +77,7 @@ class Rules(NamedTuple):
 
     @property
     def look_inside(self) -> bool:
-        """Whether there may be batches that must be unpacked, as far as headers are good."""
+        """Whether some batches with valid headers must be unpacked."""
         return self.needs_keys or self.codec is not None
 
     @staticmethod
@@ -98,19 +100,20 @@ class Rules(NamedTuple):
         )
 
     def must_unpack(self, records: Buffer) -> bool:
-        """By the header. What has none is refused as it is."""
+        """Decided by the header. A batch too short for a header is refused elsewhere without unpacking."""
         if len(records) < HEADER_BYTES:
             return False
         return self.needs_keys or (self.codec is not None and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK != self.codec)
 
     def is_short_walk(self, records: Buffer, count_max: int) -> bool:
-        """Whether keys are all there is to look at, of records that lie there plain and are few, however large."""
+        """Whether keys are all there is to check, and the records are uncompressed and at most `count_max`, whatever
+        their size."""
         if len(records) < HEADER_BYTES or records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK or self.codec:
             return False
         return int.from_bytes(records[HEADER_BYTES - 4 : HEADER_BYTES], "big") <= count_max
 
     def has_bad_time(self, fields: tuple[int, ...], now_ms: int) -> bool:
-        """By the header."""
+        """Decided by the header."""
         attributes, base_ts, max_ts = fields[5], fields[7], fields[8]
         if attributes & LOG_APPEND_TIME:
             return True
@@ -121,8 +124,8 @@ class Rules(NamedTuple):
 
 
 def judged(records: Buffer, rules: Rules, now_ms: int, unfolded_bytes_max: int = UNFOLDED_BYTES_MAX) -> Buffer:
-    """The batch as it may go into the log. Raises what its client is told; and UnsupportedFormatError if it unfolds to
-    more than the caller allows, which may be less than anybody is allowed."""
+    """The batch as it may be appended. Raises the error to send to the client; and UnsupportedFormatError if it
+    decompresses to more than `unfolded_bytes_max`, where the caller allows less than UNFOLDED_BYTES_MAX."""
     view = memoryview(records)
     place = rules.place
     fields = check_frame(view, place, rules.batch_bytes_max)
@@ -146,7 +149,7 @@ def judged(records: Buffer, rules: Rules, now_ms: int, unfolded_bytes_max: int =
 
 
 def bad_times(fields: tuple[int, ...], rules: Rules, now_ms: int) -> KafkaError:
-    """For whoever has only the header. Which records are to blame, `judged` says, or that none is."""
+    """The error as far as the header tells. `judged` names the records at fault, or finds none."""
     if fields[5] & LOG_APPEND_TIME:
         what = "LogAppendTime is not for producers to set"
     else:
@@ -155,7 +158,7 @@ def bad_times(fields: tuple[int, ...], rules: Rules, now_ms: int) -> KafkaError:
 
 
 def _compressed(plain: bytes, fields: tuple[int, ...], rules: Rules) -> bytes:
-    """The same batch, with the topic's codec. It may have become too large."""
+    """The same batch with the topic's codec. Raises if it becomes too large."""
     assert rules.codec is not None
     packed = codecs.compress(rules.codec, plain, rules.level)
     base_offset, _, leader_epoch, magic, _, attributes, *rest = fields
@@ -174,7 +177,7 @@ def _compressed(plain: bytes, fields: tuple[int, ...], rules: Rules) -> bytes:
 
 
 def _check_records(plain: bytes, fields: tuple[int, ...], rules: Rules, now_ms: int) -> None:
-    """Raises with every record that is to blame. If one has a bad time, that is the error, as in Kafka."""
+    """Raises with all records at fault. If one has a bad timestamp, that is the error code, as in Kafka."""
     faults: list[RecordFault] = []
     count, code = 0, ErrorCode.invalid_record
     for index, has_key, timestamp_ms in _walk(plain, fields):
@@ -203,7 +206,7 @@ def _bad_time(timestamp_ms: int, attributes: int, rules: Rules, now_ms: int) -> 
 
 
 def _walk(plain: bytes, fields: tuple[int, ...]) -> Iterator[tuple[int, bool, int]]:
-    """Each record's index, whether it has a key, and its time. Raises IndexError or ValueError on what is no record."""
+    """Each record's index, whether it has a key, and its timestamp. Raises IndexError or ValueError if malformed."""
     at = 0
     for index in range(fields[12]):
         length, at = read_varint(plain, at)
@@ -220,10 +223,11 @@ def _walk(plain: bytes, fields: tuple[int, ...]) -> Iterator[tuple[int, bool, in
 
 
 def first_keyless(body: bytes, record_count: int) -> int | None:
-    """The index of the first record without a key. Raises IndexError or ValueError on bytes that are no records.
+    """The index of the first record without a key. Raises IndexError or ValueError if malformed.
 
-    A loop over records in plain Python, so each step counts: of a varint only the end matters here, and of a record's
-    length one and two bytes are spelled out (lengths below 8192)."""
+    A loop over records in plain Python, so each step counts: of a varint only the end matters here, and record lengths
+    of one and two bytes (below 8192) are decoded inline.
+    """
     at = 0
     end = len(body)
     for index in range(record_count):

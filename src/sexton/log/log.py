@@ -1,15 +1,14 @@
 """One partition's log.
 
-A log is a list of segments, of which the last is appended to. Appending and reading reach the page cache and return at
-once; `flush` waits for the device. Whatever has to be durable in a certain order (a log's start before its old segments
-go, a certificate after what it vouches for; see `recovery`) happens in coroutines, one at a time.
+A log is a list of segments, of which the last is appended to. Appends and reads reach the page cache and return at
+once; `flush` waits for the device. Whatever must be durable in a certain order (the log start before its old segments
+are removed, a certificate after what it certifies; see `recovery`) happens in coroutines, one at a time.
 
-An error of the device leaves nobody knowing what is on it, so the log gives up: `failure` is set and appends are
-refused until the log is opened again. A full disk is no such error: the append is taken back whole, and the next may
-succeed.
+After an I/O error it is unknown what is on the device, so the log gives up: `failure` is set and appends are refused
+until the log is opened again. A full disk is no such error: the append is undone as a whole, and the next may succeed.
 
-Batches are written as they came, but for what a leader stamps: base offset and leader epoch, which the CRC does not
-cover, and with LogAppendTime the time, after which the CRC is made anew.
+Batches are written as received, except for what a leader sets: base offset and leader epoch, which the CRC does not
+cover, and with LogAppendTime the timestamp, after which the CRC is computed again.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ class Log(Appending, Swapping):
         start_offset: int = 0,
         flushed_point: FlushedPoint | None = None,
     ) -> Log:
-        """Makes it if there is none, and puts right what a crash left behind. `start_offset` is what Kafka's checkpoint
-        of log starts says, for a directory that comes from Kafka; the log keeps its own durably. The flushed point is
-        the last that was kept of this very log."""
+        """Opens the log, or creates it if there is none, and repairs what a crash left behind. `start_offset` is the
+        value in Kafka's log-start checkpoint, for a directory that comes from Kafka; the log keeps its own durably.
+        `flushed_point` is the last one recorded for this very log."""
         if not disk.exists(directory):
             return await cls.create(
                 disk,
@@ -109,8 +108,8 @@ class Log(Appending, Swapping):
         epochs: Sequence[EpochEntry] = (),
         beside: Sequence[tuple[str, bytes]] = (),
     ) -> Log:
-        """A new log where there is no directory, durable on return, with the history and the files that it is to begin
-        with. The last of the files `beside` it is there only if all the rest is."""
+        """Creates a log where there is no directory, durable on return, with its initial epoch history and the files
+        `beside` it. The last of these files exists only if all the rest does."""
         log = cls(disk, directory, topic, partition, topic_id, config)
         segment = Segment(disk, directory, start_offset, config, now_ms)
         files = [(PARTITION_METADATA, encode_partition_metadata(PartitionMetadata(topic_id)))]
@@ -130,7 +129,7 @@ class Log(Appending, Swapping):
         if data is None:
             await self._disk.replace_file(path, encode_partition_metadata(PartitionMetadata(self.topic_id)))
         if data is None or not stopped_cleanly:
-            # That the directory is there says nothing of whether its name would survive.
+            # That the directory exists does not mean that its name was flushed.
             await self._disk.flush_directory(self.directory.rpartition("/")[0])
         if data is None:
             return
@@ -164,12 +163,13 @@ class Log(Appending, Swapping):
         return found
 
     def verify(self, offset: int, end_offset: int) -> None:
-        """Somebody could not take what was read there. If that is our fault, raises as `read` would."""
+        """Called when a receiver could not take the records read there. If they are corrupt here, raises as `read`
+        would."""
         with self._reading():
             reading.verify(self._segments, max(offset, self.start_offset), min(end_offset, self.end_offset))
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Below it every transaction has ended, and its end is committed."""
+        """Below it every transaction has ended, and its marker is committed."""
         unstable = self.producers.first_unstable_offset(high_watermark)
         if unstable is None:
             return high_watermark
@@ -181,7 +181,7 @@ class Log(Appending, Swapping):
         return found if start_offset >= self._active.base_offset else self._released(found)
 
     def offset_for_time(self, timestamp_ms: int, end_offset: int) -> TimedOffset | None:
-        """The first record of that time or later, below `end_offset`."""
+        """The first record with this timestamp or a later one, below `end_offset`."""
         with self._reading():
             return self._released(reading.offset_for_time(self._segments, timestamp_ms, self.start_offset, end_offset))
 
@@ -190,15 +190,15 @@ class Log(Appending, Swapping):
             return self._released(reading.newest_record(self._segments, self.start_offset, end_offset))
 
     def _released(self, answer: T) -> T:
-        """The answer, after what was opened to find it is among what may stay open."""
+        """Returns `answer`, after adding the segments that were opened to find it to those that may stay open."""
         for segment in self._segments:
             if segment.is_loaded:
                 self._keep_open(segment)
         return answer
 
     def retention_start(self, high_watermark: int, now_ms: int) -> int:
-        """Where retention would put the log's start: only a leader asks, and all replicas follow. As in Kafka, the
-        active segment goes too once all of it is due."""
+        """Where retention would put the log start. Only a leader calls this; followers take over its log start. As in
+        Kafka, the active segment is removed too once all of it is due."""
         with self._reading():
             summaries = [
                 SegmentSummary(one.base_offset, one.size_bytes, one.first_timestamp_ms, one.newest_ms())

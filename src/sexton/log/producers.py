@@ -1,20 +1,21 @@
 """What a log knows about its idempotent and transactional producers.
 
-Of each producer: its epoch, its last five batches (a client sends at most five at once, so a retry is one of them), and
-where its open transaction began. A leader refuses by it what is out of sequence and answers a retry with the offset
-that the first attempt got; a follower only takes note, because its leader has judged.
+For each producer: its epoch, its last five batches (a client has at most five in flight, so a retry is one of them),
+and the first offset of its open transaction. A leader uses this to refuse batches that are out of sequence and to
+answer a retry with the offset of the first attempt. A follower only records it, because its leader has checked.
 
-Transactions end with a marker. What came before a marker is *decided*, but the outcome is safe only once the marker is
-committed too, so the last stable offset waits for the high watermark to pass it.
+A transaction ends with a marker. From then on it is *decided*, but the outcome is safe only once the marker is
+committed too, so the last stable offset waits until the high watermark has passed the marker.
 
-A transactional batch that would open a transaction is appended only if its coordinator says that the transaction is
-under way and includes this partition (KIP-890). Asking takes time, in which a marker may end that very transaction;
-what was asked before is worth nothing then. So whoever asks is given a `Verification` first, a marker makes it void,
-and an append that shows a void one is refused. Otherwise a late batch would open a transaction that nobody ever ends.
+A transactional batch that would open a transaction is appended only if the transaction coordinator confirms that the
+transaction is ongoing and includes this partition (KIP-890). Asking takes time, in which a marker may end that very
+transaction and make the confirmation worthless. So the caller obtains a `Verification` before it asks, a marker voids
+it, and an append with a void one is refused. Otherwise a late batch would open a transaction that is never ended.
 
 Where a follower differs from a leader (docs/rules.md, traps): compaction settles committed batches, that is, makes them
-plain, and drops transactions whole. A follower that was behind may thus receive a plain batch of a producer whose
-transaction it holds open, or a marker with nothing open. Neither is an error, and neither changes an open transaction.
+non-transactional, and drops whole transactions. A follower that was behind may thus receive a plain batch of a producer
+whose transaction it holds open, or a marker with no open transaction. Neither is an error, and neither changes an open
+transaction.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.producer_snapshot import ProducerEntry, encode_producer_snapshot
 
 BATCHES_MAX: Final = 5
-"""As many as Kafka's clients have in flight at most."""
+"""The most batches that Kafka's idempotent clients have in flight."""
 
 SEQUENCE_MAX: Final = 2**31 - 1
 NO_SEQUENCE: Final = -1
@@ -51,9 +52,9 @@ class Producer:
         self.batches: list[PastBatch] = []
         self.last_timestamp_ms = -1
         self.coordinator_epoch = -1
-        """Of the coordinator that wrote the last marker."""
+        """Epoch of the coordinator that wrote the last marker."""
         self.transaction_start = NO_OFFSET
-        """First offset of the open transaction."""
+        """First offset of the open transaction, or NO_OFFSET."""
 
     @property
     def last_sequence(self) -> int:
@@ -74,14 +75,14 @@ class Producer:
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as its control record says it."""
+    """The end of a transaction, as its control record gives it."""
 
     is_abort: bool
     coordinator_epoch: int
 
 
 class Verification:
-    """Held while a coordinator is asked whether a producer may open a transaction here. Its identity is what counts."""
+    """Held while the coordinator is asked whether a producer may open a transaction here. Compared by identity."""
 
     __slots__ = ("epoch",)
 
@@ -90,18 +91,19 @@ class Verification:
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction of this partition that a marker has just ended. `last_offset` is the marker's."""
+    """A transaction of this partition that a marker has just ended. `last_offset` is the marker's offset."""
 
     producer_id: int
     first_offset: int
     last_offset: int
     is_abort: bool
     last_stable_offset: int
-    """Once the marker counts: where the oldest transaction that is still open began, or past the marker."""
+    """The last stable offset once the marker is committed: the first offset of the oldest transaction still open, or
+    the offset after the marker."""
 
 
 def last_sequence_of(first_sequence: int, count: int) -> int:
-    """Sequences wrap around to 0 after 2^31 - 1."""
+    """Last sequence number of a batch. Sequence numbers wrap around to 0 after 2^31 - 1."""
     if first_sequence < 0:
         return NO_SEQUENCE
     return (first_sequence + count - 1) & SEQUENCE_MAX
@@ -119,11 +121,12 @@ class ProducerStates:
         self._expiry_ms = expiry_ms
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}
-        """Producer id to the first offset of its open transaction. They open in offset order: the first is lowest."""
+        """First offset of the open transaction by producer id. Transactions open in offset order, so the first is the
+        lowest."""
         self._decided: list[tuple[int, int]] = []
-        """First and marker's offset of ended transactions whose marker may lie above the high watermark."""
+        """First offset and marker offset of ended transactions whose marker may lie above the high watermark."""
         self._verifications: dict[int, Verification] = {}
-        """By producer id: what a leader is asking at present."""
+        """By producer id: verifications that this leader is waiting for."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -134,11 +137,11 @@ class ProducerStates:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
-    # What a leader asks before it appends
+    # Checks by a leader before an append
 
     def duplicate_of(self, producer_id: int, epoch: int, first_sequence: int, count: int) -> PastBatch | None:
-        """The batch that this one repeats, if it is one of the producer's last. By its sequences alone, as in Kafka:
-        records are not compared (docs/decisions, 23)."""
+        """The batch that this one repeats, if it is one of the producer's last five. Compared by sequence numbers
+        alone, as in Kafka, not by records (docs/decisions, 23)."""
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
             return None
@@ -151,10 +154,11 @@ class ProducerStates:
     def check_data(
         self, producer_id: int, epoch: int, first_sequence: int, is_transactional: bool, from_client: bool
     ) -> None:
-        """Raises what Kafka's leader answers to a batch that may not come now."""
+        """Raises the error that Kafka's leader returns for a batch out of sequence, of an old epoch, or outside its
+        transaction."""
         producer = self._producers.get(producer_id)
         if producer is None:
-            return  # forgotten or new: any sequence may start
+            return  # expired or new: any sequence may start
         if epoch < producer.epoch:
             raise self._stale_epoch(producer, epoch)
         if from_client:
@@ -172,24 +176,25 @@ class ProducerStates:
             )
 
     def is_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer, in this epoch, has a transaction open here."""
+        """Whether the producer has an open transaction here, in this epoch."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.transaction_start != NO_OFFSET and producer.epoch == epoch
 
     def begin_verification(self, producer_id: int, epoch: int) -> Verification:
-        """To be held while the coordinator is asked. The same for all who ask meanwhile."""
+        """Called before the coordinator is asked. Concurrent callers for the same producer and epoch share one
+        verification."""
         verification = self._verifications.get(producer_id)
         if verification is None or verification.epoch != epoch:
             verification = self._verifications[producer_id] = Verification(epoch)
         return verification
 
     def end_verification(self, producer_id: int, verification: Verification) -> None:
-        """The coordinator said no."""
+        """Called when the coordinator has refused."""
         if self._verifications.get(producer_id) is verification:
             del self._verifications[producer_id]
 
     def void_verifications(self, producer_id: int, last_epoch: int) -> None:
-        """A marker was appended that ends what the producer did up to and in that epoch."""
+        """Called when a marker was appended that ends the producer's transactions up to and including `last_epoch`."""
         verification = self._verifications.get(producer_id)
         if verification is not None and verification.epoch <= last_epoch:
             del self._verifications[producer_id]
@@ -202,8 +207,8 @@ class ProducerStates:
             )
 
     def is_marked(self, producer_id: int, epoch: int) -> bool:
-        """Whether a marker that raises the epoch (transaction version 2) was written before. Raises if it is stale: in
-        its own epoch the next transaction has begun, which it must not end."""
+        """Whether a marker that raises the epoch (transaction version 2) was already written. Raises if the marker is
+        stale: the next transaction has begun in its epoch, which it must not end."""
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
             return False
@@ -238,7 +243,7 @@ class ProducerStates:
             ErrorCode.out_of_order_sequence_number, f"{self._place}: producer {producer.producer_id}: {what}"
         )
 
-    # Taking note of what was appended
+    # Recording what was appended
 
     def note_data(
         self,
@@ -271,7 +276,7 @@ class ProducerStates:
     def recall(
         self, producer_id: int, epoch: int, first_sequence: int, first_offset: int, last_offset: int, timestamp_ms: int
     ) -> None:
-        """An earlier batch than the one that the snapshot named, in the order of the log."""
+        """Adds, in log order, an earlier batch than the one in the snapshot."""
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != epoch or not producer.batches or first_sequence < 0:
             return
@@ -288,13 +293,13 @@ class ProducerStates:
         return any(producer.coordinator_epoch >= 0 for producer in self._producers.values())
 
     def recall_end(self, first_offset: int, marker_offset: int) -> None:
-        """Of a transaction that had ended when the snapshot was taken."""
+        """Adds a transaction that had ended before the snapshot was taken."""
         self._decided.append((first_offset, marker_offset))
 
     def note_marker(
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: Marker
     ) -> EndedTransaction | None:
-        """None if nothing was open, which leaves no trace but the producer's epoch."""
+        """Returns None if no transaction was open; then only the producer's epochs and timestamp change."""
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = Producer(producer_id)
@@ -316,12 +321,12 @@ class ProducerStates:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Of the oldest open transaction."""
+        """First offset of the oldest open transaction."""
         return next(iter(self._open.values()), None)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """The first offset whose transaction is open, or whose marker is not committed. The watermark never goes back,
-        so what it has passed is forgotten."""
+        """The first offset whose transaction is open or whose marker is not committed. The high watermark never goes
+        back, so transactions whose marker it has passed are dropped."""
         decided = self._decided
         if decided and decided[0][1] < high_watermark:
             decided = self._decided = [one for one in decided if one[1] >= high_watermark]
@@ -331,10 +336,10 @@ class ProducerStates:
             first = lowest if first is None else min(first, lowest)
         return first
 
-    # Time and truncation
+    # Expiry and truncation
 
     def expire(self, now_ms: int) -> None:
-        """Forgets producers that have been silent for too long and hold nothing open."""
+        """Drops producers that have been idle for too long and have no open transaction."""
         expired = [p.producer_id for p in self._producers.values() if self._has_expired(p, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]

@@ -1,6 +1,6 @@
 """Finding records in a log's segments: by offset, by time, and which of them were aborted.
 
-All of it is about one moment: nothing here waits, so records and aborted transactions of one fetch are of one state.
+Nothing here waits, so the records and the aborted transactions of one fetch come from one state of the log.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sexton.ports.network import Part
 from sexton.records import batch
 
 SENDFILE_BYTES_MIN: Final = 32 * 1024
-"""Below this a copy through Python is cheaper than a system call of its own."""
+"""For smaller reads a copy through Python is cheaper than a system call of its own."""
 
 
 def segment_index(segments: Sequence[Segment], offset: int) -> int:
-    """The segment that holds an offset, or held it; the first one for offsets before it."""
+    """Index of the segment that holds an offset, or held it; 0 for offsets before the first segment."""
     return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
 
 
@@ -31,7 +31,7 @@ def _base_offset(segment: Segment) -> int:
 
 
 def read(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: int, min_one: bool) -> Read:
-    """Between two offsets that the log has, the first below the second."""
+    """Reads between two offsets that the log has, the first below the second."""
     index = len(segments) - 1
     if offset < segments[index].base_offset:
         index = segment_index(segments, offset)
@@ -64,8 +64,8 @@ def read(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: i
 
 
 def _part(segment: Segment, position: int, size_bytes: int, *, is_closed: bool) -> Part:
-    """What was written long ago may have been damaged since, so small pieces of it are checked. Large ones leave
-    without passing through Python: those who get them check their CRC, as clients and followers do."""
+    """Small reads of closed segments are checked, because old data may have been damaged since it was written. Large
+    ones go out without passing through Python: clients and followers check the CRC of what they receive."""
     if size_bytes >= SENDFILE_BYTES_MIN:
         return FileSlice(segment.file, position, size_bytes)
     data = segment.file.read(position, size_bytes)
@@ -87,7 +87,7 @@ def _check(segment: Segment, position: int, data: bytes) -> None:
 
 
 def verify(segments: Sequence[Segment], offset: int, end_offset: int) -> None:
-    """Raises CorruptLogError if a batch between two offsets is not what was once written."""
+    """Raises CorruptLogError if a batch between the two offsets is not what was once written."""
     for segment in segments[segment_index(segments, offset) :]:
         if segment.base_offset >= end_offset:
             return
@@ -97,8 +97,8 @@ def verify(segments: Sequence[Segment], offset: int, end_offset: int) -> None:
 
 
 def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-    """Those with records between the two offsets, in order of their markers. The marker may lie far beyond the end, but
-    no further than the first one that was written when everything below the end was decided."""
+    """Aborted transactions with records between the two offsets, in order of their markers. A marker may lie far beyond
+    `end_offset`, but the search stops at the first entry written when everything below `end_offset` was decided."""
     found: list[AbortedTransaction] = []
     for segment in segments[segment_index(segments, start_offset) :]:
         aborted = segment.aborted
@@ -118,7 +118,7 @@ def _marker_offset(entry: AbortedEntry) -> int:
 def offset_for_time(
     segments: Sequence[Segment], timestamp_ms: int, start_offset: int, end_offset: int
 ) -> TimedOffset | None:
-    """The first record that is not older."""
+    """The first record with this timestamp or a later one."""
     for segment in segments[segment_index(segments, start_offset) :]:
         if segment.base_offset >= end_offset:
             break
@@ -139,14 +139,15 @@ def offset_for_time(
 def newest_record(segments: Sequence[Segment], start_offset: int, end_offset: int) -> TimedOffset | None:
     """The first record with the largest timestamp of all below the end.
 
-    A batch that compaction has emptied keeps its timestamp and has nothing to show for it: it does not count. (Kafka
-    answers that there is no record.)"""
+    A batch that compaction has emptied keeps its timestamp but has no record: it does not count. (Kafka responds that
+    there is no record.)
+    """
     newest, newest_offset, holder = -1, -1, None
     for segment in segments[segment_index(segments, start_offset) :]:
         if segment.base_offset >= end_offset:
             break
         timestamp_ms, offset = segment.newest_below(end_offset)
-        if offset < start_offset or _is_empty(segment, offset):  # the log's start has moved past it, or it is gone
+        if offset < start_offset or _is_empty(segment, offset):  # below the log start, or an empty batch
             timestamp_ms, offset = _newest_between(segment, start_offset, end_offset)
         if timestamp_ms > newest:
             newest, newest_offset, holder = timestamp_ms, offset, segment

@@ -1,21 +1,21 @@
-"""From files to a log: what was flushed is believed, what may be torn is walked and cut.
+"""Opens a log from its files: what was flushed is trusted, what may be torn is scanned and truncated.
 
 The directory itself says how far it was flushed. A producer snapshot at offset S is written only after everything below
-S is on disk, indexes included, and always when a segment is closed and the next has begun. So after a crash the
-newest snapshot is a *certificate*, by its name alone: segments that end at or below it are believed as they are, the
-rest is walked batch by batch with its CRC. If what it says of producers cannot be read, it is made again. (After a
-clean stop, which leaves a snapshot at the log's end, nothing is walked but the last few kilobytes.)
-Three things can be wrong with what is walked:
+S is on disk, indexes included, and always when a segment is closed and the next has begun. So after a crash the newest
+snapshot is a *certificate*, by its name alone: segments that end at or below it are trusted as they are, the rest is
+scanned batch by batch with its CRC. If its producer state cannot be read, the snapshot is rebuilt. (After a clean
+shutdown, which leaves a snapshot at the log end, only the last few kilobytes are scanned.) Three things can be wrong
+with what is scanned:
 
-- There is something that is no batch. That is how an unfinished write looks, and valid batches may follow, for pages
-  reach the device in any order: the log is cut there. But not below the certificate, nor below the *flushed point*, a
-  later lower bound that the broker keeps for all its logs (see `flushed`): there it is damage, an error that names the
-  place. What lies between that point and the end of the last flush cannot be told apart. So where valid batches are
-  cut off, the log is in *doubt*, durably so, until its broker has left it to others to say what was acknowledged, if
-  there are others (docs/decisions, 15).
+- There is something that is not a batch. That is how an unfinished write looks, and valid batches may follow, because
+  pages reach the device in any order: the log is truncated there. But not below the certificate, nor below the *flushed
+  point*, a later lower bound that the broker keeps for all its logs (see `flushed`): there it is damage, an error that
+  names the position. Between that point and the end of the last flush the two cannot be told apart. So where valid
+  batches are cut off, the log is *doubtful*, durably so, until its broker has let the other replicas, if there are any,
+  decide what was acknowledged (docs/decisions, 15).
 - A segment does not begin where the one before ends, and lies above what is known to have been flushed. Then what is
-  missing was never flushed, so neither was what follows: it goes. Below, compaction left nothing in between.
-- The certificate lies beyond the end: records that were on disk are gone. An error.
+  missing was never flushed, so neither was what follows: it is removed. Below that, the gap is what compaction left.
+- The certificate lies beyond the log end: records that were on disk are gone. An error.
 
 A Kafka broker writes its snapshots at the same offsets but does not flush first, so a directory of a broker that lost
 power should be recovered by Kafka before it is used here.
@@ -69,7 +69,7 @@ class Recovered:
 
 @dataclass(slots=True)
 class Recovery:
-    """One pass over a partition directory. `run` does it."""
+    """Recovery of one partition directory. `run` does it."""
 
     disk: Disk
     directory: str
@@ -82,17 +82,17 @@ class Recovery:
     start_offset: int = 0
     flushed_point: FlushedPoint | None = None
     snapshots: list[int] = field(default_factory=list)
-    """Offsets of those that are there, rising."""
+    """Offsets of the producer snapshots found, rising."""
     unreadable: set[int] = field(default_factory=set)
-    """Those among them that say nothing of producers."""
+    """Offsets of the snapshots whose contents cannot be read."""
     segments: list[Segment] = field(default_factory=list)
     walked: list[Segment] = field(default_factory=list)
     new_snapshots: dict[int, bytes] = field(default_factory=dict)
     torn: Segment | None = None
-    """Whose file holds more than the batches that are kept."""
+    """The segment to be truncated: its file holds more than the batches that are kept."""
     doomed: list[Segment] = field(default_factory=list)
     is_doubtful: bool = False
-    """Valid batches are cut off, of which nobody knows whether they were flushed."""
+    """True if valid batches are cut off and it is unknown whether they were flushed."""
 
     async def run(self) -> Recovered:
         found = await self._look_around()
@@ -139,11 +139,11 @@ class Recovery:
         """A log never ends below its start, even if what lay in between was never flushed."""
         return max(segment.end_offset, self.start_offset)
 
-    # What is there
+    # Files
 
     async def _look_around(self) -> list[str]:
-        """Finds segments and snapshots, and clears what is none of the log's. Returns all names: one look for all, as a
-        broker has a thousand such directories to open before it serves."""
+        """Finds segments and snapshots, and removes files that do not belong to the log. Returns all names, from a
+        single listing of the directory: a broker has a thousand of them to open before it serves."""
         listed = self.disk.list(self.directory)
         if not swap_disk.is_settled(listed):
             await self._finish_swap()
@@ -165,7 +165,7 @@ class Recovery:
         return listed
 
     async def _finish_swap(self) -> None:
-        """Before anything else: until then, the names do not say what the log is."""
+        """Runs first: until then the file names do not say which segments the log has."""
         recovery = await swap_disk.recover(self.disk, self.directory)
         swap_disk.remove_staged(self.disk, self.directory)
         if recovery.outcome is not Outcome.NOTHING:
@@ -182,9 +182,9 @@ class Recovery:
             insort(self.snapshots, offset)
 
     def _newest_snapshot(self, limit: int) -> tuple[int, tuple[ProducerEntry, ...]]:
-        """The newest readable one at or below `limit`; the log's first offset if there is none. What cannot be read
-        goes in the end, as in Kafka: an older one and the log say the same of producers. One from before the first
-        segment does not: what came after it is gone."""
+        """Offset and contents of the newest readable snapshot at or below `limit`; the log's first offset if there is
+        none. Unreadable ones are removed in the end, as in Kafka: an older one and the log give the same producer
+        state. A snapshot from before the first segment does not count: the records after it are gone."""
         for offset in reversed(self.snapshots):
             if self.segments[0].base_offset <= offset <= limit and offset not in self.unreadable:
                 path = snapshot_path(self.directory, offset)
@@ -195,7 +195,7 @@ class Recovery:
                     self.unreadable.add(offset)
         return self.segments[0].base_offset, ()
 
-    # Believing
+    # Trusting
 
     def _believe_all(self) -> None:
         last = self.segments[-1]
@@ -209,15 +209,15 @@ class Recovery:
             )
 
     def _believe(self, segments: list[Segment]) -> None:
-        """All but the last."""
+        """Trusts all segments but the last."""
         for segment, after in itertools.pairwise(segments):
             segment.believe(segment.file.size_bytes, after.base_offset)
 
-    # Walking
+    # Scanning
 
     async def _read_back(self, certified: int) -> None:
-        """What is walked must be what the device holds: a flush may have failed in the process before this one, and the
-        page cache still show what it could not write."""
+        """Makes sure that the scan sees what the device holds: a flush may have failed in the previous process, and the
+        page cache may still show what could not be written."""
         for segment in self.segments[self._first_to_walk(certified) :]:
             await segment.file.read_back()
 
@@ -253,7 +253,7 @@ class Recovery:
                 return
 
     def _walk(self, segment: Segment, certified: int, flushed_offset: int) -> bool:
-        """True if it is torn, and to be cut."""
+        """Scans a segment. Returns True if it is torn and must be truncated."""
         file = segment.file
         size_bytes = file.size_bytes
         segment.forget_batches()
@@ -283,7 +283,7 @@ class Recovery:
         return True
 
     def _check_unflushed(self, segment: Segment, fault: str, flushed_offset: int) -> None:
-        """What was flushed is not ours to cut off."""
+        """Raises CorruptLogError if the damage is below what was flushed: that must not be truncated."""
         if self._end_of(segment) < flushed_offset:
             raise CorruptLogError(
                 f"{fault}, below offset {flushed_offset}, up to which the log was flushed",
@@ -305,7 +305,8 @@ class Recovery:
             self._doubt(segment, fault, position + found)
 
     def _doubt(self, segment: Segment, fault: str, position: int) -> None:
-        """Pages of an unflushed write may lie behind one that is missing. So might records that were acknowledged."""
+        """Valid batches follow the fault: pages of an unflushed write that were written out of order, or records that
+        were acknowledged."""
         logger.warning("%s: %s, and valid batches follow from byte %d on", _place(segment), fault, position)
         self.is_doubtful = True
 
@@ -316,8 +317,8 @@ class Recovery:
         del self.segments[index:]
 
     async def _cut(self) -> None:
-        """Nothing of this before all was judged. Doubt first: once the log is cut, nothing shows it any more. Segments
-        from the highest down: whatever of this a crash undoes, the rest is in order."""
+        """Runs after everything was checked. The mark first: once the log is truncated, nothing else shows the doubt.
+        Segments from the highest down: whatever part of this a crash undoes, the rest is in order."""
         if self.is_doubtful:
             await flushed.mark(self.disk, self.directory, is_whole=False)
         for segment in reversed(self.doomed):
@@ -328,7 +329,8 @@ class Recovery:
     # Afterwards
 
     async def _make_durable(self, is_new: bool) -> None:
-        """What was walked has survived a crash of the process, perhaps not yet one of the machine."""
+        """Flushes what was scanned: it survived a crash of the process, but perhaps would not survive one of the
+        machine."""
         *_, active = self.segments
         for segment in self.walked:
             await segment.file.flush()
@@ -343,14 +345,14 @@ class Recovery:
                 await self._write_snapshot(offset, content)
 
     async def _remove_unreadable(self, end_offset: int) -> None:
-        """Not the newest, before there is another that vouches for as much."""
+        """Removes unreadable snapshots; the newest only after another that certifies as much is written."""
         if self.unreadable and self.snapshots[-1] in self.unreadable:
             await self._write_snapshot(end_offset, self.producers.encode())
         for offset in self.unreadable:
             self._remove_snapshot(offset)
 
     async def _drop_below_start(self, end_offset: int) -> None:
-        """The log's start had moved on and these had not gone yet. What is known of their producers stays."""
+        """Removes segments below the log start that a crash left behind. The state of their producers is kept."""
         first = max(i for i, segment in enumerate(self.segments) if i == 0 or segment.base_offset <= self.start_offset)
         if first == 0:
             return
@@ -361,7 +363,8 @@ class Recovery:
         del self.segments[:first]
 
     def _remove_stray_snapshots(self) -> None:
-        """Those that no segment begins at. But the newest is the state of the producers at its offset."""
+        """Removes snapshots at whose offset no segment begins, except the newest, which is the current producer
+        state."""
         bases = {segment.base_offset for segment in self.segments}
         offsets = self.snapshots.copy()
         for offset in offsets:
@@ -369,7 +372,8 @@ class Recovery:
                 self._remove_snapshot(offset)
 
     async def _read_epochs(self, end_offset: int) -> EpochHistory:
-        """What is dropped goes for good: left in the file, it would come back once the log has grown past it."""
+        """Entries beyond the log end are removed from the file too: they would come back once the log has grown past
+        them."""
         path = self._history_path
         data = self.disk.read_file(path)
         if not data:
@@ -382,7 +386,7 @@ class Recovery:
         return EpochHistory(kept)
 
     def _epochs_of_batches(self) -> list[EpochEntry]:
-        """For a directory that never had a history."""
+        """Derives a history from batches, for a directory that never had one."""
         entries: list[EpochEntry] = []
         for segment in self.segments:
             for head in segment.heads(0, SCAN_BYTES):
@@ -396,7 +400,7 @@ def _place(segment: Segment) -> str:
 
 
 def _is_old_format(rest: bytes) -> bool:
-    """A whole message of format 0 or 1, by its own checksum."""
+    """Whether it begins with a complete message of format 0 or 1, by its own checksum."""
     if len(rest) < 26 or rest[16] not in (0, 1):
         return False
     length = int.from_bytes(rest[8:12], "big", signed=True)
@@ -420,7 +424,8 @@ def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
 
 
 def start_offset_path(directory: str) -> str:
-    """In Kafka's format, but beside the log, to be durable with it; Kafka keeps one file for all partitions."""
+    """The log start, in Kafka's format, but beside the log, to be durable with it; Kafka keeps one file for all
+    partitions."""
     return f"{directory}/{LOG_START_OFFSET_CHECKPOINT}"
 
 

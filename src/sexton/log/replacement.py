@@ -1,9 +1,9 @@
-"""What a compactor hands back is judged before it takes the place of anything.
+"""Validates a compactor's result before it replaces anything.
 
-A compactor is another process, perhaps on another machine, perhaps of another version. What it may have done to a
-segment can be told from batch headers alone: a batch stays as it was, or with fewer records, or goes; it keeps its
-offsets, its producer and its epoch. Whatever else is in a new segment is refused, and with it everything that was
-handed back. Which *records* of a batch may go is the compactor's business: only it has looked.
+A compactor is another process, perhaps on another machine, perhaps of another version. Batch headers alone show whether
+it did only what it may: a batch stays as it was, or has fewer records, or is removed; it keeps its offsets, its
+producer and its epochs. If anything else is in a new segment, the whole result is refused. Which *records* of a batch
+may be removed is up to the compactor: only it has read them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from sexton.records.batch import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIO
 _MAY_CHANGE: Final = TRANSACTIONAL | DELETE_HORIZON
 TURN_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 1 << 12
-"""A header takes as long to judge as so many bytes to read."""
+"""Checking a header takes as long as reading this many bytes."""
 
 
 class Turns:
-    """Judging is done in the event loop, a millisecond at a time: then others get their turn. Old batches count as much
-    as new ones. Of a log with many updates nearly all are gone, and they are looked at all the same."""
+    """Validation runs in the event loop, about a millisecond at a time, so that other tasks get their turn. Old batches
+    count as much as new ones: of a log with many updates nearly all are gone, and they are looked at all the same."""
 
     def __init__(self) -> None:
         self._left_bytes = TURN_BYTES
 
     def is_over(self, read_bytes: int = 0) -> bool:
-        """Asked for each header, with what was read beside it."""
+        """Called for each header, with the bytes that were read besides. True if it is time to yield."""
         self._left_bytes -= HEAD_BYTES + read_bytes
         if self._left_bytes > 0:
             return False
@@ -43,17 +43,18 @@ class Turns:
 
 
 class Replacement(NamedTuple):
-    """One new segment and the old ones that it replaces, all of them closed and next to each other."""
+    """One new segment and the closed, adjacent old segments that it replaces."""
 
     base_offset: int
     end_offset: int
-    """What its maker announces; of an adopted one it is found out."""
+    """As the compactor announces it; for an adopted segment it is determined by validation."""
     old_base_offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LastWord:
-    """What must stay of a live producer: its last batch, or, if its epoch has none, the markers of that epoch."""
+    """What must be kept of a live producer: its last batch, or, if it has none in its epoch, the markers of that
+    epoch."""
 
     producer_epoch: int
     last_data_offset: int
@@ -73,20 +74,22 @@ def last_words(producers: ProducerStates) -> dict[int, LastWord]:
 
 @dataclass(frozen=True, slots=True)
 class SwapTerms:
-    """What the broker holds the compactor to."""
+    """The conditions that the broker holds a compactor to."""
 
     bound: int
     marker_removal_offset: int
-    """MXRO: markers at or above it stay (rule 6)."""
+    """MXRO: markers at or above it must be kept (rule 6)."""
     settles_from: int | None = 0
-    """From here on up to the bound nothing transactional is left (the log's MXFO). None if nothing is settled."""
+    """From this offset (the log's MXFO) up to the bound, nothing transactional may be left. None if this compaction
+    settles nothing."""
     is_adopted: bool = False
-    """Another replica made it, of its own log: below the bound there is nothing here to compare it with."""
+    """True if another replica made the segments, from its own log: below the bound they cannot be compared with this
+    one."""
 
 
 @dataclass(slots=True)
 class Judged:
-    """A new segment that may take its place."""
+    """A new segment that has passed validation."""
 
     replacement: Replacement
     size_bytes: int = 0
@@ -94,7 +97,7 @@ class Judged:
 
 
 class Judge:
-    """Of one replacement. Old and new batches are walked side by side."""
+    """Validates one replacement by walking old and new batches side by side."""
 
     def __init__(
         self, place: str, replacement: Replacement, terms: SwapTerms, words: Mapping[int, LastWord], target: Segment
@@ -107,7 +110,7 @@ class Judge:
         self.judged = Judged(replacement)
 
     async def judge(self, old: Sequence[Segment], new: File) -> Judged:
-        """Raises SwapRefusedError. `target` gets the new segment's index on the way."""
+        """Raises SwapRefusedError if the segment is not acceptable. Fills the index of `target` on the way."""
         replacement = self.judged.replacement
         if new.size_bytes > INT32_MAX:
             raise self._refusal(f"{new.size_bytes} bytes are too large for one segment: no index can express them")
@@ -137,7 +140,7 @@ class Judge:
         return self.judged
 
     async def _counterpart(self, before: Iterator[Head], new: Head) -> Head:
-        """The old batch of which the new one is what is left. What lies before it is gone."""
+        """The old batch that the new one is a remainder of. The old batches before it were removed."""
         for old in before:
             if self._turns.is_over():
                 await asyncio.sleep(0)
@@ -188,7 +191,7 @@ class Judge:
 
 
 async def check_settled(place: str, segment: Segment, turns: Turns) -> None:
-    """A segment that is not replaced, because nothing in it had to change."""
+    """Checks a segment that is not replaced because nothing in it had to change."""
     for head in segment.heads(0, SCAN_BYTES):
         if turns.is_over(head.size_bytes):
             await asyncio.sleep(0)
@@ -199,7 +202,7 @@ async def check_settled(place: str, segment: Segment, turns: Turns) -> None:
 def check_replacements(
     place: str, replacements: Sequence[Replacement], inputs: Sequence[Segment], terms: SwapTerms
 ) -> list[list[Segment]]:
-    """Which segments each of them replaces. They come in order, and each takes neighbours."""
+    """The segments that each replacement replaces. Replacements come in order, and each replaces adjacent segments."""
     at, found = 0, []
     for replacement in replacements:
         wanted = replacement.old_base_offsets
@@ -214,7 +217,7 @@ def check_replacements(
 
 
 def surviving_aborts(old: Sequence[Segment], judged: Judged) -> list[AbortedEntry]:
-    """An entry leaves with its marker."""
+    """Transaction index entries whose markers survive: an entry is removed together with its marker."""
     return [entry for one in old for entry in one.aborted if entry.last_offset in judged.surviving_markers]
 
 

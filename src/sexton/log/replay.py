@@ -1,4 +1,4 @@
-"""The state of a log's producers, from a snapshot and from the batches around it."""
+"""Rebuilds the state of a log's producers from a snapshot and the batches around it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from sexton.records.batch import CONTROL, HEADER_BYTES, TRANSACTIONAL
 from sexton.records.producer_snapshot import ProducerEntry
 
 RECALLED_BYTES = 1 << 20
-"""Of the log's end, in which earlier batches of producers are looked for. Little, because every partition pays for it
-at start; enough for five batches of Kafka's default size from each of a dozen producers."""
+"""How much of the log's end is searched for earlier batches of producers. Little, because every partition pays for it
+at startup; enough for five batches of Kafka's default size from each of a dozen producers."""
 
 
 def note_batch(producers: ProducerStates, segment: Segment, head: Head, *, is_index_kept: bool) -> None:
-    """As a follower does: the leader has judged. With `is_index_kept` the segment's transaction index is believed."""
+    """Records a batch as a follower does, without checks. With `is_index_kept` the segment's transaction index is
+    complete and gets no new entry."""
     if head.producer_id < 0:
         return
     if not head.attributes & CONTROL:
@@ -47,7 +48,7 @@ def replay(
     entries: tuple[ProducerEntry, ...],
     now_ms: int,
 ) -> None:
-    """The state at the end of these segments, from a snapshot and what came after it."""
+    """Sets the producer state at the end of these segments, from a snapshot and the batches after it."""
     producers.load(entries, now_ms)
     if len(producers):
         _recall(producers, segments, snapshot_offset)
@@ -58,11 +59,11 @@ def replay(
 
 
 def _recall(producers: ProducerStates, segments: list[Segment], snapshot_offset: int) -> None:
-    """A snapshot has the last batch of each producer, as in Kafka. A client may have more in flight, and repeat them
-    all after a restart: those in the last stretch of the log are learned anew. So are the ends of transactions, for
-    their markers may lie above the high watermark: then they are not committed, and what they end is not stable. Where
-    a transaction began or ended before the stretch, nobody looks: it counts as if it had begun with the log, and ended
-    just before the stretch."""
+    """A snapshot has only the last batch of each producer, as in Kafka. A client may have had more in flight and retry
+    all of them after a restart, so those in the last stretch of the log are read again. So are the ends of
+    transactions, whose markers may lie above the high watermark: then they are not committed, and what they end is not
+    stable. What lies before the stretch is not read: a transaction that began there counts as begun at the start of the
+    log, and those that ended there as ended just before the stretch."""
     before = [segment for segment in segments if segment.base_offset < snapshot_offset]
     left_bytes = RECALLED_BYTES
     stretches: list[tuple[Segment, int]] = []

@@ -1,7 +1,7 @@
-"""One segment: a file of batches, what finds offsets and times in it, and the transactions that were aborted in it.
+"""One segment: a file of batches, its offset and time indexes, and the transactions aborted in it.
 
-The last segment of a log is its *active* one. Its index is in memory, and so are the places of the last few hundred
-batches: nearly all reads are of what has just been written, and find their place without looking into a file.
+The last segment of a log is its *active* one. Its index is in memory, and so are the positions of the last few hundred
+batches: nearly all reads are of what has just been written, and find their position without reading a file.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 TIME_ENTRY: Final = struct.Struct(">qi")
 
 RECENT_MAX: Final = 1024
-"""Batches whose places are remembered: 16 bytes each, so 16 KB for a busy partition."""
+"""Number of recent batches whose positions are kept: 16 bytes each, so 16 KB for a busy partition."""
 
 HINTS_MAX: Final = 64
-"""Readers that go through a segment in order, each remembered by where it reads on."""
+"""Number of sequential readers of a segment whose next positions are kept."""
 
 INT32_MAX: Final = 2**31 - 1
 NOWHERE: Final = 2**63 - 1
-"""No offset is at or above it: no batch's place is remembered."""
+"""No offset is at or above it: no batch's position is kept."""
 
 
 class AbortedEntry(NamedTuple):
-    """A line of the transaction index, in the order of the file's fields."""
+    """An entry of the transaction index, in the order of the file's fields."""
 
     producer_id: int
     first_offset: int
@@ -81,17 +81,18 @@ class Segment:
         self._file: File | None = None
         self.size_bytes = 0
         self.end_offset = base_offset
-        """After its last batch; for a closed segment, the next segment's base offset will do."""
+        """Offset after the last batch; of a closed segment it may be the next segment's base offset."""
         self._index: SparseIndex | None = None
         self._is_index_written = False
         self._aborted: list[AbortedEntry] | None = None
         self._hints: dict[int, int] = {}
         self.is_gone = False
-        """Removed or replaced: its names may be another segment's by now, and nothing is opened by them any more."""
+        """Removed or replaced: its file names may belong to another segment by now, so nothing is opened by name any
+        more."""
         self.is_pinned = False
-        """What is loaded stays: for a while its files do not have the names that they would be opened by."""
+        """What is loaded must stay loaded: for a while its files do not have the names that they would be opened by."""
         self.checksum: int | None = None
-        """CRC-32C of a closed segment's file, once somebody has asked for it."""
+        """CRC-32C of a closed segment's file, once computed."""
         self.forget_batches()
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -99,7 +100,7 @@ class Segment:
         self.index_bytes_max = config.segment_index_bytes
 
     def forget_batches(self) -> None:
-        """An index without entries, for a file that is empty or about to be walked from its start."""
+        """Resets to an empty index, for a file that is empty or about to be scanned from its start."""
         self._index = SparseIndex(self.base_offset)
         self._aborted = []
         self._is_index_written = False
@@ -116,7 +117,7 @@ class Segment:
         self._recent_ends = array("q")
         self._recent_positions = array("q")
         self._recent_floor = floor
-        """The end of the last batch that is not among the recent ones."""
+        """End offset of the last batch that is not among the recent ones."""
         self._hints.clear()
 
     def path(self, kind: str) -> str:
@@ -124,7 +125,7 @@ class Segment:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it holds what `release` would give back."""
+        """Whether it holds anything that `release` would drop."""
         return self._file is not None or self._index is not None
 
     @property
@@ -156,7 +157,7 @@ class Segment:
         self.note(self.size_bytes, size_bytes, last_offset, max_timestamp_ms)
 
     def note(self, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """A batch lies at the end of the file now."""
+        """Records a batch that was just written at the end of the file."""
         if position == 0:
             self.first_timestamp_ms = max_timestamp_ms
         if max_timestamp_ms > self.max_timestamp_ms:
@@ -182,7 +183,7 @@ class Segment:
             del ends[:-kept], self._recent_positions[:-kept]
 
     def _note_fullness(self, index: SparseIndex) -> None:
-        """As in Kafka, whose index files have a fixed size and keep one time entry for the end."""
+        """As in Kafka, whose index files have a fixed size and reserve one time entry for the end."""
         offsets_max, times_max = (
             self.index_bytes_max // OFFSET_ENTRY_BYTES,
             self.index_bytes_max // TIME_ENTRY_BYTES - 1,
@@ -190,7 +191,7 @@ class Segment:
         self.is_index_full = len(index.offsets) >= offsets_max or len(index.times) >= times_max
 
     def seal(self) -> None:
-        """No more batches will come. A closed segment's last time entry is its newest timestamp."""
+        """No more batches will be appended. A closed segment's last time entry is its largest timestamp."""
         index = self.index
         count = len(index.times)
         index.add_time(self.max_timestamp_ms, self.max_timestamp_offset)
@@ -207,7 +208,7 @@ class Segment:
         return self._index
 
     def _load(self) -> None:
-        """Of a closed segment: from its files, or from its batches where those are missing or wrong."""
+        """Loads a closed segment's index from its files, or from its batches where the files are missing or wrong."""
         self._check_there()
         index = SparseIndex(self.base_offset)
         offset_data = self._disk.read_file(self.path(names.OFFSET_INDEX_SUFFIX))
@@ -225,11 +226,11 @@ class Segment:
         self.rebuild_index()
 
     def _has_time(self) -> bool:
-        """Whether its first batch says when it was made; then an empty time index is one that got lost."""
+        """Whether the first batch has a timestamp; then an empty time index is one that was lost."""
         return any(head.max_timestamp_ms >= 0 for head in itertools.islice(self.heads(0), 1))
 
     def rebuild_index(self) -> None:
-        """Walks the whole file. Headers are believed: the CRC is for recovery, and for those who read records."""
+        """Scans the whole file. Headers are trusted: CRCs are checked by recovery and by readers of records."""
         end_offset, aborted = self.end_offset, self._aborted
         size_bytes = self.file.size_bytes
         self.forget_batches()
@@ -244,7 +245,7 @@ class Segment:
         self.seal()
 
     def load_end(self) -> str | None:
-        """Finds the end of a segment whose files are believed, from its last index entry on, so that it can be appended
+        """Finds the end of a segment whose files are trusted, from its last index entry on, so that it can be appended
         to. Returns what is wrong if its batches do not end where the file does."""
         size_bytes = self.file.size_bytes
         index = SparseIndex(self.base_offset)
@@ -265,7 +266,7 @@ class Segment:
         self._aborted = aborted
         self._index = index
         if index.positions:
-            # The walk meets this batch again and adds the entry again.
+            # The scan starts at this batch and adds its entry again.
             del index.offsets[-1], index.positions[-1]
             self._since_index_bytes = self.interval_bytes + 1
         if index.times:
@@ -285,7 +286,7 @@ class Segment:
         return walk.fault
 
     def believe(self, size_bytes: int, end_offset: int) -> None:
-        """A closed segment whose files are as they should be: nothing is read before somebody asks."""
+        """A closed segment whose files are trusted: nothing is read before it is needed."""
         self.size_bytes, self.end_offset = size_bytes, end_offset
         self._is_index_written = True
         self.release()
@@ -298,7 +299,7 @@ class Segment:
         self.is_pinned = False
 
     def take_staged(self, file: File, index: SparseIndex, aborted: Sequence[AbortedEntry], end_offset: int) -> None:
-        """Becomes a closed segment whose files are about to get their names. It is pinned."""
+        """Becomes a closed segment whose files are about to be renamed. It is pinned."""
         self._file, self._index, self._aborted = file, index, list(aborted)
         self._is_index_written = self.is_pinned = True
         self.size_bytes, self.end_offset = file.size_bytes, end_offset
@@ -307,7 +308,7 @@ class Segment:
         self._forget_places(NOWHERE)
 
     def release(self) -> None:
-        """Drops what can be read again: the descriptor and the index. Not for the active segment."""
+        """Drops what can be read again: the file descriptor and the index. Not for the active segment."""
         if self.is_pinned:
             return
         self.close_file()
@@ -322,7 +323,8 @@ class Segment:
             self._file = None
 
     async def write_index(self) -> None:
-        """Durably, once the segment is sealed. Not atomically: until the log says so, these files are not believed."""
+        """Durable on return; called once the segment is sealed. Not atomic: recovery does not trust these files until a
+        snapshot certifies the segment."""
         if self._is_index_written or self._index is None:
             return
         self._check_there()
@@ -360,11 +362,11 @@ class Segment:
         self.aborted.append(entry)
         self._is_index_written = False
 
-    # Finding places
+    # Finding positions
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch lies that ends above `offset`: the one that holds it, or the first after it; the file's
-        end if there is none. So it is also where data below `offset` ends, whole batches only."""
+        """Position of the first batch that ends above `offset`: the one that contains it, or the first after it; the
+        end of the file if there is none. So it is also where the data below `offset` ends, in whole batches."""
         if offset >= self._recent_floor:
             at = bisect_right(self._recent_ends, offset)
             return self._recent_positions[at] if at < len(self._recent_ends) else self.size_bytes
@@ -377,8 +379,8 @@ class Segment:
         return self.size_bytes
 
     def boundary(self, start: int, limit: int) -> tuple[int, int]:
-        """The last place between two positions, the first of them a batch's, where a batch ends; and the offset at
-        which reading goes on from there."""
+        """The last position between `start`, where a batch begins, and `limit` at which a batch ends; and the offset at
+        which reading continues from there."""
         positions = self._recent_positions
         if limit >= self.size_bytes:
             return self.size_bytes, self.end_offset
@@ -391,7 +393,7 @@ class Segment:
         return self.size_bytes, self.end_offset
 
     def batch_bytes(self, position: int) -> int:
-        """Of the batch that lies there."""
+        """Size of the batch at `position`."""
         positions = self._recent_positions
         if positions and position >= positions[0]:
             at = bisect_right(positions, position)
@@ -399,7 +401,7 @@ class Segment:
         return sum(head.size_bytes for head in itertools.islice(self.heads(position), 1))
 
     def remember(self, offset: int, position: int) -> None:
-        """A reader will come back for `offset`."""
+        """A reader will continue at `offset`."""
         if offset < self._recent_floor:
             hints = self._hints
             if len(hints) >= HINTS_MAX:
@@ -407,7 +409,7 @@ class Segment:
             hints[offset] = position
 
     def heads(self, position: int, chunk_bytes: int = LOOKUP_BYTES) -> Iterator[Head]:
-        """Raises CorruptLogError where there is no batch: whoever went on would pass over what is there."""
+        """Raises CorruptLogError where there is no batch: going on would skip what is there."""
         walk = Walk(self.file, position, self.size_bytes, check_crc=False, chunk_bytes=chunk_bytes)
         yield from walk
         if walk.fault is not None:
@@ -431,19 +433,19 @@ class Segment:
         return newest, newest_offset
 
     def newest_ms(self) -> int:
-        """By which retention goes. Where no batch says when it was made, when the segment was, as far as we know."""
+        """The timestamp that retention uses. If no batch has one, the creation time of the segment, as far as known."""
         if self.max_timestamp_ms < 0 and self._index is None:
             self._read_newest()
         return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.created_ms
 
     def first_ms(self) -> int:
-        """The first batch's newest timestamp, by which compaction tells how long records have waited."""
+        """The first batch's max timestamp, by which compaction measures how long records have waited."""
         if self.first_timestamp_ms < 0 and self.size_bytes:
             self.first_timestamp_ms = next(self.heads(0)).max_timestamp_ms
         return self.first_timestamp_ms
 
     def _read_newest(self) -> None:
-        """From the end of the time index, without the rest of it."""
+        """Reads only the last entry of the time index."""
         path = self.path(names.TIME_INDEX_SUFFIX)
         if self._disk.exists(path):
             file = self._disk.open(path)
@@ -455,7 +457,7 @@ class Segment:
                 return
         self._load()
 
-    # Cutting
+    # Truncating
 
     def cut(self, offset: int) -> None:
         """Keeps whole batches below `offset`, and is ready to be appended to."""
@@ -482,7 +484,7 @@ class Segment:
             self._disk.remove(self.path(kind))
 
 
-# NumPy, which `indexes` rests on, takes a tenth of a second to import: a broker without transactions starts without it.
+# `indexes` imports NumPy, which takes a tenth of a second: a broker without transactions starts without it.
 
 
 def encode_aborted(aborted: Sequence[AbortedEntry]) -> bytes:

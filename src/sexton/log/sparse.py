@@ -1,8 +1,8 @@
 """A segment's offset and time index in memory: 20 bytes for every `index.interval.bytes` of the log.
 
-The active segment's index lives here alone until the segment is closed; a crash loses nothing, because recovery walks
-that segment anyway. A closed segment's is read from its files when somebody looks something up. What entries promise,
-and when Kafka writes one, is in `records.indexes`.
+The active segment's index is only in memory until the segment is closed; a crash loses nothing, because recovery scans
+that segment anyway. A closed segment's index is read from its files at the first lookup. What entries guarantee, and
+when Kafka writes one, is in `records.indexes`.
 """
 
 from __future__ import annotations
@@ -33,43 +33,44 @@ class SparseIndex:
         self.times = array("q")
         self.time_offsets = array("q")
 
-    # Looking up
+    # Lookups
 
     def position_before(self, offset: int) -> int:
-        """Where to start walking for `offset`: every batch before it ends below."""
+        """Position from which to scan for `offset`: every batch before it ends below `offset`."""
         at = bisect_right(self.offsets, offset)
         return self.positions[at - 1] if at else 0
 
     def boundary_before(self, position: int) -> int:
-        """The last indexed batch that starts at `position` or before it."""
+        """Position of the last indexed batch that starts at or before `position`."""
         at = bisect_right(self.positions, position)
         return self.positions[at - 1] if at else 0
 
     def offset_before_time(self, timestamp_ms: int) -> int:
-        """Where to start walking for the first record of that time or later: every batch before the one that holds this
-        offset is older."""
+        """Offset from which to scan for the first record with this timestamp or a later one: all batches before the one
+        with this offset are older."""
         at = bisect_right(self.times, timestamp_ms)
         return self.time_offsets[at - 1] if at else self.base_offset
 
     def newest_time_below(self, offset: int) -> tuple[int, int]:
-        """The last time entry (timestamp, offset) that speaks only of batches below `offset`."""
+        """The last time entry (timestamp, offset) that covers only batches below `offset`."""
         at = bisect_left(self.time_offsets, offset)
         return (self.times[at - 1], self.time_offsets[at - 1]) if at else (NO_TIMESTAMP, self.base_offset - 1)
 
-    # Growing and shrinking
+    # Adding and removing entries
 
     def add(self, offset: int, position: int) -> None:
         self.offsets.append(offset)
         self.positions.append(position)
 
     def add_time(self, timestamp_ms: int, offset: int) -> None:
-        """Only if it is news: timestamps in the index rise."""
+        """Adds an entry only if its timestamp is higher than the last one: timestamps in the index are strictly
+        rising."""
         if timestamp_ms >= 0 and (not self.times or timestamp_ms > self.times[-1]):
             self.times.append(timestamp_ms)
             self.time_offsets.append(offset)
 
     def cut(self, offset: int, position: int) -> None:
-        """Keeps what speaks of batches below both."""
+        """Keeps the entries of batches below both `offset` and `position`."""
         count = min(bisect_left(self.offsets, offset), bisect_left(self.positions, position))
         del self.offsets[count:], self.positions[count:]
         count = bisect_left(self.time_offsets, offset)
@@ -90,9 +91,10 @@ class SparseIndex:
         return bytes(out)
 
     def load(self, offset_data: bytes, time_data: bytes, end_offset: int, size_bytes: int) -> bool:
-        """False, and nothing taken, if the files cannot be true of a segment with this end and size.
+        """Returns False, and loads nothing, if the files cannot belong to a segment with this end offset and size.
 
-        Zeros at the end are space that Kafka reserves in a segment it appends to."""
+        Zeros at the end are space that Kafka preallocates in the segment that it appends to.
+        """
         entries = array("i")
         entries.frombytes(_whole(offset_data, OFFSET_ENTRY_BYTES))
         if _IS_LITTLE:
@@ -126,7 +128,8 @@ def _rises(values: array[int], low: int, end: int) -> bool:
 
 
 def _whole(data: bytes, entry_bytes: int) -> bytes:
-    """Whole entries, without reserved space. One entry of zeros alone is an entry (see `records.indexes`)."""
+    """Cuts off incomplete entries and preallocated space. A single entry of zeros counts as an entry (see
+    `records.indexes`)."""
     size = len(data) // entry_bytes * entry_bytes
     if size <= entry_bytes:
         return data[:size]

@@ -1,4 +1,4 @@
-"""What the parts of a log share: its segments, and how one ends and the next begins."""
+"""State that all parts of a log share: its segments, and how one is closed and the next created."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 PASSING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What an operator can put right while the log goes on: nothing was written, and that is known."""
+"""Errors that an operator can fix while the log goes on: it is known that nothing was written."""
 
 OPEN_SEGMENTS_MAX: Final = 4
 """Closed segments of one log that stay open, for readers that are behind."""
 
 UNKNOWN_TIME_MS: Final = 2**62
-"""When a segment was made that a follower began, who is not told the time. Far ahead: nothing is too old by it."""
+"""Creation time of a segment that a follower rolled, which does not know it. Far in the future, so that no segment is
+too old because of it."""
 
 
 class Sealed(NamedTuple):
-    """A closed segment that is not flushed yet, and the state of the producers where the next one begins."""
+    """A closed segment that is not flushed yet, and the producer state at the base offset of the next one."""
 
     segment: Segment
     next_base_offset: int
@@ -45,20 +46,21 @@ class LogState:
     def __init__(
         self, disk: Disk, directory: str, topic: str, partition: int, topic_id: uuid.UUID, config: TopicConfig
     ) -> None:
-        """For `Log.open`, which has the rest to say."""
+        """For `Log.open` and `Log.create`, which fill in the rest."""
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
         self.directory = directory
         self.failure: OSError | None = None
-        """The error of the device after which the log gave up."""
+        """The I/O error after which the log gave up."""
         self.damage: CorruptLogError | None = None
-        """What was once flushed and is not any more what it was: the broker has the log rebuilt from others'."""
+        """Corruption found in records that were once flushed: the broker has the log rebuilt from other replicas."""
         self.is_deleted = False
-        """The directory may be another log's by now: whoever waited for a lock, or comes late, has nothing to do here.
-        """
+        """The directory may belong to another log by now: an operation that waited for a lock, or comes late, must not
+        touch it."""
         self.is_doubtful = False
-        """Recovery cut off valid batches behind something that was none: the broker says when that has been settled."""
+        """Recovery cut off valid batches that followed a fault; the broker decides when the log can be trusted
+        again."""
         self.start_offset = 0
         self.end_offset = 0
         self.flushed_offset = 0
@@ -71,13 +73,13 @@ class LogState:
         self._sealed: list[Sealed] = []
         self._read_lately: dict[int, Segment] = {}
         self._one_at_a_time = asyncio.Lock()
-        """Held by whatever changes more than the end of the log, and by each flush."""
+        """Held by each flush, and by whatever changes more than the end of the log."""
         self._shape = asyncio.Lock()
-        """Held, and taken before the other, by whatever takes segments out of the log. A swap takes this one alone:
-        flushes go on meanwhile."""
+        """Held, and taken before `_one_at_a_time`, by whatever removes segments from the log. A swap takes only this
+        one, so that flushes go on meanwhile."""
         self.reopened_count = 0
-        """How often a closed segment was opened again or thrown away at the log's end: what was planned on those that
-        were there before is void."""
+        """How often a closed segment became active again or the log was emptied: compactions planned before are
+        void."""
         self._waiting: list[asyncio.Future[None]] = []
         self._flusher: asyncio.Task[None] | None = None
         self.reconfigure(config)
@@ -116,14 +118,14 @@ class LogState:
 
     @property
     def has_unflushed_segments(self) -> bool:
-        """Whether a segment was closed since the last flush. Whoever does not flush before each acknowledgement should
-        flush then, or a crash has more to walk."""
+        """Whether a segment was closed since the last flush. Callers that do not flush before each acknowledgement
+        should flush then, or recovery has more to scan."""
         return bool(self._sealed)
 
-    # What must hold
+    # Invariants
 
     def check_invariants(self) -> None:
-        """Rules 2 and 11, between any two steps of whatever changes the log."""
+        """Rules 2 and 11. They hold between any two steps of an operation on the log."""
         segments = self._segments
         assert self._active is segments[-1], f"rule 11: {self!r} appends to a segment that is not its last"
         assert segments[0].base_offset <= self.start_offset <= self.end_offset, f"rule 11: {self!r}"
@@ -151,7 +153,7 @@ class LogState:
         return waited_ms > self.config.segment_ms - self._jitter_ms(segment)
 
     def _jitter_ms(self, segment: Segment) -> int:
-        """The same on every run, and different for each segment."""
+        """Deterministic, and different for each segment."""
         jitter_max_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
         if jitter_max_ms == 0:
             return 0
@@ -173,7 +175,7 @@ class LogState:
             raise self._storage_error(error) from error
 
     def _keep_open(self, segment: Segment) -> None:
-        """Of the closed segments, those that were used last keep a descriptor and an index in memory."""
+        """The most recently used closed segments keep a file descriptor and an index in memory."""
         if segment is self._active:
             return
         lately = self._read_lately
@@ -184,10 +186,10 @@ class LogState:
             if all(sealed.segment is not oldest for sealed in self._sealed):
                 oldest.release()
 
-    # Failing
+    # Failures
 
     def check_not_deleted(self) -> None:
-        """Asked after every wait for a lock: what is done by path afterwards must be done to this log."""
+        """Called after every wait for a lock: what is then done by path must be done to this log."""
         if self.is_deleted:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self._place}: this log was deleted")
 
@@ -198,14 +200,15 @@ class LogState:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Around whatever reads segments."""
+        """Wraps all code that reads segments."""
         try:
             yield
         except (CorruptLogError, OSError) as error:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: CorruptLogError | OSError) -> KafkaError:
-        """An error of the device, or damage in what it gave, is remembered: the broker leaves the log to others."""
+        """Remembers an I/O error, or corruption in what was read: the broker then hands the partition to other
+        replicas."""
         if isinstance(error, OSError):
             self.check_not_deleted()
             return self._storage_error(error)

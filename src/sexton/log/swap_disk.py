@@ -1,4 +1,4 @@
-"""The steps of a swap (`sexton.logdir.swap_steps`) carried out on the disk port."""
+"""Carries out the steps of a swap (`sexton.logdir.swap_steps`) on the disk port."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sexton.records.names import CLEANED_SUFFIX, DELETED_SUFFIX, OFFSET_INDEX_SU
 INDEX_ENTRY_BYTES: Final = 8
 
 STAGING_PREFIX: Final = "staged-"
-"""Of the directories, inside a partition's own, into which compactors write new segments. A Kafka broker overlooks
-directories there."""
+"""Prefix of the directories, inside a partition's directory, into which compactors write new segments. A Kafka broker
+ignores directories there."""
 
 _UNSETTLED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 
@@ -35,14 +35,14 @@ def contents(disk: Disk, directory: str) -> Contents:
 async def carry_out(
     disk: Disk, directory: str, steps: Iterable[Step], committed: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """`committed` is called when there is no way back any more, before an old file goes."""
+    """Calls `committed` when the swap cannot be undone any more, before an old file is removed."""
     for step in steps:
         path = f"{directory}/{step.name}"
         match step.action:
             case Action.RENAME | Action.INSTALL:
                 disk.rename(path, f"{directory}/{step.target}")
                 if disk.exists(path):
-                    disk.remove(path)  # it was a second name of the target: such a rename does nothing
+                    disk.remove(path)  # it was another link to the target's file: such a rename does nothing
             case Action.REMOVE:
                 disk.remove(path)
             case Action.FLUSH_FILE:
@@ -59,26 +59,26 @@ async def carry_out(
 
 
 def is_settled(names: Iterable[str]) -> bool:
-    """Whether these names, all of a directory's, show that no replacement of segments was under way."""
+    """Whether these names, all names of a directory, show no replacement of segments in progress."""
     return not any(name.endswith(_UNSETTLED) or name.startswith(STAGING_PREFIX) for name in names)
 
 
 async def recover(disk: Disk, directory: str) -> Recovery:
-    """Finishes or undoes what was interrupted."""
+    """Completes or undoes an interrupted swap."""
     plan = swap_steps.recover(contents(disk, directory))
     await carry_out(disk, directory, plan.steps)
     return plan.recovery
 
 
 def remove_staged(disk: Disk, directory: str) -> None:
-    """What compactors had begun to write when the log was last open: nobody will ask for it."""
+    """Removes what compactors had begun to write when the log was last open; they will not come back for it."""
     for name in disk.list(directory):
         if name.startswith(STAGING_PREFIX):
             disk.remove_tree(f"{directory}/{name}")
 
 
 def _next_offset(disk: Disk, directory: str, log: SegmentFile) -> int:
-    """From the last entry of its index on, if that is true."""
+    """Scans from the last entry of the index on, or from the start if the index is wrong."""
     file = disk.open(f"{directory}/{log.name}")
     try:
         index = disk.read_file(f"{directory}/{SegmentFile(log.base_offset, OFFSET_INDEX_SUFFIX, log.state).name}")

@@ -1,16 +1,16 @@
-"""New segments in the place of old ones, while the log is read and appended to.
+"""Replaces old segments by compacted ones while the log is read and appended to.
 
-A compactor works on *closed* segments, as they were when it was told to: `closed_segments` says which, and a swap that
-comes after they have changed is refused. What it hands back lies in a directory of its own beside them; it is judged
-(`replacement`), gets its indexes here, and is then swapped in, segment by segment, lowest first (docs/decisions, 4):
-whatever a crash leaves is a log that folds to the same.
+A compactor works on *closed* segments as they were when its compaction was planned: `closed_segments` records them, and
+a swap is refused if they have changed since. The compactor's result lies in a directory of its own beside them; it is
+validated (`replacement`), gets its indexes here, and is then swapped in, segment by segment, lowest first
+(docs/decisions, 4): a crash at any point leaves a log with the same latest value for every key.
 
-A reader that holds an old segment keeps reading it. Whoever reads next sees the old one or the new one whole: old
-segments are loaded before their files change names, and the list in memory changes at the moment from which on a
-restart would find the new one too.
+A reader that holds an old segment keeps reading it. A new read sees the old or the new segment as a whole: old segments
+are loaded before their files are renamed, and the list in memory changes at the moment from which on a restart would
+find the new one too.
 
-Producer snapshots below the bound go first. Such a snapshot may know a transaction as open that the new segments show
-settled and without its marker, and a recovery that started from it would leave it open for ever.
+Producer snapshots below the bound are removed first. Such a snapshot may contain an open transaction that the new
+segments hold settled and without its marker, and a recovery that started from it would leave it open for ever.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegments:
-    """Exactly these, as they are now."""
+    """The exact closed segments that a compaction was planned on."""
 
     reopened_count: int
     segments: tuple[Segment, ...]
@@ -76,7 +76,7 @@ class Swapped:
 
 class Swapping(Changing):
     def summaries(self) -> list[SegmentSummary]:
-        """What eligibility asks about each segment, the active one last."""
+        """What eligibility needs to know about each segment, the active one last."""
         with self._reading():
             found = [
                 SegmentSummary(one.base_offset, one.size_bytes, one.first_ms(), one.newest_ms())
@@ -93,7 +93,8 @@ class Swapping(Changing):
         return self._active.base_offset, self._active.size_bytes == 0
 
     def close_active(self, now_ms: int) -> bool:
-        """Begins a new segment, so that what was active can be compacted. False if there is nothing in it."""
+        """Rolls the active segment, so that it can be compacted. Returns False if it is empty or the log is
+        unusable."""
         if self._active.size_bytes == 0 or self.failure is not None or self.is_deleted:
             return False
         try:
@@ -103,14 +104,14 @@ class Swapping(Changing):
         return True
 
     def closed_segments(self, bound: int) -> ClosedSegments:
-        """Those that begin below a bound."""
+        """The closed segments that begin below `bound`."""
         below = tuple(segment for segment in self._segments[:-1] if segment.base_offset < bound)
         return ClosedSegments(self.reopened_count, below, tuple(segment.size_bytes for segment in below))
 
     def sizes_below(self, high_watermark: int) -> tuple[tuple[int, int], ...]:
-        """Base offset and size of each segment, no further than the high watermark: what lies above it may be truncated
-        while a compactor has it mapped, and touching such a page ends its process. A pass needs no more, for all that
-        began below the last stable offset has ended below the high watermark."""
+        """Base offset and size of each segment, cut at the high watermark: what lies above it may be truncated while a
+        compactor has it mapped, and touching such a page kills the process. A compaction needs no more, because every
+        transaction that began below the last stable offset has ended below the high watermark."""
         sizes = []
         for segment in self._segments:
             end = segment.size_bytes if segment.end_offset <= high_watermark else segment.position_of(high_watermark)
@@ -122,7 +123,7 @@ class Swapping(Changing):
         return tuple(sizes)
 
     def are_current(self, closed: ClosedSegments) -> bool:
-        """Whether a pass over them is still a pass over this log."""
+        """Whether these are still exactly the segments of this log, so that a compaction of them may be committed."""
         now = self._segments[: len(closed.segments)]
         return (
             closed.reopened_count == self.reopened_count
@@ -135,7 +136,8 @@ class Swapping(Changing):
         return any(segment.base_offset == offset for segment in self._segments)
 
     def closed_slice(self, base_offset: int, size_bytes: int, position: int, count_bytes: int) -> FileSlice:
-        """Of a closed segment, which whoever asks knows by its size. Raises KeyError if there is none."""
+        """A slice of a closed segment's file, which the caller identifies by base offset and size. Raises KeyError if
+        there is no such segment."""
         for segment in self._segments[:-1]:
             if (segment.base_offset, segment.size_bytes) == (base_offset, size_bytes) and 0 <= position < size_bytes:
                 found = FileSlice(segment.file, position, min(count_bytes, size_bytes - position))
@@ -144,7 +146,7 @@ class Swapping(Changing):
         raise KeyError(f"{self._place} has no byte {position} of a closed segment at {base_offset}")
 
     async def checksum(self, segment: Segment) -> int:
-        """Of a closed segment's file. It does not change, so it is read once."""
+        """CRC-32C of a closed segment's file. The file does not change, so it is computed once."""
         if segment.checksum is None:
             checksum = 0
             for position in range(0, segment.size_bytes, SCAN_BYTES):
@@ -164,20 +166,22 @@ class Swapping(Changing):
         judging: asyncio.Lock | None = None,
         then: Callable[[], Awaitable[None]] | None = None,
     ) -> Swapped:
-        """Replaces, or raises SwapRefusedError and changes nothing. `staging` is a directory on the same volume that
-        has a `.log.cleaned` file for each replacement. `check` has the last word, after what was staged was judged.
-        Who holds `judging` judges, a segment at a time: logs that share it leave the event loop to others. `then` keeps
-        what is to be said of the new segments, before the next swap: its `check` must know it.
+        """Replaces the segments, or raises SwapRefusedError and changes nothing. `staging` is a directory on the same
+        volume with a `.log.cleaned` file for each replacement. `check` runs last, after validation and before the first
+        rename; it raises to refuse. `judging` is held while a segment is validated: logs that share it do not occupy
+        the event loop together. `then` runs before the next swap may begin and records the watermarks of the new
+        segments, which the next swap's `check` depends on.
 
-        On an error of the disk the log is as before, or some segments are replaced and the others are not: that is a
-        log, too. If not even that can be brought about now, the log has failed, and opening it again does."""
+        After a disk error the log is as before, or some segments are replaced and others are not, which is a valid log
+        too. If neither can be achieved now, the log has failed, and opening it again completes or undoes the swap.
+        """
         self._check_usable()
         swap = self._swap(closed, staging, replacements, terms, check, judging or asyncio.Lock(), then)
         work = asyncio.get_running_loop().create_task(swap)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            # What is staged is the caller's to remove, and must be there until the swap has come to its end.
+            # The caller removes the staged files, so they must stay there until the swap has ended.
             await asyncio.wait([work])
             if not work.cancelled():
                 work.exception()
@@ -220,10 +224,10 @@ class Swapping(Changing):
         if not self.are_current(closed):
             raise refusal(self._place, "the segments have changed since the pass was planned")
 
-    # Before
+    # Validation
 
     async def _judge(self, replacement: Replacement, old: Sequence[Segment], staging: str, terms: SwapTerms) -> Judged:
-        """On return the new segment's indexes lie beside it."""
+        """Validates one new segment. On return its indexes are in the staging directory too."""
         target = Segment(self._disk, self.directory, replacement.base_offset, self.config, 0)
         path = f"{staging}/{names.log_file_name(replacement.base_offset, names.CLEANED_SUFFIX)}"
         if not self._disk.exists(path):
@@ -248,7 +252,7 @@ class Swapping(Changing):
         return judged
 
     def _write_staged(self, staging: str, replacement: Replacement, kind: str, content: bytes) -> None:
-        """Durable with the first step of the swap."""
+        """Not flushed here: the first step of the swap does that."""
         path = f"{staging}/{names.segment_file_name(replacement.base_offset, kind, names.CLEANED_SUFFIX)}"
         self._disk.remove(path)
         if content or kind != names.TRANSACTION_INDEX_SUFFIX:
@@ -271,8 +275,9 @@ class Swapping(Changing):
                 self._keep_open(segment)
 
     async def _drop_snapshots_below(self, bound: int) -> None:
-        """Once there is one at the bound or above it: it vouches for everything below (see `recovery`). Whoever flushes
-        what was appended waits for no more than our flush: its acknowledgements depend on it, not on our files."""
+        """Removes snapshots below the bound, once there is one at or above it to certify everything below (see
+        `recovery`). Appends that wait for a flush wait at most for ours: their acknowledgements depend on it, not on
+        our files."""
         end_offset, state = self.end_offset, self.producers.encode()
         if self._sealed:
             async with self._one_at_a_time:
@@ -309,13 +314,13 @@ class Swapping(Changing):
             await self._put_right(old, new)
             raise
         finally:
-            if self.failure is None:  # else there may be nothing to load them from again
+            if self.failure is None:  # else there may be no file to load them from again
                 for one in (*old, new):
                     one.unpin()
         self._keep_open(new)
 
     def _staged_segment(self, judged: Judged, old: Sequence[Segment], staging: str) -> Segment:
-        """With an open file, whose name may change: nothing is opened by name until the swap is over."""
+        """Opens the staged file before it is renamed: nothing is opened by name until the swap is over."""
         base_offset, end_offset = judged.replacement.base_offset, old[-1].end_offset
         segment = Segment(self._disk, self.directory, base_offset, self.config, old[-1].created_ms)
         file: File = self._disk.open(f"{staging}/{names.log_file_name(base_offset, names.CLEANED_SUFFIX)}")
@@ -343,7 +348,7 @@ class Swapping(Changing):
             one.is_gone = True
 
     async def _put_right(self, old: Sequence[Segment], new: Segment) -> None:
-        """Undoes or finishes, as a restart would."""
+        """Undoes or completes the swap, as a restart would."""
         try:
             recovery = await swap_disk.recover(self._disk, self.directory)
         except (OSError, SextonError) as error:

@@ -1,4 +1,4 @@
-"""What the log hands out."""
+"""Return types of the log."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from sexton.ports.network import Part
 
 
 class Appended(NamedTuple):
-    """What became of a batch. A duplicate was there already: the offsets are those of the first attempt."""
+    """Result of an append. For a duplicate, the offsets are those of the first attempt."""
 
     first_offset: int
     last_offset: int
     log_append_time_ms: int
-    """-1 where records keep their producer's time."""
+    """-1 where records keep the producer's timestamps."""
     log_start_offset: int
     is_duplicate: bool = False
 
 
 class Read(NamedTuple):
-    """Whole batches. Everything the log holds from `first_offset`, the one that was asked for, up to `next_offset` is
-    in them, and reading goes on there. The first batch may begin below `first_offset`, if it holds it."""
+    """Whole batches, with every record that the log holds from `first_offset` (the requested offset) up to
+    `next_offset`, where the next read starts. The first batch may begin below `first_offset` if it contains it."""
 
     parts: list[Part]
     size_bytes: int
