@@ -250,10 +250,28 @@ def test_a_hole_above_the_flushed_point_is_cut_off_with_what_follows_and_leaves_
     assert not again.is_doubtful
 
 
-def test_a_torn_end_leaves_no_doubt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_byte", [8, 16, 20, 60, -1], ids=["length", "magic", "CRC", "header", "value"])
+def test_a_last_batch_that_is_there_in_its_full_length_and_is_none_leaves_a_doubt(tmp_path: Path, at_byte: int) -> None:
+    """It may have been flushed, acknowledged, and have rotted since: others in sync may still have it."""
+    write_with_history(tmp_path, plain(b"a" * 50), plain(b"b" * 50))
+    path = log_file(tmp_path, 0)
+    size = len(plain(b"a" * 50))
+    bad = bytearray(path.read_bytes())
+    bad[size + at_byte if at_byte >= 0 else at_byte] ^= 0x80
+    path.write_bytes(bad)
+    log = run(reopen(tmp_path))
+    assert log.end_offset == 1
+    assert log.is_doubtful
+    assert flushed.is_marked(log.disk, log.directory)
+
+
+@pytest.mark.parametrize(("kept", "zeros"), [(0, 1), (0, 4096), (1, 0), (30, 0), (68, 0)])
+def test_a_torn_end_leaves_no_doubt(tmp_path: Path, kept: int, zeros: int) -> None:
+    """Part of the last batch, or only the file's new size, came to the device before the power went."""
     write_with_history(tmp_path, plain(b"a"), plain(b"b"))
     path = log_file(tmp_path, 0)
-    path.write_bytes(path.read_bytes()[:-1])
+    size = len(plain(b"a"))
+    path.write_bytes(path.read_bytes()[: size + kept] + bytes(zeros))
     log = run(reopen(tmp_path))
     assert log.end_offset == 1
     assert not log.is_doubtful

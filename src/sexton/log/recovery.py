@@ -11,8 +11,8 @@ with what is scanned:
   pages reach the device in any order: the log is truncated there. But not below the certificate, nor below the *flushed
   point*, a later lower bound that the broker keeps for all its logs (see `flushed`): there it is damage, an error that
   names the position. Between that point and the end of the last flush the two cannot be told apart. So where valid
-  batches are cut off, the log is *doubtful*, durably so, until its broker has let the other replicas, if there are any,
-  decide what was acknowledged (docs/decisions, 15).
+  batches are cut off, or an invalid one that is there in its full length, the log is *doubtful*, durably so, until its
+  broker has let the other replicas, if there are any, decide what was acknowledged (docs/decisions, 15).
 - A segment does not begin where the one before ends, and lies above what is known to have been flushed. Then what is
   missing was never flushed, so neither was what follows: it is removed. Below that, the gap is what compaction left.
 - The certificate lies beyond the log end: records that were on disk are gone. An error.
@@ -41,7 +41,7 @@ from sexton.log.segment import Segment
 from sexton.logdir.swap_steps import Outcome
 from sexton.ports.disk import Disk
 from sexton.records import names
-from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -92,7 +92,7 @@ class Recovery:
     """The segment to be truncated: its file holds more than the batches that are kept."""
     doomed: list[Segment] = field(default_factory=list)
     is_doubtful: bool = False
-    """True if valid batches are cut off and it is unknown whether they were flushed."""
+    """True if something is cut off of which it is unknown whether it was flushed."""
 
     async def run(self) -> Recovered:
         found = await self._look_around()
@@ -302,12 +302,14 @@ class Recovery:
             )
         found = find_batch(rest, 1, segment.end_offset - 1)
         if found is not None:
-            self._doubt(segment, fault, position + found)
+            self._doubt(segment, f"{fault}, and valid batches follow from byte {position + found} on")
+        elif _was_whole(rest):
+            self._doubt(segment, f"{fault}, and the batch has its full length")
 
-    def _doubt(self, segment: Segment, fault: str, position: int) -> None:
-        """Valid batches follow the fault: pages of an unflushed write that were written out of order, or records that
-        were acknowledged."""
-        logger.warning("%s: %s, and valid batches follow from byte %d on", _place(segment), fault, position)
+    def _doubt(self, segment: Segment, what: str) -> None:
+        """What is cut off may be pages of an unflushed write that were written out of order, or records that were
+        acknowledged."""
+        logger.warning("%s: %s", _place(segment), what)
         self.is_doubtful = True
 
     def _drop_from(self, index: int, why: str) -> None:
@@ -397,6 +399,14 @@ class Recovery:
 
 def _place(segment: Segment) -> str:
     return f"{segment.path(names.LOG_SUFFIX)} at byte {segment.size_bytes}"
+
+
+def _was_whole(rest: bytes) -> bool:
+    """Whether an invalid batch is there in its full length. An unfinished write is cut off, or leaves only zeros; here
+    a page in the middle is missing, or what was flushed has been damaged since."""
+    if len(rest) < HEADER_BYTES or not any(rest):
+        return False
+    return LOG_OVERHEAD_BYTES + int.from_bytes(rest[8:12], "big", signed=True) <= len(rest)
 
 
 def _is_old_format(rest: bytes) -> bool:
