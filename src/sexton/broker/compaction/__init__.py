@@ -1,18 +1,21 @@
-"""What a broker does about compaction: it says what is due, plans it, and commits what compactors hand back.
+"""A broker's part in compaction: it publishes what is due, plans it, and commits compactors' results.
 
-    due        when a replica is due, and why not (pure)
-    leftovers  what the last pass had to leave, over restarts
-    plans      what a compactor is told, and what it answers: as JSON, between our own processes
-    service    the broker's loop, its plans under way, and the commit
-    offers     what a leader has compacted, for its followers
-    adoption   a follower takes that over instead of compacting it again
-    patience   how long it waits for it (pure)
-    rate       how fast it is copied (pure)
-    requests   the private messages (API keys from 30001 on)
-    bulk       those that carry bytes, for compactors elsewhere
+    due          when a replica is due, and why not (pure)
+    lookout      whether anything may have become due since the last look
+    leftovers    what the last compaction could not remove, kept over restarts
+    service      the broker's loop, its open plans, and the commit
+    records      what a broker remembers of compactions, and what of a replica goes into a plan
+    offers       a leader's compacted segments, for its followers
+    adoption     a follower takes them over instead of compacting again
+    patience     how long a follower waits for them (pure)
+    uncleanable  replicas that no compaction can read (pure)
+    compactors   how many compactors are alive
+    requests     the private messages (API keys from 30001 on)
+    bulk         the messages that carry bytes, for compactors on other machines
+    answers      compaction status of the whole cluster, for operators
 
 A plan names a replica by the incarnation of its log, and exactly the closed segments that it was made for; a result
-that comes when any of that has changed is refused whole (rule 10). The order is rule 7's: the high watermark that a
-pass is planned at is durable before anything is removed by it; after the swap MCCO and MXFO are durable before they
-are reported.
+that arrives after any of that has changed is refused whole (rule 10). The order is rule 7's: the high watermark that a
+compaction is planned at is durable before anything is removed by it; after the swap, MCCO and MXFO are durable before
+they are reported.
 """

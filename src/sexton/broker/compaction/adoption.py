@@ -1,12 +1,13 @@
-"""A follower takes over what its leader has compacted, instead of compacting it again (docs/rules.md).
+"""A follower adopts its leader's compacted segments instead of compacting again (docs/rules.md).
 
 It asks its leaders what is new, copies the segments that differ from its own into a staging directory, and swaps them
-in for all that it holds below the bound, with the code that commits its own passes. Where the two logs are cut into
-segments differently, neighbours are put together until both have a segment begin: what lies below the bound is then
-byte for byte the leader's, though not file for file; what its own last segment holds above the bound stays behind it.
+in for all that it holds below the bound, with the code that commits its own compactions. Where the two logs roll their
+segments at different offsets, adjacent segments are joined until both logs have a segment that begins there: what lies
+below the bound is then byte for byte the leader's, though not file for file; what its own last segment holds above the
+bound is appended after it.
 
-Whatever goes wrong, nothing was changed, and the follower asks again; when it keeps going wrong it compacts by itself.
-That holds for bugs, too: each is logged with its trace, and the partition it was met in pauses, not the others.
+Whatever goes wrong, nothing was changed, and the follower asks again; if it keeps going wrong, it compacts by itself.
+That holds for bugs, too: each is logged with its trace, and only the partition in which it occurred pauses.
 """
 
 from __future__ import annotations
@@ -47,31 +48,33 @@ logger = logging.getLogger(__name__)
 Key = tuple[uuid.UUID, int]
 
 AT_ONCE: Final = 4
-"""Adoptions under way. Each flushes a few files, and the disk is shared with producers."""
+"""The most adoptions at the same time. Each flushes a few files, and the disk is shared with producers."""
 
 ABOUT_MAX: Final = 1000
-"""Partitions in one question."""
+"""The most partitions in one request."""
 
 UNKNOWN_END: Final = -1
 
 Ask = Callable[[int, int, bytes], Awaitable[memoryview]]
-"""Broker, API key, body. Raises SextonError if no answer comes."""
+"""Arguments: broker, API key, body. Raises SextonError if there is no response."""
 
 
 class NotYetError(SextonError):
-    """The offer is not for this replica, or not at this moment."""
+    """The offer is not for this replica, or not now."""
 
 
 class Group(NamedTuple):
-    """Neighbouring segments there and here that begin at the same offset, and so do those that follow them."""
+    """Adjacent segments of the leader and of this replica that cover the same offsets: both begin at the same offset,
+    and so do the segments after them."""
 
     offered: tuple[OfferedSegment, ...]
     own: tuple[int, ...]
-    """Their base offsets."""
+    """Base offsets of this replica's segments."""
 
 
 def grouped(offered: Sequence[OfferedSegment], own: Sequence[int]) -> list[Group]:
-    """As few segments to a group as can be. Where the logs begin there may be a difference: it is the first group's."""
+    """Divides both logs into groups as small as possible. A difference of where the logs start belongs to the first
+    group."""
     shared = {one.base_offset for one in offered[1:]} & set(own[1:])
     edges = [0, *sorted(shared)]
     ends = [*edges[1:], 1 << 63]
@@ -85,19 +88,19 @@ def grouped(offered: Sequence[OfferedSegment], own: Sequence[int]) -> list[Group
 
 
 def groups_to_take(offer: Offer, closed: ClosedSegments) -> list[Group]:
-    """None if our log starts at the bound: there is nothing below it to take the place of. What the offer says besides
-    (MTRO, MXRO, that its pass has been seen) is taken all the same, or it would be offered for ever."""
+    """No groups if our log starts at the bound: there is nothing below it to replace. The rest of the offer (MTRO,
+    MXRO, that its compaction has been seen) is taken all the same, or it would be offered for ever."""
     return grouped(offer.segments, closed.base_offsets) if closed.segments else []
 
 
 @dataclass(slots=True)
 class _Leader:
-    """What was heard from a broker that leads some of our partitions."""
+    """State about a broker that leads some of our partitions."""
 
     process: int = -1
     number: int = 0
     heard_of: dict[Key, tuple[int, uuid.UUID]] = field(default_factory=dict)
-    """In which leader epoch, and for which log of ours, it was asked about a partition."""
+    """The leader epoch, and the incarnation of our log, for which it was last asked about a partition."""
 
 
 class Adopter:
@@ -123,12 +126,12 @@ class Adopter:
         self.rate = ByteRate(None)
         self._leaders: dict[int, _Leader] = {}
         self._open: dict[Key, None] = {}
-        """Offered, and not taken yet."""
+        """Partitions with an offer that has not been adopted yet."""
         self._pauses = Pauses()
         self._runs: list[RunRow] = []
 
     async def step(self) -> None:
-        """Asks every leader once, and takes over what it can."""
+        """Asks every leader once, and adopts what it can."""
         by_leader: dict[int, dict[Key, Replica]] = {}
         for replica in self._replicas.all():
             if self._service.may_adopt(replica):
@@ -151,8 +154,8 @@ class Adopter:
         about = list(dict.fromkeys([*(key for key in self._open if key in followed), *waiting, *new]))[:ABOUT_MAX]
         answer = await self._ask(leader, PrivateApi.COMPACTION_ANNOUNCED, {"since": known.number, "about": about})
         if answer["process"] != known.process:
-            # Another process counts from its own beginning. It is asked again at once, about everything: what it said
-            # now it said to somebody who knew another count.
+            # A new process counts from its own start. It is asked again at once, about everything: this response was to
+            # a count of the former process.
             self._leaders[leader] = _Leader(int(answer["process"]))
             if known.process >= 0:
                 return await self._follow(leader, followed)
@@ -176,7 +179,7 @@ class Adopter:
         await asyncio.gather(*(self._take(leader, followed[key], gate) for key in wanted))
 
     def _is_worth(self, replica: Replica, bound: int, made_ms: int) -> bool:
-        """More is compacted there; or as much, by a later pass."""
+        """Whether the leader has compacted further; or as far, by a later compaction."""
         compacted = min(replica.coordination.watermarks.compacted)
         return bound > compacted or (bound == compacted and made_ms > self._service.pass_of(replica).made_ms)
 
@@ -206,7 +209,8 @@ class Adopter:
     # One partition
 
     async def adopt(self, leader: int, replica: Replica) -> None:
-        """Raises SwapRefusedError if the offer does not fit, another error if it cannot be had; nothing was changed."""
+        """Raises SwapRefusedError if the offer does not fit, another error if it cannot be fetched. Then nothing was
+        changed."""
         started_ms = self._clock.monotonic_ms()
         offer, swapped = await self._swap_in(leader, replica)
         how = f"adopted from broker {leader}"
@@ -286,7 +290,7 @@ class Adopter:
         )
 
     def _check(self, replica: Replica, offer: Offer) -> None:
-        """At the moment of the swap, whatever held before."""
+        """Checked at the moment of the swap, whatever held before."""
         obstacle = self._obstacle(replica, offer)
         if obstacle:
             raise SwapRefusedError(obstacle)
@@ -294,7 +298,7 @@ class Adopter:
     async def _stage(
         self, leader: int, replica: Replica, group: Group, closed: ClosedSegments, offer: Offer, staging: str
     ) -> Replacement:
-        """The leader's segments one behind the other; then what our last one holds above the bound."""
+        """Copies the leader's segments one after the other, then what our last segment holds above the bound."""
         base_offset = group.own[0]
         file = self._disk.open(f"{staging}/{names.log_file_name(base_offset, names.CLEANED_SUFFIX)}", create=True)
         try:
@@ -358,7 +362,7 @@ def _asker(replica: Replica) -> tuple[int, uuid.UUID]:
 
 
 async def _is_same(log: Log, group: Group, closed: ClosedSegments) -> bool:
-    """Only where the sizes are the same, too, anything is read."""
+    """Whether our segment is identical to the offered one. Reads files only if the sizes are equal."""
     if len(group.offered) != 1 or len(group.own) != 1:
         return False
     offered = group.offered[0]

@@ -1,7 +1,7 @@
-"""What operators ask about compaction, put together from all brokers: for the command line and for HTTP alike.
+"""Compaction status collected from all brokers, for operators: used by the command line and by HTTP.
 
-Whoever asks has a client of the cluster. A broker that does not answer is left out: what it last reported is in its
-leaders' answers.
+The caller has a client of the cluster. A broker that does not respond is left out: what it last reported is in the
+responses of its leaders.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Status = Mapping[str, Any]
 
 
 class NotFoundError(SextonError):
-    """What was asked about is not there."""
+    """Raised if the record or partition in question does not exist."""
 
     exit_code = 66
 
 
 async def status(client: Client, topic: str | None = None, partition: int | None = None) -> list[dict[str, Any]]:
-    """Of each compacted replica, in order of partition and broker."""
+    """Status of each compacted replica, in order of partition and broker."""
     return (await overview(client, topic, partition))[0]
 
 
 async def overview(
     client: Client, topic: str | None = None, partition: int | None = None
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """The same, and how many compactors there are, by the broker that sees the most; None if none of them knows."""
+    """The same, and the number of compactors, by the broker that sees the most; None if none of them knows."""
     await client.refresh(())
     found: list[dict[str, Any]] = []
     counts: list[int] = []
@@ -55,7 +55,7 @@ async def overview(
 
 
 async def cluster(client: Client) -> dict[str, Any]:
-    """Whether all is well: with brokers and partitions, and with compaction."""
+    """Figures that show whether brokers, partitions and compaction are healthy."""
     found = figures(await client.refresh(None))
     replicas, compactors_count = await overview(client)
     due_count = sum(one["is_due"] for one in replicas)
@@ -66,7 +66,7 @@ NOBODY_COMPACTS: Final = "Nobody compacts: no compactor runs. Start one: sexton 
 
 
 async def history(client: Client, limit: int, topic: str | None = None) -> Mapping[str, Any]:
-    """The last runs, what is due now, and who works on it."""
+    """The last compactions, what is due now, and who works on it."""
     await client.refresh(())
     asked = {"limit": limit, "topic": topic}
     found = await ask(client, min(client.metadata.brokers), PrivateApi.COMPACTION_HISTORY, asked)
@@ -74,8 +74,8 @@ async def history(client: Client, limit: int, topic: str | None = None) -> Mappi
 
 
 def with_figures(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be told from a run: how many records and markers there were before and after it, and how fast it was.
-    None where nobody counted."""
+    """Adds to a history entry how many records and markers there were before and after, and its speed. None where they
+    were not counted."""
     counts = {label: int(met) for label, met in run["fates"].items()}
     total = sum(counts.values())
     seconds = run["duration_ms"] / 1000
@@ -90,13 +90,13 @@ def with_figures(run: Mapping[str, Any]) -> dict[str, Any]:
 async def why(
     client: Client, topic: str, partition: int, key: bytes | None, offset: int | None, now_ms: int
 ) -> dict[str, Any]:
-    """Why the newest record of a key, or what is at an offset, is still there. Raises NotFoundError."""
+    """Why the newest record of a key, or the record at an offset, is still there. Raises NotFoundError."""
     found = await _find(client, topic, partition, key, offset)
     return _explain(found, await status(client, topic, partition), topic, partition, now_ms)
 
 
 def held_back(replicas: Sequence[Status]) -> list[str]:
-    """In words: for whom tombstones and markers wait."""
+    """Lines of text: which replicas tombstones and markers wait for."""
     lines = []
     for one in replicas:
         for broker, pair in (one["holding_back"] or {}).items():
@@ -108,7 +108,7 @@ def held_back(replicas: Sequence[Status]) -> list[str]:
 
 
 def uncleanable(replicas: Sequence[Status]) -> list[str]:
-    """In words: what no pass can compact, why, and since when."""
+    """Lines of text: which replicas cannot be compacted, why, and since when."""
     return [
         f"{one['topic']}-{one['partition']} on broker {one['broker']} cannot be compacted since "
         f"{_time_text(found['since_ms'])}: {found['why']}"

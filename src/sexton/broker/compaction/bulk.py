@@ -1,14 +1,14 @@
-"""Bytes for compactors that cannot see this broker's disk: they read segments and stage new ones through its port.
+"""Bytes for compactors that cannot access this broker's disk: they read and stage segments through its port.
 
-What travels is what a task really needs: stretches of old segments out, rewritten batches in. A new segment is put
-together here, for most of it may be here already: long stretches that no pass changes never leave the broker.
+Only what a task needs is sent: stretches of old segments out, rewritten batches in. A new segment is assembled here,
+because most of it may be here already: long stretches that no compaction changes never leave the broker.
 
-    READ      {plan_id, base_offset, position, size_bytes}     a zero byte and the bytes; or a one, and a refusal
-    WRITE     {plan_id, part, position}, a zero byte, bytes    {}; each piece comes where the one before it ended
+    READ      {plan_id, base_offset, position, size_bytes}     a zero byte and the bytes; or a one, and an error
+    WRITE     {plan_id, part, position}, a zero byte, bytes    {}; each piece starts where the one before it ended
     ASSEMBLE  {plan_id, base_offset, extents}                  {}; extents are [file name, start, end], in order
 
-All three may come again, by a compactor that did not hear the answer. Names are those of the plan's segments and of
-parts, and nothing else: nobody reads or writes another file this way. What was staged is judged at the commit.
+All three may be sent again by a compactor that did not receive the response. Only the plan's segments and parts can be
+named, so no other file can be read or written this way. What was staged is validated at the commit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sexton.records import names
 
 HEAD_BYTES_MAX: Final = 4096
 COPY_BYTES: Final = 1 << 20
-"""How much is copied before others get their turn: about a millisecond."""
+"""Bytes copied before other tasks get their turn: about a millisecond."""
 
 EXTENTS_MAX: Final = 1_000_000
 _PART: Final = re.compile(r"[0-9]{20}\.log\.part-[0-9a-f]{32}\.cleaned")
@@ -86,7 +86,7 @@ class Bulk:
                 raise ValueError(f"{len(data)} bytes at once, where {WRITE_BYTES_MAX} are allowed")
             file = self._disk.open(f"{plan.staging}/{name}", create=True)
             try:
-                file.truncate(position)  # a piece that comes again takes its own place
+                file.truncate(position)  # a piece that is sent again replaces itself
                 if file.size_bytes != position:
                     raise ValueError(f"bytes for position {position} came where {file.size_bytes} was due")
                 file.append([data])
@@ -120,12 +120,12 @@ class Bulk:
         return f"{plan.directory}/{name}"
 
     async def _put_together(self, target: str, extents: list[tuple[str, int, int]]) -> None:
-        """A single part becomes the segment as it is."""
+        """A single part is renamed to the segment instead of being copied."""
         size_bytes = sum(end - start for _, start, end in extents)
         if len(extents) == 1 and _PART.fullmatch(extents[0][0].rpartition("/")[2]) and extents[0][1] == 0:
             part = extents[0][0]
             if self._disk.exists(target) and not self._disk.exists(part):
-                part = target  # it was asked for before
+                part = target  # done by an earlier request
             if self._size_bytes(part) == size_bytes:
                 self._disk.rename(part, target)
                 return

@@ -1,7 +1,8 @@
-"""Whether anybody compacts: the compactors that are registered, as far as this broker has seen them renew their leases.
+"""How many compactors are alive: those that are registered and that this broker has seen renew their leases.
 
-A compactor that is killed cannot say so, and if it was the only one, nobody else removes it. So each broker watches for
-itself, and tells people. It decides nothing by it."""
+A compactor that is killed cannot unregister, and if it was the only one, no other compactor removes it. So each broker
+watches for itself, and only displays the result. Nothing is decided by it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow, WorkQueue
 
 LOOK_MS: Final = 5_000
-"""A third of a compactor's lease: a watcher that looks less often sees none run out (`cluster.leases.BLIND_SHARE`)."""
+"""A third of a compactor's lease: a watcher that looks less often sees none expire (`cluster.leases.BLIND_SHARE`)."""
 
 
 class LiveCompactors:
@@ -26,7 +27,7 @@ class LiveCompactors:
         self._rows: list[CompactorRow] | None = None
 
     async def look(self) -> None:
-        """If it is time for that."""
+        """Does nothing if the last look was less than LOOK_MS ago."""
         now_ms = self._clock.monotonic_ms()
         if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_MS:
             return
@@ -40,7 +41,7 @@ class LiveCompactors:
 
     @property
     def count(self) -> int | None:
-        """None if it is not known: the metastore has not answered yet."""
+        """Number of live compactors; None if the metastore has not responded yet."""
         if self._rows is None:
             return None
         return sum(not self._watch.stands_still(row.compactor_id, row.lease_ms) for row in self._rows)

@@ -1,8 +1,8 @@
-"""When a replica is due for a pass. Pure.
+"""When a replica is due for a compaction. Pure.
 
-A pass is due when enough is dirty or a record has waited too long (`compaction.eligibility`, Kafka's rules); when
-somebody asks for it; and, which Kafka does not do, when nothing is dirty but tombstones or markers that an earlier pass
-had to leave can go on now: all replicas are past them, or their delete horizon has passed.
+A compaction is due when enough is dirty or a record has waited too long (`compaction.eligibility`, Kafka's rules); when
+it was requested; and, unlike in Kafka, when nothing is dirty but tombstones or markers that an earlier compaction had
+to leave can now be removed: all replicas are past them, or their delete horizon has passed.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from sexton.compaction.fates import (
 from sexton.watermarks.replica import Pair, ReplicaWatermarks
 
 CLOCKS_DIFFER_MS: Final = 10_000
-"""Between two passes that look whether a horizon has passed which should have: each of them reads the whole log."""
+"""Pause between two compactions that check whether an overdue horizon has passed: each of them reads the whole log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What the last pass had to leave, and what it waits for."""
+    """Tombstones and markers that the last compaction could not remove, and why."""
 
     removable: Pair
-    """MTRO and MXRO at that pass."""
+    """MTRO and MXRO at that compaction."""
     waiting_for_replicas_count: int
     waiting_for_horizon_count: int
     horizon_ms: int
-    """When the next of the horizons passes."""
+    """When the next of the delete horizons passes."""
     is_known: bool = True
-    """Whether a pass has looked."""
+    """False if no compaction has counted them."""
     tombstones_count: int = 0
     markers_count: int = 0
-    """Those that wait, for replicas or for their horizon."""
+    """Number of markers that wait, for replicas or for their horizon; likewise `tombstones_count`."""
     held_back_bytes: int = 0
-    """What is kept because some replica is not past it: about, a batch counts by the share of its records."""
+    """Approximate bytes that are kept because some replica is not past them: a batch counts by the share of its
+    records."""
 
     @staticmethod
     def of_pass(
@@ -60,11 +61,11 @@ class Leftovers:
         latest_ms = min(INT64_MAX, now_ms + delete_retention_ms)
         horizon_ms = latest_ms if started else INT64_MAX
         if waiting:
-            # Those were started by an earlier pass, here or where the log was copied from; when exactly is in their
-            # batches. At the latest at `latest_ms`.
+            # Their horizons were set by an earlier compaction, here or where the log was copied from; the exact times
+            # are in their batches. `latest_ms` at the latest.
             earlier_ms = before.horizon_ms if before is not None else INT64_MAX
             if now_ms >= earlier_ms:
-                # By then it should have passed: perhaps the clock that it was written by was ahead of this one.
+                # It should have passed by now: perhaps the clock that it was written by was ahead of this one.
                 horizon_ms = min(horizon_ms, max(latest_ms, now_ms + CLOCKS_DIFFER_MS))
             else:
                 horizon_ms = min(horizon_ms, earlier_ms, latest_ms)
@@ -79,7 +80,7 @@ class Leftovers:
         )
 
     def may_go_on(self, removable: Pair, now_ms: int, delete_retention_ms: int = INT64_MAX) -> str:
-        """Why another pass would do something; empty if not."""
+        """Why another compaction would remove something; empty if it would not."""
         if self.waiting_for_horizon_count and now_ms + delete_retention_ms < INT64_MAX == self.horizon_ms:
             return "tombstones or markers that were to be kept for ever no longer are: delete.retention.ms was changed"
         if not self.is_known and removable.highest > 0:
@@ -92,7 +93,7 @@ class Leftovers:
 
 
 UNKNOWN: Final = Leftovers(Pair(0, 0), 0, 0, INT64_MAX, is_known=False)
-"""Of a log that was compacted, and nobody remembers what was left."""
+"""For a log that was compacted, where it is not known what was left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Due:
 
 
 def first_dirty(watermarks: ReplicaWatermarks, log_start: int, log_end: int) -> int:
-    """Up to here every pass has both deduplicated and settled."""
+    """The offset below which compactions have both deduplicated and settled."""
     return max(log_start, min(*watermarks.compacted, log_end))
 
 
@@ -147,7 +148,7 @@ def looks_different_ms(
     now_ms: int,
     config: TopicConfig,
 ) -> int:
-    """When time alone may change the answer: a lag passes, or a horizon. INT64_MAX if never."""
+    """The next time at which the result may change by time alone: a lag or a horizon passes. INT64_MAX if never."""
     moments = []
     active, dirty_from = summaries[-1], due.eligibility.first_dirty_offset
     if config.max_compaction_lag_ms != INT64_MAX:
@@ -166,7 +167,7 @@ def looks_different_ms(
 
 
 def must_close_active(active: SegmentSummary, now_ms: int, config: TopicConfig) -> bool:
-    """A record in the active segment waits for the segment to be closed; not longer than max.compaction.lag.ms."""
+    """Whether to roll the active segment, so that its first record does not wait longer than max.compaction.lag.ms."""
     if not config.compacts or config.max_compaction_lag_ms == INT64_MAX or active.size_bytes == 0:
         return False
     return active.first_timestamp_ms >= 0 and now_ms - active.first_timestamp_ms > config.max_compaction_lag_ms

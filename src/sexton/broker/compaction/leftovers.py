@@ -1,11 +1,11 @@
-"""What the last pass over each log here had to leave, kept over restarts: one small file beside the log.
+"""What the last compaction of each log here could not remove, kept over restarts in a small file beside the log.
 
-A partition that nobody writes to any more is never dirty again. Its tombstones and markers go only because somebody
-remembers that they wait, and for what. The file is written after a pass is swapped in and before MCCO says so: a crash
-in between leaves a log that is dirty again, or an older note by which one more pass is made.
+A partition that is no longer written to never becomes dirty again. Its tombstones and markers are removed only because
+it is recorded that they wait, and for what. The file is written after a compaction is swapped in and before MCCO covers
+it: a crash in between leaves a log that is dirty again, or an older note that causes one more compaction.
 
 A log that has been compacted and has no such note (it was copied from a leader, or the file is lost or damaged) may
-hold anything that waits; one pass finds out.
+hold anything that waits; one compaction finds out.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class _Note:
 
 
 _NOTHING: Final = _Note()
-"""Of a log whose directory has no note."""
+"""For a log whose directory has no note."""
 
 
 class KeptLeftovers:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._known: dict[uuid.UUID, _Note] = {}
-        """By incarnation: of another log they say nothing."""
+        """By incarnation: a note says nothing about another log."""
 
     def of(self, replica: Replica) -> Leftovers | None:
         """None if nothing has been compacted yet."""
@@ -51,7 +51,7 @@ class KeptLeftovers:
         return UNKNOWN if found is None and is_compacted else found
 
     def compacted_ms(self, replica: Replica) -> int | None:
-        """When its last pass was committed; None if nobody remembers."""
+        """When its last compaction was committed; None if unknown."""
         return self._note(replica).compacted_ms
 
     def _note(self, replica: Replica) -> _Note:
@@ -61,7 +61,8 @@ class KeptLeftovers:
         return self._known[incarnation]
 
     async def keep(self, replica: Replica, leftovers: Leftovers | None, now_ms: int) -> None:
-        """None if whoever made the pass does not remember: then the note says when it was, and no more."""
+        """`leftovers` is None if the leader that made the compaction does not know them: then the previous ones are
+        kept and only the time is updated."""
         incarnation = replica.coordination.watermarks.incarnation
         note = _Note(leftovers if leftovers is not None else self._note(replica).leftovers, now_ms)
         encoded = {"incarnation": incarnation, "leftovers": note.leftovers, "compacted_ms": note.compacted_ms}
@@ -87,7 +88,7 @@ class KeptLeftovers:
 
 
 def decode(fields: dict[str, object]) -> Leftovers:
-    """Raises ValueError, KeyError or TypeError on what is none."""
+    """Raises ValueError, KeyError or TypeError if malformed."""
     removable = fields["removable"]
     if not isinstance(removable, list):
         raise ValueError("removable is a pair of offsets")

@@ -1,7 +1,8 @@
-"""Whether something may have become due since it was last looked at: cheap, because it is asked twice a second.
+"""Whether something may have become due since the last look. Cheap, because it is called twice a second.
 
-What is due is published when it becomes due, not at the next round: a segment was closed, the last stable offset or
-MTRO has moved, a lag or a delete horizon has passed."""
+A replica is published when it becomes due, not at the next round: a segment was closed, the last stable offset or MTRO
+has moved, a lag or a delete horizon has passed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ class Lookout:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at: dict[uuid.UUID, tuple[object, int]] = {}
-        """By incarnation: what the last look was based on, and until when that holds."""
+        """By incarnation: the state that the last look was based on, and the time until which its result holds."""
 
     def looked(self, replica: Replica, due: Due, leftovers: Leftovers | None) -> None:
         summaries, now_ms = replica.log.summaries(), self._clock.now_ms()

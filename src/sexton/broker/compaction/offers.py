@@ -1,9 +1,9 @@
 """What a leader offers its followers: all that it holds below the offset up to which it has compacted (docs/rules.md,
-compact once). Nothing is made for it: closed segments do not change, and if they do the offer is void, which their
-checksums show.
+compact once). No files are made for it: closed segments do not change, and if they do, their checksums show that the
+offer is void.
 
-Followers ask what is new since they last asked, in passes that this process has counted; then for the offer of one
-partition; then for the bytes of its segments.
+Followers first ask what is new since their last request, as a count of this process's compactions; then for the offer
+of one partition; then for the bytes of its segments.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sexton.replication.replicas import Replicas
 from sexton.watermarks.replica import Pair
 
 ANNOUNCED_MAX: Final = 1000
-"""In one answer. The rest comes with the next."""
+"""The most partitions announced in one response. The rest comes with the next."""
 
 PIECE_BYTES_MAX: Final = 1 << 20
-"""Of a segment, in one answer. It leaves by sendfile."""
+"""The most bytes of a segment in one response. They are sent by sendfile."""
 
 
 class NoOfferError(SextonError):
-    """There is nothing to adopt here now."""
+    """Raised if there is nothing to adopt here now."""
 
 
 class OfferedSegment(NamedTuple):
@@ -45,7 +45,7 @@ class OfferedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A finished compaction, whole: with what allowed it to remove what it removed."""
+    """A finished compaction as a whole, with the watermarks that allowed its removals."""
 
     generation: int
     bound: int
@@ -64,7 +64,7 @@ class Offer:
 
 
 def decode_offer(fields: Mapping[str, Any]) -> Offer:
-    """Raises ValueError, KeyError or TypeError on what is no offer."""
+    """Raises ValueError, KeyError or TypeError if malformed."""
     known = {**fields}
     known["segments"] = tuple(OfferedSegment(*map(int, one)) for one in fields["segments"])
     left = fields["leftovers"]
@@ -73,8 +73,8 @@ def decode_offer(fields: Mapping[str, Any]) -> Offer:
 
 
 def offered_bound(replica: Replica) -> int:
-    """Up to where it has compacted, if that is where one of its segments ends; else 0. A leader that has itself adopted
-    may have no such place; the next pass makes one."""
+    """The offset up to which it has compacted, if one of its segments ends there; else 0. A leader that has itself
+    adopted a compaction may have no segment that ends there; its next compaction makes one."""
     bound = min(replica.coordination.watermarks.compacted)
     is_offered = (
         replica.is_leader
@@ -105,14 +105,14 @@ class Offers:
         return [await answered(self.offer, payload)]
 
     async def _piece(self, connection: Hashable, payload: memoryview) -> list[Part]:
-        """The answer begins with a byte: 0 if the rest is the data, 1 if it is an error."""
+        """The response begins with a byte: 0 if data follows, 1 if an error does."""
         try:
             return [b"\0", self.piece(decode(payload))]
         except (KafkaError, OSError, KeyError, ValueError, TypeError) as error:
             return [b"\1", refusal(error)]
 
     async def announced(self, asked: Mapping[str, Any]) -> Any:
-        """Of each partition that is led here and was compacted since, or that is asked about."""
+        """State of each partition led here that was compacted since `since`, or that the request is about."""
         since = int(asked["since"])
         about = {(str(topic_id), int(partition)) for topic_id, partition in asked["about"]}
         if not about and self._service.passes_count <= since:
@@ -165,7 +165,7 @@ class Offers:
         return {"offer": offer}
 
     def piece(self, asked: Mapping[str, Any]) -> FileSlice:
-        """Raises KeyError if the segment is not there any more."""
+        """Raises KeyError if the segment no longer exists."""
         replica = self._replicas.by_id(uuid.UUID(str(asked["topic_id"])), int(asked["partition"]))
         base_offset, size_bytes = int(asked["base_offset"]), int(asked["size_bytes"])
         return replica.log.closed_slice(base_offset, size_bytes, int(asked["position"]), PIECE_BYTES_MAX)

@@ -1,13 +1,13 @@
 """How long a follower that is due waits for its leader's compaction before it compacts by itself. Pure.
 
-| what it hears from its leader                    | how long it waits from then on                                  |
+| what it receives from its leader                 | how long it waits from then on                                  |
 |--------------------------------------------------|-----------------------------------------------------------------|
-| a compaction is coming                           | as long as it hears that, though not for ever (`PATIENCE_MS`)   |
+| a compaction is coming                           | as long as it receives that, but at most `PATIENCE_MS`          |
 | none is coming, and none is there to be adopted  | `NOTHING_MS`: it may have become due a moment before its leader |
-| nothing: it is away, or we are catching up       | `GRACE_MS`                                                      |
-| what cannot be taken over, `ATTEMPTS_MAX` times  | not at all                                                      |
+| nothing: no response, or we are catching up      | `GRACE_MS`                                                      |
+| offers that cannot be adopted, `ATTEMPTS_MAX` x  | not at all                                                      |
 
-With its next pass, own or adopted, all of that is forgotten.
+With its next compaction, own or adopted, all of that is reset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = tuple[uuid.UUID, int]
 GRACE_MS: Final = 60_000
 NOTHING_MS: Final = 10_000
 PATIENCE_MS: Final = 30 * 60_000
-"""Whatever keeps the leader's from being done, a replica of its own may have more luck."""
+"""Whatever keeps the leader from compacting, the follower itself may succeed."""
 
 ATTEMPTS_MAX: Final = 3
 
@@ -40,7 +40,7 @@ class Patience:
         self._waits: dict[Key, _Wait] = {}
 
     def waits(self, key: Key, now_ms: int) -> bool:
-        """Asked of a follower that is due."""
+        """Called for a follower that is due."""
         wait = self._waits.setdefault(key, _Wait(now_ms, now_ms))
         if wait.failures_count >= ATTEMPTS_MAX or now_ms - wait.since_ms >= PATIENCE_MS:
             return False
@@ -50,7 +50,7 @@ class Patience:
 
     @property
     def waiting(self) -> list[Key]:
-        """Those that are due, also when they wait no longer: an offer may come all the same."""
+        """All followers that are due, also those that no longer wait: an offer may still come."""
         return list(self._waits)
 
     def heard(self, key: Key, now_ms: int, *, is_coming: bool) -> None:
@@ -71,5 +71,5 @@ class Patience:
         self._waits = {key: wait for key, wait in self._waits.items() if key in keys}
 
     def forget(self, key: Key) -> None:
-        """It has been compacted, one way or the other, or is not due any more."""
+        """Called when it has been compacted, one way or the other, or is no longer due."""
         self._waits.pop(key, None)

@@ -1,4 +1,4 @@
-"""What a broker remembers of passes over its replicas, and what of a replica goes into a plan."""
+"""What a broker remembers of its replicas' compactions, and what of a replica goes into a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sexton.replication.replica import Replica
 
 @dataclass(slots=True)
 class Totals:
-    """Since this broker started."""
+    """Counts since this broker process started."""
 
     committed_count: int = 0
     adopted_count: int = 0
@@ -27,19 +27,19 @@ class LastRun:
     bytes_before: int
     bytes_after: int
     bytes_saved: int
-    """By all runs since this broker started."""
+    """Bytes saved by all compactions of the replica since this broker process started."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastPass:
-    """The last one on a replica, as far as this process knows."""
+    """The last compaction of a replica that this process knows of."""
 
     number: int = 0
-    """Of all passes that this process has seen committed."""
+    """Its number among all compactions that this process has seen committed."""
     made_ms: int = 0
-    """When it was planned, by its maker's clock."""
+    """When it was planned, by the clock of the broker that made it."""
     how: str = ""
-    """Compacted here, or adopted from whom."""
+    """"compacted", or the broker from which it was adopted."""
 
 
 def closed_sizes(replica: Replica) -> Sizes:
@@ -47,7 +47,7 @@ def closed_sizes(replica: Replica) -> Sizes:
 
 
 def planned_producers(replica: Replica, bound: int) -> tuple[PlannedProducer, ...]:
-    """Those whose last batch lies below the bound, or who have none in their epoch."""
+    """Producers whose last batch lies below the bound, or that have none in their epoch."""
     words = last_words(replica.log.producers)
     return tuple(
         PlannedProducer(

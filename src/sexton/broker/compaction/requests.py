@@ -1,19 +1,20 @@
-"""The messages of compactors and operators (`protocol.private`). All but the bulk are JSON.
+"""The messages of compactors and operators (`protocol.private`). All but the bulk messages are JSON.
 
-| COMPACTION_ | asks                                         | answer                                                  |
+| COMPACTION_ | request                                      | response                                                |
 |-------------|----------------------------------------------|---------------------------------------------------------|
 | STATUS      | nothing                                      | every compacted replica here: watermarks, what is due   |
 | PLAN        | topic id and partition                       | a plan                                                  |
-| COMMIT      | a plan's result                              | that it is committed                                    |
-| ABANDON     | a plan's id: it is given up, perhaps because | nothing                                                 |
-|             | no pass can read what is there               |                                                         |
+| COMMIT      | a plan's result                              | bytes and segments before and after                     |
+| ABANDON     | id of a plan that is given up, and perhaps   | nothing                                                 |
+|             | what in the log no compaction can read       |                                                         |
 | REQUEST     | a topic, perhaps a partition: compact it now | which partitions of it are here                         |
-| HISTORY     | how many, perhaps of which topic             | the last runs in the cluster, and who works on what     |
-| ANNOUNCED   | a count of passes, partitions (by followers) | what was compacted here since, and of those partitions  |
+| HISTORY     | how many, perhaps of which topic             | the cluster's last compactions, and who works on what   |
+| ANNOUNCED   | a count of compactions, partitions (by       | what was compacted here since, and the state of those   |
+|             | followers)                                   | partitions                                              |
 | OFFER       | topic id and partition (by a follower)       | what it may adopt                                       |
-| PIECE       | topic id, partition, segment, position       | bytes of a segment that is offered                      |
+| PIECE       | topic id, partition, segment, position       | bytes of an offered segment                             |
 
-READ, WRITE and ASSEMBLE carry the bulk (`bulk`), for compactors that cannot see this broker's disk.
+READ, WRITE and ASSEMBLE carry the bulk (`bulk`), for compactors that cannot access this broker's disk.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ logger = logging.getLogger(__name__)
 
 
 RUNS_MAX: Final = 1000
-"""In one answer."""
+"""The most history entries in one response."""
 
 STATUS_STEP: Final = 50
-"""Replicas that are looked at before others get their turn: about two milliseconds."""
+"""Replicas handled before other tasks get their turn: about two milliseconds."""
 
 
 class Requests:
@@ -81,14 +82,14 @@ class Requests:
         }
 
     async def status(self) -> list[dict[str, Any]]:
-        """Of every compacted replica here, in order."""
+        """Status of every compacted replica here, ordered by topic and partition."""
         wanted = [one for one in self._replicas.all() if one.config.compacts]
         wanted.sort(key=lambda one: (one.topic, one.partition))
         found = []
         for count, replica in enumerate(wanted, 1):
             found.append(self._status_of(replica))
             if count % STATUS_STEP == 0:
-                await asyncio.sleep(0)  # clients wait meanwhile
+                await asyncio.sleep(0)  # let client requests run
         return found
 
     def _status_of(self, replica: Replica) -> dict[str, Any]:

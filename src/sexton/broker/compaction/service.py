@@ -1,7 +1,8 @@
-"""A broker's part in compaction: what is due is published, planned when a compactor asks, committed when it is done.
+"""A broker's part in compaction: publishes what is due, plans it when a compactor asks, commits the result.
 
-A plan lives in this process alone: after a restart it is unknown, and what was staged for it is gone. Compactors then
-simply ask again."""
+Plans are in memory only: after a restart they are unknown, and their staged files are gone. Compactors then simply ask
+again.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +43,14 @@ logger = logging.getLogger(__name__)
 Key = tuple[uuid.UUID, int]
 
 PLANS_PER_REPLICA_MAX: Final = 2
-"""Two compactors may have been given the same work; a third one gets the place of the first, which is surely dead."""
+"""Two compactors may have leased the same work; a third one replaces the plan of the first, which is surely dead."""
 
 PLAN_AGE_MS_MAX: Final = 6 * 3_600_000
-"""A compactor that has not come back by then never will."""
+"""A plan older than this is abandoned: its compactor will not come back."""
 
 
 class NotDueError(SextonError):
-    """There is nothing to compact there now."""
+    """Raised if there is nothing to compact now."""
 
 
 @dataclass(slots=True)
@@ -73,15 +74,15 @@ class CompactionService:
         adopts: Callable[[], bool] = lambda: False,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`adopts`: whether followers take over what their leader has compacted."""
+        """`adopts` returns whether followers adopt their leader's compactions."""
         self._supervisor = supervisor or Supervisor()
         self._pauses = Pauses()
         self.patience = Patience()
         self.judging = asyncio.Lock()
-        """Held by the one log whose new segments are being judged (`Log.swap`)."""
+        """Held by the one log whose new segments are being validated (`Log.swap`)."""
         self._adopts = adopts
         self._passes: dict[uuid.UUID, LastPass] = {}
-        """By incarnation, like what they left."""
+        """By incarnation, like the leftovers."""
         self.passes_count = 0
         self._replicas = replicas
         self._disk = disk
@@ -112,7 +113,7 @@ class CompactionService:
     # What is due
 
     async def look(self) -> None:
-        """Closes segments that records have waited in for too long, and publishes what is due."""
+        """Closes active segments whose records have waited too long, and publishes what is due."""
         self._collect()
         self._prune()
         rows = []
@@ -145,7 +146,8 @@ class CompactionService:
         return self._lookout.has_news(self._replicas.all())
 
     async def _publish(self, rows: list[WorkRow]) -> None:
-        """Also when nothing changed but a compactor may have ended what it could not do. Not when there is nothing."""
+        """Also publishes unchanged rows, because a compactor may have removed work that it could not do. Skipped when
+        there is nothing to publish and nothing was."""
         if not rows and not self._published:
             return
         try:
@@ -207,7 +209,7 @@ class CompactionService:
         self.patience.forget(key)
 
     def _follows_compactions(self, replica: Replica) -> bool:
-        """Whether its leader's compactions are for it: at once, or when it is in sync."""
+        """Whether this follower gets its leader's compactions: now, or as soon as it is in sync."""
         return (
             replica.role is Role.FOLLOWER
             and replica.config.compacts
@@ -220,7 +222,7 @@ class CompactionService:
         return self._follows_compactions(replica) and self.broker_id in replica.row.isr
 
     def is_coming(self, replica: Replica) -> bool:
-        """Whether it will be compacted here soon."""
+        """Whether the replica will be compacted by this broker soon."""
         if any(one.replica is replica for one in self._underway.values()):
             return True
         return self.due(replica).is_due and not self._is_barred(replica)
@@ -252,15 +254,16 @@ class CompactionService:
         return self._leftovers.of(replica)
 
     def compacted_ms(self, replica: Replica) -> int | None:
-        """When its last pass was committed, by this broker's clock, also before this process; None if that is not
-        known."""
+        """When its last compaction was committed, by this broker's clock, also by an earlier process; None if
+        unknown."""
         return self._leftovers.compacted_ms(replica)
 
     def pass_of(self, replica: Replica) -> LastPass:
         return self._passes.get(replica.coordination.watermarks.incarnation, LastPass())
 
     async def request(self, topic: str, partition: int | None) -> list[int]:
-        """Compacts now whatever there is, the active segment too. Returns which partitions of the topic are here."""
+        """Requests a compaction of everything now, the active segment included. Returns the topic's partitions on this
+        broker."""
         wanted = [
             one
             for one in self._replicas.all()
@@ -277,7 +280,7 @@ class CompactionService:
     # Plans
 
     async def plan(self, topic_id: uuid.UUID, partition: int) -> Plan:
-        """Raises NotDueError, or KafkaError if this broker has no such replica."""
+        """Raises NotDueError if there is nothing to compact, or KafkaError if this broker has no such replica."""
         replica = self._replicas.by_id(topic_id, partition)
         if replica.log.failure is not None:
             raise NotDueError("its disk has failed", str(replica))
@@ -338,8 +341,8 @@ class CompactionService:
         return None if found is None else found.plan
 
     def abandon(self, plan_id: str, uncleanable: str = "") -> None:
-        """Nobody will commit it: what was staged goes. `uncleanable` says what in its bytes no pass can read, if that
-        was why."""
+        """Drops a plan that will not be committed, with its staged files. `uncleanable` says which contents of the log
+        no compaction can read, if that was the reason."""
         found = self._underway.pop(plan_id, None)
         if found is None:
             return
@@ -355,7 +358,7 @@ class CompactionService:
             self._forget((found.replica.topic_id, found.replica.partition))
 
     def _collect(self) -> None:
-        """Plans that can never be committed, or whose compactor is gone."""
+        """Abandons plans that can never be committed, or whose compactor is gone."""
         now_ms = self._clock.monotonic_ms()
         for plan_id, one in list(self._underway.items()):
             is_too_old = now_ms - one.planned_ms > PLAN_AGE_MS_MAX
@@ -363,7 +366,7 @@ class CompactionService:
                 self.abandon(plan_id)
 
     def _prune(self) -> None:
-        """Topics are deleted and replicas move: what is remembered of their logs goes with them."""
+        """Topics are deleted and replicas move: drops what is remembered of their logs."""
         logs = {one.coordination.watermarks.incarnation for one in self._replicas.all()}
         places = {(one.topic_id, one.partition) for one in self._replicas.all()}
         self._uncleanable.keep_only(logs)
@@ -376,8 +379,9 @@ class CompactionService:
         self.patience.keep_only(places)
 
     def _is_here(self, replica: Replica) -> bool:
-        """One that was removed, or wiped and made anew, knows nothing of that: its log, its watermarks and the segments
-        that were planned on still fit together, and say nothing of what is in its directory by now."""
+        """Whether the replica is still the one on this broker. A `Replica` object that was removed, or wiped and
+        created again, does not show that: its log, its watermarks and the planned segments still fit together, but its
+        directory may belong to another log by now."""
         try:
             return self._replicas.by_id(replica.topic_id, replica.partition) is replica
         except KafkaError:
@@ -392,7 +396,7 @@ class CompactionService:
     # Commits
 
     async def commit(self, result: PassResult) -> Committed:
-        """Raises SwapRefusedError and has changed nothing, or KafkaError if the disk failed."""
+        """Raises SwapRefusedError, having changed nothing, or KafkaError if the disk failed."""
         try:
             return await self._commit(result)
         except (SwapRefusedError, KafkaError):
@@ -440,7 +444,7 @@ class CompactionService:
         self._last_runs[key] = LastRun(self._clock.now_ms(), bytes_before, bytes_after, saved)
 
     def _check(self, found: _Underway) -> None:
-        """Judged at the moment of the commit, whatever held at the plan's."""
+        """Checked at the moment of the commit, whatever held when it was planned."""
         plan, replica = found.plan, found.replica
         watermarks = replica.coordination.watermarks
         is_same = (str(watermarks.incarnation), watermarks.generation) == (plan.incarnation, plan.generation)
@@ -467,13 +471,13 @@ class CompactionService:
         return Leftovers.of_pass(before, result.fates, removable, plan.now_ms, retention_ms, held_back_bytes)
 
     async def keep(self, replica: Replica, bound: int, leftovers: Leftovers | None) -> None:
-        """Of a pass that has just been swapped in, made here or adopted. Until it is kept nothing else is swapped in:
-        what was compacted less far would lie below an MCCO that is about to be written."""
+        """Records a compaction that has just been swapped in, own or adopted. Nothing else is swapped in before this
+        ends: a compaction that went less far would end up below an MCCO that is about to be written."""
         await self._leftovers.keep(replica, leftovers, self._clock.now_ms())
         await replica.coordination.committed(bound)
 
     def note(self, replica: Replica, made_ms: int, how: str) -> None:
-        """A pass was committed, made here or adopted."""
+        """Called after a compaction was committed, own or adopted."""
         incarnation = replica.coordination.watermarks.incarnation
         self.passes_count += 1
         self._passes[incarnation] = LastPass(self.passes_count, made_ms, how)

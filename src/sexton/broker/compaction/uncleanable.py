@@ -1,9 +1,9 @@
-"""Replicas that no pass can compact, because of what is in their bytes: Kafka calls them uncleanable. Pure.
+"""Replicas that no compaction can process, because of their contents: Kafka calls them uncleanable. Pure.
 
 Another attempt would read the whole log again and fail again. So there is none until something has changed: the
-segments that the failed pass read (retention took one, the replica adopted its leader's, it was wiped), the topic's
-settings, this process; until somebody asks for it; or until an hour has passed, for the compactors may be others then.
-A disk that is full or a broker that does not answer is no such reason: compactors try again by themselves.
+segments that the failed compaction read (retention removed one, the replica adopted its leader's, it was wiped), the
+topic's configs, or this process; until an operator requests it; or until an hour has passed, because the compactors may
+be others then. A full disk or a broker that does not respond is no such reason: compactors retry by themselves.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class _Failed:
 class UncleanableReplicas:
     def __init__(self) -> None:
         self._failed: dict[uuid.UUID, _Failed] = {}
-        """By incarnation: another log of the same partition has done nothing wrong."""
+        """By incarnation: a new log of the same partition starts without failures."""
 
     def failed(
         self, log: uuid.UUID, segments: Sizes, config: TopicConfig, why: str, now_ms: int, monotonic_ms: int
     ) -> None:
-        """A pass over these segments came upon what it cannot read."""
+        """A compaction of these segments found contents that it cannot read."""
         before = self._failed.get(log)
         since_ms, attempts_count = (now_ms, 0)
         if before is not None:
@@ -55,12 +55,12 @@ class UncleanableReplicas:
         self._failed[log] = _Failed(shown, segments, config, monotonic_ms)
 
     def of(self, log: uuid.UUID) -> Uncleanable | None:
-        """Until a pass succeeds, also while it is tried again."""
+        """Returned until a compaction succeeds, also while one is being tried again."""
         found = self._failed.get(log)
         return None if found is None else found.shown
 
     def bars(self, log: uuid.UUID, segments: Sizes, config: TopicConfig, monotonic_ms: int) -> bool:
-        """Whether another attempt would be in vain, as far as can be told."""
+        """Whether another attempt would fail too, as far as known."""
         found = self._failed.get(log)
         return (
             found is not None
