@@ -1,6 +1,6 @@
 """Coordinated compaction: how far each replica has compacted, and what may be removed because all have.
 
-Pure: what a replica knows is a value, what it hears gives the next value (`replica.py`); what a leader knows of its
-followers is in `leader.py`. Making values durable before they are reported or acted on is the caller's duty (rule 7),
-and `checkpoint.py` is their form on disk.
+Pure: a replica's knowledge is a value, and each thing that it receives gives the next value (`replica.py`); a leader's
+knowledge of its followers is in `leader.py`. The caller makes values durable before they are reported or acted on (rule
+7); `checkpoint.py` is their format on disk.
 """

@@ -12,10 +12,10 @@
     epoch 7
     crc32c 9a0b1c2d
 
-The last line is the checksum of all bytes before it. A file that is missing beside a log with content, that is damaged,
-that a later version wrote, or that is about another incarnation's log says nothing: the replica then knows nothing of
-its past, and the fetch fence decides what that means (`ReplicaWatermarks.of_unknown_past`). A new log gets its file
-before its first record, so that a missing one is a lost one.
+The last line is the checksum of all bytes before it. A file counts as missing if it is damaged, was written by a later
+version, or belongs to another incarnation. If it is missing beside a log with records, the replica knows nothing of its
+past, and the fetch fence decides what that means (`ReplicaWatermarks.of_unknown_past`). A new log gets its file before
+its first record, so a missing file is a lost one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERSION: Final = 1
 _TITLE: Final = "sexton watermarks"
 _FIELDS: Final = ("generation", "mcco", "mxfo", "mtro", "mxro", "planned", "fence")
 _EPOCH: Final = "epoch"
-"""Files of earlier builds do not have it, and those overlook it."""
+"""Not in files of earlier builds, which ignore it."""
 OFFSET_MAX: Final = 2**63 - 1
 
 
@@ -91,7 +91,7 @@ def _corrupt(what: str, place: str) -> CorruptLogError:
 
 
 class Kept:
-    """A replica's watermarks as they are on disk. What is reported or acted on is `value`: durable first (rule 7)."""
+    """A replica's watermarks as they are on disk. Only `value` is reported or acted on: durable first (rule 7)."""
 
     def __init__(self, disk: Disk, directory: str, value: ReplicaWatermarks) -> None:
         self._disk = disk
@@ -102,7 +102,7 @@ class Kept:
 
     @staticmethod
     async def open(disk: Disk, directory: str, incarnation: uuid.UUID, log_start: int, log_end: int) -> Kept:
-        """What is known of the log in this directory. On return there is a file."""
+        """Reads the watermarks of the log in this directory. On return the file exists."""
         path = f"{directory}/{WATERMARKS_FILE}"
         data = disk.read_file(path)
         value: ReplicaWatermarks | None = None
@@ -125,7 +125,8 @@ class Kept:
         return kept
 
     async def keep(self, change: Callable[[ReplicaWatermarks], ReplicaWatermarks]) -> bool:
-        """Makes a change durable, then true. False if it changes nothing, or the log is deleted."""
+        """Makes a change durable, then visible in `value`. Returns False if it changes nothing, or the log is
+        deleted."""
         async with self._one_at_a_time:
             changed = change(self.value)
             if changed == self.value or self._is_closed:
@@ -135,6 +136,6 @@ class Kept:
             return True
 
     async def close(self) -> None:
-        """Before the log is deleted: what is kept afterwards would be kept beside the next log of that name."""
+        """Called before the log is deleted: a later write would end up beside the next log of that name."""
         async with self._one_at_a_time:
             self._is_closed = True

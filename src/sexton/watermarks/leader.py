@@ -1,15 +1,15 @@
-"""What a leader makes of its replicas' reports: MTRO and MXRO, and who may go on copying its log.
+"""What a leader computes from its replicas' reports: MTRO and MXRO, and which replicas may go on fetching its log.
 
-| what happens to the leader                | what follows                                                          |
+| what happens to the leader                 | effect                                                                |
 |--------------------------------------------|-----------------------------------------------------------------------|
-| it takes over                              | it starts from what it was last told, and has heard of nobody         |
-| a replica reports                          | its value rises, if the report is its present incarnation's           |
-| a replica reports after a restart          | what it says now counts, be it less: its disk may be an old one       |
+| it takes over                              | it starts from the values it last received, without any report        |
+| a replica reports                          | its value rises, if the report is of its present incarnation          |
+| a replica reports after a restart          | the new report counts, even if lower: its disk may be an old one      |
 | a replica is silent                        | it counts at its last report                                          |
-| a replica was never heard of               | it counts at the present MTRO/MXRO: nothing rises past it             |
-| a replica is added, or a new incarnation   | as never heard of                                                     |
-| a replica is removed                       | it counts no more, and the values may rise                            |
-| a replica asks for the log                 | `may_copy`, the fetch fence                                           |
+| a replica has never reported               | it counts at the present MTRO/MXRO: nothing rises past it             |
+| a replica is added, or a new incarnation   | as if it had never reported                                           |
+| a replica is removed                       | it no longer counts, and the values may rise                          |
+| a replica fetches                          | `may_copy`, the fetch fence                                           |
 
 The leader's own progress counts like any other's.
 """
@@ -25,19 +25,19 @@ from sexton.watermarks.replica import Pair, ReplicaWatermarks
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a follower says of itself: durable on its side before it is said."""
+    """A follower's progress, durable on its side before it is sent."""
 
     incarnation: uuid.UUID
     generation: int
     compacted: Pair
     process: int = 0
-    """The broker epoch of who says it. What one process said, the next may have to take back: a broker that starts with
-    an old image of its disk has the same incarnation and has done less."""
+    """Broker epoch of the sender. A new process may report less than its predecessor: a broker that starts with an old
+    image of its disk has the same incarnation and has compacted less."""
 
 
 class LeaderWatermarks:
     def __init__(self, broker_id: int, own: ReplicaWatermarks, incarnations: Mapping[int, uuid.UUID]) -> None:
-        """`incarnations` are those of all replicas, its own among them, as the metastore has them."""
+        """`incarnations` are those of all replicas, the leader's included, as in the metastore."""
         self._broker_id = broker_id
         self._incarnations = dict(incarnations)
         self._last_known: dict[int, Pair] = {}
@@ -45,7 +45,7 @@ class LeaderWatermarks:
         self.own = own
 
     def set_replicas(self, incarnations: Mapping[int, uuid.UUID]) -> None:
-        """Reports of replicas that are gone, or have another log now, are forgotten."""
+        """Drops the reports of replicas that were removed or have another incarnation now."""
         self._last_known = {
             broker: pair
             for broker, pair in self._last_known.items()
@@ -54,7 +54,7 @@ class LeaderWatermarks:
         self._incarnations = dict(incarnations)
 
     def take_report(self, broker_id: int, report: Report) -> bool:
-        """False if it is not about the log that counts: too late, or of a replica that is to be wiped."""
+        """Returns False if the report does not count: it is late, or of a replica that is to be wiped."""
         if report.generation != self.own.generation or self._incarnations.get(broker_id) != report.incarnation:
             return False
         heard = self._processes.get(broker_id, report.process)
@@ -66,12 +66,12 @@ class LeaderWatermarks:
         return True
 
     def last_known(self, broker_id: int) -> Pair | None:
-        """None if it was never heard of, as the replica that it is now."""
+        """The replica's last report; None if it has not reported with its present incarnation."""
         return self._last_known.get(broker_id)
 
     def computed(self) -> Pair:
-        """The smallest progress of all replicas, and never less than what holds already. What comes out must be durable
-        here (`own.told`) before it is sent or acted on."""
+        """The smallest progress of all replicas, and never less than the present MTRO and MXRO. The result must be
+        durable here (`own.told`) before it is sent or acted on."""
         smallest = self.own.compacted
         for broker in self._incarnations:
             if broker != self._broker_id:
@@ -79,7 +79,8 @@ class LeaderWatermarks:
         return smallest.join(self.own.removable)
 
     def holding_back(self) -> dict[int, Pair | None]:
-        """Who keeps the values from rising to the leader's own progress, at what (None: never heard of)."""
+        """Replicas that keep the values from rising to the leader's own progress, each with its last report (None:
+        never reported)."""
         return {
             broker: self._last_known.get(broker)
             for broker in self._incarnations
@@ -88,25 +89,26 @@ class LeaderWatermarks:
         }
 
     def check_invariants(self) -> None:
-        """Rules 5 to 7: what is removable was reported by replicas that there are, of the logs that they have now."""
+        """Rules 5 to 7: what is removable was reported by present replicas, for the logs that they have now."""
         assert self._broker_id in self._incarnations, "rule 7: the leader is no replica"
         assert self._last_known.keys() <= self._incarnations.keys(), "rule 7: a report of one that is gone counts"
         assert self.computed().covers(self.own.removable), "rule 7: MTRO, MXRO would go back"
         self.own.check_invariants()
 
     def may_copy(self, end_offset: int, report: Report, *, in_sync: bool) -> bool:
-        """The fetch fence. `end_offset` is the follower's end after truncation by epoch.
+        """The fetch fence. `end_offset` is the follower's log end after truncation by epoch.
 
-        A follower whose log ends at or above everything that was removed lacks nothing but what is still there to be
-        copied. One that ends below must itself have compacted that far, or its past may hold what everyone else has
-        forgotten: it must be wiped.
+        A follower whose log ends at or above everything that was removed lacks only what can still be copied. One that
+        ends below must itself have compacted that far, or its log may hold what all others have removed: it must be
+        wiped.
 
-        One that is not in sync must in any case have compacted up to MTRO and MXRO, as every replica has that is what
-        it was: a disk that went back in time still holds values whose tombstones are about to go, and would serve them
-        to consumers that then miss the tombstone.
+        A follower outside the ISR must in any case have compacted up to MTRO and MXRO, as every replica has whose disk
+        is current: a disk that went back in time still holds values whose tombstones are about to be removed, and would
+        serve them to consumers that then miss the tombstone.
 
-        Nor may one that has lost the end of what it has compacted, for it would get that back less compacted than it
-        says: only what all replicas have compacted comes as it was."""
+        It must not have lost the end of what it has compacted either, because it would copy that back less compacted
+        than it claims: only what all replicas have compacted is copied as it was.
+        """
         if report.generation != self.own.generation:
             return False
         removable = self.own.removable
@@ -116,5 +118,5 @@ class LeaderWatermarks:
         return end_offset >= gone.highest or report.compacted.covers(gone)
 
     def _has_lost_its_end(self, end_offset: int, report: Report) -> bool:
-        """A new one is on its way to what all have compacted."""
+        """Not if all that it has compacted is at most MTRO and MXRO: a new replica is still copying up to there."""
         return end_offset < report.compacted.highest and not self.own.removable.covers(report.compacted)
