@@ -1,7 +1,7 @@
-"""How much one operation of a coordinator may be: long, many, soon.
+"""Limits of what one operation of a coordinator may write, and of how much is done at a time.
 
-All of it is checked before anything has changed. What does not fit would otherwise fail when it is written, and then
-the whole partition is loaded again: everybody on it would pay for one request.
+All limits are checked before anything has changed. Without them the append would fail, and then the whole partition is
+loaded again: every group or transaction on it would pay for one request.
 """
 
 from __future__ import annotations
@@ -10,37 +10,39 @@ from collections.abc import Iterable
 from typing import Final
 
 STRING_BYTES_MAX: Final = 2**15 - 1
-"""Lengths in the keys of records have 16 bits. Kafka takes no longer strings off the network either."""
+"""Longest string in bytes: lengths in the keys of records have 16 bits. Kafka accepts no longer strings over the
+network either."""
 
 BATCH_BYTES_MAX: Final = 1_000_000
-"""What one operation writes is one batch up to here, several above. The log takes batches of coordinators up to
-`OWN_BATCH_BYTES_MAX`, whatever `max.message.bytes` is."""
+"""The records of one operation go into one batch up to this size, into several above it. The log accepts coordinators'
+batches up to `OWN_BATCH_BYTES_MAX`, whatever `max.message.bytes` is."""
 
 RECORD_BYTES_MAX: Final = 900_000
-"""A record cannot be split. The rest is for what is added to it while it is kept, such as a producer's next id."""
+"""A record cannot be split. It stays below BATCH_BYTES_MAX to leave room for fields that are added later, such as a
+producer's next id."""
 
 RECORD_OVERHEAD_BYTES: Final = 40
-"""Of a record in a batch, and of the numbers in it: more than there can be."""
+"""Upper bound of a record's overhead in a batch, including the numbers in it."""
 
 BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of operations that wait for their append while the log is slow. Beyond, clients are asked to come again."""
+"""Bytes of operations that wait for their append while the log is slow. Beyond this, requests get a retriable error."""
 
 DUE_COUNT_MAX: Final = 200
-"""Timers that are looked at in one turn of the loop. After a failover all members that did not come back are due
-together: what is left is due at once, after others had their turn."""
+"""Maximum number of timers handled in one turn of the event loop. After a failover all members that did not come back
+expire together: the rest is due at once, after other work had its turn."""
 
 DUE_RECORDS_MAX: Final = 500
-"""Written in one turn by what was due."""
+"""Maximum number of records that expired timers write in one turn."""
 
 
 def is_too_long(text: str | None) -> bool:
-    if text is None or len(text) * 4 <= STRING_BYTES_MAX:  # UTF-8 has four bytes a character at most
+    if text is None or len(text) * 4 <= STRING_BYTES_MAX:  # UTF-8 has at most four bytes per character
         return False
     return len(text) > STRING_BYTES_MAX or len(text.encode()) > STRING_BYTES_MAX
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """The beginning of it, in whole characters."""
+    """Cuts the text to at most `bytes_max` bytes, at a character boundary."""
     return text.encode()[:bytes_max].decode(errors="ignore")
 
 

@@ -1,12 +1,13 @@
-"""Which partition of `__consumer_offsets` keeps a group: every client and every broker must agree on it."""
+"""Maps groups and transactional ids to partitions of their coordinator's topic: every client and every broker must
+agree on it."""
 
 from __future__ import annotations
 
 import struct
 
 LONG_BYTES = 512
-"""From here on NumPy is faster. A client may send many names of megabytes, and the loop must not stand still for them.
-It is imported when the first one comes: brokers start without it."""
+"""From this length on NumPy is faster. A client may send many names of megabytes, and hashing them must not block the
+event loop. NumPy is imported when the first long name comes: brokers start without it."""
 
 
 def java_hash(text: str) -> int:

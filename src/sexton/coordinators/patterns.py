@@ -1,6 +1,6 @@
-"""Regular expressions that clients supply: topic subscriptions, filters of transactional ids.
+"""Regular expressions from clients: topic subscriptions, filters of transactional ids.
 
-Kafka takes RE2's syntax (RE2/J) because they come from outside: with a backtracking matcher, such as Python's `re`, one
+Kafka uses RE2's syntax (RE2/J) because they come from outside: with a backtracking matcher, such as Python's `re`, one
 client could stop the broker with `(a+)+b`. RE2 itself matches in linear time, in bounded memory.
 """
 
@@ -16,16 +16,16 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 LENGTH_MAX: Final = 10_000
 COMPILED_COUNT_MAX: Final = 64
-"""Members of a group send the same expression; few groups send any."""
+"""Size of the cache. Members of a group send the same expression; few groups send any."""
 
 _OPTIONS: Final = re2.Options()
-_OPTIONS.log_errors = False  # whoever sent the expression is told
+_OPTIONS.log_errors = False  # the client gets the error
 _OPTIONS.never_capture = True
 
 
 @lru_cache(maxsize=COMPILED_COUNT_MAX)
 def compile_pattern(text: str, field: str) -> Callable[[str], bool]:
-    """Returns a function that tells whether a whole name matches. Raises INVALID_REGULAR_EXPRESSION, which names the
+    """Returns a function that says whether a whole name matches. Raises INVALID_REGULAR_EXPRESSION, which names the
     field of the request."""
     if len(text) > LENGTH_MAX:
         raise _refused(text, field, f"it has {len(text)} characters, {LENGTH_MAX} are allowed")

@@ -1,8 +1,8 @@
-"""What the coordinators of one broker have in common: one partition of their topic loaded for each that this broker
-leads, operations carried out there, and answers given when what they wrote is committed.
+"""Base of a broker's coordinators: loads each partition of the coordinator's topic that this broker leads, runs
+operations on it, and returns their results when what they wrote is committed.
 
-`load` comes with leadership (a new epoch is a new call), `unload` when it goes. A failed append throws the partition's
-state away and reads it again: what the coordinator believed is not what the log says.
+`load` is called when this broker becomes leader (a new epoch is a new call), `unload` when it no longer is. If an
+append fails, the partition's state in memory differs from the log: it is discarded and read again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RELOAD_PAUSE_S = 1.0
-"""Between two tries to read a log that cannot be read, or to write to one that takes nothing: what is due when it is
-loaded (a transaction whose time is over) would fail and be due again at once, and so on without end."""
+"""Pause before a log is read again that could not be read or written. Without it, work that is due when the log is
+loaded (such as an expired transaction) would fail and be due again at once, without end."""
 
 
 class CoordinatorService(ABC, Generic[S]):
     topic: ClassVar[str]
     invalid_name: ClassVar[ErrorCode]
-    """What a name that cannot be recorded is refused with."""
+    """Error code for a name that is too long to be recorded."""
     refusals: ClassVar[tuple[type[Exception], ...]] = (KafkaError,)
-    """What an operation raises when it has changed nothing."""
+    """Exceptions that an operation raises when it has changed nothing."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class CoordinatorService(ABC, Generic[S]):
         may_serve: Callable[[], bool],
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`partitions_count` is that of the topic, 0 while it does not exist. `may_serve` tells whether this broker's
-        lease is valid: without it another may be the coordinator by now, and even reads must not be answered."""
+        """`partitions_count` is that of the topic, 0 while it does not exist. `may_serve` says whether this broker's
+        lease is valid: if it is not, another broker may be the coordinator by now, and even reads must be refused."""
         self.supervisor = supervisor or Supervisor()
         self._clock = clock
         self._partitions_count = partitions_count
@@ -59,7 +59,7 @@ class CoordinatorService(ABC, Generic[S]):
 
     @abstractmethod
     def _empty(self, shard: S) -> None:
-        """Gives it a coordinator that knows nothing yet."""
+        """Gives the partition an empty coordinator."""
 
     @abstractmethod
     def _load_again(self, shard: S) -> None: ...
@@ -67,7 +67,7 @@ class CoordinatorService(ABC, Generic[S]):
     # Leadership
 
     def _load_into(self, shard: S) -> asyncio.Task[None]:
-        """From now on the partition answers that it is loading; from the end of the task, requests."""
+        """From now on requests get COORDINATOR_LOAD_IN_PROGRESS; when the task ends they are served."""
         partition = shard.partition
         self.unload(partition)
         self._shards[partition] = shard
@@ -107,7 +107,7 @@ class CoordinatorService(ABC, Generic[S]):
             shard.close(KafkaError(ErrorCode.not_coordinator))
 
     def partitions(self) -> list[int]:
-        """Those that are loaded or being loaded."""
+        """Returns the partitions that are loaded or being loaded."""
         return sorted(self._shards)
 
     async def close(self) -> None:
@@ -115,14 +115,16 @@ class CoordinatorService(ABC, Generic[S]):
             self.unload(partition)
 
     def _on_failed(self, shard: S, error: KafkaError) -> None:
-        """What the coordinator believes is not what the log says: it is thrown away, and read again."""
+        """Called when an append failed: the coordinator's state differs from the log, so it is discarded and read
+        again."""
         if self._shards.get(shard.partition) is not shard:
             return
         logger.warning("append to %s-%d failed: %s", self.topic, shard.partition, error)
         shard.close(KafkaError(answer_to_failed_append(error.code), error.message))
         self._load_again(shard)
-        # A leader whose lease ran out says that it is none. It may be renewed without any change of role, and then
-        # nobody else would load what was thrown away here; until then clients had better look elsewhere.
+        # A leader whose lease expired reports NOT_LEADER_OR_FOLLOWER. The lease may be renewed without a role change,
+        # and then no other event would load the state that is discarded here; until then clients should look for
+        # another coordinator.
         fresh = self._shards[shard.partition]
         fresh.is_doubtful = error.code in LOST_LEADERSHIP
         fresh.load_after_s = 0.0 if shard.has_committed else RELOAD_PAUSE_S
@@ -163,13 +165,14 @@ class CoordinatorService(ABC, Generic[S]):
             async with asyncio.timeout(self._commit_timeout_ms() / 1000):
                 await shard.committed()
         except TimeoutError:
-            # It may still be committed: the client tries again, and every request may be repeated.
+            # It may still be committed: the client retries, and every request may be repeated.
             raise KafkaError(ErrorCode.coordinator_not_available, "The replicas have not confirmed in time") from None
 
     def _carry_out(self, shard: S, operation: Callable[[], tuple[T, Any]]) -> T:
-        """A refusal changes nothing. If it did, that is written, for what is not in the log is not true; and told, for
-        it is a bug. Anything else that is raised is a bug that may have left the coordinator between two states: it is
-        loaded again, and the bug goes on its way."""
+        """Runs an operation and carries out its effects. A refused operation must change nothing. If it did, its
+        records are written all the same, because memory must not differ from the log, and it is reported as a bug. Any
+        other exception is a bug that may have left the coordinator in an inconsistent state: it is loaded again, and
+        the exception is raised."""
         before = shard.effects
         try:
             answer, effects = operation()

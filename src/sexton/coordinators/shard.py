@@ -1,12 +1,13 @@
-"""One partition of a coordinator's topic that this broker leads: what is being written to it, and who waits for what.
+"""One partition of a coordinator's topic that this broker leads: its pending appends, and the callers that wait for
+them.
 
-**Nothing leaves before it is committed.** An operation changes the coordinator at once; its records go into a buffer;
-its answer, and every answer given after it, waits until the records are on all in-sync replicas. So a reader, too, sees
-only what cannot be lost.
+**No response is sent before its state is committed.** An operation changes the coordinator at once; its records go into
+a buffer; its response, and every later response, waits until the records are on all in-sync replicas. So a read, too,
+returns only what cannot be lost.
 
-**One append at a time.** What arrives while one is under way is gathered into the next: many requests, one batch. And
-no record can be in the log without those that came before it: if an append fails, everything behind it fails too, and
-the coordinator is thrown away.
+**One append at a time.** Operations that arrive during an append are gathered into the next one: many requests, one
+batch. And no record can be in the log without those that came before it: if an append fails, everything behind it fails
+too, and the coordinator is discarded.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ from sexton.supervision import Supervisor
 logger = logging.getLogger(__name__)
 
 APPEND_BYTES_MAX = 256 * 1024
-"""Operations are gathered up to here. A larger one travels alone."""
+"""Records are gathered into one append up to this size. A larger operation is appended alone."""
 
 LATE_MS = 50
 WAIT_MS_MAX = 1_000
-"""A timer that fires so late means that the process stood still. The requests that came meanwhile are still in the
-sockets: they are read first, for as long again as it was late, before anybody is declared dead. How long it stood still
-nobody knows: perhaps for a whole session of which the end was missed by a little."""
+"""`LATE_MS` and `WAIT_MS_MAX`: a timer that fires more than LATE_MS late means that the process was suspended. Requests
+that came meanwhile are still in the sockets: they are read first, for as long as the timer was late (at most
+WAIT_MS_MAX), before members count as expired. The suspension may have lasted a whole session timeout of which the timer
+saw only the last bit."""
 
 UNWRITABLE_PAUSE_MS = 1_000
-"""Between two looks whether the log takes what is due by now."""
+"""Interval between two checks whether the log can be written again, while timers have expired."""
 
 REPLAY_PAUSE_RECORDS = 500
-"""While a log is loaded the loop gets a turn after so many records."""
+"""Number of records after which loading a log yields to the event loop."""
 
 LOST_LEADERSHIP = frozenset(
     {
@@ -53,29 +55,29 @@ LOST_LEADERSHIP = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""After these another broker may be the coordinator."""
+"""After these errors another broker may be the coordinator."""
 
 EPOCH_BUMP_VERSION = 2
-"""The transaction version from which on every end raises the producer's epoch."""
+"""The transaction version from which on every end of a transaction raises the producer's epoch."""
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
 
 class CoordinatorLog(Protocol):
-    """What a coordinator needs of the leader's replica of its topic's partition."""
+    """What a coordinator needs of the leader's replica of its partition."""
 
     def append(self, records: Sequence[EncodedRecord], now_ms: int) -> Awaitable[None]:
-        """As one batch, in order of the calls. Resolves when it is committed (acks=all). Raises KafkaError when it is
-        not, or when nobody knows."""
+        """Appends the records as one batch, in the order of the calls. Returns when it is committed (acks=all). Raises
+        KafkaError when it is not committed, or when that is unknown."""
         ...
 
     def check_writable(self) -> None:
-        """Raises KafkaError if an append would be refused now, for want of in-sync replicas."""
+        """Raises KafkaError if an append would be refused now because there are too few in-sync replicas."""
         ...
 
     def read(self) -> AsyncIterator[bytes]:
-        """All batches from the log start to the log end at the time of the call; each item is one or more whole
-        batches. Ends when all of that is committed: what is answered from it must not be lost any more."""
+        """Yields all batches from the log start to the log end at the time of the call; each item is one or more whole
+        batches. Ends when all of them are committed: state that is served from them must not be lost."""
         ...
 
 
@@ -87,7 +89,7 @@ class Owner(NamedTuple):
 
 
 class EndMarker(NamedTuple):
-    """The end of a producer's transaction in one partition."""
+    """A marker that ends a producer's transaction in one partition."""
 
     owner: Owner
     is_commit: bool
@@ -96,36 +98,38 @@ class EndMarker(NamedTuple):
 
     @property
     def raises_epoch(self) -> bool:
-        """From transaction version 2 on a marker carries the epoch of the transaction that comes next."""
+        """From transaction version 2 on a marker carries the epoch of the next transaction."""
         return self.transaction_version >= EPOCH_BUMP_VERSION
 
     @property
     def last_epoch(self) -> int:
-        """Of what it ends. A batch of the next transaction may be waiting for the coordinator already."""
+        """The epoch of the transaction that it ends. A batch of the next transaction may already be waiting for the
+        coordinator."""
         return self.owner.epoch - 1 if self.raises_epoch else self.owner.epoch
 
 
 class TransactionalLog(CoordinatorLog, Protocol):
-    """A log that transactions of clients write to as well."""
+    """A log that clients' transactions write to as well."""
 
     def append_in_transaction(self, owner: Owner, records: Sequence[EncodedRecord], now_ms: int) -> Awaitable[None]: ...
 
     def append_marker(self, marker: EndMarker, now_ms: int) -> Awaitable[None]: ...
 
     def check_owner(self, owner: Owner) -> None:
-        """Raises KafkaError if a newer epoch has written."""
+        """Raises KafkaError if a newer epoch of the producer has written."""
         ...
 
     def check_marker(self, marker: EndMarker) -> bool:
-        """Raises KafkaError if it is stale. False if it was written before, so that nothing is left to do."""
+        """Raises KafkaError if the marker is stale. Returns False if it was written before, so that nothing is left to
+        do."""
         ...
 
 
 class _Entry(NamedTuple):
-    """What one operation writes, or a part of it. An owner or a marker makes it a batch of its own."""
+    """The records of one operation, or a part of them. With an owner or a marker they are a batch of their own."""
 
     sequence: int
-    """Of the last operation that is committed with it."""
+    """Number of the last operation that is committed with this entry."""
     records: list[EncodedRecord]
     size_bytes: int
     owner: Owner | None = None
@@ -154,28 +158,29 @@ class LedPartition(ABC):
         self.place = f"{self.topic}-{partition}"
         self.is_loaded = False
         self.is_doubtful = False
-        """Until it is loaded, another broker may be the coordinator."""
+        """Whether another broker may be the coordinator; only meaningful until the partition is loaded."""
         self.load_after_s = 0.0
         self.is_closed = False
         self._on_failed = on_failed
         self._buffer: deque[_Entry] = deque()
         self._backlog_bytes = 0
         self._appended = 0
-        """Sequence of the last operation that had records."""
+        """Number of the last operation that had records."""
         self._committed = 0
         self._waiters: deque[tuple[int, Callable[[KafkaError | None], None]]] = deque()
         self._appender: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         self._quiet_until_ms = 0
-        """Nothing is declared due before."""
+        """Timers are not handled before this time."""
 
     async def load(self) -> None:
-        """Replays the log. Raises whatever reading it raises.
+        """Replays the log. Raises any error of reading it.
 
-        A record that cannot be read is skipped: one that no coordinator wrote (before clients were kept out of these
-        topics, anybody could) must not keep all others from being served for good. Kafka skips kinds that it does not
-        know, and fails at the rest."""
+        A record that cannot be parsed is skipped: one that no coordinator wrote (clients could write to these topics in
+        the past) must not keep all others from being served for ever. Kafka skips kinds that it does not know, and
+        fails at the rest.
+        """
         count = unreadable_count = 0
         first = ""
         async for data in self.log.read():
@@ -207,40 +212,40 @@ class LedPartition(ABC):
 
     @abstractmethod
     def replay(self, batch: Batch, record: Record) -> None:
-        """Raises CorruptLogError, and has changed nothing, if it cannot be read."""
+        """Raises CorruptLogError, and has changed nothing, if the record cannot be parsed."""
 
     def replay_control(self, batch: Batch) -> None:
-        """The end of a client's transaction."""
+        """Replays a marker of a client's transaction."""
         del batch
 
     @abstractmethod
     def loaded(self) -> None:
-        """Time runs from here on."""
+        """Called when the log has been read: timers run from here on."""
 
     @abstractmethod
     def carry_out(self, effects: Any) -> None:
-        """Of one operation of its coordinator."""
+        """Carries out the effects of one operation of its coordinator."""
 
     @property
     @abstractmethod
     def effects(self) -> Any:
-        """Of the last operation of its coordinator, also if it was refused."""
+        """Effects of the coordinator's last operation, also if it was refused."""
 
     @abstractmethod
     def next_deadline_ms(self) -> int | None:
-        """On the monotonic clock: when `ring` should be called."""
+        """When `ring` should be called, on the monotonic clock."""
 
     @abstractmethod
     def ring(self, now: Now) -> None:
-        """Do what is due."""
+        """Handles expired timers."""
 
     # Writing
 
     def write(
         self, records: Sequence[EncodedRecord], owner: Owner | None = None, marker: EndMarker | None = None
     ) -> None:
-        """What is too much for one batch goes into several, one after the other. Then a crash may keep a part of it,
-        from its beginning on: whoever asked was not answered, and asks again."""
+        """Records that are too large for one batch go into several, one after the other. A crash may then keep only the
+        first of them: the client has not got a response, and retries."""
         self._appended += 1
         parts = _parts(records)
         for number, (part, size_bytes) in enumerate(parts, 1):
@@ -251,7 +256,7 @@ class LedPartition(ABC):
             self._appender = self._supervisor.work(self._append(), "a coordinator's append", self.partition)
 
     def check_writable(self) -> None:
-        """For operations that will write: refused before they have changed anything, they cost nobody else a thing."""
+        """For operations that will write: refusing them before they have changed anything affects no other request."""
         if self._backlog_bytes > BACKLOG_BYTES_MAX:
             what = f"{self.place}: {self._backlog_bytes} bytes wait to be written. Try again"
             raise KafkaError(ErrorCode.coordinator_not_available, what)
@@ -266,11 +271,11 @@ class LedPartition(ABC):
 
     @property
     def has_committed(self) -> bool:
-        """Anything, since it was loaded."""
+        """Whether anything was committed since it was loaded."""
         return self._committed > 0
 
     async def committed(self) -> None:
-        """Returns once all that was written so far is committed; raises if it never will be."""
+        """Returns when everything written so far is committed; raises if it never will be."""
         if not self.is_committed:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self.answer_when_committed(future, None)
@@ -288,14 +293,15 @@ class LedPartition(ABC):
         self.when_committed(settle)
 
     def when_committed(self, callback: Callable[[KafkaError | None], None]) -> None:
-        """Calls back once all that was written so far is committed (at once, if it is), or with why it never will."""
+        """Calls back when everything written so far is committed (at once, if it is), or with the error if it never
+        will be."""
         if self.is_committed:
             callback(None)
         else:
             self._waiters.append((self._appended, callback))
 
     def close(self, error: KafkaError) -> None:
-        """Everybody who waits is told; nothing more is written."""
+        """Fails all waiting callers; nothing more is written."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -352,7 +358,7 @@ class LedPartition(ABC):
     # Time
 
     def set_alarm(self) -> None:
-        """To be called whenever there may be a new deadline."""
+        """Must be called whenever there may be a new deadline."""
         deadline_ms = self.next_deadline_ms()
         if self.is_closed or deadline_ms is None:
             return
@@ -360,7 +366,7 @@ class LedPartition(ABC):
         ring_ms = max(deadline_ms, self._quiet_until_ms, now_ms)
         if self._alarm is not None:
             if self._alarm_ms <= ring_ms:
-                return  # it fires early enough, and then looks again
+                return  # it fires early enough, and the deadline is checked again then
             self._alarm.cancel()
         self._alarm_ms = ring_ms
         self._alarm = asyncio.get_running_loop().call_later((ring_ms - now_ms) / 1000, self._ring)
@@ -376,13 +382,13 @@ class LedPartition(ABC):
         try:
             self.log.check_writable()
         except KafkaError:
-            # What is due would be written, and that would fail. Members that are alive go on sending heartbeats.
+            # Handling timers would write, and that would fail. Live members go on sending heartbeats.
             self._wait(now.monotonic_ms + UNWRITABLE_PAUSE_MS)
             return
         try:
             self.ring(now)
         except Exception as bug:
-            # It may be between two states, and no alarm would ring again: it is loaded anew.
+            # The state may be inconsistent, and no alarm would ring again: it is loaded again.
             self._supervisor.survived(bug, "a coordinator's timers", self.partition)
             self._on_failed(self, KafkaError(ErrorCode.unknown_server_error))
 
@@ -392,13 +398,13 @@ class LedPartition(ABC):
 
 
 def answer_to_failed_append(code: ErrorCode) -> ErrorCode:
-    """What is told to those who waited for it. Always something that clients try again upon: most of them have nothing
-    to do with what failed."""
+    """Error for the callers that waited for the append. It is always retriable: most of them did nothing that
+    failed."""
     return ErrorCode.not_coordinator if code in LOST_LEADERSHIP else ErrorCode.coordinator_not_available
 
 
 def _parts(records: Sequence[EncodedRecord]) -> list[tuple[list[EncodedRecord], int]]:
-    """Each fits into a batch; there is one at least."""
+    """Splits the records so that each part fits into a batch; there is at least one part."""
     parts: list[tuple[list[EncodedRecord], int]] = []
     part: list[EncodedRecord] = []
     part_bytes = 0
@@ -415,18 +421,18 @@ def _parts(records: Sequence[EncodedRecord]) -> list[tuple[list[EncodedRecord], 
 def fail(future: asyncio.Future[Any], error: KafkaError) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # whoever asked may be gone
+        future.exception()  # retrieved, because the caller may be gone
 
 
 def _current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
     except RuntimeError:
-        return None  # called by the loop itself
+        return None  # called by the event loop itself
 
 
 async def _unless_cancelled(append: Awaitable[None]) -> None:
-    """Waits for it; whoever gives up waiting does not call it off, for others may wait for the same flush."""
+    """Waits for the append. Cancelling the wait does not cancel the append, for others may wait for the same flush."""
     future = asyncio.ensure_future(append)
     try:
         await asyncio.shield(future)

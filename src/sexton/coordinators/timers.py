@@ -1,7 +1,7 @@
-"""Deadlines by name, in a heap: thousands of them cost nothing until one of them has come.
+"""Deadlines by name, in a heap: thousands of them cost nothing until one expires.
 
-A heartbeat moves a deadline further away some ten times before it would have been due. So a later deadline only
-changes a number here, and the heap learns of it when the old time comes: one entry a name, however often it is moved.
+A heartbeat moves a deadline some ten times before it would expire. So setting a later deadline only changes a number
+here, and the heap is updated when the old time comes: one entry per name, however often it is moved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ K = TypeVar("K")
 
 
 class Now(NamedTuple):
-    """Two clocks: the wall's may jump and stamps what is kept, the monotonic one judges who is late."""
+    """Two clocks: the wall clock may jump and is for recorded timestamps, the monotonic clock is for timeouts."""
 
     wall_ms: int
     monotonic_ms: int
@@ -23,7 +23,7 @@ class Now(NamedTuple):
 @dataclass(slots=True)
 class Timers(Generic[K]):
     _due: dict[K, tuple[int, int]] = field(default_factory=dict)
-    """Name to (deadline, number of its heap entry)."""
+    """(deadline, number of its heap entry) by name."""
     _heap: list[tuple[int, int, K]] = field(default_factory=list)
     _entries_count: int = 0
 
@@ -48,12 +48,12 @@ class Timers(Generic[K]):
         self._due.pop(timer, None)
 
     def next_deadline_ms(self) -> int | None:
-        """When to look again. May be early (a deadline has moved), never late."""
+        """When to check again. May be early (a deadline has moved), never late."""
         self._settle()
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> K | None:
-        """The timer that has been due longest; it is gone from here."""
+        """Removes and returns the timer that has been due longest; None if none is due."""
         self._settle()
         if not self._heap or self._heap[0][0] > now_ms:
             return None

@@ -1,8 +1,8 @@
 """Kafka's primitive types, in the classic and the flexible (KIP-482) encoding, for the records of `__consumer_offsets`
 and `__transaction_state`.
 
-`kio` knows the messages that cross the network; the records that a coordinator keeps are not among them. There are
-fewer than twenty, so they are written down by hand in `records.py` on top of these two small classes.
+`kio` has the messages that cross the network; the records that a coordinator keeps are not among them. There are fewer
+than twenty, so they are written by hand in `records.py` on top of these two small classes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 
 UVARINT_BYTES_MAX = 5
-"""An unsigned 32-bit number in groups of seven bits."""
+"""Bytes of an unsigned 32-bit number in groups of seven bits."""
 
 
 class Writer:
-    """Appends values. `flexible` picks compact lengths and makes `tags` write something."""
+    """Appends values. `flexible` selects compact lengths and makes `tags` write something."""
 
     def __init__(self, flexible: bool = False) -> None:
         self.out = bytearray()
@@ -100,7 +100,8 @@ class Writer:
 
 
 class Reader:
-    """Takes values off the front. What does not fit its own lengths is a CorruptLogError, never an index error."""
+    """Reads values from the front. A value that does not fit its own length is a CorruptLogError, never an index
+    error."""
 
     def __init__(self, data: bytes, flexible: bool = False, place: str = "__consumer_offsets") -> None:
         self.data = data

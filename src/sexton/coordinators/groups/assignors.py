@@ -1,12 +1,13 @@
-"""Who should read what: the server-side assignors of KIP-848.
+"""The server-side assignors of KIP-848: which member reads which partitions.
 
 `range` gives each member a run of every topic's partitions, in the order of the members, so that partition *n* of two
-topics with equally many partitions ends at the same member (joins need that). It forgets the last assignment.
+topics with equally many partitions goes to the same member (joins need that). It ignores the last assignment.
 
-`uniform` gives everybody equally many partitions, or one more, and moves as few as it can. Where members read
-different topics, equally many may be impossible; then no partition could move to a member that has at least two fewer
-than its owner. Kafka's assignor of this name promises the same; which of the equally good assignments is chosen may
-differ, and this one never takes an extra partition from a member only because of the members' order.
+`uniform` gives all members equally many partitions, or one more, and moves as few as it can. Where members read
+different topics, equally many may be impossible; then the result is such that no partition could move to a member that
+has at least two fewer than its owner. Kafka's assignor of this name promises the same; which of the equally good
+assignments is chosen may differ, and this one never takes an extra partition from a member only because of the members'
+order.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ Load: TypeAlias = dict[uuid.UUID, set[int]]
 class AssignedMember:
     instance_id: str | None
     topic_ids: frozenset[uuid.UUID]
-    """Existing topics that it subscribes to."""
+    """Existing topics that the member subscribes to."""
     target: Partitions
-    """What it should have had until now."""
+    """The member's target assignment until now."""
 
 
 def assign_range(members: Mapping[str, AssignedMember], partitions_count: Mapping[uuid.UUID, int]) -> Assignment:
@@ -50,7 +51,8 @@ def assign_range(members: Mapping[str, AssignedMember], partitions_count: Mappin
 
 
 def assign_uniform(members: Mapping[str, AssignedMember], partitions_count: Mapping[uuid.UUID, int]) -> Assignment:
-    """Members whose assignment does not change get the very object that they had: most do, and groups are large."""
+    """Members whose assignment does not change get the very object that they had: most members, and groups are
+    large."""
     if not members:
         return {}
     order = _in_order(members)
@@ -68,7 +70,7 @@ ASSIGNORS: Mapping[str, Callable[[Mapping[str, AssignedMember], Mapping[uuid.UUI
 
 
 def _in_order(members: Mapping[str, AssignedMember]) -> list[str]:
-    """Static members first and by instance id: their place must not change with their member id."""
+    """Static members first and by instance id: their position must not change with their member id."""
     return sorted(members, key=lambda member_id: (*_static_first(members[member_id]), member_id))
 
 
@@ -79,7 +81,7 @@ def _static_first(member: AssignedMember) -> tuple[bool, str]:
 def _what_stays(
     members: Mapping[str, AssignedMember], order: list[str], partitions_count: Mapping[uuid.UUID, int]
 ) -> tuple[dict[str, Partitions], list[tuple[uuid.UUID, int]]]:
-    """What each member may keep, and what then belongs to nobody."""
+    """Returns the partitions that each member may keep, and the partitions that then have no owner."""
     kept: dict[str, Partitions] = {}
     read = {topic_id for topic_ids in {member.topic_ids for member in members.values()} for topic_id in topic_ids}
     free: dict[uuid.UUID, set[int]] = {topic_id: set(range(partitions_count[topic_id])) for topic_id in read}
@@ -105,7 +107,8 @@ def _size(partitions: Mapping[uuid.UUID, Collection[int]]) -> int:
 def _spread_evenly(
     order: list[str], kept: dict[str, Partitions], unassigned: list[tuple[uuid.UUID, int]], partitions_count: int
 ) -> Assignment:
-    """All read the same topics: each gets `quota`, and `extra` of them one more, first those who have it already."""
+    """For members with equal subscriptions: each gets `quota` partitions, and `extra` of them one more, those with the
+    most partitions first."""
     quota, extra = divmod(partitions_count, len(order))
     sizes = {member_id: _size(kept[member_id]) for member_id in order}
     by_size = sorted(order, key=lambda member_id: -sizes[member_id])  # stable: ties stay in order
@@ -135,7 +138,7 @@ def _frozen(load: Load) -> Partitions:
 
 
 def _take(load: Load, count: int) -> list[tuple[uuid.UUID, int]]:
-    """The last partitions, of the topics with most of them first."""
+    """Takes the last partitions, from the topics with the most partitions first."""
     taken: list[tuple[uuid.UUID, int]] = []
     for topic_id in sorted(load, key=lambda candidate: (-len(load[candidate]), candidate)):
         numbers = sorted(load[topic_id])
@@ -154,8 +157,8 @@ def _spread_by_subscription(
     kept: dict[str, Partitions],
     unassigned: list[tuple[uuid.UUID, int]],
 ) -> Assignment:
-    """Free partitions go to the least loaded reader of their topic, topics with the fewest readers first; then
-    partitions move from fuller to emptier members for as long as that helps."""
+    """Gives free partitions to the least loaded reader of their topic, topics with the fewest readers first; then moves
+    partitions from fuller to emptier members for as long as that balances the load."""
     readers: dict[uuid.UUID, list[str]] = {}
     for member_id in order:
         for topic_id in sorted(members[member_id].topic_ids):

@@ -1,5 +1,5 @@
-"""A classic group: who is in it, who leads it, which protocol all of them speak. What happens when is in
-`classic_protocol.py`; the states and their order are in `states.py`."""
+"""The state of a classic group: its members, its leader, its protocol. The events are in `classic_protocol.py`; the
+states and their transitions are in `states.py`."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ class ClassicMember:
     rebalance_timeout_ms: int
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """In the member's order of preference."""
+    """Name and metadata of each protocol, in the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """Has not been told its id, and so cannot send heartbeats: it may be given up while its join is parked."""
+    """Whether it has not received its member id yet, and so cannot send heartbeats. It may be removed while its
+    JoinGroup waits."""
     join_token: int | None = None
     sync_token: int | None = None
 
     @property
     def is_excused(self) -> bool:
-        """While its answer is parked a member need not send heartbeats."""
+        """Whether it need not send heartbeats, because its JoinGroup or SyncGroup is waiting for its response."""
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)
 
     @property
     def size_bytes(self) -> int:
-        """Of what is recorded of it, at most, without its assignment."""
+        """Upper bound of the member's bytes in the group's record, without its assignment."""
         strings = (self.member_id, self.instance_id or "", self.client.client_id, self.client.host)
         return sum(len(one.encode()) for one in strings) + _largest(self.protocols) + RECORD_OVERHEAD_BYTES
 
@@ -59,31 +60,34 @@ class ClassicGroup:
     state_timestamp_ms: int = NO_TIMESTAMP
     generation: int = 0
     protocol_type: str | None = None
-    """None: nobody ever joined; the group only keeps offsets of a consumer that assigns its partitions itself."""
+    """None if no member has ever joined; the group only keeps offsets of a consumer that assigns its partitions
+    itself."""
     protocol: str | None = None
     leader: str | None = None
     must_rebalance: bool = False
-    """Nobody has assigned what its members are recorded with, and they may not know of it. Recorded by naming no
-    leader, so that whoever loads the group goes on with the rebalance."""
+    """Whether the recorded members have assignments that no leader has computed and that they may not know. Recorded by
+    a null leader, so that the next coordinator that loads the group goes on with the rebalance."""
     members: dict[str, ClassicMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
-    """Instance id to member id."""
+    """Member ids by instance id."""
     pending_members: dict[str, None] = field(default_factory=dict)
-    """Were given an id and have not joined with it yet (KIP-394)."""
+    """Member ids that were given out and have not joined yet (KIP-394)."""
     pending_sync: dict[str, None] = field(default_factory=dict)
-    """Have been told the new generation and have not asked for their assignment."""
+    """Members that have received the new generation and have not sent SyncGroup."""
     subscribed_topics: frozenset[str] | None = None
-    """None: not known, for the protocol is not the consumer's or cannot be read."""
+    """Topics of all members. None if unknown, because the protocol is not the consumer's or cannot be parsed."""
     initial_delay_ms: int | None = None
-    """Of a group that is forming: how long it waits this time, and may still wait after that."""
+    """How long a new group waits for more members this time; `initial_remaining_ms` is how long it may wait after
+    that."""
     initial_remaining_ms: int = 0
     member_added: bool = False
     waiting_count: int = 0
-    """Members whose join is parked. This and the next are kept, not counted, so that n joins do not cost n²."""
+    """Number of members whose JoinGroup is waiting. This and the next attributes are kept up to date, not counted each
+    time, so that n joins do not cost n²."""
     protocol_counts: dict[str, int] = field(default_factory=dict)
-    """Protocol to the number of members that speak it."""
+    """Number of members that support each protocol."""
     members_bytes: int = 0
-    """The sum of their sizes."""
+    """Sum of `size_bytes` of all members."""
 
     @property
     def is_empty(self) -> bool:
@@ -91,7 +95,7 @@ class ClassicGroup:
 
     @property
     def is_simple(self) -> bool:
-        """Exists only because offsets do: no record says so."""
+        """Whether the group exists only because of its offsets: it has no record of its own."""
         return self.is_empty and self.protocol_type is None and not self.pending_members and self.generation == 0
 
     @property
@@ -121,7 +125,8 @@ class ClassicGroup:
         return self.protocol_type == protocol_type and any(self._is_common(name) for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """Each member votes for its own favourite among those that all speak; the first with most votes wins."""
+        """Each member votes for its own favourite among the protocols that all support; the first with most votes
+        wins."""
         candidates = {name for name in self.protocol_counts if self._is_common(name)}
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -130,7 +135,7 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def has_bytes_for(self, request: JoinRequest) -> bool:
-        """Whether the group could be recorded with what this member brings. All of it is one record."""
+        """Whether the group would still fit into its one record with this member's metadata."""
         known = self.members.get(self.static_members.get(request.instance_id or "", request.member_id))
         before = 0 if known is None else known.size_bytes
         strings = (request.member_id, request.instance_id or "", request.client.client_id, request.client.host)
@@ -139,7 +144,8 @@ class ClassicGroup:
         return self.members_bytes - before + now + assigned <= RECORD_BYTES_MAX
 
     def can_record(self, assignments: Mapping[str, bytes]) -> bool:
-        """To the members of this group; what is said about others is not recorded."""
+        """Whether the group would fit into its record with these assignments. Assignments of non-members are not
+        recorded."""
         assigned = sum(len(assignments.get(member_id, b"")) for member_id in self.members)
         return self.members_bytes + assigned <= RECORD_BYTES_MAX
 
@@ -166,7 +172,8 @@ class ClassicGroup:
         member.session_timeout_ms = request.session_timeout_ms
 
     def park_join(self, member: ClassicMember, token: int) -> int | None:
-        """Returns the token that this one displaces: a member that asks twice is answered once."""
+        """Returns the token of the member's previous JoinGroup, which this one replaces: only the last one gets the
+        assignment."""
         displaced, member.join_token = member.join_token, token
         self.waiting_count += displaced is None
         return displaced
@@ -190,7 +197,7 @@ class ClassicGroup:
         self.pending_sync.pop(member_id, None)
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str, client: Client) -> ClassicMember:
-        """The same member under a new id, at the same place in the order."""
+        """Gives a static member a new member id, at the same position in the order."""
         member = self.members[old_id]
         self.members_bytes -= member.size_bytes
         member.member_id = new_id
@@ -204,7 +211,8 @@ class ClassicGroup:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """A leader that has not rejoined cannot assign. False if nobody has."""
+        """Makes a member lead that has rejoined, if the leader has not: only such a member can assign. Returns False if
+        no member has rejoined."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_token is None:
@@ -255,7 +263,8 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.rebalance_in_progress, "The members have not been assigned yet.")
 
     def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Not while it is being rebalanced only: the transaction began with the assignment that its reads are from."""
+        """Unlike `check_offset_commit`, accepts commits while the group rebalances: the transaction began with the
+        assignment by which it has read."""
         if generation < 0 and self.is_empty:
             return
         self.check_member(member_id, instance_id)
@@ -314,7 +323,7 @@ class ClassicGroup:
                 m.assignment,
             )
             loaded.add(member, value.protocol_type)
-        if loaded.leader not in loaded.members:  # no coordinator wrote that
+        if loaded.leader not in loaded.members:  # a leader that is no member: not written by any coordinator
             loaded.leader = next(iter(loaded.members), None)
         loaded.refresh_subscribed_topics()
         return loaded
@@ -355,5 +364,5 @@ class ClassicGroup:
 
 
 def _largest(protocols: Sequence[tuple[str, bytes]]) -> int:
-    """Only what belongs to the protocol that is chosen is recorded."""
+    """Size of the largest metadata: only that of the chosen protocol is recorded."""
     return max((len(metadata) for _, metadata in protocols), default=0)

@@ -1,12 +1,12 @@
-"""The classic rebalance protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and what happens when time runs out.
+"""The classic rebalance protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and their timeouts.
 
-A rebalance in short: whoever must join has its JoinGroup parked until everybody has joined or the rebalance timeout
-has passed; then a new generation starts, all are answered, the leader learns the members. Their SyncGroups are parked
-until the leader's brings the assignment, which is recorded, and the group is stable.
+A rebalance in short: JoinGroup requests wait until all members have joined or the rebalance timeout has passed; then a
+new generation starts, all get their response, and the leader's has the list of members. SyncGroup requests wait until
+the leader's arrives with the assignment; that is recorded, and the group is stable.
 
-Unlike Kafka, the group becomes stable when the assignment is appended, not when it is committed: no answer that could
-tell the difference leaves before the commit (see `core.py`). And a SyncGroup that is parked when its member is removed
-is answered with UNKNOWN_MEMBER_ID; Kafka forgets it.
+Unlike in Kafka, the group becomes stable when the assignment is appended, not when it is committed: no response that
+could show the difference is sent before the commit (see `core.py`). And a SyncGroup that waits when its member is
+removed gets UNKNOWN_MEMBER_ID; Kafka never answers it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 NOBODY_BACK_MS_MIN = 1_000
-"""Between two looks whether one of the static members is back: they choose the time, and it may be none at all."""
+"""Shortest interval between two checks whether one of the static members is back. Clients choose the interval (the
+rebalance timeout), and it may be 0."""
 
 
 class ClassicProtocol:
-    """Drives the classic groups of one coordinator. What is raised has left no record and no answer behind."""
+    """Drives the classic groups of one coordinator. An operation that raises has written no record and sent no
+    response."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -43,7 +45,7 @@ class ClassicProtocol:
     def join(self, group: ClassicGroup, request: JoinRequest, token: int) -> None:
         if not self._has_room_for(group, request.member_id):
             self._core.answer(token, JoinAnswer(ErrorCode.group_max_size_reached))
-            if request.member_id in group.members:  # the group grew smaller than its members: the last to rejoin go
+            if request.member_id in group.members:  # the size limit was lowered: the last to rejoin is removed
                 self._drop(group, request.member_id)
                 self._after_removal(group)
             return
@@ -65,7 +67,7 @@ class ClassicProtocol:
         member = group.members.get(member_id)
         match group.state:
             case ClassicState.PREPARING:
-                # Those that wait are counted, not the members: so a group that grew too big sheds the last to rejoin.
+                # Counts waiting members, not all members: so a group that became too big drops the last ones to rejoin.
                 return (member is not None and member.join_token is not None) or group.waiting_count < size_max
             case ClassicState.COMPLETING | ClassicState.STABLE:
                 return member is not None or len(group.members) < size_max
@@ -111,10 +113,10 @@ class ClassicProtocol:
             case ClassicState.PREPARING:
                 must_rebalance = True
             case ClassicState.COMPLETING:
-                # With the same metadata it is the answer that got lost.
+                # With the same metadata it only repeats a JoinGroup whose response was lost.
                 must_rebalance = member.protocols != request.protocols
             case ClassicState.STABLE:
-                # A leader that rejoins has seen something that members' metadata do not show, such as new partitions.
+                # A leader that rejoins has seen a change that members' metadata do not show, such as new partitions.
                 must_rebalance = group.leader == member.member_id or member.protocols != request.protocols
             case _:
                 raise KafkaError(ErrorCode.unknown_member_id, f"Group {group.group} has no members.")
@@ -131,7 +133,7 @@ class ClassicProtocol:
         self._core.answer(displaced, JoinAnswer(ErrorCode.rebalance_in_progress, member.member_id))
 
     def _replace_static(self, group: ClassicGroup, request: JoinRequest, old_id: str, new_id: str, token: int) -> None:
-        """A static member is back under a new id; whoever still uses the old one is fenced."""
+        """A static member is back under a new member id; the client that still uses the old one is fenced."""
         core = self._core
         old = group.members[old_id]
         old_leader = group.leader or NO_MEMBER_ID
@@ -148,7 +150,7 @@ class ClassicProtocol:
                 is_leader = group.leader == new_id
                 answer = self._joined(group, member, with_members=is_leader, skip_assignment=is_leader)
             else:
-                # It must not believe that it leads, or it would assign: it is told of the id that led.
+                # It must not believe that it leads, or it would assign: the response names the old leader's id.
                 answer = self._joined(group, member, with_members=False, leader=old_leader)
             core.answer(token, answer)
             return
@@ -230,7 +232,7 @@ class ClassicProtocol:
             if member.join_token is None and member.instance_id is None:
                 self._drop(group, member.member_id)
         if group.members and not group.elect_joined_leader():
-            # Only static members, and none of them is back: wait until one is, or their sessions end.
+            # Only static members are left and none of them is back: wait until one is, or their sessions expire.
             self._set_join_timer(group, max(group.rebalance_timeout_ms, NOBODY_BACK_MS_MIN))
             return
         group.start_generation(core.now.wall_ms)
@@ -260,7 +262,8 @@ class ClassicProtocol:
             case ClassicState.COMPLETING:
                 is_leader = group.leader == member.member_id
                 if is_leader and not group.can_record(request.assignments):
-                    # Kafka tells all members. Here it is the leader's failure, and the others get another one in time.
+                    # Kafka fails all members. Here only the leader's request fails, and the others get a later
+                    # assignment.
                     raise KafkaError(ErrorCode.unknown_server_error, "The assignment does not fit into a record.")
                 self._answer_sync(member, SyncAnswer(ErrorCode.rebalance_in_progress))
                 member.sync_token = token
@@ -314,8 +317,8 @@ class ClassicProtocol:
             raise KafkaError(ErrorCode.rebalance_in_progress, "The members are to join again.")
 
     def leave(self, group: ClassicGroup, members: Sequence[LeavingMember]) -> tuple[LeavingMember, ...]:
-        """Kafka rebalances a stable group even when only a pending member left; here only those who had joined
-        count."""
+        """Unlike Kafka, which rebalances a stable group even if only a pending member left, this counts only members
+        that had joined."""
         members_count = len(group.members)
         results = tuple(self._leave_one(group, member) for member in members)
         if len(group.members) < members_count or group.state is ClassicState.PREPARING:
@@ -358,7 +361,7 @@ class ClassicProtocol:
         core.timers.set(Timer(TimerKind.CLASSIC_SESSION, group.group, member.member_id), deadline_ms)
 
     def keep_session(self, group: ClassicGroup, member_id: str) -> None:
-        """A member that commits offsets is alive."""
+        """A member that commits offsets is alive: its session timeout starts again."""
         member = group.members.get(member_id)
         if member is not None and group.state in (ClassicState.STABLE, ClassicState.PREPARING):
             self._expect_heartbeat(group, member)
@@ -387,7 +390,7 @@ class ClassicProtocol:
     # Leadership of the partition
 
     def on_loaded(self, group: ClassicGroup) -> None:
-        """Members get a whole session to find the new coordinator."""
+        """Starts a whole session timeout for all members, so that they can find the new coordinator."""
         for member in group.members.values():
             self._expect_heartbeat(group, member)
         if group.must_rebalance or len(group.members) > self._core.settings.classic_size_max:

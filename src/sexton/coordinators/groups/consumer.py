@@ -1,8 +1,9 @@
-"""A consumer group (KIP-848): the coordinator assigns, and each member moves to its assignment at its own pace.
+"""The state of a consumer group (KIP-848): the coordinator assigns, and each member moves to its target assignment at
+its own pace.
 
-Three epochs tell how far things are: the group's grows whenever members or topics change, the assignment's says for
-which of those the target was computed, a member's says which target it has reached. Everything in here is changed by
-replaying records (`replay.py`), whether they were read from the log or have just been written.
+There are three epochs: the group epoch is raised whenever members or topics change, the assignment epoch is the group
+epoch for which the target assignment was computed, and a member's epoch says which target it has reached. All state in
+here changes by replaying records (`replay.py`), whether they were read from the log or have just been written.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ TYPE = "consumer"
 NO_REVISION = -1
 UNKNOWN_CLIENT = Client("", "")
 OFFSET_COMMIT_VERSION_MIN = 9
-"""Older OffsetCommits cannot say STALE_MEMBER_EPOCH."""
+"""Older versions of OffsetCommit do not have STALE_MEMBER_EPOCH."""
 
 
 ASSIGNED_TOPIC_BYTES = 260
-"""Of the longest name that a topic can have, in a classic member's assignment."""
+"""Bytes of the longest possible topic name in a classic member's assignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +37,18 @@ class ConsumerMember:
     rack_id: str | None = None
     client: Client = UNKNOWN_CLIENT
     topics: tuple[str, ...] = ()
-    """Sorted, so that the same subscription is equal."""
+    """Subscribed topics, sorted, so that equal subscriptions compare equal."""
     regex: str | None = None
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
     classic: ClassicProtocols | None = None
-    """Set while the member speaks the classic protocol."""
+    """Set while the member uses the classic protocol."""
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
     assigned: Partitions = field(default_factory=dict)
     revoking: Partitions = field(default_factory=dict)
-    """Still held, for the member has not confirmed that it let go."""
+    """Partitions that the member must revoke. It still holds them, because it has not confirmed the revocation."""
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
@@ -78,16 +79,16 @@ class ConsumerGroup:
     epoch: int = 0
     assignment_epoch: int = 0
     metadata_hash: int = 0
-    """Of the topics that the group reads, at the last epoch."""
+    """Hash of the subscribed topics' metadata at the last group epoch."""
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     target: dict[str, Partitions] = field(default_factory=dict)
     holders: dict[tuple[uuid.UUID, int], str] = field(default_factory=dict)
-    """Who has which partition, or must still let go of it."""
+    """Member that holds each partition, or must still revoke it."""
     regexes: dict[str, RegexValue] = field(default_factory=dict)
-    """Regular expression to the topics that it matched."""
+    """Topics that each regular expression matched."""
     seen_revision: int = NO_REVISION
-    """Of the topics when they were last looked at. Not recorded: after a failover they are looked at again."""
+    """Revision of the topics when they were last examined. Not recorded: after a failover they are examined again."""
 
     @property
     def state(self) -> ConsumerState:
@@ -125,7 +126,8 @@ class ConsumerGroup:
         return (topic_id, number) in self.holders
 
     def preferred_assignor(self, default: str) -> str:
-        """The one that most members ask for; the first in the alphabet of those with equal votes."""
+        """Returns the assignor that most members ask for; of several with equal votes the first in alphabetical
+        order."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.server_assignor is not None:
@@ -155,7 +157,8 @@ class ConsumerGroup:
 
     @property
     def is_small_enough_for_classic(self) -> bool:
-        """A classic group is one record: what its members brought along, and their assignments."""
+        """Whether the group would fit into the one record of a classic group, with the members' metadata and
+        assignments."""
         size_bytes = 0
         for member in self.members.values():
             protocols = () if member.classic is None else member.classic.protocols
@@ -170,15 +173,15 @@ class ConsumerGroup:
         return sum(member.classic is not None for member in self.members.values())
 
     def supports_classic(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]]) -> bool:
-        """A classic member must share a protocol with all other classic members."""
+        """Whether a classic member has a protocol in common with all other classic members."""
         if protocol_type != embedded.PROTOCOL_TYPE:
             return False
         others = [member.classic for member in self.members.values() if member.classic is not None]
         return any(all(name in dict(other.protocols) for other in others) for name, _ in protocols)
 
     def set_member(self, member: ConsumerMember) -> None:
-        """The later record wins: while a log is replayed that was compacted in between, a partition may appear at its
-        new holder before it has disappeared at the old one."""
+        """The later record wins: in a compacted log, a partition may appear at its new holder before it has disappeared
+        at the old one."""
         self._forget_holdings(member.member_id)
         before = self.members.get(member.member_id)
         if before is not None and before.instance_id != member.instance_id:

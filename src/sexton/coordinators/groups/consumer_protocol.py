@@ -1,8 +1,8 @@
 """The consumer rebalance protocol of KIP-848: everything happens in ConsumerGroupHeartbeat.
 
-A heartbeat brings what changed about the member. If that, or the topics, changed what the group reads, the group's
-epoch grows and the target assignment is computed anew; then the member takes one step towards its target
-(`reconcile.py`). Regular expressions are resolved in the same step, when a member brings one or topics have changed;
+A heartbeat carries what changed about the member. If that, or a change of the topics, changed what the group reads, the
+group epoch is raised and the target assignment is computed again; then the member takes one step towards its target
+(`reconcile.py`). Regular expressions are resolved in the same step, when a member sends one or topics have changed;
 Kafka does it later and in another thread.
 """
 
@@ -40,7 +40,7 @@ MEMBER_TIMERS = (
 
 
 def check_request(core: Core, request: ConsumerHeartbeatRequest) -> None:
-    """What is wrong with a request whatever the group is like."""
+    """Checks a request independently of the group's state."""
     for name, value in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
         if value == "":
             raise KafkaError(ErrorCode.invalid_request, f"{name} can't be empty.")
@@ -79,9 +79,10 @@ class ConsumerProtocol:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.downgrade: Callable[[ConsumerGroup], bool] = lambda group: False
-        """Set by the coordinator: makes a group of classic members a classic one, if it may."""
+        """Set by the coordinator: makes a group of classic members a classic group if that is allowed, and returns
+        whether it did."""
 
-    # Members that speak KIP-848
+    # Members that use KIP-848
 
     def heartbeat(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
         core = self._core
@@ -128,7 +129,7 @@ class ConsumerProtocol:
             )
 
     def check_regex(self, group: ConsumerGroup, regex: str | None) -> None:
-        """What it matches is recorded."""
+        """Checks that the topics which the expression matches fit into a record."""
         if regex and regex not in group.regexes and not fits_record(self._matching(regex)):
             what = "SubscribedRegex matches more topics than fit into a record: subscribe to fewer."
             raise KafkaError(ErrorCode.invalid_regular_expression, what)
@@ -158,7 +159,7 @@ class ConsumerProtocol:
             return group.members.get(member_id) or ConsumerMember(member_id)
         if static.classic is None and static.epoch != LEAVE_STATIC_EPOCH:
             if static.member_id == member_id:
-                # The same process, whose join was answered in vain. Kafka takes it for another one: clients give up.
+                # The same process, whose join response was lost. Kafka takes it for another one, and clients give up.
                 return static
             raise KafkaError(
                 ErrorCode.unreleased_instance_id,
@@ -168,7 +169,7 @@ class ConsumerProtocol:
         return self.replace_static(group, static, member_id)
 
     def replace_static(self, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """The same member under its new id: what it held and should have goes with it."""
+        """Gives a static member a new member id: its current and target assignments go with it."""
         core = self._core
         target = group.target.get(old.member_id, {})
         new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
@@ -189,14 +190,14 @@ class ConsumerProtocol:
         self.remove_members(group, [member])
         return ConsumerHeartbeatAnswer(member.member_id, LEAVE_EPOCH)
 
-    # The steps, shared with members that speak the classic protocol
+    # The steps, shared with members that use the classic protocol
 
     def update_member(self, group: ConsumerGroup, before: ConsumerMember, member: ConsumerMember) -> None:
-        """Records what changed about a member; a change of what it reads makes a new epoch."""
+        """Records what changed about a member; a change of its subscription raises the group epoch."""
         is_new = member.member_id not in group.members
         if member != before or is_new:
             self._core.write(r.MemberKey(group.group, member.member_id), member.to_value())
-        # A crash may have kept that there is a member, and not that there is a new epoch for it.
+        # After a crash the log may have the new member, and not the new group epoch for it.
         is_new = is_new or member.member_id not in group.target
         reads_other_topics = member.topics != before.topics or (member.regex or "") != (before.regex or "")
         if reads_other_topics or is_new:
@@ -204,7 +205,7 @@ class ConsumerProtocol:
         self._refresh(group, must_bump=reads_other_topics or is_new)
 
     def _refresh(self, group: ConsumerGroup, must_bump: bool) -> None:
-        """Looks at the topics if they, or what the group reads of them, have changed."""
+        """Examines the topics if they, or the group's subscriptions, have changed."""
         core = self._core
         if not must_bump and group.seen_revision == core.topics.revision:
             return
@@ -220,7 +221,7 @@ class ConsumerProtocol:
             topics = self._matching(regex)
             known = group.regexes.get(regex)
             if known is not None and not fits_record(topics):
-                continue  # the group goes on with what it reads
+                continue  # the group keeps the topics that it has
             if known is None or known.topics != topics:
                 value = r.RegexValue(topics, core.topics.revision, core.now.wall_ms)
                 core.write(r.RegexKey(group.group, regex), value)
@@ -233,7 +234,7 @@ class ConsumerProtocol:
     def step(
         self, group: ConsumerGroup, member_id: str, owned: r.Partitions | None, is_joining: bool
     ) -> ConsumerMember:
-        """The member's step towards its target, which is computed first if it is behind."""
+        """Takes the member's step towards its target assignment, which is computed first if it is outdated."""
         if group.epoch > group.assignment_epoch:
             self._assign(group)
         member = group.members[member_id]
@@ -249,8 +250,8 @@ class ConsumerProtocol:
         return stepped
 
     def _tell_again(self, group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember:
-        """It stays where it is until it has heard that. If others wait for what it has, not for ever: it has as long as
-        if it had to let go."""
+        """Keeps the member's state until it has received its whole assignment again. If other members wait for its
+        partitions, not for ever: it gets the rebalance timeout, as if it had to revoke them."""
         core = self._core
         timer = Timer(TimerKind.CONSUMER_REBALANCE, group.group, member.member_id)
         if member != group.members[member.member_id]:
@@ -264,7 +265,7 @@ class ConsumerProtocol:
     def _watch_revocation(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         core = self._core
         if member.classic is not None:
-            return  # it has a time to join and a time to sync instead
+            return  # a classic member has a join and a sync timeout instead
         timer = Timer(TimerKind.CONSUMER_REBALANCE, group.group, member.member_id)
         core.timers.cancel(timer)
         if member.state is r.MemberState.UNREVOKED_PARTITIONS:
@@ -291,7 +292,7 @@ class ConsumerProtocol:
         core.write(r.TargetEpochKey(group.group), r.TargetEpochValue(group.epoch))
 
     def remove_members(self, group: ConsumerGroup, members: list[ConsumerMember]) -> None:
-        """They left, or were late. The next heartbeat of any other member computes the new target."""
+        """Removes members that left or timed out. The next heartbeat of any other member computes the new target."""
         for member in members:
             self._write_removal(group, member.member_id)
         if any(member.classic is None for member in members) and self.downgrade(group):
@@ -313,7 +314,7 @@ class ConsumerProtocol:
         self._core.write(r.CurrentKey(group.group, member.member_id), value)
 
     def write_tombstones(self, group: ConsumerGroup) -> None:
-        """Takes the whole group back. Its offsets stay."""
+        """Deletes the whole group. Its offsets stay."""
         core = self._core
         for member_id in list(group.members):
             self._write_removal(group, member_id)
@@ -334,15 +335,16 @@ class ConsumerProtocol:
         self._expect_heartbeat(group, member.member_id, timeout_ms)
 
     def on_loaded(self, group: ConsumerGroup) -> None:
-        """Members get a whole session, and the whole time to let go, to find the new coordinator."""
+        """Starts the whole session timeout of all members, and the whole revocation timeout, so that they can find the
+        new coordinator."""
         for member in group.members.values():
             self.keep_session(group, member)
             self._watch_revocation(group, member)
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeatRequest) -> None:
-    """The answer that told the member its epoch may have been lost: the one before is accepted too, if the member does
-    not own more than it should."""
+    """The previous epoch is accepted too, if the member does not own more than its assignment: the response with its
+    new epoch may have been lost."""
     received = request.member_epoch
     if received == member.epoch:
         return

@@ -1,9 +1,9 @@
 """The groups of one partition of `__consumer_offsets`, as a pure state machine.
 
-Built by replaying the partition's records, then driven by requests and by time. Each operation takes the moment and
-returns what must happen outside (`Effects`): records to append, parked answers to send. It assumes that the records
-will be committed; if they are not, the whole coordinator is thrown away and loaded again, so that no state that was
-never committed can be seen. A request that is refused raises KafkaError and changes nothing that is recorded.
+It is built by replaying the partition's records, then driven by requests and by time. Each operation takes the current
+time and returns its `Effects`: records to append, responses to send. It assumes that the records will be committed; if
+they are not, the whole coordinator is discarded and loaded again, so that state that was never committed cannot be
+seen. A request that is refused raises KafkaError and changes nothing that is recorded.
 """
 
 from __future__ import annotations
@@ -76,19 +76,19 @@ class GroupCoordinator:
         self._offsets = OffsetOperations(self._core, self._classic, self._delete_group)
 
     def reconfigure(self, settings: GroupSettings) -> None:
-        """From the next operation on; deadlines that are set stay."""
+        """Applies from the next operation on; deadlines that are set stay."""
         self._core.settings = settings
 
     @property
     def effects(self) -> Effects:
-        """Of the last operation that could have any, also if it was refused."""
+        """Effects of the last operation that could have any, also if it was refused."""
         return self._core.effects
 
     # Loading
 
     def replay(self, key: bytes, value: bytes | None, record_timestamp_ms: int, owner: Owner | None = None) -> None:
-        """One record, in the order of the log; with its owner, if it is part of a transaction. Kinds of records that
-        are not kept are skipped."""
+        """Replays one record, in log order; `owner` is set if it is part of a transaction. Unknown kinds of records are
+        skipped."""
         decoded = r.decode_key(key)
         if decoded is None:
             return
@@ -99,11 +99,11 @@ class GroupCoordinator:
             self._core.apply_pending(owner, decoded, made)
 
     def replay_end(self, producer_id: int, is_commit: bool) -> None:
-        """A transaction's marker."""
+        """Replays a transaction's marker."""
         replay.apply_end(self._core, producer_id, is_commit)
 
     def on_loaded(self, now: Now) -> Effects:
-        """From here on time runs: every member gets a fresh session."""
+        """Called when the log has been read: every member gets a whole session timeout from now."""
         core = self._core
         core.begin(now)
         for group in list(core.groups.values()):
@@ -121,7 +121,7 @@ class GroupCoordinator:
         return self._core.timers.next_deadline_ms()
 
     def tick(self, now: Now) -> Effects:
-        """Does what is due, up to a bound: what is left is due at once, in a turn and an append of its own."""
+        """Handles expired timers, up to a limit: the rest is due at once, in another turn and another append."""
         core = self._core
         core.begin(now)
         late: dict[str, dict[str, ConsumerMember]] = {}
@@ -142,7 +142,7 @@ class GroupCoordinator:
             if isinstance(group, ClassicGroup):
                 self._classic.on_timer(group, timer)
             elif group is not None and timer.kind in MEMBER_TIMERS and timer.member_id in group.members:
-                # Whichever it is: the member is silent, or has not let go, rejoined or synced in time.
+                # Whatever the timer: the member sent no heartbeat, or has not revoked, rejoined or synced in time.
                 late.setdefault(timer.group, {})[timer.member_id] = group.members[timer.member_id]
         for name, members in late.items():
             group = core.groups[name]
@@ -153,7 +153,7 @@ class GroupCoordinator:
     # The classic protocol
 
     def join(self, request: JoinRequest, token: int, now: Now) -> Effects:
-        """Answered under `token`, perhaps much later."""
+        """The response is sent under `token`, perhaps much later."""
         core = self._core
         core.begin(now)
         try:
@@ -254,7 +254,8 @@ class GroupCoordinator:
         return group
 
     def _consumer_group_to_join(self, group: ClassicGroup | None, request: ConsumerHeartbeatRequest) -> ConsumerGroup:
-        """An empty classic group gives way; one with members is upgraded, if it can be."""
+        """Creates the consumer group. An empty classic group is replaced; one with members is upgraded, if it can
+        be."""
         core = self._core
         self._consumer.check_room(ConsumerGroup(request.group), request.member_id)
         self._consumer.check_regex(ConsumerGroup(request.group), request.regex)
@@ -291,11 +292,11 @@ class GroupCoordinator:
         return self._offsets.commit_in_transaction(request, owner), self._core.effects
 
     def is_in_transaction(self, owner: Owner) -> bool:
-        """Whether it has committed something here in the transaction that is under way."""
+        """Whether the producer has committed offsets here in its open transaction."""
         return self._core.pending.is_open(owner)
 
     def end_transaction(self, producer_id: int, is_commit: bool, now: Now) -> Effects:
-        """Its marker is written next."""
+        """Called right before the transaction's marker is written."""
         self._core.begin(now)
         replay.apply_end(self._core, producer_id, is_commit)
         return self._core.effects
@@ -310,7 +311,8 @@ class GroupCoordinator:
         return self._offsets.delete(name, topics), self._core.effects
 
     def forget_deleted(self, names: Collection[str] | None, now: Now) -> Effects:
-        """Offsets of topics that are gone, of these names or of all; in pieces, until there are no records."""
+        """Deletes offsets of deleted topics, of these names or of all. At most some records per call: repeat until
+        there are none."""
         self._core.begin(now)
         self._offsets.forget_deleted(names)
         return self._core.effects
@@ -387,7 +389,7 @@ class GroupCoordinator:
         )
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-        """Filters are taken without regard to case; empty ones let all pass."""
+        """Filters ignore case; an empty filter lets all pass."""
         wanted_states = {state.strip().lower() for state in states}
         wanted_types = {kind.strip().lower() for kind in types}
         listed = []

@@ -1,9 +1,9 @@
-"""What the parts of one coordinator share: the groups, the offsets, the deadlines, and the effects of the operation
-that is being carried out.
+"""Shared by the parts of one group coordinator: the groups, the offsets, the timers, and the effects of the current
+operation.
 
-An operation changes the state at once and collects what must happen outside: records to append, answers to send. The
-service appends the records, and sends answers only after everything that they depend on is committed. If the append
-fails, all of this is thrown away and read again from the log.
+An operation changes the state at once and collects its effects: records to append, responses to send. The service
+appends the records, and sends responses only after everything that they depend on is committed. If the append fails,
+all of this state is discarded and read again from the log.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ UUID_CHARACTERS = 36
 
 @dataclass(slots=True)
 class Effects:
-    """What the caller owes the world after one operation."""
+    """What the caller must do after one operation."""
 
     records: list[Record] = field(default_factory=list)
-    """To be appended together: all or none."""
+    """Records to append together: all or none."""
     owner: Owner | None = None
     """The producer whose transaction the records are part of."""
     answers: list[tuple[int, ParkedAnswer]] = field(default_factory=list)
-    """By the token that came with the request. To be sent after the records are committed."""
+    """Responses by the token of their request. To be sent after the records are committed."""
 
 
 class Core:
@@ -54,7 +54,7 @@ class Core:
         self.now = Now(0, 0)
         self.effects = Effects()
         self.timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None
-        """What was set for that very group; None if nothing was."""
+        """The group's own configs; None if it has none."""
         self.apply: Callable[[Key, Value | None], None] = _not_wired
         self.apply_pending: Callable[[Owner, OffsetKey, OffsetValue], None] = _not_wired_either
 
@@ -66,18 +66,18 @@ class Core:
         self.effects = Effects()
 
     def write(self, key: Key, value: Value | None) -> None:
-        """Records a fact and makes it true here by the same code that replays it: the two cannot differ."""
+        """Adds a record and applies it by the same code that replays it: the two cannot differ."""
         self.effects.records.append((key, value))
         self.apply(key, value)
 
     def write_pending(self, owner: Owner, key: OffsetKey, value: OffsetValue) -> None:
-        """The same for what becomes true with the transaction."""
+        """Does the same for an offset that takes effect when the transaction commits."""
         self.effects.owner = owner
         self.effects.records.append((key, value))
         self.apply_pending(owner, key, value)
 
     def write_classic(self, group: ClassicGroup) -> None:
-        """A classic group changes first (most of what it does is never written) and is then recorded as it is."""
+        """A classic group is changed first (most of its changes are never written) and then recorded as it is."""
         self.effects.records.append((ClassicGroupKey(group.group), group.to_value()))
 
     def answer(self, token: int | None, answer: ParkedAnswer) -> None:

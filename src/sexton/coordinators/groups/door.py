@@ -1,4 +1,5 @@
-"""What is wrong with a request whatever its group is like: too long, too many, too soon (`coordinators/bounds.py`)."""
+"""Checks of requests that do not depend on the group: strings too long, too many entries, timeouts too short
+(`coordinators/bounds.py`)."""
 
 from __future__ import annotations
 
@@ -17,21 +18,22 @@ from sexton.coordinators.groups.settings import GroupSettings
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 SUBSCRIPTION_BYTES_MAX = RECORD_BYTES_MAX // 4
-"""Of one member: a record has room for what it brought and for what was read out of it."""
+"""Maximum bytes of one member's subscription: a record has room for its metadata and for the topics parsed out of
+it."""
 
 PROTOCOLS_COUNT_MAX = 100
-"""Of one member. Clients know three or four."""
+"""Maximum number of protocols of one member. Clients have three or four."""
 
 LEAVING_COUNT_MAX = 10_000
 OFFSET_BYTES = 60
-"""Of an offset in a batch, besides its strings."""
+"""Bytes of an offset in a batch, besides its strings."""
 
 REBALANCE_TIMEOUT_MS_MIN = 1
-"""A time that is over when it begins would be over again and again."""
+"""A timer with a timeout of 0 would expire again and again."""
 
 
 def checked_join(request: JoinRequest, settings: GroupSettings) -> JoinRequest:
-    """With its times as they are taken."""
+    """Returns the request with its rebalance timeout raised to the minimum."""
     if not request.group:
         raise KafkaError(ErrorCode.invalid_group_id)
     if not settings.session_timeout_ms_min <= request.session_timeout_ms <= settings.session_timeout_ms_max:
@@ -47,7 +49,7 @@ def checked_join(request: JoinRequest, settings: GroupSettings) -> JoinRequest:
 
 
 def check_sync(request: SyncRequest) -> None:
-    """It may be parked, with all that it brings, whether or not it is the leader's."""
+    """A SyncGroup may wait, with its whole body, whether or not it is the leader's, so the size is always checked."""
     if sum(len(member_id) + len(one) for member_id, one in request.assignments.items()) > BATCH_BYTES_MAX:
         raise KafkaError(ErrorCode.unknown_server_error, "The assignment does not fit into a record.")
 
@@ -68,7 +70,7 @@ def check_heartbeat(request: ConsumerHeartbeatRequest) -> None:
 
 
 def check_commit(request: OffsetCommitRequest) -> None:
-    """As Kafka: what does not fit into one batch is refused whole."""
+    """As in Kafka, a commit that does not fit into one batch is refused as a whole."""
     size_bytes = 0
     group_bytes = len(request.group.encode())
     for topic, partitions in request.topics:

@@ -1,4 +1,4 @@
-"""The consumer protocol inside the classic one: what members tell each other through the coordinator.
+"""The consumer protocol inside the classic one: what members send each other through the coordinator.
 
 To a coordinator these are opaque bytes, with three exceptions: it must know which topics a group reads (offsets of the
 others may expire or be deleted), and it must translate when members of the classic protocol and of KIP-848 are in one
@@ -31,7 +31,7 @@ class Subscription:
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """A version from the future is read as the newest known: each version only adds at the end."""
+    """An unknown newer version is parsed as the newest known one: each version only adds at the end."""
     try:
         r = Reader(data)
         version = r.i16()
@@ -48,7 +48,7 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_topics(data: bytes) -> tuple[str, ...]:
-    """Only the part that all versions share."""
+    """Parses only the part that all versions share."""
     try:
         r = Reader(data)
         r.i16()

@@ -1,7 +1,7 @@
-"""What is asked of a coordinator and what it answers, without versions: the API modules translate.
+"""Requests to a group coordinator and its responses, independent of API versions: the API modules translate.
 
-Answers carry an error code of their own because a parked one (JoinGroup, SyncGroup) may be refused long after the call
-that asked for it returned.
+Responses have an error code of their own because a waiting request (JoinGroup, SyncGroup) may be refused long after the
+call that brought it has returned.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NO_OFFSET = -1
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
-"""A static member goes away and will be back: its partitions stay its own until the session times out."""
+"""A static member leaves and will be back: it keeps its partitions until the session times out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who sent it, for people who look at the group."""
+    """The client that sent a request, for people who inspect the group."""
 
     client_id: str
     host: str
@@ -43,9 +43,9 @@ class JoinRequest:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     requires_member_id: bool = True
-    """From v4 on (KIP-394): a new dynamic member is given an id first and joins with it."""
+    """From v4 on (KIP-394): a new dynamic member first gets a member id and joins with it."""
     can_skip_assignment: bool = True
-    """From v9 on (KIP-814): a returning static leader is told the members without having to assign again."""
+    """From v9 on (KIP-814): a returning static leader gets the members without having to assign again."""
     reason: str = ""
 
 
@@ -109,7 +109,7 @@ class LeaveAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeatRequest:
-    """None (and -1) mean: as in the last heartbeat."""
+    """A heartbeat. None (and -1) mean unchanged since the last one."""
 
     group: str
     member_id: str
@@ -123,11 +123,11 @@ class ConsumerHeartbeatRequest:
     server_assignor: str | None = None
     owned: Partitions | None = None
     requires_member_id: bool = True
-    """From v1 on (KIP-1082): the client chooses its own id."""
+    """From v1 on (KIP-1082): the client chooses its own member id."""
 
     @property
     def is_full(self) -> bool:
-        """Sent when joining and after any error: the member wants to hear its whole assignment again."""
+        """Whether the member wants its whole assignment again: when it joins and after any error."""
         return self.member_epoch == JOIN_EPOCH or (
             self.rebalance_timeout_ms != -1
             and (self.topics is not None or self.regex is not None)
@@ -141,7 +141,7 @@ class ConsumerHeartbeatAnswer:
     member_epoch: int
     heartbeat_interval_ms: int = 0
     assignment: Partitions | None = None
-    """None: nothing new."""
+    """None if the assignment has not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,10 @@ class OffsetFetchRequest:
     member_id: str | None = None
     member_epoch: int = -1
     topics: Sequence[tuple[str, Sequence[int]]] | None = None
-    """None: all."""
+    """None means all topics."""
     require_stable: bool = False
-    """Where a transaction is about to commit, say so instead of telling what it will replace (KIP-447)."""
+    """Return UNSTABLE_OFFSET_COMMIT for a partition with a pending transactional offset instead of the offset that it
+    may replace (KIP-447)."""
 
 
 class FetchedOffset(NamedTuple):

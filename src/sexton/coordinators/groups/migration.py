@@ -1,10 +1,10 @@
-"""Classic members and KIP-848 members in one group, so that an application can move from one protocol to the other one
+"""Classic members and KIP-848 members in one group, so that an application can move from one protocol to the other, one
 instance at a time.
 
 The first KIP-848 member that joins a classic group of consumers turns it into a consumer group (upgrade). Members that
-still speak the classic protocol then stay in it: the coordinator assigns, they learn of it by rejoining, and find it in
-their SyncGroup. When the last KIP-848 member goes, the group becomes classic again (downgrade). Which of these are
-allowed is `group.consumer.migration.policy`.
+still use the classic protocol stay in it: the coordinator assigns, asks them to rejoin by a heartbeat error, and
+returns their assignment in SyncGroup. When the last KIP-848 member leaves, the group becomes classic again (downgrade).
+Which of these are allowed is `group.consumer.migration.policy`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Migration:
     def _find_member(
         self, group: ConsumerGroup, request: JoinRequest, member_id: str
     ) -> tuple[ConsumerMember, ConsumerMember | None]:
-        """The member as it was, and the static one that it has just replaced."""
+        """Returns the member as it was, and the static member that it has just replaced."""
         if request.instance_id is None:
             return group.members.get(member_id) or ConsumerMember(member_id), None
         if request.member_id != NO_MEMBER_ID:
@@ -132,7 +132,7 @@ class Migration:
             raise KafkaError(ErrorCode.rebalance_in_progress, "The member is to join again.")
 
     def _is_waiting(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
-        """Whether all that the member lacks is held by others."""
+        """Whether another member still holds any partition that this member lacks, as in Kafka."""
         missing = [
             (topic_id, number)
             for topic_id, numbers in group.target.get(member.member_id, {}).items()
@@ -178,7 +178,7 @@ class Migration:
         )
 
     def upgrade(self, group: ClassicGroup) -> ConsumerGroup:
-        """Members that wait for a rebalance are told to join again: it is another one now."""
+        """Members that wait in the classic rebalance are asked to join again: there is a new one now."""
         core = self._core
         name = group.group
         protocol = group.protocol or (group.select_protocol() if group.members else "")
@@ -240,16 +240,17 @@ class Migration:
     def _held(
         self, group: ClassicGroup, subscriptions: Mapping[str, embedded.Subscription]
     ) -> dict[str, dict[uuid.UUID, frozenset[int]]]:
-        """What each member may be reading: what it was assigned, and what it had when it last joined.
+        """Returns what each member may be reading: its assignment, and what it owned when it last joined.
 
-        Better than Kafka, which looks at the assignments alone. A rebalance that is begun again has none, and a
-        cooperative member that is letting go of a partition is no longer assigned it: it reads on all the same."""
+        Kafka looks at the assignments alone, which is less safe. A rebalance that was restarted has none, and a
+        cooperative member that is revoking a partition is no longer assigned it, but still reads it.
+        """
         held: dict[str, dict[uuid.UUID, frozenset[int]]] = {member_id: {} for member_id in group.members}
         taken: dict[uuid.UUID, frozenset[int]] = {}
 
         def hold(member_id: str, partitions: Mapping[str, Sequence[int]]) -> None:
             for topic_id, numbers in self._to_ids(partitions).items():
-                # An assignor of the clients may have given a partition to two of them; here it has one holder.
+                # A client-side assignor may have given a partition to two members; here it has one holder.
                 mine = numbers - taken.get(topic_id, frozenset())
                 if mine:
                     held[member_id][topic_id] = held[member_id].get(topic_id, frozenset()) | mine
@@ -257,7 +258,7 @@ class Migration:
 
         for old in group.members.values():
             hold(old.member_id, embedded.read_assignment(old.assignment))
-        # Of two who say that they had it, the one that has joined later knows better.
+        # If two members say that they owned a partition, the one that joined later is right.
         for member_id in sorted(subscriptions, key=lambda one: -subscriptions[one].generation):
             hold(member_id, subscriptions[member_id].owned)
         return held
@@ -272,11 +273,13 @@ class Migration:
         )
 
     def downgrade(self, group: ConsumerGroup, must_rebalance: bool) -> None:
-        """All that are left speak the classic protocol. `must_rebalance`: a member went, and what it had is free. They
-        also must if one has not got all that it should have: nobody would tell it in a classic group.
+        """Makes a group whose members all use the classic protocol a classic group. `must_rebalance` means that a
+        member left, and its partitions are free. The group also rebalances if a member has not reached its target
+        assignment: a classic group has no other way to send it.
 
-        Better than Kafka: that they must rebalance is recorded. There it is lost with the coordinator, and what is free
-        then stays without a reader."""
+        Unlike in Kafka, it is recorded that the group must rebalance. In Kafka that is lost with the coordinator, and
+        the free partitions then have no reader.
+        """
         core = self._core
         is_settled = all(member.is_reconciled_to(group.epoch) for member in group.members.values())
         classic = ClassicGroup(group.group, ClassicState.STABLE, core.now.wall_ms, group.epoch)
@@ -304,14 +307,14 @@ class Migration:
         core.write_classic(classic)
         self._classic.on_loaded(classic)
 
-    # Topics are names in the classic protocol and ids in the other
+    # Topics are names in the classic protocol and ids in KIP-848
 
     def _to_ids(self, partitions: Mapping[str, Sequence[int]]) -> dict[uuid.UUID, frozenset[int]]:
         found = {self._core.topics.topic_id(name): frozenset(numbers) for name, numbers in partitions.items()}
         return {topic_id: numbers for topic_id, numbers in found.items() if topic_id is not None and numbers}
 
     def _to_bytes(self, partitions: r.Partitions, subscription: bytes) -> bytes:
-        """In the version of the consumer protocol that the member itself spoke."""
+        """Encodes the assignment in the version of the consumer protocol that the member itself used."""
         version = embedded.read_subscription(subscription).version
         found = {self._core.topics.topic_name(topic_id): sorted(numbers) for topic_id, numbers in partitions.items()}
         named = {name: numbers for name, numbers in found.items() if name is not None}

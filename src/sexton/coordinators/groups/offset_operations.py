@@ -1,9 +1,9 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete, and the end of offsets that nobody needs any more.
+"""OffsetCommit, OffsetFetch, OffsetDelete, and the expiry of offsets.
 
-**An offset belongs to a topic, not to its name.** It is recorded with the topic's id, and told only as long as that
-very topic bears the name: a topic that was deleted and made again is never read from the former one's offsets, whatever
-the coordinator has missed meanwhile. The records of deleted topics are taken back too (`forget_deleted`), as Kafka
-does; what is told does not depend on that.
+**An offset belongs to a topic, not to its name.** It is recorded with the topic's id, and returned only as long as the
+name belongs to that very topic: after a topic was deleted and created again, the former one's offsets are never used,
+whatever the coordinator has missed meanwhile. The offsets of deleted topics are deleted too (`forget_deleted`), as in
+Kafka; what is returned does not depend on that.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 TIME_MS_MAX = 2**63 - 1
 EXPIRED_COUNT_MAX = 500
-"""Tombstones in one turn of the loop."""
+"""Maximum number of tombstones in one turn of the event loop."""
 
 EXAMINED_COUNT_MAX = 5_000
-"""Offsets that are looked at in one turn, besides those of the last group."""
+"""Maximum number of offsets examined in one turn, besides those of the last group."""
 
 
 class OffsetOperations:
@@ -43,7 +43,7 @@ class OffsetOperations:
         self._classic = classic
         self._delete_group = delete_group
         self._unexamined: list[str] = []
-        """Groups that the search for expired offsets has not come to yet."""
+        """Groups that the search for expired offsets has still to examine."""
 
     def commit(self, request: OffsetCommitRequest) -> OffsetResults:
         core = self._core
@@ -86,9 +86,9 @@ class OffsetOperations:
         return results
 
     def _held_of_deleted_topics(self, request: OffsetCommitRequest) -> frozenset[int]:
-        """Partitions that the member was given of topics that are no more. Clients commit by name, and before they let
-        go (KIP-848): a position in the former topic would be taken for one in the topic that bears its name now.
-        Members of classic groups are given names, so of them nobody can tell."""
+        """Returns the partitions assigned to the member that belong to deleted topics. Clients commit by name, and
+        before they revoke (KIP-848): a position in the deleted topic would be taken for one in the topic that has its
+        name now. Members of classic groups are assigned names, so for them this cannot be known."""
         group = self._core.groups.get(request.group)
         member = group.members.get(request.member_id) if isinstance(group, ConsumerGroup) else None
         if member is None:
@@ -105,7 +105,7 @@ class OffsetOperations:
         return len(metadata) > self._core.settings.offset_metadata_bytes_max or is_too_long(metadata)
 
     def _check_commit_in_transaction(self, request: OffsetCommitRequest) -> None:
-        """A producer that does not say for which member it commits is not asked (TxnOffsetCommit before version 3)."""
+        """The member is not checked if the producer does not name one (TxnOffsetCommit before version 3)."""
         group = self._core.groups.get(request.group)
         if group is None:
             if request.generation_or_epoch >= 0:
@@ -141,7 +141,7 @@ class OffsetOperations:
             self._classic.keep_session(group, request.member_id)
 
     def fetch(self, request: OffsetFetchRequest) -> list[tuple[str, list[FetchedOffset]]]:
-        """A partition without an offset is answered with -1; a group that is not there has none."""
+        """A partition without an offset gets -1; so do all partitions of a group that does not exist."""
         group = self._core.groups.get(request.group)
         if isinstance(group, ConsumerGroup):
             group.check_offset_fetch(request.member_id, request.member_epoch)
@@ -153,7 +153,7 @@ class OffsetOperations:
     def _fetch_topic(
         self, request: OffsetFetchRequest, topic: str, numbers: Sequence[int] | None
     ) -> list[FetchedOffset]:
-        """Looks at the topic once, for a group may have thousands of offsets in it."""
+        """Looks the topic up once, for a group may have thousands of offsets in it."""
         core, group = self._core, request.group
         topic_id = core.topics.topic_id(topic)
         found: Iterable[tuple[int, r.OffsetValue | None]] = core.offsets.partitions_of(group, topic)
@@ -200,9 +200,8 @@ class OffsetOperations:
             self._core.write(key, None)
 
     def forget_deleted(self, names: Collection[str] | None) -> None:
-        """Takes back what was committed to topics of these names that have been deleted; without names (after loading),
-        to whatever topic is known to be gone. At most EXPIRED_COUNT_MAX records: to be called until it writes nothing.
-        """
+        """Deletes offsets of deleted topics with these names; without names (after loading), of any topic that is known
+        to be deleted. Writes at most EXPIRED_COUNT_MAX records: call it until it writes none."""
         core = self._core
         for key in self._of_deleted(names):
             if len(core.effects.records) >= EXPIRED_COUNT_MAX:
@@ -210,8 +209,9 @@ class OffsetOperations:
             core.write(key, None)
 
     def _of_deleted(self, names: Collection[str] | None) -> Iterator[r.OffsetKey]:
-        """What names no topic id goes only with its name. A tombstone would undo what a transaction is about to commit
-        to the topic that has the name now: then the old offset stays, untold, until that replaces it."""
+        """Yields the keys to delete. An offset without a topic id is deleted only when its topic is named. If a
+        transaction has a pending offset for the topic that has the name now, a tombstone would delete that too: then
+        the old offset stays, without being returned, until the pending one replaces it."""
         core = self._core
         pending = {key: values for key, values in core.pending.all() if names is None or key.topic in names}
 
@@ -229,8 +229,8 @@ class OffsetOperations:
                 yield key
 
     def expire(self) -> bool:
-        """Removes what has outlived its retention, and groups that have nothing left. True if there is more to do: it
-        goes through the groups in pieces, for a partition may keep a million offsets."""
+        """Deletes expired offsets, and groups that have nothing left. Returns True if there is more to do: it goes
+        through the groups in pieces, for a partition may hold a million offsets."""
         core = self._core
         if not self._unexamined:
             self._unexamined = list(core.groups)
@@ -246,7 +246,7 @@ class OffsetOperations:
         return False
 
     def _expire_group(self, name: str) -> bool:
-        """False if it is not done with it."""
+        """Returns False if the group is not finished."""
         core = self._core
         group = core.groups[name]
         for topic, number in self._expired(group, name):
@@ -282,7 +282,7 @@ class OffsetOperations:
 
 
 def _may_expire(group: ClassicGroup) -> bool:
-    """While members are there, only offsets of topics that they are known not to read."""
+    """While a group has members, only offsets of topics that they are known not to read may expire."""
     if group.protocol_type is None or group.is_empty:
         return True
     return group.state is ClassicState.STABLE and group.uses_consumer_protocol and group.subscribed_topics is not None
@@ -293,8 +293,8 @@ def _is_forming(group: ClassicGroup | ConsumerGroup) -> bool:
 
 
 def _is_of(value: r.OffsetValue, topic_id: uuid.UUID | None) -> bool:
-    """Whether it is of the topic that bears the name today. The view is never older than an offset: a coordinator
-    serves when its view has caught up with what others wrote to its log."""
+    """Whether the offset belongs to the topic that has the name now. The view is never older than an offset: a
+    coordinator serves only when its view has caught up with what other brokers wrote to its log."""
     return value.topic_id is None or value.topic_id == topic_id
 
 

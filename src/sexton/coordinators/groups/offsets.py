@@ -1,4 +1,4 @@
-"""Where the groups of one coordinator are in their topics."""
+"""The committed offsets of the groups of one coordinator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sexton.coordinators.groups.records import NO_TIMESTAMP, OffsetValue
 
 @dataclass(slots=True)
 class OffsetStore:
-    """Group to topic to partition. Kept apart from the groups: offsets outlive a change of protocol, and a group that
-    only commits exists because of them."""
+    """Offsets by group, topic and partition. Kept apart from the groups: offsets outlive a change of protocol, and a
+    group that only commits exists because of them."""
 
     _groups: dict[str, dict[str, dict[int, OffsetValue]]] = field(default_factory=dict)
     _groups_of_topic: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class OffsetStore:
         return group in self._groups
 
     def topics(self) -> list[str]:
-        """For which any group has an offset."""
+        """Returns the topics for which any group has an offset."""
         return list(self._groups_of_topic)
 
     def groups_of(self, topic: str) -> list[str]:
@@ -62,7 +62,7 @@ class OffsetStore:
 
 
 def is_expired(value: OffsetValue, base_ms: int, now_ms: int, retention_ms: int) -> bool:
-    """`base_ms` is the moment from which the retention counts: the commit, or when the group lost its last member."""
+    """`base_ms` is the time from which the retention counts: the commit, or when the group lost its last member."""
     if value.expire_timestamp_ms != NO_TIMESTAMP:
         return now_ms >= value.expire_timestamp_ms
     return now_ms - base_ms >= retention_ms

@@ -1,8 +1,8 @@
-"""Offsets that transactions have committed, as long as the transactions are under way (KIP-447).
+"""Offsets that transactions have committed, as long as the transactions are open (KIP-447).
 
-They become the group's offsets with the COMMIT marker and vanish with the ABORT marker. What was committed to the same
-partition later in the log, in another transaction or in none, wins over what was there before, whenever the markers
-come: the log's order decides, so that a compacted log tells the same story.
+They become the group's offsets with the COMMIT marker and are dropped with the ABORT marker. An offset that comes later
+in the log for the same partition, in another transaction or in none, wins over earlier ones, in whatever order the
+markers come: the log's order decides, so that replaying a compacted log gives the same result.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from sexton.coordinators.shard import Owner
 class _Open:
     epoch: int
     offsets: dict[OffsetKey, tuple[int, OffsetValue]] = field(default_factory=dict)
-    """With its place in the order of all that was written."""
+    """Each offset with its position in the order of all writes."""
 
 
 @dataclass(slots=True)
 class PendingOffsets:
     _open: dict[int, _Open] = field(default_factory=dict)
-    """By producer id."""
+    """Open transactions by producer id."""
     _producers: dict[OffsetKey, dict[int, None]] = field(default_factory=dict)
-    """Who has something pending for it."""
+    """Producers that have a pending offset for a key."""
     _groups: dict[str, int] = field(default_factory=dict)
-    """How many keys of a group are pending."""
+    """Number of pending keys of each group."""
     _written_count: int = 0
 
     def is_open(self, owner: Owner) -> bool:
-        """Whether the producer has a transaction under way here, in this very epoch."""
+        """Whether the producer has an open transaction here, in this very epoch."""
         found = self._open.get(owner.producer_id)
         return found is not None and found.epoch == owner.epoch
 
@@ -46,7 +46,7 @@ class PendingOffsets:
         return [key for key in self._producers if key.group == group] if group in self._groups else []
 
     def all(self) -> Iterator[tuple[OffsetKey, list[OffsetValue]]]:
-        """With what each transaction has committed to it."""
+        """Yields each key with the offsets that transactions have pending for it."""
         for key, producers in self._producers.items():
             yield key, [self._open[producer_id].offsets[key][1] for producer_id in producers]
 
@@ -62,8 +62,8 @@ class PendingOffsets:
         producers[owner.producer_id] = None
 
     def end(self, producer_id: int) -> list[tuple[OffsetKey, OffsetValue]]:
-        """Takes out what the transaction had pending. What its newer rivals supersede is for the caller to write, and
-        whoever wrote before it is superseded by that."""
+        """Removes and returns the pending offsets of a committed transaction that no later write has superseded; the
+        caller applies them. They supersede offsets that were written before them."""
         transaction = self._open.pop(producer_id, None)
         if transaction is None:
             return []
@@ -75,13 +75,13 @@ class PendingOffsets:
         return [(key, value) for key, (_, value) in ordered]
 
     def forget(self, producer_id: int) -> None:
-        """Aborted."""
+        """Drops the pending offsets of an aborted transaction."""
         transaction = self._open.pop(producer_id, None)
         for key in transaction.offsets if transaction is not None else ():
             self._drop(key, producer_id)
 
     def supersede(self, key: OffsetKey) -> None:
-        """Something newer was committed, or it was deleted: what is pending for it has come too late."""
+        """Drops the pending offsets of a key that was committed later outside transactions, or deleted."""
         if key in self._producers:
             self._supersede(key, self._written_count + 1)
 

@@ -1,20 +1,21 @@
-"""One member's step from what it has towards what it should have (KIP-848), with partitions revoked before they are
-given away.
+"""One member's step from its current towards its target assignment (KIP-848), with partitions revoked before they are
+assigned to others.
 
-A member is told to let go of what is not in its target, and keeps its epoch until it has; then it moves to the
-target's epoch and gets those of its target that nobody else holds. What others still hold it gets later, when they
-have let go. A partition counts as held from the moment it is assigned until its owner has confirmed that it was
-revoked, has left, or was fenced: this is what keeps two members from reading one partition.
+A member is asked to revoke partitions that are not in its target, and keeps its epoch until it has; then it moves to
+the target's epoch and gets those of its target that no other member holds. The others it gets later, when their holders
+have revoked them. A partition counts as held from the moment it is assigned until its holder has confirmed the
+revocation, has left, or was fenced: this is what keeps two members from reading one partition.
 
-Deviation from Kafka, on the safe side: a heartbeat that names fewer partitions than the member was given does not free
-the others before the member was told that they are no longer its own. It may be about to start reading them. Kafka
-frees them at once, and so do we only when the member is joining: then it reads nothing but what it says.
+Deviation from Kafka, on the safe side: a heartbeat that names fewer partitions than the member was assigned does not
+free the others before the member was asked to revoke them. It may be about to start reading them. Kafka frees them at
+once; here that happens only when the member is joining: then it reads nothing but what it names.
 
-Clients say what they own when they join, after a request that failed, and when they have taken on another assignment;
-never otherwise. After a failed request nobody can tell from what they say whether they have not heard of a partition
-yet, are busy taking it on (and will read it, whatever they are told meanwhile), or have let go of it. One that has
-not heard of it must not be told to let go either: it would find nothing to do, and never say so. So whoever does not
-name all that it holds hears all of it again (`held_again`), and goes on from there like everybody else.
+Clients name their partitions when they join, after a request that failed, and when they have taken on another
+assignment; never otherwise. After a failed request it cannot be known from that whether they have not received a
+partition yet, are busy taking it on (and will read it, whatever they receive meanwhile), or have revoked it. A member
+that has not received it must not be asked to revoke it either: it would find nothing to do, and never confirm. So a
+member that does not name all partitions that it holds gets all of them again (`held_again`), and goes on from there
+like any other.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def reconcile(
     is_held: Callable[[uuid.UUID, int], bool],
     is_joining: bool = False,
 ) -> ConsumerMember:
-    """`owned` is what the member says it has; None if it did not say. Returns the member unchanged if it must wait."""
+    """`owned` is what the member says it owns; None if it did not say. Returns the member unchanged if it must wait."""
     owned_now = owned if is_joining else None
     match member.state:
         case MemberState.STABLE:
@@ -49,7 +50,7 @@ def reconcile(
         case MemberState.UNREVOKED_PARTITIONS:
             if _owns_any(owned, member.revoking):
                 return member
-            # It has let go: it is past the epoch for which it had to, which may not be the newest one.
+            # It has revoked: it moves past the epoch for which it had to, which may not be the newest one.
             step = _step(member, member.epoch + 1, target_epoch, target, owned_now, is_held)
         case MemberState.UNRELEASED_PARTITIONS:
             step = _step(member, member.epoch, target_epoch, target, owned_now, is_held)
@@ -61,7 +62,7 @@ def reconcile(
 
 
 def check_state(member: ConsumerMember, owned: Partitions | None) -> None:
-    """Raises if nobody can tell what the member holds."""
+    """Raises if it cannot be known what the member holds."""
     if member.state is MemberState.UNKNOWN and (owned is None or owned):
         raise KafkaError(
             ErrorCode.fenced_member_epoch,
@@ -121,7 +122,8 @@ def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
 
 
 def held_again(member: ConsumerMember, owned: Partitions | None) -> ConsumerMember | None:
-    """Of a member whose last request failed: the member with all that it holds, to be told so; None if it knows."""
+    """For a full heartbeat, sent after a failed request. Returns the member with all partitions that it holds, to be
+    sent to it again; None if it names all of them."""
     held = {
         topic_id: member.assigned.get(topic_id, EMPTY) | member.revoking.get(topic_id, EMPTY)
         for topic_id in sorted(member.assigned.keys() | member.revoking.keys())

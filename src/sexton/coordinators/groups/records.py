@@ -1,12 +1,11 @@
 """The records of `__consumer_offsets`, byte for byte as Kafka writes them.
 
 A key begins with a 16-bit number that says what the record is about; a value begins with its own version. The topic is
-compacted, so each key is one fact and a record without a value takes the fact back. `DumpLogSegments
---offsets-decoder` reads what is written here, and what Kafka wrote is read here (a Kafka cluster's group state can be
-taken over by copying the topic).
+compacted: each key is one fact, and a tombstone deletes it. `DumpLogSegments --offsets-decoder` reads what is written
+here, and what Kafka wrote is read here (a Kafka cluster's group state can be taken over by copying the topic).
 
-Not kept, because nothing here needs it: the deprecated partition metadata of a consumer group (key 4, replaced by a
-hash since Kafka 4.1), share groups and streams groups. Their records are skipped when read.
+Not supported, because nothing here needs it: the deprecated partition metadata of a consumer group (key 4, replaced by
+a hash since Kafka 4.1), share groups and streams groups. Their records are skipped when read.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from typing import TypeAlias
 from sexton.coordinators.wire import Reader, Writer
 
 Partitions: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
-"""Topic id to partition numbers. Topics without partitions are left out, so that equal means equal."""
+"""Partition numbers by topic id. Topics without partitions are left out, so that equal assignments compare equal."""
 
 NO_TIMESTAMP = -1
 NO_EPOCH = -1
 
 
 class MemberState(IntEnum):
-    """Of a KIP-848 member; the numbers are Kafka's."""
+    """State of a KIP-848 member; the numbers are Kafka's."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
     UNKNOWN = 127
-    """Written by a later version of the software."""
+    """A state written by a later version of the software."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +49,10 @@ class OffsetValue:
     commit_timestamp_ms: int
     leader_epoch: int = NO_EPOCH
     expire_timestamp_ms: int = NO_TIMESTAMP
-    """Set only when the client (OffsetCommit up to v4) asked for a retention of its own."""
+    """Set only if the client (OffsetCommit up to v4) asked for a retention of its own."""
     topic_id: uuid.UUID | None = None
-    """Of the topic that bore the name then. None in records of Kafka before 4.1, and beside `expire_timestamp_ms`: one
-    version of the record has place for the one, a later version for the other."""
+    """Id of the topic at the time of the commit. None in records of Kafka before 4.1, and if `expire_timestamp_ms` is
+    set: one version of the record has the one field, a later version the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class MemberKey:
 
 @dataclass(frozen=True, slots=True)
 class ClassicProtocols:
-    """What a member of a consumer group that still speaks the classic protocol brought along when it joined."""
+    """Timeout and protocols of a consumer group's member that still uses the classic protocol, from its JoinGroup."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -167,7 +166,7 @@ class RegexKey:
 class RegexValue:
     topics: tuple[str, ...]
     version: int
-    """Of the metadata that it was resolved against."""
+    """Revision of the topics against which it was resolved."""
     timestamp_ms: int
 
 
@@ -217,7 +216,7 @@ def encode_key(key: Key) -> bytes:
 
 
 def decode_key(data: bytes) -> Key | None:
-    """None for a kind of record that is not kept here."""
+    """Returns None for a kind of record that is not supported here."""
     r = Reader(data)
     match r.i16():
         case 0 | 1:
@@ -312,7 +311,7 @@ def _encode_offset(value: OffsetValue) -> bytes:
     if value.topic_id is not None:
         return _encode_offset_of_topic(value, value.topic_id)
     w = Writer()
-    if value.expire_timestamp_ms != NO_TIMESTAMP:  # only version 1 can say it
+    if value.expire_timestamp_ms != NO_TIMESTAMP:  # only version 1 has this field
         w.i16(1)
         w.i64(value.offset)
         w.string(value.metadata)
@@ -428,7 +427,7 @@ def _encode_member(value: MemberValue) -> bytes:
 
 def _encode_classic_protocols(classic: ClassicProtocols) -> bytes:
     w = Writer(flexible=True)
-    w.i8(1)  # a nullable structure says first whether it is there
+    w.i8(1)  # a nullable structure begins with a byte that says whether it is there
 
     def write(protocol: tuple[str, bytes]) -> None:
         w.string(protocol[0])

@@ -1,8 +1,8 @@
-"""Records become state. The only code that changes a consumer group or an offset: what is written live passes through
-here too, so a coordinator that loads a log stands where the one that wrote it stood.
+"""Applies records to the state. This is the only code that changes a consumer group or an offset: records that are
+written live pass through here too, so a coordinator that loads a log has the same state as the one that wrote it.
 
-Records of a kind of group that another record has replaced are ignored, and so are tombstones for what is not there:
-compaction may have removed what they were about.
+Records of a kind of group that another record has replaced are ignored, and so are tombstones for what does not exist:
+compaction may have removed the records they refer to.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def apply(core: Core, key: r.Key, value: r.Value | None) -> None:
 
 
 def apply_pending(core: Core, owner: Owner, key: r.OffsetKey, value: r.OffsetValue) -> None:
-    """Of a transaction that is under way."""
+    """Applies an offset of an open transaction."""
     core.pending.put(owner, key, value)
     core.groups.setdefault(key.group, ClassicGroup(key.group))
 
 
 def apply_end(core: Core, producer_id: int, is_commit: bool) -> None:
-    """Of its marker. What is pending becomes true, or is forgotten."""
+    """Applies a transaction's marker: its pending offsets take effect, or are dropped."""
     if not is_commit:
         core.pending.forget(producer_id)
         return
@@ -54,7 +54,7 @@ def apply_end(core: Core, producer_id: int, is_commit: bool) -> None:
 
 
 def _remove(core: Core, name: str, kind: type) -> None:
-    """What is left of offsets keeps the group alive, without members."""
+    """A group that still has offsets stays, as a classic group without members."""
     if isinstance(core.groups.get(name), kind):
         del core.groups[name]
         if core.offsets.has_any(name) or core.pending.has_any(name):
@@ -62,7 +62,7 @@ def _remove(core: Core, name: str, kind: type) -> None:
 
 
 def _forget_if_nothing_is_left(core: Core, name: str) -> None:
-    """A group that exists because of its offsets is gone with the last of them: no other record says so."""
+    """A group that exists only because of its offsets is deleted with the last of them: it has no record of its own."""
     group = core.groups.get(name)
     has_offsets = core.offsets.has_any(name) or core.pending.has_any(name)
     if isinstance(group, ClassicGroup) and group.is_simple and not has_offsets:

@@ -1,7 +1,7 @@
 """The group coordinator of one broker: a thin asyncio shell around one pure coordinator for each partition of
 `__consumer_offsets` that this broker leads.
 
-What the broker does with it:
+How the broker uses it:
 
     groups = GroupService(clock, rng, GroupSettings.of(config), ViewTopics(view), partitions_count, timing_of)
     groups.load(partition, log)     when it has become the leader of that partition (a new epoch is a new call)
@@ -9,8 +9,8 @@ What the broker does with it:
     await groups.close()
 
 `log` is a `TransactionalLog` (`coordinators/shard.py`): append and read of the leader's replica. Every other method is
-one request of the protocol. Each raises KafkaError: NOT_COORDINATOR if another broker keeps the group,
-COORDINATOR_LOAD_IN_PROGRESS while its log is being read, COORDINATOR_NOT_AVAILABLE if what was done could not be
+one request of the protocol. Each raises KafkaError: NOT_COORDINATOR if another broker coordinates the group,
+COORDINATOR_LOAD_IN_PROGRESS while its log is being read, COORDINATOR_NOT_AVAILABLE if the change could not be
 committed.
 """
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 NOTHING = Effects()
-"""A read has none."""
+"""Effects of a read: none."""
 
 
 class GroupService(CoordinatorService[Shard]):
@@ -76,8 +76,8 @@ class GroupService(CoordinatorService[Shard]):
         supervisor: Supervisor | None = None,
         catch_up: Callable[[], Awaitable[None]] = up_to_date,
     ) -> None:
-        """`timing_of` is what was set for one group, by its name. `catch_up` returns when `topics` shows every change
-        that was made before the call."""
+        """`timing_of` returns the own configs of a group. `catch_up` returns when `topics` shows every change that was
+        made before the call."""
         super().__init__(clock, partitions_count, may_serve, supervisor)
         self.settings = settings
         self._rng = rng
@@ -94,7 +94,7 @@ class GroupService(CoordinatorService[Shard]):
         return self._load_into(self._new_shard(partition, log))
 
     def topics_deleted(self, names: Collection[str]) -> None:
-        """Their groups' offsets go with them. To be called as soon as `topics` shows it."""
+        """Deletes the offsets of deleted topics. Must be called as soon as `topics` shows the deletion."""
         for shard in self._shards.values() if names else ():
             self.supervisor.work(self._forget_deleted(shard, names), "forgetting deleted topics", shard.partition)
 
@@ -152,7 +152,8 @@ class GroupService(CoordinatorService[Shard]):
         return answer
 
     async def heartbeat(self, request: HeartbeatRequest) -> None:
-        """Says nothing that could be lost, so it waits for nothing: members stay while a replica is slow."""
+        """The response carries nothing that could be lost, so it does not wait for a commit: members stay while a
+        replica is slow."""
         shard = self._shard(request.group)
         self._carry_out(shard, lambda: (None, shard.coordinator.heartbeat(request, self._now())))
 
@@ -161,7 +162,7 @@ class GroupService(CoordinatorService[Shard]):
         return await self._run(shard, lambda: shard.coordinator.leave(group, members, self._now()))
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
-        # Whoever is a member may go on while the log takes nothing, if nothing is to be written.
+        # A member may go on while the log cannot be written, if there is nothing to write.
         is_member = request.member_epoch > JOIN_EPOCH
         shard = self._shard(request.group) if is_member else self._shard_to_write(request.group)
         answer = self._carry_out(shard, lambda: shard.coordinator.consumer_heartbeat(request, self._now()))
@@ -174,11 +175,12 @@ class GroupService(CoordinatorService[Shard]):
         return await self._run(shard, lambda: shard.coordinator.commit_offsets(request, self._now()))
 
     def is_in_transaction(self, group: str, owner: Owner) -> bool:
-        """Whether the producer's transaction includes offsets that the group's coordinator holds already."""
+        """Whether the group's coordinator already holds offsets of the producer's open transaction."""
         return self._shard(group).coordinator.is_in_transaction(owner)
 
     def begin_verification(self, group: str, owner: Owner) -> Verification:
-        """To be held while the transaction's coordinator is asked, and shown to `commit_in_transaction`."""
+        """The result must be kept while the transaction's coordinator is asked, and passed to
+        `commit_in_transaction`."""
         return self._shard(group).begin_verification(owner)
 
     def end_verification(self, group: str, owner: Owner, verification: Verification) -> None:
@@ -187,8 +189,8 @@ class GroupService(CoordinatorService[Shard]):
     def commit_in_transaction(
         self, request: OffsetCommitRequest, owner: Owner, verification: Verification | None
     ) -> Coroutine[Any, Any, OffsetResults]:
-        """The offsets count from the transaction's COMMIT marker on. Commits come in the order of the calls, whenever
-        their results are waited for."""
+        """The offsets take effect with the transaction's COMMIT marker. Commits are made in the order of the calls,
+        whenever their results are awaited."""
         shard = self._shard_to_write(request.group)
         shard.check_owner(owner, verification)
         commit = shard.coordinator.commit_in_transaction
@@ -237,7 +239,8 @@ class GroupService(CoordinatorService[Shard]):
         return await self._run(shard, lambda: (shard.coordinator.describe_consumer(group), NOTHING))
 
     async def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-        """Of all partitions that this broker leads. While one is loading nobody can tell what is in it."""
+        """Lists the groups of all partitions that this broker leads. While one is loading its groups are unknown, so
+        this raises."""
         listed: list[ListedGroup] = []
         for partition in self.partitions():
             shard = self._shards.get(partition)

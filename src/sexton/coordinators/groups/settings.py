@@ -1,4 +1,4 @@
-"""What an operator can set about groups, under Kafka's names and with Kafka's defaults."""
+"""Group configs, under Kafka's names and with Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZE_UNLIMITED = 2**31 - 1
 
 
 class MigrationPolicy(StrEnum):
-    """Whether a group with members may change its protocol under them (group.consumer.migration.policy)."""
+    """Whether a group with members may change its protocol (group.consumer.migration.policy)."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -35,8 +35,8 @@ class GroupSettings:
     initial_rebalance_delay_ms: int = 3_000
     classic_size_max: int = SIZE_UNLIMITED
     new_member_join_timeout_ms: int = 300_000
-    """A member that has not been told its id yet cannot send heartbeats. Whoever gave up waiting and joined again
-    would otherwise be counted twice for good."""
+    """How long a member that has not received its id yet is kept. It cannot send heartbeats. If its client gave up
+    waiting and joined again, it would otherwise be counted twice for ever."""
     consumer_session_timeout_ms: int = 45_000
     consumer_heartbeat_interval_ms: int = 5_000
     consumer_size_max: int = SIZE_UNLIMITED
@@ -47,7 +47,7 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * 24 * 60 * 60_000
     offsets_retention_check_ms: int = 600_000
     commit_timeout_ms: int = 5_000
-    """How long an answer waits for what it depends on to be committed."""
+    """How long a response waits until the state that it depends on is committed."""
 
     @property
     def consumer_timing(self) -> ConsumerTiming:
@@ -76,11 +76,12 @@ _ASSIGNOR_CLASSES = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
 }
-"""A file for Kafka may name them by class."""
+"""A properties file for Kafka may name assignors by class."""
 
 
 class ConsumerTiming(NamedTuple):
-    """What can be set for one consumer group (`consumer.session.timeout.ms`, `consumer.heartbeat.interval.ms`)."""
+    """The timing configs that one consumer group can have (`consumer.session.timeout.ms`,
+    `consumer.heartbeat.interval.ms`)."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int

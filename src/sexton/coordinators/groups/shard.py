@@ -1,4 +1,4 @@
-"""One partition of `__consumer_offsets` that this broker leads: the pure coordinator, its log, and parked requests."""
+"""One partition of `__consumer_offsets` that this broker leads: the pure coordinator, its log, and waiting requests."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ __all__ = ["APPEND_BYTES_MAX", "CoordinatorLog", "Shard", "TransactionalLog"]
 
 
 async def up_to_date() -> None:
-    """For a coordinator whose topics nobody else changes."""
+    """For a coordinator whose topics do not change elsewhere."""
 
 
 class Verification:
-    """A question to a transaction's coordinator that is under way. It belongs to what was loaded when it was asked."""
+    """A verification by a transaction's coordinator that is in progress. It is valid only for the state that was loaded
+    when it began."""
 
     __slots__ = ("shard",)
 
@@ -57,7 +58,7 @@ class Shard(LedPartition):
         self.transactional_log = log
         self.coordinator = coordinator
         self.parked: dict[int, asyncio.Future[Any]] = {}
-        """JoinGroup and SyncGroup, by token."""
+        """Futures of waiting JoinGroup and SyncGroup requests, by token."""
         self._catch_up = catch_up
         self.has_caught_up = False
         self._last_token = 0
@@ -75,9 +76,9 @@ class Shard(LedPartition):
         self.carry_out(self.coordinator.on_loaded(self.now()))
 
     async def load(self) -> None:
-        """Before the log is read, the view catches up: others may have written offsets of topics that this broker has
-        not heard of, which are not to be taken for topics that are gone. Once for each leadership, for afterwards only
-        this broker writes here: so a log can be read again while the metastore is away."""
+        """The view catches up before the log is read: other brokers may have written offsets of topics that this broker
+        does not know yet, which must not be taken for deleted topics. This is done once per leadership, for afterwards
+        only this broker writes here: so the log can be read again while the metastore is unreachable."""
         if not self.has_caught_up:
             await self._catch_up()
             self.has_caught_up = True
@@ -87,7 +88,8 @@ class Shard(LedPartition):
             await asyncio.sleep(0)
 
     def park(self) -> tuple[int, asyncio.Future[Any]]:
-        """A place for an answer that comes later, and the token that the coordinator knows it by."""
+        """Returns a token for the coordinator, and the future that gets the response when the coordinator answers that
+        token."""
         self._last_token += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.parked[self._last_token] = future
@@ -105,13 +107,13 @@ class Shard(LedPartition):
     # Transactions of clients
 
     def begin_verification(self, owner: Owner) -> Verification:
-        """See `log/producers.py`: a marker makes it void."""
+        """A marker voids the verification (see `log/producers.py`)."""
         return self._verifications.setdefault(owner, Verification(self))
 
     def check_owner(self, owner: Owner, verification: Verification | None) -> None:
-        """Raises if the producer's transaction is over, or its epoch."""
+        """Raises if the producer's transaction has ended, or its epoch is stale."""
         if verification is not None and verification.shard is not self:
-            # Nobody knows whether a marker came in between. The client asks again, and so does the next verification.
+            # A marker may have been written in between. The client retries, and with it comes a new verification.
             what = f"{self.place} was loaded while the transaction's coordinator was asked. Try again"
             raise KafkaError(ErrorCode.coordinator_load_in_progress, what)
         is_verified = verification is not None and self._verifications.get(owner) is verification
@@ -121,12 +123,12 @@ class Shard(LedPartition):
         self.transactional_log.check_owner(owner)
 
     def end_verification(self, owner: Owner, verification: Verification) -> None:
-        """The transaction's coordinator said no."""
+        """Called when the transaction's coordinator has refused."""
         if self._verifications.get(owner) is verification:
             del self._verifications[owner]
 
     def end_transaction(self, marker: EndMarker) -> bool:
-        """False if the marker was written before. Raises if it is stale."""
+        """Returns False if the marker was written before. Raises if it is stale."""
         is_new = self.transactional_log.check_marker(marker)
         if is_new:
             producer_id, last_epoch = marker.owner.producer_id, marker.last_epoch

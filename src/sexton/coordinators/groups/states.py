@@ -1,4 +1,4 @@
-"""Every change of state that a group or a member can make, in two tables.
+"""Every state transition of a group or a member, in two tables.
 
 A classic group moves as its members join and its leader assigns:
 
@@ -7,9 +7,9 @@ A classic group moves as its members join and its leader assigns:
       └─────────────┘    │  └─────────────────┘                 │
                          └──────────────────────────────────────┘      (and from everywhere to Dead)
 
-A consumer group (KIP-848) has no state of its own: what it is called follows from its epochs and its members
-(`ConsumerGroup.state`). Its *members* move: towards their target assignment, letting go of partitions before others
-get them.
+A consumer group (KIP-848) has no state of its own: it follows from its epochs and its members
+(`ConsumerGroup.state`). Its *members* have states on the way to their target assignment: they revoke partitions before
+others get them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sexton.coordinators.groups.records import MemberState
 
 
 class IllegalTransitionError(Exception):
-    """A bug: the table does not have this change. Nothing was changed."""
+    """A bug: the table does not have this transition. Nothing was changed."""
 
 
 class ClassicState(StrEnum):
     EMPTY = "Empty"
-    """No members; offsets may be kept until they expire."""
+    """The group has no members; offsets may be kept until they expire."""
     PREPARING = "PreparingRebalance"
-    """Waiting for members to join. JoinGroup answers are parked."""
+    """Waiting for members to join. JoinGroup requests wait for their responses."""
     COMPLETING = "CompletingRebalance"
-    """Waiting for the leader's assignment. SyncGroup answers are parked."""
+    """Waiting for the leader's assignment. SyncGroup requests wait for their responses."""
     STABLE = "Stable"
     DEAD = "Dead"
-    """Removed from this coordinator."""
+    """The group was removed from this coordinator."""
 
 
 class ConsumerState(StrEnum):
@@ -57,7 +57,7 @@ MEMBER_TRANSITIONS: Mapping[MemberState, frozenset[MemberState]] = {
     MemberState.STABLE: _ANY_MEMBER_STATE,
     MemberState.UNREVOKED_PARTITIONS: _ANY_MEMBER_STATE,
     MemberState.UNRELEASED_PARTITIONS: _ANY_MEMBER_STATE,
-    # Nobody moves into UNKNOWN; a member found in it starts again from nothing.
+    # No member moves into UNKNOWN; a member found in it starts again without an assignment.
     MemberState.UNKNOWN: _ANY_MEMBER_STATE,
 }
 

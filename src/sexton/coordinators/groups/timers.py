@@ -1,4 +1,4 @@
-"""What has a deadline in a group coordinator."""
+"""The timers of a group coordinator."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from enum import StrEnum
 class TimerKind(StrEnum):
     CLASSIC_SESSION = "classic session"
     CLASSIC_JOIN = "classic join"
-    """Of a group: the members have until then to rejoin."""
+    """Rebalance timeout of a classic group: until then its members must rejoin."""
     CLASSIC_SYNC = "classic sync"
     CONSUMER_SESSION = "consumer session"
     CONSUMER_REBALANCE = "consumer rebalance"
-    """Of a KIP-848 member that must let go of partitions."""
+    """Until then a KIP-848 member must have revoked partitions."""
     CONSUMER_JOIN = "consumer join"
-    """Of a classic member in a consumer group that was told to rejoin."""
+    """Until then a classic member of a consumer group that was asked to rejoin must have done so."""
     CONSUMER_SYNC = "consumer sync"
     OFFSETS = "offsets"
-    """The next search for offsets that nobody needs any more."""
+    """The next search for expired offsets."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,11 +9,11 @@ from typing import Protocol
 
 
 class Topics(Protocol):
-    """A picture of the topics at one moment; the same object may show a later one at the next call."""
+    """The topics at the time of the call; a later call may show later changes."""
 
     @property
     def revision(self) -> int:
-        """Changes whenever a topic is made, deleted or given partitions (it may change more often)."""
+        """Changes whenever a topic is created, deleted or gets partitions (it may change more often)."""
         ...
 
     def names(self) -> Iterable[str]: ...
@@ -23,14 +23,14 @@ class Topics(Protocol):
     def topic_name(self, topic_id: uuid.UUID) -> str | None: ...
 
     def partitions_count(self, topic_id: uuid.UUID) -> int:
-        """0 if there is no such topic."""
+        """Returns 0 if there is no such topic."""
         ...
 
 
 def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
-    """One number that is different when any of these topics is (KIP-1101). Kept with the group's epoch, so that a
-    coordinator that has just loaded it can tell whether the group must be assigned anew. Kafka computes another number
-    from the same facts: a group that moves from Kafka to here is rebalanced once."""
+    """Hash of these topics' metadata (KIP-1101). It is recorded with the group epoch, so that a coordinator that has
+    just loaded the group can tell whether it must be assigned again. Kafka computes another hash of the same metadata:
+    a group that moves from Kafka to here is rebalanced once."""
     digest = hashlib.blake2b(digest_size=8)
     found = False
     for name in sorted(set(names)):

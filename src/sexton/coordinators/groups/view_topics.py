@@ -1,4 +1,4 @@
-"""The cluster's view as a coordinator sees it."""
+"""The cluster's view as a group coordinator needs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sexton.cluster.view import ClusterView
 
 
 class ViewTopics:
-    """`Topics` on a ClusterView."""
+    """Implements `Topics` on a ClusterView."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -19,8 +19,9 @@ class ViewTopics:
 
     @property
     def revision(self) -> int:
-        """The view changes with every ISR; groups care for topics and their sizes only, and looking is costly for
-        those that subscribe by regular expression."""
+        """The view changes with every ISR change. Groups depend only on topics and their partition counts, and
+        examining them is expensive for groups that subscribe by regular expression, so this changes only when those
+        do."""
         if self._seen_version != self._view.version:
             self._seen_version = self._view.version
             topics = tuple((row.topic_id, self.partitions_count(row.topic_id)) for row in self._view.topics())

@@ -1,20 +1,21 @@
 """The transactions of one partition of `__transaction_state`, as a pure state machine.
 
-Built by replaying the partition's records, then driven by requests, by markers that were written, and by time. Each
-operation takes the moment and returns what must happen outside (`Effects`): records to append, and markers to send once
-the records are committed. It assumes that they will be; if they are not, the whole coordinator is thrown away and
-loaded again. A request that is refused raises KafkaError and changes nothing.
+It is built by replaying the partition's records, then driven by requests, by written markers, and by time. Each
+operation takes the current time and returns its `Effects`: records to append, and markers to send once the records are
+committed. It assumes that they will be; if they are not, the whole coordinator is discarded and loaded again. A request
+that is refused raises KafkaError and changes nothing.
 
-One thing it cannot make itself: a producer id that nobody was given before. An operation that needs one and was not
-handed one raises `ProducerIdNeeded`, changes nothing, and is called again with one.
+One thing it cannot make itself: a new producer id. An operation that needs one and was not passed one raises
+`ProducerIdNeeded`, changes nothing, and is called again with one.
 
 Where this differs from Kafka, always towards more safety or less surprise:
 
-- A producer that was locked out because its transaction timed out may come back (KIP-588): see `ending.py`. It gets
-  the epoch that its markers carry.
+- A producer that was fenced because its transaction timed out may come back (KIP-588): see `ending.py`. It gets the
+  epoch that its markers carry.
 - A producer that starts over while its own transaction is open (InitProducerId with its id and epoch) is not taken for
   a zombie afterwards.
-- InitProducerId with a stale epoch is refused before, not after, it has aborted the transaction of the rightful owner.
+- InitProducerId with a stale epoch is refused before, not after, it has aborted the transaction of the current
+  producer.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ from sexton.coordinators.transactions.transaction import (
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 EXPIRED_COUNT_MAX = 1_000
-"""Tombstones in one append: a few hundred kilobytes at most."""
+"""Maximum number of tombstones in one append: a few hundred kilobytes at most."""
 
 FEW_PARTITIONS = 1_000
-"""They fit into a record whatever their names are."""
+"""This many partitions fit into a record whatever their names are."""
 
 EXPIRY = ""
-"""The timer of the next search for ids that nobody uses; all others are named by their transactional id."""
+"""The timer of the next search for expired transactional ids; all other timers are named by their transactional id."""
 
 
 class ProducerIdNeeded(Exception):  # noqa: N818  (not a failure)
-    """Call again, with an id."""
+    """Asks the caller to call again, with a new producer id."""
 
 
 class LateEnd(Exception):  # noqa: N818
@@ -71,20 +72,20 @@ class TransactionCoordinator:
         self.settings = settings
         self._transactions: dict[str, Transaction] = {}
         self._unmarked: dict[str, dict[TopicPartition, None]] = {}
-        """Of transactions that are prepared: the partitions whose marker is not known to be written."""
+        """For prepared transactions: the partitions whose marker is not known to be written."""
         self._timers: Timers[str] = Timers()
         self._now = Now(0, 0)
         self._effects = Effects()
 
     @property
     def effects(self) -> Effects:
-        """Of the last operation that could have any, also if it was refused."""
+        """Effects of the last operation that could have any, also if it was refused."""
         return self._effects
 
     # Loading
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """One record, in the order of the log. Kinds of records that are not known are skipped."""
+        """Replays one record, in log order. Unknown kinds of records are skipped."""
         transactional_id = decode_key(key)
         if transactional_id is None:
             return
@@ -94,7 +95,8 @@ class TransactionCoordinator:
             self._transactions[transactional_id] = decode_value(transactional_id, value)
 
     def on_loaded(self, now: Now) -> Effects:
-        """From here on time runs, and markers are sent again: nobody knows which were written."""
+        """Called when the log has been read: timeouts run from here on, and markers are sent again, because it is
+        unknown which were written."""
         self._begin(now)
         for transaction in list(self._transactions.values()):
             if transaction.state.is_prepared:
@@ -124,7 +126,7 @@ class TransactionCoordinator:
         if transaction.state.is_prepared:
             raise concurrent(transaction)
         if transaction.state is State.ONGOING:
-            # The epoch that locks the producer out is told to nobody but, perhaps, itself. Whoever asked asks again.
+            # The raised epoch that fences the producer is sent to no client but, perhaps, itself. The client retries.
             self._lock_out(transaction, owner_may_return=request.expected is not None, has_timed_out=False)
             return ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH), self._effects
         return self._initialised(_next_epoch(transaction, request, fresh_id, now.wall_ms))
@@ -147,7 +149,8 @@ class TransactionCoordinator:
         return self._effects
 
     def verify(self, request: AddRequest) -> Verified:
-        """Whether the partitions are in the transaction: asked by whoever is about to append to them."""
+        """Returns whether the partitions are in the transaction. Called for a broker that is about to append to
+        them."""
         transaction = self._owned(request.transactional_id, request.producer, request.client_version)
         if transaction.state.is_prepared:
             raise concurrent(transaction)
@@ -157,13 +160,13 @@ class TransactionCoordinator:
         }
 
     def end(self, request: EndRequest, fresh_id: int | None, now: Now) -> tuple[ProducerIdAndEpoch, Effects]:
-        """With the id and epoch that the producer has from now on. Raises LateEnd too."""
+        """Returns the id and epoch that the producer has from now on. Raises LateEnd too."""
         self._begin(now)
         transaction = self._known(request.transactional_id)
         verdict = judge(transaction, request.producer, request.is_commit, request.client_version)
         raises = request.client_version >= EPOCH_BUMP_VERSION
         if verdict is Verdict.DONE:
-            if raises and transaction.epoch > LAST_EPOCH_FOR_CLIENTS:  # the one that timed out was the last to give
+            if raises and transaction.epoch > LAST_EPOCH_FOR_CLIENTS:  # clients' last epoch timed out
                 timeout_ms, now_ms = transaction.timeout_ms, now.wall_ms
                 return self._initialised(transaction.rotated(_needed(fresh_id), timeout_ms, True, now_ms))
             return ProducerIdAndEpoch(transaction.producer_id, transaction.epoch), self._effects
@@ -181,7 +184,8 @@ class TransactionCoordinator:
     def marker_written(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition, now: Now
     ) -> Effects:
-        """Or no longer needed, because the partition is gone. What is not waited for any more changes nothing."""
+        """Called when a marker was written, or is no longer needed because the partition was deleted. A marker that is
+        not waited for any more changes nothing."""
         self._begin(now)
         transaction = self._transactions.get(transactional_id)
         if transaction is None or producer != (transaction.producer_id, transaction.epoch):
@@ -210,7 +214,7 @@ class TransactionCoordinator:
         return self._timers.next_deadline_ms()
 
     def tick(self, now: Now) -> Effects:
-        """Does what is due, up to a bound: what is left is due at once, in a turn and an append of its own."""
+        """Handles expired timers, up to a limit: the rest is due at once, in another turn and another append."""
         self._begin(now)
         for _ in range(DUE_COUNT_MAX):
             name = self._timers.pop_due(now.monotonic_ms)
@@ -228,7 +232,7 @@ class TransactionCoordinator:
         return self._effects
 
     def _expire(self) -> bool:
-        """Forgets ids that have not been used for long. True if there is more to do."""
+        """Removes transactional ids that have not been used for long. Returns True if there is more to do."""
         before_ms = self._now.wall_ms - self.settings.id_expiration_ms
         for transaction in list(self._transactions.values()):
             if transaction.state.is_at_rest and transaction.update_ms <= before_ms:
@@ -239,7 +243,7 @@ class TransactionCoordinator:
                 self._effects.records.append((transaction.transactional_id, None))
         return False
 
-    # Looking
+    # Queries
 
     def get(self, transactional_id: str) -> Transaction | None:
         return self._transactions.get(transactional_id)
@@ -279,7 +283,7 @@ class TransactionCoordinator:
         self._effects = Effects()
 
     def _write(self, transaction: Transaction) -> None:
-        """Records it and makes it true here, as it will be made true by whoever reads the record."""
+        """Records the transaction and applies it here, as a replay of the record does."""
         self._transactions[transaction.transactional_id] = transaction
         self._effects.records.append((transaction.transactional_id, transaction))
 
@@ -307,7 +311,7 @@ class TransactionCoordinator:
         self._prepared(aborted)
 
     def _prepared(self, transaction: Transaction) -> None:
-        """It is decided: every partition gets its marker, if there are any."""
+        """The end is decided: sends a marker to every partition, or completes the transaction if there is none."""
         self._timers.cancel(transaction.transactional_id)
         if not transaction.partitions:
             self._complete(transaction)
@@ -334,7 +338,7 @@ class TransactionCoordinator:
 
 
 def _check_size(transaction: Transaction) -> None:
-    """All its partitions are one record."""
+    """Checks that the transaction fits into a record, with all its partitions."""
     few = len(transaction.partitions) <= FEW_PARTITIONS
     if not few and len(encode_value(transaction)) > RECORD_BYTES_MAX:
         what = f"{len(transaction.partitions)} partitions are too many for one transaction"
@@ -348,7 +352,8 @@ def concurrent(transaction: Transaction) -> KafkaError:
 
 
 def _check_expected(transaction: Transaction, expected: ProducerIdAndEpoch | None) -> None:
-    """Whoever starts over must be the last rightful owner. One that has begun a transaction knows its newest epoch."""
+    """A producer that starts over must be the last valid owner. One that has begun a transaction knows its newest
+    epoch."""
     if expected is None or expected == (transaction.producer_id, transaction.epoch):
         return
     is_former_name = transaction.epoch == 0 and expected.producer_id == transaction.previous_producer_id

@@ -1,4 +1,4 @@
-"""What is asked of the coordinator and what it answers, without versions: the API modules translate."""
+"""Requests to the transaction coordinator and its responses, independent of API versions: the API modules translate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class InitRequest:
     transactional_id: str
     timeout_ms: int
     expected: ProducerIdAndEpoch | None = None
-    """What the producer has, if it wants to go on after an error (KIP-360)."""
+    """The producer's id and epoch, if it continues after an error (KIP-360)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,13 @@ class EndRequest:
     is_commit: bool
     client_version: int = 0
     may_be_late: bool = False
-    """It came over a connection that does not show that it is about the present transaction (`connections.py`)."""
+    """Whether it came over a connection that does not show that it is about the current transaction
+    (`connections.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """Empty filters let all pass."""
+    """Filters of ListTransactions. An empty filter lets all pass."""
 
     states: Collection[State] = ()
     producer_ids: Collection[int] = ()
@@ -48,7 +49,7 @@ class ListRequest:
 
 
 class Markers(NamedTuple):
-    """To be written into each of the partitions, until each has it."""
+    """Markers to write into each of the partitions, retried until each has its own."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -58,19 +59,19 @@ class Markers(NamedTuple):
 
 
 Record: TypeAlias = tuple[str, Transaction | None]
-"""A transactional id and all that is known of it; None: it is forgotten."""
+"""A transactional id and its state; None deletes it."""
 
 
 @dataclass(slots=True)
 class Effects:
-    """What the caller owes the world after one operation."""
+    """What the caller must do after one operation."""
 
     records: list[Record] = field(default_factory=list)
-    """To be appended together: all or none."""
+    """Records to append together: all or none."""
     markers: list[Markers] = field(default_factory=list)
-    """To be sent once the records are committed, and never before: a marker cannot be taken back."""
+    """Markers to send once the records are committed, and never before: a marker cannot be undone."""
     completed: list[str] = field(default_factory=list)
-    """Transactional ids whose last transaction is over everywhere: the next may begin."""
+    """Transactional ids whose last transaction has all its markers: the next may begin."""
 
 
 Verified: TypeAlias = Mapping[TopicPartition, ErrorCode]

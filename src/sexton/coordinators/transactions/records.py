@@ -1,10 +1,9 @@
 """The records of `__transaction_state`, byte for byte as Kafka writes them (TransactionLogKey and TransactionLogValue).
 
-A key is one transactional id, a value all that is known of it; a record without a value means that it is forgotten.
-Kafka's `DumpLogSegments --transaction-log-decoder` reads what is written here, and what Kafka wrote is read here.
-Version 1 is written; both versions are read. Two facts that Kafka keeps in memory only are written in tagged fields of
-our own, which Kafka skips: they let a producer come back after its transaction timed out even if the coordinator has
-moved meanwhile.
+A key is one transactional id, a value its whole state; a tombstone deletes it. Kafka's `DumpLogSegments
+--transaction-log-decoder` reads what is written here, and what Kafka wrote is read here. Version 1 is written; both
+versions are read. Two fields that Kafka keeps in memory only are written as tagged fields of our own, which Kafka
+skips: they let a producer come back after its transaction timed out even if the coordinator has moved meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NEXT_PRODUCER_ID = 1
 _CLIENT_VERSION = 2
 _LAST_EPOCH = 10_001
 _HAS_TIMED_OUT = 10_002
-"""Tags. Kafka counts from 0; ours are far away."""
+"""Tags. Kafka's count from 0; ours start at 10,001 so that they do not clash."""
 
 _I16 = struct.Struct(">h")
 _I64 = struct.Struct(">q")
@@ -42,7 +41,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """None for a kind of record that this version does not know."""
+    """Returns None for a kind of record that this version does not know."""
     reader = Reader(data, place=TRANSACTIONS_TOPIC)
     return reader.string() if reader.i16() == KEY_VERSION else None
 

@@ -1,7 +1,7 @@
 """The transaction coordinator of one broker: a thin asyncio shell around one pure coordinator for each partition of
 `__transaction_state` that this broker leads.
 
-What the broker does with it:
+How the broker uses it:
 
     transactions = TransactionService(clock, settings, partitions_count, next_producer_id, send_markers, may_serve)
     transactions.load(partition, epoch, log)    when it has become the leader of that partition
@@ -9,12 +9,12 @@ What the broker does with it:
     transactions.marker_written(...)            for each partition that has its marker
     await transactions.close()
 
-Every other method is one request of the protocol. Each raises KafkaError: NOT_COORDINATOR if another broker keeps the
-transactional id, COORDINATOR_LOAD_IN_PROGRESS while its log is being read, COORDINATOR_NOT_AVAILABLE if what was done
+Every other method is one request of the protocol. Each raises KafkaError: NOT_COORDINATOR if another broker coordinates
+the transactional id, COORDINATOR_LOAD_IN_PROGRESS while its log is being read, COORDINATOR_NOT_AVAILABLE if the change
 could not be committed.
 
-A request that finds the markers of the transaction before still being written waits for them, for a moment
-(`concurrent_wait_ms`), before it is told CONCURRENT_TRANSACTIONS.
+A request that arrives while the markers of the previous transaction are being written waits for them, for a moment
+(`concurrent_wait_ms`), before it gets CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 NOTHING = Effects()
-"""A read has none."""
+"""Effects of a read: none."""
 
 
 class DueMarkers(NamedTuple):
-    """Markers with where they come from: the partition of `__transaction_state` and its leader epoch."""
+    """Markers with the partition of `__transaction_state` and the leader epoch that they come from."""
 
     coordinator_partition: int
     coordinator_epoch: int
@@ -81,7 +81,8 @@ class TransactionService(CoordinatorService[Shard]):
         may_serve: Callable[[], bool] = lambda: True,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """Even reads ask `may_serve`: a partition that is verified for a transaction which is over would hang."""
+        """Reads, too, check `may_serve`: a partition that is verified for a transaction that has ended would get a
+        hanging transaction."""
         super().__init__(clock, partitions_count, may_serve, supervisor)
         self.settings = settings
         self._next_producer_id = next_producer_id
@@ -118,8 +119,8 @@ class TransactionService(CoordinatorService[Shard]):
         self._send_markers(DueMarkers(shard.partition, shard.epoch, markers))
 
     def owes(self, due: DueMarkers, partition: TopicPartition) -> bool:
-        """Whether it is still to be written, as far as is known here. While the log is being read nothing is: then all
-        that are left are due anew."""
+        """Whether the marker is still to be written, as far as this broker knows. False while the log is being read:
+        afterwards all markers that are left are sent again."""
         shard = self._shard_of(due)
         return shard is not None and shard.coordinator.owes(due.markers, partition)
 
@@ -128,7 +129,7 @@ class TransactionService(CoordinatorService[Shard]):
         return shard if shard is not None and shard.is_loaded and shard.epoch == due.coordinator_epoch else None
 
     def marker_written(self, due: DueMarkers, partition: TopicPartition) -> None:
-        """Or no longer needed, because the partition is gone."""
+        """Called when a marker was written, or is no longer needed because the partition was deleted."""
         shard = self._shard_of(due)
         if shard is None:
             return
@@ -143,7 +144,7 @@ class TransactionService(CoordinatorService[Shard]):
     # Requests
 
     def is_ready(self, transactional_id: str) -> bool:
-        """Whether this broker is its coordinator and has read its log."""
+        """Whether this broker is the coordinator of the id and has read its log."""
         count = self._partitions_count()
         shard = self._shards.get(partition_for(transactional_id, count)) if count else None
         return shard is not None and shard.is_loaded
@@ -167,7 +168,8 @@ class TransactionService(CoordinatorService[Shard]):
         await self._patiently(request.transactional_id, run)
 
     async def verify(self, request: AddRequest) -> Verified:
-        """Says nothing that could be lost: whoever appends upon it must not have been told of an uncommitted state."""
+        """Waits for the commit of the state that it returns: a batch must not be appended because of uncommitted
+        state."""
 
         async def run(shard: Shard) -> Verified:
             return await self._run(shard, lambda: (shard.coordinator.verify(request), NOTHING))
@@ -184,7 +186,7 @@ class TransactionService(CoordinatorService[Shard]):
         return await self._patiently(request.transactional_id, run)
 
     async def describe(self, transactional_id: str) -> tuple[Transaction, tuple[TopicPartition, ...]]:
-        """With the partitions that hold something open."""
+        """Returns the transaction, and the partitions in which it may be open."""
         if not transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
         shard = self._shard(transactional_id)
@@ -200,7 +202,8 @@ class TransactionService(CoordinatorService[Shard]):
         return found, unmarked if found.state.is_prepared else tuple(sorted(found.partitions))
 
     async def list_all(self, request: ListRequest) -> list[Transaction]:
-        """Of all partitions that this broker leads. While one is loading nobody can tell what is in it."""
+        """Lists the transactions of all partitions that this broker leads. While one is loading its transactions are
+        unknown, so this raises."""
         listed: list[Transaction] = []
         for partition in self.partitions():
             shard = self._shards.get(partition)
@@ -222,7 +225,8 @@ class TransactionService(CoordinatorService[Shard]):
         run: Callable[[Shard], Awaitable[T]],
         find: Callable[[str], Shard] | None = None,
     ) -> T:
-        """Runs it; while markers are in its way, waits for them and tries again."""
+        """Runs the operation; while the previous transaction's markers are being written, waits for them and tries
+        again."""
         find = find or self._shard_to_write
         deadline_ms = self._clock.monotonic_ms() + self.settings.concurrent_wait_ms
         while True:
@@ -250,7 +254,7 @@ class TransactionService(CoordinatorService[Shard]):
         return True
 
     async def _run_with_id(self, shard: Shard, attempt: Callable[[Shard, int | None], tuple[T, Effects]]) -> T:
-        """Producer ids come from the metastore, so one is fetched only for who needs it."""
+        """Producer ids come from the metastore, so one is allocated only if the operation needs it."""
         try:
             return await self._run(shard, lambda: attempt(shard, None))
         except ProducerIdNeeded:

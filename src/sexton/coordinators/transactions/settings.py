@@ -1,4 +1,4 @@
-"""What an operator can set about transactions, under Kafka's names and with Kafka's defaults."""
+"""Transaction configs, under Kafka's names and with Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class TransactionSettings:
     id_expiration_ms: int = 7 * 24 * 60 * 60_000
     id_expiration_check_ms: int = 60 * 60_000
     commit_timeout_ms: int = 5_000
-    """How long an answer waits for what it depends on to be committed."""
+    """How long a response waits until the state that it depends on is committed."""
     concurrent_wait_ms: int = 1_000
-    """How long a request waits for the markers of the transaction before, instead of being sent away to ask again:
-    most are written within milliseconds, and clients would come back only after 20 to 100."""
+    """How long a request waits for the markers of the previous transaction before it gets CONCURRENT_TRANSACTIONS: most
+    are written within milliseconds, and clients would retry only after 20 to 100."""
 
     @classmethod
     def of(cls, config: BrokerSettings) -> TransactionSettings:

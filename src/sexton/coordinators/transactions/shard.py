@@ -30,7 +30,7 @@ class Shard(LedPartition):
         on_decided: Callable[[Shard, Markers], None],
         supervisor: Supervisor | None = None,
     ) -> None:
-        """`epoch` is the leader epoch: markers carry it, so that those of a former coordinator can be told apart.
+        """`epoch` is the leader epoch: markers carry it, so that a former coordinator's markers can be recognized.
         `on_decided` is called when markers are to be sent."""
         super().__init__(partition, log, now, on_failed, supervisor)
         self.epoch = epoch
@@ -60,7 +60,7 @@ class Shard(LedPartition):
         self.set_alarm()
 
     def _send_when_committed(self, markers: Markers) -> None:
-        """A marker cannot be taken back, so its decision must not be lost any more when it is sent."""
+        """A marker cannot be undone, so the decision must be committed before it is sent."""
 
         def send(error: KafkaError | None) -> None:
             if error is None and not self.is_closed:
@@ -79,7 +79,7 @@ class Shard(LedPartition):
         self.carry_out(self.coordinator.tick(now))
 
     async def completed(self, transactional_id: str) -> None:
-        """Returns when the markers of its transaction are written, as far as is known here."""
+        """Returns when the markers of the transaction are written, as far as this broker knows."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._until_completed.setdefault(transactional_id, []).append(future)
         try:

@@ -1,4 +1,4 @@
-"""Every change of state that a transactional id can make, in one table.
+"""Every state transition of a transactional id, in one table.
 
     Empty ──add──> Ongoing ──commit──> PrepareCommit ──written──> CompleteCommit ──┐
       ^ ^             │  └────abort──> PrepareAbort ──written──> CompleteAbort ───┤
@@ -8,8 +8,8 @@
       │ └───────────────────────────────────────────────────────────────────────────┘
      init
 
-The names and numbers are Kafka's, for they are in its records and in what its tools print. What a record says is
-believed when a log is read: compaction has removed the steps between two of them.
+The names and numbers are Kafka's, for they are in its records and in the output of its tools. A replayed record is
+applied without a check of the transition: compaction has removed the steps in between.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from enum import IntEnum, StrEnum
 
 
 class IllegalTransitionError(Exception):
-    """A bug: the table does not have this change. Nothing was changed."""
+    """A bug: the table does not have this transition. Nothing was changed."""
 
 
 class State(IntEnum):
     EMPTY = 0
     """It has a producer and no transaction."""
     ONGOING = 1
-    """Some partition, or some group's offsets, may hold records of the transaction."""
+    """Some partition, or some group's offsets, may have records of the transaction."""
     PREPARE_COMMIT = 2
     """Decided: once this is on all in-sync replicas, nothing can undo it. Markers are being written."""
     PREPARE_ABORT = 3
@@ -34,14 +34,14 @@ class State(IntEnum):
     """Every partition has its marker."""
     COMPLETE_ABORT = 5
     DEAD = 6
-    """Forgotten, after it had not been used for transactional.id.expiration.ms. Its record is a tombstone."""
+    """Deleted, after it had not been used for transactional.id.expiration.ms. Its record is a tombstone."""
     PREPARE_EPOCH_FENCE = 7
-    """Between the decision to lock a producer out and the abort of what it had begun. It is never recorded: both
-    happen in one step."""
+    """Between the decision to fence a producer and the abort of its transaction. It is never recorded: both happen in
+    one step."""
 
     @property
     def label(self) -> str:
-        """As Kafka's tools know it."""
+        """The name in Kafka's tools."""
         return _LABELS[self]
 
     @property
@@ -50,7 +50,7 @@ class State(IntEnum):
 
     @property
     def is_at_rest(self) -> bool:
-        """Nothing of a transaction is open anywhere."""
+        """Whether no transaction is open in any partition."""
         return self in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 
 
@@ -81,8 +81,9 @@ class Event(StrEnum):
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.EMPTY, Event.INIT): State.EMPTY,
     (State.EMPTY, Event.ADD): State.ONGOING,
-    # With transaction version 2 a producer may abort what the coordinator has not heard of: the Produce that should
-    # have added the partition may be lost, or still be on its way. The abort raises the epoch, and locks it out.
+    # With transaction version 2 a producer may abort a transaction that the coordinator does not know: the Produce that
+    # should have added the partition may be lost, or still be in flight. The abort raises the epoch, which fences that
+    # Produce.
     (State.EMPTY, Event.ABORT): State.PREPARE_ABORT,
     (State.EMPTY, Event.EXPIRE): State.DEAD,
     (State.ONGOING, Event.ADD): State.ONGOING,

@@ -1,17 +1,17 @@
-"""What the coordinator knows of one transactional id, and how each event changes it. Values, not objects with a life:
-an event gives a new one, or raises and there is none.
+"""The coordinator's state of one transactional id, and how each event changes it. It is an immutable value: an event
+returns a new one, or raises.
 
-**Epochs.** A producer is its id and an epoch. Raising the epoch locks out whoever has the old one. With transaction
-version 2 (KIP-890) every end raises it: the markers carry the new epoch, the answer tells it, and a request that was
-sent for the old transaction can do nothing to the next. With older versions it is raised by InitProducerId only.
+**Epochs.** A producer is its id and an epoch. Raising the epoch fences producers with the old one. With transaction
+version 2 (KIP-890) every end raises it: the markers carry the new epoch, the response returns it, and a request that
+was sent for the old transaction cannot affect the next. With older versions it is raised by InitProducerId only.
 
-**`last_epoch`** is the epoch before the last raise if its owner is still the rightful producer: it asked for the raise
-itself (KIP-360) and may not have heard the answer, or the coordinator raised it because the transaction timed out
+**`last_epoch`** is the epoch before the last raise if its producer is still valid: it asked for the raise itself
+(KIP-360) and may not have received the response, or the coordinator raised it because the transaction timed out
 (KIP-588). It is NO_EPOCH after another instance took over: then the old one is a zombie.
 
-**Ids run out of epochs** after 32,766 raises. Whoever gets there goes on with a new producer id at epoch 0
-(`next_producer_id` while the markers of the old one are written, `previous_producer_id` after that, so that a retry by
-the old name is still known).
+**Ids run out of epochs** after 32,766 raises. A producer that gets there continues with a new producer id at epoch 0
+(`next_producer_id` while the markers of the old one are written, `previous_producer_id` after that, so that a retry
+with the old id is still recognized).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ NO_TIME: Final = -1
 
 EPOCH_MAX: Final = 2**15 - 1
 LAST_EPOCH_FOR_CLIENTS: Final = EPOCH_MAX - 1
-"""The one above is kept for the coordinator, which must always be able to lock a producer out."""
+"""The highest epoch that a client gets. The one above is kept for the coordinator, which must always be able to fence a
+producer."""
 
 
 class TopicPartition(NamedTuple):
@@ -54,12 +55,13 @@ class Transaction:
     state: State = State.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIME
-    """By the wall clock; of the last transaction, if none is under way."""
+    """When the transaction began, by the wall clock; that of the last transaction if none is open."""
     update_ms: int = NO_TIME
     client_version: int = 0
-    """The transaction version of whoever drives the transaction: 2 raises the epoch at its end."""
+    """The transaction version of the client that drives the transaction: with 2, its end raises the epoch."""
     has_timed_out: bool = False
-    """The coordinator ended the last transaction because it took too long, and its producer has not come back since."""
+    """Whether the coordinator aborted the last transaction because it timed out, and its producer has not come back
+    since."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -67,7 +69,7 @@ class Transaction:
 
     @property
     def is_commit(self) -> bool:
-        """Of one that is prepared."""
+        """Only meaningful in PREPARE_COMMIT or PREPARE_ABORT."""
         return self.state is State.PREPARE_COMMIT
 
     def of_late_owner(self, epoch: int) -> bool:
@@ -77,7 +79,7 @@ class Transaction:
     # Events
 
     def initialised(self, timeout_ms: int, is_same_producer: bool, now_ms: int) -> Transaction:
-        """The next epoch, for a new instance of the producer or for the same one that starts over."""
+        """Raises the epoch, for a new instance of the producer or for the same one that starts over."""
         assert self.epoch < LAST_EPOCH_FOR_CLIENTS, "an id without epochs left is rotated"
         last_epoch = self.epoch if is_same_producer else NO_EPOCH
         return self._at_rest(
@@ -85,12 +87,13 @@ class Transaction:
         )
 
     def told_again(self, timeout_ms: int, now_ms: int) -> Transaction:
-        """The same epoch: its owner has not heard of it yet."""
+        """Keeps the epoch: its producer has not received it yet."""
         previous = self.previous_producer_id
         return self._at_rest(timeout_ms, now_ms, self.producer_id, self.epoch, self.last_epoch, previous)
 
     def rotated(self, fresh_id: int, timeout_ms: int, is_same_producer: bool, now_ms: int) -> Transaction:
-        """`last_epoch` is what the producer knows: the one above it was the coordinator's own."""
+        """Continues with a new producer id. `last_epoch` is the one that the producer knows: the one above it was the
+        coordinator's own."""
         last_epoch = min(self.epoch, LAST_EPOCH_FOR_CLIENTS) if is_same_producer else NO_EPOCH
         return self._at_rest(timeout_ms, now_ms, fresh_id, 0, last_epoch, self.producer_id)
 
@@ -126,7 +129,8 @@ class Transaction:
         )
 
     def ended(self, is_commit: bool, client_version: int, fresh_id: int, now_ms: int) -> Transaction:
-        """Decided by the producer. `fresh_id` is its next id if this one has no epoch left, else NO_PRODUCER_ID."""
+        """The producer commits or aborts. `fresh_id` is its next id if this one has no epoch left, else
+        NO_PRODUCER_ID."""
         state = after(self.state, Event.COMMIT if is_commit else Event.ABORT)
         raises = client_version >= EPOCH_BUMP_VERSION
         return replace(
@@ -142,7 +146,7 @@ class Transaction:
         )
 
     def locked_out(self, owner_may_return: bool, has_timed_out: bool, now_ms: int) -> Transaction:
-        """Decided by the coordinator: the epoch is raised and what was begun is aborted."""
+        """The coordinator fences the producer: it raises the epoch and aborts the transaction."""
         state = after(after(self.state, Event.FENCE), Event.ABORT)
         return replace(
             self,
@@ -156,7 +160,7 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> Transaction:
-        """Every partition has its marker."""
+        """Called when every partition has its marker."""
         state = after(self.state, Event.WRITTEN)
         has_new_id = self.next_producer_id != NO_PRODUCER_ID
         return replace(
@@ -170,7 +174,7 @@ class Transaction:
             update_ms=max(now_ms, self.update_ms),
         )
 
-    # What must hold
+    # Invariants
 
     def check_invariants(self) -> None:
         what = f"rule 8: {self!r}"
