@@ -72,6 +72,9 @@ class Question(NamedTuple):
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
     """Coordinator epoch of this producer's last marker in the log of the broker that asks: no coordinator with a lower
     epoch may answer."""
+    verification: object = None
+    """What is held meanwhile (`log/producers.py`). A marker makes it void: a batch that arrives afterwards has another
+    one, and does not share an answer that was given before."""
 
 
 Answers = Mapping[TopicPartition, ErrorCode]

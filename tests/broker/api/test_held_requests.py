@@ -196,6 +196,35 @@ def test_a_coordinator_before_the_one_whose_marker_is_here_is_not_asked(
     asyncio.run(main())
 
 
+def test_a_batch_that_comes_after_a_marker_does_not_share_an_answer_from_before_it(
+    coordinator: list[asyncio.Future[None]],
+) -> None:
+    """The same batch twice, over two connections: the first is held when the transaction is aborted, the second comes
+    when it is over. It would open a transaction that nobody ends, or that the next one commits."""
+
+    async def main() -> None:
+        broker = broker_that_counts_sequences()
+        producers = broker.replica().log.producers
+        producers.note_data(*PRODUCER, 0, 0, 0, 0, True)
+        producers.note_marker(*PRODUCER, 1, 0, Marker(False, 6))
+        first, second = Client(broker), Client(broker)
+        send(first, 1)
+        await turns()
+        assert len(coordinator) == 1
+        producers.note_marker(*PRODUCER, 2, 0, Marker(True, 6))
+        producers.void_verifications(*PRODUCER)
+        send(second, 1)
+        await turns()
+        coordinator[0].set_result(None)
+        await turns()
+        assert codes(first) == [ErrorCode.invalid_txn_state]
+        assert codes(second) == []
+        assert len(coordinator) == 2
+        assert not producers.is_open(*PRODUCER)
+
+    asyncio.run(main())
+
+
 class Groups:
     """A group's coordinator that remembers what was committed, in order."""
 
