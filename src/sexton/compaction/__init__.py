@@ -1,1 +1,1 @@
-"""What may go and what must stay: the rules, the reference compactor, and when a log is due for cleaning."""
+"""Compaction: what may be removed and what must be kept, the reference compactor, and when a log is due."""

@@ -1,7 +1,7 @@
-"""The rules applied to the columns of a batch table: what becomes of every batch of a slice, and why.
+"""Applies the rules to the columns of a batch table: what happens to every batch of a slice, and why.
 
-Which records of a batch survive arrives as a sorted list of codes (see ``records.kernels.keys``): in a dirty chunk the
-survivors, in a clean one the dead, and its tombstones. So most batches are decided without looking at a record.
+Which records of a batch survive is given as a sorted list of codes (see ``records.kernels.keys``): in a dirty chunk the
+survivors, in a clean one the dead records and the tombstones. So most batches are decided without looking at a record.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Tally:
-    """How many records and markers met each fate."""
+    """Number of records and markers by fate."""
 
     counts: dict[int, int] = field(default_factory=dict)
     held_back_bytes: int = 0
-    """Of tombstones and markers that wait for replicas; a batch counts by the share of its records."""
+    """Bytes of tombstones and markers that wait for replicas; a batch counts by the share of its records."""
 
     def add(self, fate: int, count: int) -> None:
         if count:
@@ -81,7 +81,8 @@ def decide(
 ) -> tuple[Table, Tally]:
     """An OUTCOME row for each batch, and the tally of fates (key-less records count as newest or superseded here).
 
-    The table is of a slice of that segment."""
+    The table covers a slice of segment number `segment`.
+    """
     terms = work.terms
     tally = Tally()
     attributes = table["attributes"]
@@ -153,7 +154,7 @@ def decide(
 
 
 def _has_room(table: Table, kept: Longs, must_keep: Bools, segment_bytes: int) -> bool:
-    """Whether what is left of the segment may grow: told by the share that is left of this slice."""
+    """Whether what is left of the segment may grow, estimated from the share that is left of this slice."""
     sizes = table["size"].astype(np.int64)
     left_bytes = int(sizes[(kept > 0) | must_keep].sum())
     return left_bytes * segment_bytes <= plan.HORIZON_SEGMENT_BYTES_MAX * int(sizes.sum())
@@ -177,7 +178,7 @@ def _new_headers(
 
 
 def _is_producers_last(table: Table, producers: npt.NDArray[np.void]) -> Bools:
-    """Whether a batch is the last word of a live producer. ``producers`` is sorted by id."""
+    """Whether a batch is the last one of a live producer (`LastOfProducer`). ``producers`` is sorted by id."""
     result = np.zeros(len(table), dtype=bool)
     if len(producers) == 0:
         return result

@@ -1,7 +1,8 @@
-"""A topic's settings, under Kafka's names and with Kafka's defaults.
+"""A topic's configs, with Kafka's names and defaults.
 
-Offline, they are read from a Kafka cluster's metadata; in a Sexton cluster, from the metastore
-(`sexton.cluster.settings`)."""
+For `sexton compact` they are read from a Kafka cluster's metadata; in a Sexton cluster, from the metastore
+(`sexton.cluster.settings`).
+"""
 
 from __future__ import annotations
 
@@ -45,14 +46,14 @@ def _check_throttled(text: str) -> str:
 
 
 def _topic(kind: Kind, default: Any, doc: str, *broker_names: str | Synonym, **rules: Any) -> Any:
-    """A topic setting whose default brokers set under `broker_names`."""
+    """A topic config whose default brokers set under one of `broker_names`."""
     synonyms = tuple(Synonym(name) if isinstance(name, str) else name for name in broker_names)
     return setting(kind, default, doc, synonyms=synonyms, update=Update.CLUSTER_WIDE, **rules)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's settings. Field names are Kafka's with underscores for dots."""
+    """A topic's configs. Field names are Kafka's with underscores for dots."""
 
     cleanup_policy: frozenset[str] = _topic(
         Kind.LIST,
@@ -329,11 +330,11 @@ class TopicConfig:
 
     @staticmethod
     def of(*layers: Mapping[str, str]) -> TopicConfig:
-        """From Kafka's names and texts, later layers over earlier ones. Names that are not known are skipped."""
+        """Parses configs given by Kafka's names, later layers overriding earlier ones. Unknown names are ignored."""
         merged = {name: text for layer in layers for name, text in _with_internal_names(layer).items()}
         known = {name: found for name, found in TOPIC_SETTINGS.items() if name in merged}
         values: dict[str, Any] = {name.replace(".", "_"): known[name].parse(merged[name]) for name in known}
-        if values.get("flush_messages") == 1:  # Kafka's way of asking for a flush of every write
+        if values.get("flush_messages") == 1:  # Kafka's way to request a flush after every write
             values["flush_before_ack"] = True
         return TopicConfig(**values)
 
@@ -341,7 +342,8 @@ class TopicConfig:
 TOPIC_SETTINGS: Mapping[str, Setting] = settings_of(TopicConfig)
 
 INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
-"""Kafka 4 allows segments below 1 MiB only under this name (for its own tests, and ours); it wins over the other."""
+"""Kafka 4 allows segments below 1 MiB only under this name (for its own tests, and ours); it overrides
+`segment.bytes`."""
 
 
 def _with_internal_names(layer: Mapping[str, str]) -> Mapping[str, str]:
@@ -352,11 +354,12 @@ def _with_internal_names(layer: Mapping[str, str]) -> Mapping[str, str]:
 BROKER_DEFAULT_NAMES: Mapping[str, str] = {
     synonym.name: found.name for found in TOPIC_SETTINGS.values() for synonym in found.synonyms
 }
-"""For each name under which brokers set a topic setting's default, that topic setting."""
+"""The topic config for each name under which brokers set its default."""
 
 
 def topic_names(broker_settings: Mapping[str, str]) -> dict[str, str]:
-    """Broker-wide defaults under the topic settings' names and in their units. The finest unit wins."""
+    """Broker-wide defaults, translated to the topic configs' names and units. Of several, the one with the finest unit
+    counts."""
     translated = {}
     for found in TOPIC_SETTINGS.values():
         for synonym in found.synonyms:

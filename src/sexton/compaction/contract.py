@@ -1,5 +1,5 @@
-"""What broker and compactor agree on: the plan of a pass, and its result. They travel as JSON (`protocol.private`): few
-messages, and people can read them.
+"""The contract between broker and compactor: the plan of a compaction, and its result. Sent as JSON
+(`protocol.private`): there are few messages, and people can read them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import Any, Final
 from sexton.compaction.terms import Terms
 
 READ_BYTES_MAX: Final = 16 << 20
-"""Of a segment, in one answer. It leaves by sendfile, so this bounds how long one reader holds a connection."""
+"""Bytes of a segment in one response. They are sent by sendfile, so this bounds how long one reader occupies a
+connection."""
 
 WRITE_BYTES_MAX: Final = 8 << 20
-"""Of a new segment, in one message: it is in the broker's memory at once."""
+"""Bytes of a new segment in one request: the broker holds them in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedProducer:
-    """A live producer: its last batch below the bound stays, empty if need be."""
+    """A live producer: its last batch below the bound must be kept, emptied if need be."""
 
     producer_id: int
     producer_epoch: int
@@ -37,12 +38,12 @@ class Plan:
     incarnation: str
     generation: int
     directory: str
-    """Of the partition, on the broker's machine."""
+    """The partition's directory on the broker's machine."""
     staging: str
-    """Where the new segments go: a directory on the same volume."""
+    """The directory for the new segments, on the same volume."""
     segments: tuple[tuple[int, int], ...]
-    """Base offset and size of all up to the high watermark, in order. Those at or above the bound only say how
-    transactions ended."""
+    """Base offset and size of all segments up to the high watermark, in order. Those at or above the bound are read
+    only for the outcomes of transactions."""
     bound: int
     first_dirty_offset: int
     high_watermark: int
@@ -57,7 +58,7 @@ class Plan:
     producers: tuple[PlannedProducer, ...] = ()
     host: str = ""
     port: int = 0
-    """Of the broker: filled in by the compactor, which knows how it reached it."""
+    """Address of the broker: filled in by the compactor, which knows how it reached it."""
 
     @property
     def terms(self) -> Terms:
@@ -78,13 +79,13 @@ class NewSegment:
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What was staged. Nothing at all is a result, too: then nothing had to change."""
+    """The staged segments. An empty result means that nothing had to change."""
 
     plan_id: str
     segments: tuple[NewSegment, ...] = ()
     fates: Mapping[str, int] = field(default_factory=dict)
     held_back_bytes: int = 0
-    """Of tombstones and markers that wait for replicas."""
+    """Bytes of tombstones and markers that wait for replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def decode_plan(fields: Mapping[str, Any]) -> Plan:
 
 
 def decode_result(fields: Mapping[str, Any]) -> PassResult:
-    """Raises ValueError, KeyError or TypeError on what is no result."""
+    """Raises ValueError, KeyError or TypeError if malformed."""
     segments = tuple(
         NewSegment(_offset(one["base_offset"]), _offset(one["end_offset"]), _offsets(one["old_base_offsets"]))
         for one in fields["segments"]

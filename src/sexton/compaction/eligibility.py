@@ -1,4 +1,4 @@
-"""When a partition is due for cleaning, how far cleaning may go, and what holds it back.
+"""When a partition is due for compaction, how far a compaction may go, and what limits it.
 
 *Clean* is what lies below the first dirty offset (the cleaner's checkpoint): at most one record per key. *Dirty* is
 what lies above it, up to the bound. The dirty ratio compares their bytes, in closed segments only; it says nothing
@@ -15,7 +15,7 @@ from sexton.compaction.config import INT64_MAX, TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What cleaning asks about a segment. The last of a log's segments is its active one."""
+    """What is needed to know of a segment. The last segment of a log is its active one."""
 
     base_offset: int
     size_bytes: int
@@ -25,7 +25,7 @@ class SegmentSummary:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How far a pass may go (a segment's base offset, exclusive), and what stops it there."""
+    """How far a compaction may go (a segment's base offset, exclusive), and what limits it there."""
 
     offset: int
     because: str
@@ -45,7 +45,7 @@ class Eligibility:
 
 
 def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> int:
-    """Where the dirty section begins. A checkpoint outside the log means nothing, and all of it counts as dirty."""
+    """Where the dirty section begins. A checkpoint outside the log is void, and then all of the log counts as dirty."""
     if checkpoint is None or not log_start_offset <= checkpoint <= log_end_offset:
         return log_start_offset
     return checkpoint
@@ -59,7 +59,7 @@ def cleanable_bound(
     now_ms: int,
     config: TopicConfig,
 ) -> Bound:
-    """The base offset of the first segment that must not be touched."""
+    """The base offset of the first segment that must not be compacted."""
     active = segments[-1]
     limits = [(active.base_offset, "the active segment is never cleaned")]
     stable = _segment_holding(segments, last_stable_offset)
@@ -86,7 +86,7 @@ def cleanable_bound(
 def judge(
     segments: Sequence[SegmentSummary], first_dirty: int, bound: Bound, now_ms: int, config: TopicConfig
 ) -> Eligibility:
-    """Whether the cleaner would take this partition now, and if not, why not."""
+    """Whether Kafka's cleaner would select this partition now, and if not, why not."""
     dirty_start = _segment_holding(segments, first_dirty)
     dirty = [s for s in segments if dirty_start <= s.base_offset < bound.offset]
     clean_bytes = sum(s.size_bytes for s in segments if s.base_offset < min(dirty_start, bound.offset))
@@ -124,7 +124,7 @@ def _overdue_ms(dirty: Sequence[SegmentSummary], now_ms: int, config: TopicConfi
 
 
 def _segment_holding(segments: Sequence[SegmentSummary], offset: int) -> int:
-    """Base offset of the segment that holds an offset (the first one for offsets before the log)."""
+    """Base offset of the segment that contains an offset (the first segment for offsets before the log)."""
     holding = segments[0].base_offset
     for segment in segments:
         if segment.base_offset > offset:

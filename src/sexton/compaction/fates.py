@@ -1,4 +1,4 @@
-"""What becomes of a record or marker in a pass. Without NumPy, which a broker starts without."""
+"""What a compaction does with a record or marker. Does not import NumPy, which a broker starts without."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Fate(IntEnum):
-    """What becomes of a record or marker in a pass, and why. The values below 100 stay."""
+    """What a compaction does with a record or marker, and why. Values below 100 mean that it is kept."""
 
     NEWEST = 0
     KEYLESS_KEPT = 1
@@ -36,7 +36,7 @@ class Fate(IntEnum):
 
     @property
     def label(self) -> str:
-        """As people and messages have it."""
+        """The name in messages and in output for people."""
         return self.name.lower()
 
 
@@ -64,7 +64,7 @@ WAIT_FOR_REPLICAS: Final = frozenset(
 START_HORIZON: Final = frozenset({Fate.TOMBSTONE_STARTS_HORIZON, Fate.MARKER_STARTS_HORIZON})
 WAIT_FOR_HORIZON: Final = frozenset({Fate.TOMBSTONE_WAITS_FOR_HORIZON, Fate.MARKER_WAITS_FOR_HORIZON})
 WAIT: Final = WAIT_FOR_REPLICAS | START_HORIZON | WAIT_FOR_HORIZON
-"""Tombstones and markers that a later pass may take."""
+"""Fates of tombstones and markers that a later compaction may remove."""
 
 TOMBSTONES_WAIT: Final = frozenset(fate for fate in WAIT if fate.name.startswith("TOMBSTONE"))
 MARKERS_WAIT: Final = WAIT - TOMBSTONES_WAIT
@@ -72,5 +72,5 @@ GONE: Final = frozenset(fate for fate in Fate if not fate.stays)
 
 
 def count(fates: Mapping[str, int], wanted: Collection[Fate]) -> int:
-    """How many met one of these fates, by label."""
+    """How many records and markers have one of these fates. `fates` has counts by label."""
     return sum(fates.get(fate.label, 0) for fate in wanted)

@@ -1,4 +1,4 @@
-"""How the work on a partition is cut up: chunks for tasks, and outputs for the new segments."""
+"""How the work on a partition is divided: chunks for tasks, and outputs for the new segments."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from sexton.errors import UnsupportedFormatError
 CHUNK_BYTES_MAX = 1024 * 1024 * 1024
 CHUNK_BYTES_MIN = 8 * 1024 * 1024
 CHUNK_RECORDS_MAX = 2_000_000
-"""A task's memory follows its chunk: 24 bytes an entry, twice, and a byte a slot. Two million records are 150 MB."""
+"""A task's memory depends on its chunk: 24 bytes per entry, twice, and a byte per slot. Two million records are 150
+MB."""
 
 BUCKET_ENTRIES = 1 << 17
-"""Entries a bucket should have: 3 MB, so that finding the newest stays within the cache."""
+"""Entries a bucket should have: 3 MB, so that finding the newest stays within the CPU cache."""
 
 INT32_MAX = 2**31 - 1
 SEGMENT_BYTES_MAX = INT32_MAX
-"""Of any segment: positions in its index are 32-bit numbers."""
+"""The largest segment: positions in its index are 32-bit numbers."""
 
 HORIZON_SEGMENT_BYTES_MAX = 1 << 30
-"""No delete horizon is started in what is left of a segment while that is more. A horizon makes every record of its
-batch longer by up to five bytes, and what producers have packed harder than we do grows, too: so much may become twice
-as much and is still a segment. It is Kafka's default segment.bytes."""
+"""While more than this is left of a segment, no delete horizon is started in it. A horizon makes every record of its
+batch longer by up to five bytes, and batches that a producer compressed better than we do grow, too: this many bytes
+may double and still fit into a segment. It is Kafka's default segment.bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A task's share of a partition: neighbouring slices, all dirty or all clean."""
+    """A task's share of a partition: adjacent slices, all dirty or all clean."""
 
     number: int
     partition: int
@@ -66,21 +67,21 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """What every task must know about a partition. Small: it travels with each job."""
+    """What every task must know about a partition. Small: it is sent with each job."""
 
     partition: int
     name: str
     directory: str
     terms: Terms
     segment_ends: npt.NDArray[np.int64]
-    """Last offset of the last batch of each segment below the bound: those batches stay whatever happens."""
+    """Last offset of the last batch of each segment below the bound: those batches are always kept."""
     producers: npt.NDArray[np.void]
     markers: npt.NDArray[np.void]
-    """Of transactions that have data in the log, by producer and offset (`transactions.for_tasks`)."""
+    """Markers of transactions that have data in the log, by producer and offset (`transactions.for_tasks`)."""
     bucket_count: int
     max_batch_bytes: int
     segment_sizes: npt.NDArray[np.int64]
-    """In bytes, of every segment below the bound, by its number."""
+    """Size in bytes of every segment below the bound, by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,13 @@ class Extent:
 
 
 EMPTIED_RATIO = 16
-"""A segment that shrinks to less than one in so many counts as emptied: to copy what is left costs little."""
+"""A segment that shrinks to less than one part in this many counts as emptied: copying what is left costs little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What is left of an old segment: where it lies, and where its last batch ends. Empty only if it was before."""
+    """What is left of an old segment: its extents, and the offset of its last batch. Empty only if it was empty
+    before."""
 
     base_offset: int
     last_offset: int
@@ -110,7 +112,8 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A new segment: what goes into it, in order, and the old ones it replaces. Or an old one that stays as it is."""
+    """A new segment: its contents, in order, and the old segments that it replaces. Or an old segment that stays as it
+    is."""
 
     base_offset: int
     end_offset: int
@@ -121,9 +124,10 @@ class Output:
 
 
 def chunk_bytes(segment_sizes: Sequence[int], parallelism: int) -> int:
-    """A chunk's size: several chunks a core, so that a slow one does not hold up the rest, but not too small.
+    """A chunk's size: several chunks per core, so that a slow one does not hold up the rest, but not too small.
 
-    With enough segments to keep every core busy a chunk is a whole segment: what it writes is then the new segment.
+    If there are enough segments to keep every core busy, a chunk is a whole segment: what it writes is then the new
+    segment.
     """
     share = sum(segment_sizes) // (4 * parallelism)
     if len(segment_sizes) >= 2 * parallelism:
@@ -132,8 +136,8 @@ def chunk_bytes(segment_sizes: Sequence[int], parallelism: int) -> int:
 
 
 def task_count(sizes: Sequence[int], parallelism: int) -> int:
-    """Tasks for pieces of these sizes. Small ones share a task: to start one costs Spark tens of milliseconds, which is
-    what working through a few megabytes costs."""
+    """Number of tasks for pieces of these sizes. Small ones share a task: starting one costs Spark tens of
+    milliseconds, as much as processing a few megabytes."""
     return max(1, min(len(sizes), max(4 * parallelism, -(-sum(sizes) // CHUNK_BYTES_MIN))))
 
 
@@ -144,9 +148,9 @@ def bucket_count(dirty_record_count: int) -> int:
 def cut(
     survey: LogSurvey, paths: Sequence[str], bound: int, first_dirty: int, target_bytes: int
 ) -> list[tuple[bool, tuple[Slice, ...]]]:
-    """Slices of the segments below the bound, grouped into chunks; each says whether it is dirty.
+    """Slices of the segments below the bound, grouped into chunks, each with whether it is dirty.
 
-    A segment that reaches into the dirty section counts as dirty altogether: it cannot hurt to index a clean record.
+    A segment that reaches into the dirty section counts as dirty as a whole: indexing a clean record does no harm.
     """
     chunks: list[tuple[bool, tuple[Slice, ...]]] = []
     pending: list[Slice] = []
@@ -177,14 +181,14 @@ def cut(
 
 
 def group_outputs(segments: Sequence[Rewritten], segment_bytes: int) -> list[Output]:
-    """New segments from old ones, in order; empty segments that nothing follows into a new one are left alone.
+    """New segments from old ones, in order. Empty segments that are not merged into a new one are left alone.
 
-    Neighbours that were small before the pass, and are not too large after it, are merged up to ``segment.bytes``, as
-    Kafka does. So are those of which the pass leaves next to nothing, though they were large: Kafka's cleaner leaves an
-    empty file that its brokers pass over, we leave a segment's last batch, emptied; and a fetch that Kafka answers from
-    one such segment has no record, which librdkafka takes for one that was too small, and complains after ten. An
-    unchanged segment that is at least half full stays as it is: merging it would rewrite much to gain little, pass
-    after pass.
+    Adjacent segments that were small before the compaction, and are not too large after it, are merged up to
+    ``segment.bytes``, as Kafka does. So are those of which next to nothing is left, though they were large. Kafka's
+    cleaner leaves an empty file for them, which its brokers skip; we leave the segment's last batch, emptied. A fetch
+    that Kafka answers from one such segment has no record, which librdkafka takes for a fetch size that is too small,
+    and reports after ten of them. An unchanged segment that is at least half full stays as it is: merging it would
+    rewrite much to gain little, with every compaction.
     """
     groups: list[list[Rewritten]] = []
     for segment in segments:
@@ -196,7 +200,7 @@ def group_outputs(segments: Sequence[Rewritten], segment_bytes: int) -> list[Out
 
 
 def _joins(group: Sequence[Rewritten], segment: Rewritten, segment_bytes: int) -> bool:
-    """An empty segment can only be merged into what follows it: a new one must end in the last it replaces."""
+    """An empty segment can only be merged into a later one: a new segment must end in the last one that it replaces."""
     filled = [member for member in group if member.old_size_bytes]
     if segment.old_size_bytes == 0:
         return not filled
@@ -217,7 +221,8 @@ def _is_emptied(segment: Rewritten) -> bool:
 
 
 def _output(group: Sequence[Rewritten]) -> Output:
-    """Raises UnsupportedFormatError on what is no segment any more: it was packed so hard that less of it is more."""
+    """Raises UnsupportedFormatError if the result is too large for a segment: the original was compressed so well that
+    the remaining records take more space than all of them did."""
     size_bytes = sum(member.size_bytes for member in group)
     if size_bytes > SEGMENT_BYTES_MAX:
         raise UnsupportedFormatError(
@@ -238,13 +243,13 @@ def _output(group: Sequence[Rewritten]) -> Output:
 def _is_full(pending: Sequence[Slice], piece: Slice, target_bytes: int) -> bool:
     too_long = sum(part.size_bytes for part in pending) + piece.size_bytes > target_bytes
     too_many = sum(part.record_count for part in pending) + piece.record_count > CHUNK_RECORDS_MAX
-    # Rather a little short than across a segment's end.
+    # Rather a smaller chunk than one across a segment's end.
     at_an_end = piece.segment != pending[-1].segment and sum(part.size_bytes for part in pending) * 2 > target_bytes
     return too_long or too_many or at_an_end
 
 
 def _joined(pieces: Sequence[Slice]) -> tuple[Slice, ...]:
-    """Neighbouring slices of one segment become one."""
+    """Joins adjacent slices of one segment."""
     joined: list[Slice] = []
     for piece in pieces:
         if joined and joined[-1].segment == piece.segment:

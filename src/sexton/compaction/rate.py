@@ -1,10 +1,11 @@
-"""How fast compaction may use a disk or the network."""
+"""A limit for how fast compaction may use a disk or the network."""
 
 from __future__ import annotations
 
 
 class ByteRate:
-    """How long to wait before so many bytes may be read: on average no more than the limit, from a standing start."""
+    """Computes how long to wait before reading a number of bytes, so that the average stays below the limit. Idle time
+    gives no credit."""
 
     def __init__(self, bytes_per_second: int | None) -> None:
         self.bytes_per_second = bytes_per_second

@@ -1,6 +1,6 @@
-"""The reference compactor: one log in memory, one object a record, as close to the rules' wording as code gets.
+"""The reference compactor: one log in memory, one object per record, as close to the rules' wording as code gets.
 
-It is the oracle of the tests: the Spark pipeline must keep exactly what this keeps, for the same reasons.
+It is the tests' oracle: the Spark pipeline must keep exactly what this keeps, for the same reasons.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sexton.records.batch import (
 
 @dataclass(frozen=True, slots=True)
 class LastOfProducer:
-    """What must survive of a live producer: its last data batch, or its last marker when its epoch has no data."""
+    """What must be kept of a live producer: its last data batch, or its last marker if it has no data in its epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -34,7 +34,7 @@ class LastOfProducer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one record or marker."""
+    """The fate of one record or marker."""
 
     offset: int
     fate: Fate
@@ -42,7 +42,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Compacted:
-    """The log after a pass, and the reason for everything in it and everything that left it."""
+    """The log after a compaction, with the fate of every record and marker below the bound."""
 
     batches: list[Batch] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -55,11 +55,11 @@ def compact(
     segment_ends: Collection[int] = (),
     clean_below: int = 0,
 ) -> Compacted:
-    """Clean what lies below ``terms.bound``. ``batches`` is the whole log, records and all.
+    """Compacts everything below ``terms.bound``. ``batches`` is the whole log, with all records.
 
-    ``segment_ends`` are the last offsets of the segments, where the log has more than one below the bound. Up to
-    ``clean_below`` the log is believed to hold each key once, as the pipeline believes it: whoever claims too much gets
-    what the pipeline would make of it. Nothing is believed unless it is given.
+    ``segment_ends`` are the last offsets of the segments, where the log has more than one below the bound. Below
+    ``clean_below`` the log is assumed to hold each key once, as the pipeline assumes it: a caller that claims too much
+    gets what the pipeline would make of it. By default nothing is assumed.
     """
     terms.check_invariants()
     outcomes = _outcomes(batches)
@@ -94,7 +94,7 @@ def is_last_of_producer(batch: Batch, producer: LastOfProducer) -> bool:
 
 
 def fold_by_key(batches: Iterable[Batch]) -> dict[bytes, Record]:
-    """What a ``read_committed`` consumer ends up with: the newest committed record of each key, tombstones gone."""
+    """What a ``read_committed`` consumer ends up with: the newest committed record of each key, without tombstones."""
     log = list(batches)
     outcomes = _outcomes(log)
     fold: dict[bytes, Record] = {}
@@ -102,7 +102,7 @@ def fold_by_key(batches: Iterable[Batch]) -> dict[bytes, Record]:
         if batch.is_control or outcomes.get(batch.base_offset) == ControlType.ABORT:
             continue
         if batch.is_transactional and outcomes.get(batch.base_offset) is None:
-            break  # an open transaction: the last stable offset
+            break  # an open transaction: this is the last stable offset
         for record in batch.records:
             if record.key is None:
                 continue
@@ -114,7 +114,7 @@ def fold_by_key(batches: Iterable[Batch]) -> dict[bytes, Record]:
 
 
 def _outcomes(batches: Sequence[Batch]) -> dict[int, ControlType]:
-    """How the transaction of each transactional batch ended, by base offset; open ones are missing."""
+    """How the transaction of each transactional batch ended, by base offset; open transactions are missing."""
     outcomes: dict[int, ControlType] = {}
     waiting: dict[int, list[int]] = {}
     for batch in batches:
@@ -143,7 +143,8 @@ def _markers_with_data(batches: Sequence[Batch]) -> set[int]:
 def _newest_offsets(
     batches: Sequence[Batch], terms: Terms, outcomes: dict[int, ControlType], clean_below: int
 ) -> set[int]:
-    """Of records that are their key's newest. One in the clean part is, unless its key occurs in the dirty part."""
+    """Offsets of the records that are their key's newest. A record in the clean part is, unless its key occurs in the
+    dirty part."""
     newest: dict[bytes, int] = {}
     clean: dict[bytes, int] = {}
     believed: set[int] = set()

@@ -1,6 +1,6 @@
-"""Retention by time and by size: which whole segments may leave the front of a log.
+"""Retention by time and by size: which whole segments may be removed from the start of a log.
 
-Only a leader moves a log's start, so this decides and the owner of the log acts.
+Only a leader moves a log start, so this only decides, and the leader's log acts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sexton.compaction.eligibility import SegmentSummary
 def retained_from(segments: Sequence[SegmentSummary], config: TopicConfig, high_watermark: int, now_ms: int) -> int:
     """The log start offset that retention allows: a segment's base offset. The active segment always stays.
 
-    A segment may go when its newest record is older than ``retention.ms``, or when the log without it still has
+    A segment may be removed when its newest record is older than ``retention.ms``, or when the log without it still has
     ``retention.bytes``; but only with all segments before it, and never past the high watermark.
     """
     start = segments[0].base_offset

@@ -1,11 +1,12 @@
-"""What a setting is: a name of Kafka's, a kind, a default, the values it may have, and one sentence that explains it.
+"""What a setting is: Kafka's name, a type, a default, the valid values, and a text that explains it.
 
 Settings are declared once, as the fields of a dataclass that holds their parsed values (`TopicConfig` here, those of
-brokers and groups in `sexton.cluster.settings`): the attribute `retention_ms` is the setting `retention.ms`. All else
-is derived from the declaration: parsing, ranges, what DescribeConfigs says, the reference page.
+brokers and groups in `sexton.cluster.settings`): the attribute `retention_ms` is the setting `retention.ms`. Everything
+else is derived from the declaration: parsing, ranges, the DescribeConfigs response, the reference page.
 
-Values are read as Kafka reads them: blanks around them do not count, numbers must fit their kind, true and false in any
-case. Where Sexton allows less than Kafka, the refusal says so (`sexton.cluster.settings`)."""
+Values are parsed as Kafka does: surrounding blanks are ignored, numbers must fit their type, true and false are not
+case-sensitive. Where Sexton allows less than Kafka, the error says so (`sexton.cluster.settings`).
+"""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ DAY_MS = 24 * HOUR_MS
 
 
 class BadSettingError(SextonError):
-    """A setting has a value that Kafka would not accept either, or that Sexton does not offer."""
+    """A setting has a value that Kafka would refuse too, or that Sexton does not support."""
 
     exit_code = 64
 
 
 class Kind(IntEnum):
-    """Numbered as DescribeConfigs numbers them."""
+    """Types of settings, numbered as in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -63,13 +64,13 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """The name under which a broker sets a topic setting's default; one of its units is `factor` of the topic's."""
+    """The name under which a broker sets a topic config's default. One unit of it is `factor` units of the topic's."""
 
     name: str
     factor: int = 1
 
     def convert(self, text: str) -> str:
-        """Into the topic setting's unit. Below zero means "no limit" in every unit."""
+        """Converts a value to the topic config's unit. Negative values mean "no limit" in every unit."""
         if self.factor == 1 or not _WHOLE_NUMBER.fullmatch(text.strip()):
             return text
         value = int(text)
@@ -85,21 +86,21 @@ class Setting:
     low: float | None = None
     high: float | None = None
     besides: int | None = None
-    """One number outside of that range."""
+    """One number outside of that range that is valid too."""
     choices: tuple[str, ...] = ()
     check: Callable[[str], str] | None = None
-    """Given the text, what is wrong with it; empty if nothing is."""
+    """Returns what is wrong with the text; empty if nothing is."""
     synonyms: tuple[Synonym, ...] = ()
-    """Broker settings that set this topic setting's default, the one that wins first."""
+    """Broker settings that set this topic config's default, in order of precedence."""
     update: Update = Update.READ_ONLY
     is_sensitive: bool = False
     is_broker_only: bool = False
-    """Kept with the topics' settings, but no topic can set it."""
+    """Declared with the topics' configs, but cannot be set on a topic."""
     as_set: bool = False
-    """A list whose order means nothing: parsed into a frozenset."""
+    """The order of the list does not matter: it is parsed into a frozenset."""
 
     def parse(self, text: str) -> Any:
-        """The value. BadSettingError, naming the setting, if it is none."""
+        """The parsed value. Raises BadSettingError, with the setting's name, if it is invalid."""
         try:
             value = _READERS[self.kind](self, text.strip())
             if problem := self.check(text.strip()) if self.check else "":
@@ -109,7 +110,7 @@ class Setting:
         return frozenset(value) if self.as_set else value
 
     def text_of(self, value: Any) -> str | None:
-        """As Kafka writes it; None for a setting that is not set."""
+        """The value as Kafka writes it; None for a setting that is not set."""
         if value is None or value is REQUIRED:
             return None
         if isinstance(value, bool):
@@ -119,14 +120,14 @@ class Setting:
         return str(value)
 
     def normalize(self, text: str) -> str:
-        """The text as Kafka reports it after having read it."""
+        """The text as Kafka reports it after parsing it."""
         if self.kind is Kind.LIST:
             return ",".join(_read_list(self, text.strip()))
         return str(self.text_of(self.parse(text)))
 
     @property
     def valid_values(self) -> str:
-        """For people: `[0,...]`, `one of …`, or nothing if anything of the kind goes."""
+        """For people: `[0,...]`, `one of …`, or empty if every value of the type is valid."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.low is None and self.high is None:
@@ -191,7 +192,7 @@ _READERS: dict[Kind, Callable[[Setting, str], Any]] = {
 
 
 def setting(kind: Kind, default: Any, doc: str, **rules: Any) -> Any:
-    """A dataclass field that is a setting. Its name follows from the attribute's, see `settings_of`."""
+    """Declares a dataclass field as a setting. Its name is derived from the attribute's, see `settings_of`."""
     declared = Setting("", kind, default, doc, **rules)
     if default is REQUIRED:
         return field(metadata={"setting": declared})

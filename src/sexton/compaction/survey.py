@@ -1,7 +1,7 @@
-"""What a walk over batch headers tells about a log: where it ends, which transactions ended how, who wrote last.
+"""What a scan of batch headers shows about a log: where it ends, how transactions ended, each producer's last batch.
 
-Everything a pass must know before it touches records comes from here, and so from the log itself. Indexes and producer
-snapshots are not consulted: they may be missing or wrong, the headers have just been read.
+Everything that a compaction must know before it touches records comes from here, and so from the log itself. Indexes
+and producer snapshots are not used: they may be missing or wrong, while the headers have just been read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ GRAIN = np.dtype(
         ("record_count", np.int64),
     ]
 )
-"""A place where a segment may be cut for parallel work: a batch starts here, and the one before ends at
-``previous_offset``; ``record_count`` counts up to the next grain."""
+"""A position where a segment may be divided for parallel work: a batch starts here, and the one before ends at
+``previous_offset``; ``record_count`` counts the records up to the next grain."""
 
 GRAIN_BYTES = 4 * 1024 * 1024
-"""Distance between grains: fine enough to balance tasks, coarse enough to be nothing to ship around."""
+"""Distance between grains: small enough to balance tasks, large enough to cost next to nothing to send."""
 
 GRAIN_RECORDS = 1 << 17
-"""...and a grain has at most about so many records, which bounds what a task unpacks from tiny records."""
+"""A grain has at most about this many records, which bounds what a task unpacks from tiny records."""
 
 PRODUCER = np.dtype(
     [
@@ -44,7 +44,7 @@ PRODUCER = np.dtype(
         ("producer_epoch", np.int16),
     ]
 )
-"""A producer's last word: its epoch, the last offset of its last data batch under that epoch (-1: only a marker)."""
+"""A producer's last state: its epoch, the last offset of its last data batch in that epoch (-1: only a marker)."""
 
 NO_OFFSET = -1
 INT32_MAX = 2**31 - 1
@@ -61,7 +61,7 @@ class SegmentSurvey:
     first_timestamp_ms: int
     max_timestamp_ms: int
     first_transactional_offset: int
-    """Of a data batch; -1 when there is none. Decides MXFO."""
+    """First offset of a transactional data batch; -1 if there is none. Decides MXFO."""
     grains: npt.NDArray[np.void]
     events: TransactionEvents
     producers: npt.NDArray[np.void]
@@ -69,7 +69,7 @@ class SegmentSurvey:
 
 @dataclass(frozen=True, slots=True)
 class LogSurvey:
-    """The segments' surveys, and what only the whole log can tell."""
+    """The surveys of all segments, and what only the whole log shows."""
 
     segments: tuple[SegmentSurvey, ...]
     events: TransactionEvents
@@ -82,7 +82,7 @@ class LogSurvey:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the earliest open transaction begins; the last stable offset is never above it."""
+        """First offset of the earliest open transaction; the last stable offset is never above it."""
         opened = self.events.open_first_offsets
         return int(opened.min()) if len(opened) else None
 
@@ -92,7 +92,7 @@ class LogSurvey:
         return min(found) if found else None
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Nothing below it can change its mind: a marker at or above the high watermark may still be truncated."""
+        """No outcome below it can change: a marker at or above the high watermark may still be truncated."""
         markers = self.events.markers
         undecided = markers["first_data_offset"][
             (markers["offset"] >= high_watermark) & (markers["first_data_offset"] != NO_OFFSET)
@@ -102,7 +102,7 @@ class LogSurvey:
 
 
 def survey_segment(data: Bytes, base_offset: int, place: str) -> SegmentSurvey:
-    """One pass over a segment's headers. CRCs are left to whoever reads the records."""
+    """Scans a segment's headers once. CRCs are checked when the records are read."""
     events, producers, grains = [], [], []
     batch_count = record_count = 0
     last_offset = first_timestamp = max_timestamp = first_transactional = NO_OFFSET
@@ -141,7 +141,7 @@ def survey_segment(data: Bytes, base_offset: int, place: str) -> SegmentSurvey:
 
 
 def join_surveys(surveys: Sequence[SegmentSurvey], place: str) -> LogSurvey:
-    """The log's survey from its segments', in order. Fails on segments that overlap."""
+    """The log's survey from its segments', in order. Raises CorruptLogError if segments overlap."""
     for before, after in pairwise(surveys):
         if before.last_offset >= after.base_offset:
             raise CorruptLogError(
@@ -158,12 +158,13 @@ def join_surveys(surveys: Sequence[SegmentSurvey], place: str) -> LogSurvey:
 
 
 def live_producers(producers: npt.NDArray[np.void], now_ms: int, expiration_ms: int) -> npt.NDArray[np.void]:
-    """Those whose state a broker still keeps."""
+    """Producers whose state a broker still keeps."""
     return producers[now_ms - producers["last_timestamp"] < expiration_ms]
 
 
 def join_producers(parts: Sequence[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
-    """Later words win; a marker under the same epoch leaves the last data offset as it was."""
+    """Joins producers' states in log order: later ones replace earlier ones, but a marker in the same epoch keeps the
+    last data offset."""
     rows = np.concatenate([np.zeros(0, dtype=PRODUCER), *parts])
     rows = rows[np.argsort(rows["producer_id"], kind="stable")]
     last = np.ones(len(rows), dtype=bool)
@@ -182,10 +183,10 @@ def _starts_run(rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 
 def _producers(table: Table) -> npt.NDArray[np.void]:
-    """The last word of each producer in a table."""
+    """The last state of each producer in a table."""
     with_id = table[table["producer_id"] >= 0]
     is_control = (with_id["attributes"] & CONTROL) != 0
-    # Only the last row of a run by one producer, epoch and kind can matter.
+    # Only the last row of consecutive rows with one producer, epoch and kind can matter.
     ends_run = np.ones(len(with_id), dtype=bool)
     ends_run[:-1] = (
         (with_id["producer_id"][1:] != with_id["producer_id"][:-1])
@@ -219,7 +220,7 @@ def _grains(table: Table, previous_offset: int) -> npt.NDArray[np.void]:
 
 
 def _thin(grains: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Merge neighbours that are together no more than one grain: scan steps start grains of their own."""
+    """Merges adjacent grains that are together no larger than one: each step of the scan starts a grain of its own."""
     kept: list[int] = []
     for index in range(len(grains)):
         if kept:
@@ -233,5 +234,5 @@ def _thin(grains: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
 
 
 def _first_timestamp(table: Table) -> int:
-    """As Kafka's: the first batch's largest timestamp."""
+    """As in Kafka: the first batch's max timestamp."""
     return int(table["max_timestamp"][0])

@@ -1,4 +1,4 @@
-"""The terms of one pass. Without NumPy, which a broker starts without."""
+"""The terms of one compaction. Does not import NumPy, which a broker starts without."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMESTAMP_MAX_MS: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of one pass over one partition."""
+    """The terms of one compaction of one partition."""
 
     now_ms: int
     bound: int
@@ -25,15 +25,17 @@ class Terms:
     drop_keyless: bool = False
 
     def independent(self) -> Terms:
-        """Kafka's behaviour: no other replica is asked, time alone decides. It exists to show and measure the bug."""
+        """Kafka's behaviour: other replicas are not considered, time alone decides. It exists to show and measure the
+        bug."""
         return replace(self, mtro=OFFSET_MAX, mxro=OFFSET_MAX, settle_below=0, drop_keyless=True)
 
     @property
     def horizon_ms(self) -> int:
-        """Of tombstones and markers whose time starts in this pass; `NO_HORIZON` if it never ends.
+        """Delete horizon of tombstones and markers whose retention starts in this compaction; `NO_HORIZON` if it never
+        ends.
 
-        delete.retention.ms=Long.MAX_VALUE is how people say "for ever": its horizon is no timestamp any more. None is
-        written then, as in Kafka, so that a shorter retention counts from when it is set.
+        delete.retention.ms=Long.MAX_VALUE means "for ever": its horizon would be beyond any timestamp. None is written
+        then, as in Kafka, so that a shorter retention counts from when it is set.
         """
         horizon_ms = self.now_ms + self.delete_retention_ms
         return horizon_ms if horizon_ms <= TIMESTAMP_MAX_MS else NO_HORIZON

@@ -1,8 +1,8 @@
-"""Which transaction a batch belongs to, told by the log's own markers.
+"""Which transaction a batch belongs to, according to the log's own markers.
 
-A transactional batch belongs to the transaction that the next marker of its producer ends. That is how a replica that
-replays the log sees it, so it needs no index and cannot be misled by one. A batch after its producer's last marker is
-of an open transaction.
+A transactional batch belongs to the transaction that the next marker of its producer ends. A replica that replays the
+log sees it the same way, so this needs no index and cannot be misled by one. A batch after its producer's last marker
+belongs to an open transaction.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ MARKER = np.dtype(
         ("control_type", np.int16),
     ]
 )
-"""A COMMIT or ABORT, where its transaction's data begins (-1: none left in the log), and its delete horizon or -1."""
+"""A COMMIT or ABORT marker, the offset where its transaction's data begins (-1: none left in the log), and its delete
+horizon or -1."""
 
 NO_OFFSET = -1
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionEvents:
-    """The transactional part of a stretch of log: markers in offset order, and what was open at its end."""
+    """The transactions in a range of the log: markers in offset order, and the transactions open at its end."""
 
     markers: npt.NDArray[np.void]
     open_producer_ids: Longs
@@ -78,7 +79,7 @@ def events_of(table: Table) -> TransactionEvents:
 
 
 def join_events(parts: list[TransactionEvents]) -> TransactionEvents:
-    """The events of consecutive stretches as one: a transaction may begin in one and end in another."""
+    """Joins the events of consecutive ranges: a transaction may begin in one and end in another."""
     open_transactions: dict[int, int] = {}
     joined = []
     for part in parts:
@@ -100,8 +101,8 @@ def join_events(parts: list[TransactionEvents]) -> TransactionEvents:
 
 
 def for_tasks(markers: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Those that a `TransactionIndex` needs, in its order. Where nothing of a transaction is left, or it is settled,
-    no batch asks for its end: of a compacted log that is nearly all of them."""
+    """The markers that a `TransactionIndex` needs, in its order. Where no data of a transaction is left, or it is
+    settled, no batch needs its outcome: in a compacted log that is nearly all of them."""
     with_data: npt.NDArray[np.void] = markers[markers["first_data_offset"] != NO_OFFSET]
     return with_data[_by_producer(with_data)]
 
@@ -111,10 +112,10 @@ def _by_producer(markers: npt.NDArray[np.void]) -> npt.NDArray[np.intp]:
 
 
 class TransactionIndex:
-    """Answers, for whole columns of batches at once, how their transactions ended."""
+    """Looks up, for whole columns of batches at once, how their transactions ended."""
 
     def __init__(self, markers: npt.NDArray[np.void], *, is_sorted: bool = False) -> None:
-        """`is_sorted`: by `for_tasks`, once for all tasks."""
+        """`is_sorted`: sorted by `for_tasks`, once for all tasks."""
         self.markers = markers if is_sorted else markers[_by_producer(markers)]
         self._producer_ids = np.ascontiguousarray(self.markers["producer_id"])
         self._offsets = np.ascontiguousarray(self.markers["offset"])
@@ -125,7 +126,7 @@ class TransactionIndex:
             return np.full(len(producer_id), -1, dtype=np.intp)
         low = np.searchsorted(self._producer_ids, producer_id, side="left")
         high = np.searchsorted(self._producer_ids, producer_id, side="right")
-        # Offsets rise within a producer's run, so a binary search per question within [low, high).
+        # Offsets rise within a producer's run, so a binary search per query within [low, high).
         while np.any(low < high):
             middle = (low + high) // 2
             active = low < high
@@ -154,7 +155,7 @@ class TransactionIndex:
         result = np.zeros(len(table), dtype=bool)
         asked = np.flatnonzero(table["control_type"] >= 0)
         found = self.next_marker(table["producer_id"][asked], table["last_offset"][asked])
-        # Its own, not the next one that is known: those without data may be missing.
+        # The marker itself, not the next one in the index: those without data may be missing.
         known = (
             (found >= 0) & (self._offsets[found] == table["last_offset"][asked]) if len(self.markers) else found >= 0
         )

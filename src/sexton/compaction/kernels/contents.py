@@ -1,7 +1,7 @@
-"""Keys with a fingerprint of what their record holds, for comparing two logs without shipping their records.
+"""Keys with a fingerprint of their record's contents, for comparing two logs without sending their records.
 
-The plain twins are ``records.keyhash.hash_key``, of the key and of the bytes behind it, and ``hash_numbers``, of the
-latter hash, the timestamp and the value's size.
+The plain Python equivalents are ``records.keyhash.hash_key``, of the key and of the bytes after it, and
+``hash_numbers``, of the latter hash, the timestamp and the value's size.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def hash_contents(data: Bytes, records: Records, first_point: int, second_point:
         if record.key_size < 0:
             continue
         first, second = hash_key(data, record.key_start, record.key_size, first_point, second_point)
-        # From the value to the record's end: value, header count and headers lie side by side. The value's size tells
-        # where one ends and the other begins.
+        # From the value to the record's end: value, header count and headers are adjacent. The value's size tells where
+        # one ends and the other begins.
         rest, _ = hash_key(data, record.value_start, record.end - record.value_start, first_point, second_point)
         entry = out[filled]
         entry.first = first

@@ -1,4 +1,4 @@
-"""Each key's newest record: entries of hashes and offsets, split into buckets, the older ones struck out."""
+"""Finds each key's newest record: entries of hashes and offsets, split into buckets, older ones marked as dead."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sexton.records.kernels.primitives import multiply_high
 Longs = npt.NDArray[np.int64]
 
 FILTER_BITS_PER_KEY = 12
-"""Of the filter for the clean section. Four bits set in one 64-bit word a key: about 2 % pass by chance."""
+"""Size of the filter for the clean section. Each key sets four bits of one 64-bit word: about 2 % false positives."""
 
 FALSE_POSITIVES_PER = 50
-"""One in so many."""
+"""The filter's false positives are one in this many."""
 
 
 @inlined_kernel
@@ -28,9 +28,9 @@ def bucket_of(first: int, bucket_count: int) -> int:
 def _strike_older(
     entries: Entries, start: int, end: int, slots: npt.NDArray[np.int32], alive: npt.NDArray[np.bool_]
 ) -> int:
-    """Mark the newest entry of each key in ``entries[start:end]`` (ascending offsets); returns how many there are.
+    """Marks the newest entry of each key in ``entries[start:end]`` (ascending offsets); returns how many there are.
 
-    Walks backwards, as the seeds do: the first entry seen of a key is its newest, and nothing is ever updated.
+    Goes backwards: the first entry seen of a key is its newest, and nothing is ever updated.
     """
     mask = np.uint64(1)
     while mask < np.uint64(2 * (end - start)):
@@ -66,7 +66,7 @@ def slots_needed(entry_count: int) -> int:
 
 @kernel
 def _split(entries: Entries, bucket_count: int, out: Entries) -> Longs:
-    """Sort entries by bucket into ``out``, stably; returns the buckets' bounds."""
+    """Sorts entries by bucket into ``out``, stably; returns the buckets' bounds."""
     bounds = np.zeros(bucket_count + 1, dtype=np.int64)
     for index in range(len(entries)):
         bounds[bucket_of(entries[index].first, bucket_count) + 1] += 1
@@ -91,7 +91,8 @@ def split_newest(
     slots: npt.NDArray[np.int32],
     alive: npt.NDArray[np.bool_],
 ) -> Longs:
-    """Entries by bucket into ``out``, only the newest of each key, ascending within a bucket; returns the bounds.
+    """Writes the newest entry of each key into ``out``, by bucket, ascending within a bucket; returns the buckets'
+    bounds.
 
     ``slots`` must have room for the fullest bucket (``slots_needed(len(entries))`` always suffices).
     """
@@ -113,7 +114,7 @@ def split_newest(
 
 @kernel
 def strike_older(entries: Entries, slots: npt.NDArray[np.int32], alive: npt.NDArray[np.bool_]) -> int:
-    """Whether each entry of one bucket is its key's newest. Entries must rise by offset."""
+    """Marks whether each entry of one bucket is its key's newest; returns how many are. Entries must rise by offset."""
     return _strike_older(entries, 0, len(entries), slots, alive)
 
 
@@ -128,7 +129,7 @@ def _filter_bits(second: int) -> int:
 
 @kernel
 def fill_filter(entries: Entries, alive: npt.NDArray[np.bool_], words: npt.NDArray[np.uint64]) -> None:
-    """Set each key's bits in a bucket's section of the filter."""
+    """Sets each key's bits in a bucket's section of the filter."""
     for index in range(len(entries)):
         if alive[index]:
             second = entries[index].second
@@ -140,10 +141,11 @@ def fill_filter(entries: Entries, alive: npt.NDArray[np.bool_], words: npt.NDArr
 def pass_filter(
     entries: Entries, filled: int, words: npt.NDArray[np.uint64], sections: Longs, listed: Longs
 ) -> tuple[int, int]:
-    """Keep, in place, the entries whose key may be in the filter; returns how many.
+    """Keeps, in place, the entries whose key may be in the filter; returns how many.
 
-    What is not kept lives, or has no key. Codes of the others that have a flag go to ``listed``; how many, comes
-    second. ``sections`` bounds the buckets' sections of ``words``.
+    Entries that are not kept belong to records that stay, or that have no key. The codes of those that have a flag are
+    written to ``listed``; the second result is their number. ``sections`` holds the bounds of the buckets' sections of
+    ``words``.
     """
     kept = 0
     listed_count = 0

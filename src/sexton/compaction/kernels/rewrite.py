@@ -1,7 +1,7 @@
-"""Copying the records that survive.
+"""Copies the records that survive.
 
-A batch keeps its base offset, and its base timestamp unless a delete horizon takes its place, so a surviving record is
-copied byte for byte; only when the base timestamp changes is the record's timestamp delta written anew.
+A batch keeps its base offset, and its base timestamp unless a delete horizon replaces it, so a surviving record is
+copied byte for byte; only when the base timestamp changes is the record's timestamp delta written again.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ OUTCOME = np.dtype(
         ("list_end", np.int64),
     ]
 )
-"""What is decided about a batch: see ``rules.Action``; ``attributes`` and ``base_timestamp`` are the new ones.
+"""The decision about a batch: see ``rules.Action``; ``attributes`` and ``base_timestamp`` are the new ones.
 ``codes[list_start:list_end]`` are the listed records within it."""
 
 HEADER_BYTES = 61
 INT64_MIN = -(2**63)
 MAX_VARINT_GROWTH_BYTES = 16
-"""How much longer a record can get when its timestamp delta (and so its length) is written anew."""
+"""How much longer a record can get when its timestamp delta (and so its length) is written again."""
 
 
 @kernel
 def _keeps(code: int, found: bool, lists_survivors: bool, drops_tombstones: bool) -> bool:
-    """Whether a record stays. Lists name a chunk's survivors, or the dead (and the tombstones) among clean records."""
+    """Whether a record stays. Lists contain a chunk's survivors, or, in a clean chunk, the dead records and the
+    tombstones."""
     if not found:
         return not lists_survivors
     if code & DEAD:
@@ -67,9 +68,9 @@ def copy_kept_records(
     out: Bytes,
     position: int,
 ) -> tuple[int, int, int]:
-    """Write the kept records of one batch; returns the position after them, their newest timestamp and their count.
+    """Writes the kept records of one batch; returns the position after them, their newest timestamp and their count.
 
-    The position is -1 when the batch cannot be parsed.
+    The position is -1 if the batch cannot be parsed.
     """
     base_offset = batch.base_offset
     if batch.attributes & 0x20:  # markers are never listed; one that is rewritten stays
@@ -79,11 +80,11 @@ def copy_kept_records(
     newest_ms = np.int64(INT64_MIN)
     kept_count = 0
     cursor = start
-    pending_start = -1  # a run of kept neighbours is copied at once
+    pending_start = -1  # adjacent kept records are copied at once
     for _ in range(batch.record_count):
         record_start = cursor
         length, body = read_varint(data, cursor, end)
-        if body < 0 or length < 5 or length > end - body:  # not added: a sum may overflow
+        if body < 0 or length < 5 or length > end - body:  # compared without a sum, which may overflow
             return -1, 0, 0
         record_end = body + length
         timestamp_delta, after_timestamp = read_varint(data, body + 1, record_end)
@@ -125,8 +126,8 @@ def _copy_shifted(
     out: Bytes,
     position: int,
 ) -> int:
-    """One record with another timestamp delta, and therefore perhaps another length."""
-    size_of_delta = write_varint(out, position, timestamp_delta) - position  # measured where it is overwritten anyway
+    """Writes one record with another timestamp delta, and therefore perhaps another length."""
+    size_of_delta = write_varint(out, position, timestamp_delta) - position  # written to measure it, overwritten next
     rest = record_end - after_timestamp
     position = write_varint(out, position, 1 + size_of_delta + rest)
     out[position] = data[body]  # attributes
@@ -137,7 +138,7 @@ def _copy_shifted(
 
 @kernel
 def write_header(out: Bytes, position: int, end: int, batch: Table, outcome: Table, max_timestamp: int) -> None:
-    """The header of a batch whose records lie in ``out[position + 61:end]``, with its CRC."""
+    """Writes the header of a batch whose records lie in ``out[position + 61:end]``, with its CRC."""
     write_big_endian(out, position, batch.base_offset, 8)
     write_big_endian(out, position + 8, end - position - 12, 4)
     write_big_endian(out, position + 12, batch.leader_epoch, 4)
@@ -164,10 +165,10 @@ def write_batches(
     out: Bytes,
     position: int,
 ) -> tuple[int, int, int]:
-    """Write batches from ``first`` on whose records need no codec, until one is left out or ``out`` is full.
+    """Writes batches from ``first`` on whose records need no codec, until one cannot be written or ``out`` is full.
 
-    Returns the next batch, the position in ``out``, and 0, or 1 when the next batch does not fit, 2 when it needs a
-    codec, 3 when it cannot be parsed. Dropped batches are passed over.
+    Returns the next batch, the position in ``out``, and a status: 0, or 1 if the next batch does not fit, 2 if it needs
+    a codec, 3 if it cannot be parsed. Dropped batches are skipped.
     """
     for index in range(first, len(table)):
         batch = table[index]
