@@ -244,6 +244,8 @@ class Appending(LogState):
                     head.producer_id, head.producer_epoch, head.base_offset, timestamp_ms, marker
                 )
             )
+            # Whoever asked while this replica led last asked about a transaction that is over.
+            self.producers.void_verifications(head.producer_id, head.producer_epoch)
 
 
 def _stamped(
