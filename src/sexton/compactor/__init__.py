@@ -1,1 +1,2 @@
-"""The worker that compacts: it leases what is due, runs it on Spark, and hands the results to the brokers."""
+"""The compactor: a worker that leases partitions due for compaction, compacts them on Spark, and commits the results at
+the brokers."""

@@ -1,7 +1,7 @@
-"""A plan's files through its broker's port, for tasks that cannot see them.
+"""Reads and writes a plan's files through its broker's port, for tasks that cannot see the broker's disk.
 
-Plain sockets: a task does one thing at a time and waits for it. A worker process keeps its connections from task to
-task. Every message may be sent again, so one that was cut off is, once, on a new connection.
+Uses blocking sockets: a task does one thing at a time and waits for it. A worker process keeps its connections from
+task to task. Every message may be repeated, so a request whose connection broke is retried once, on a new connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from sexton.records.kernels.primitives import Bytes
 
 CONNECT_TIMEOUT_S: Final = 10.0
 ANSWER_TIMEOUT_S: Final = 60.0
-"""Of silence. A broker that copies a segment together is silent for longer."""
+"""Longest time without a byte from the broker. A broker that assembles a segment (ASSEMBLE_TIMEOUT_S) is silent for
+longer."""
 
 ASSEMBLE_TIMEOUT_S: Final = 1800.0
 CLIENT_ID: Final = b"compaction task"
@@ -41,13 +42,13 @@ _HEADER: Final = struct.Struct(">hhih")
 
 @dataclass(frozen=True, slots=True)
 class BrokerFiles:
-    """`sexton.pipelines.storage.Storage`."""
+    """Implements `sexton.pipelines.storage.Storage`."""
 
     host: str
     port: int
     plan_id: str
     staging: str
-    """As the broker sees it: no path of this machine."""
+    """Path of the staging directory on the broker, not on this machine."""
 
     @property
     def takes_indexes(self) -> bool:
@@ -59,7 +60,7 @@ class BrokerFiles:
 
     @contextmanager
     def reading(self, path: str, start: int, end: int) -> Iterator[Bytes]:
-        """In a file without a name, of which only that stretch takes room: memory follows what is looked at."""
+        """Maps an unnamed temporary file of which only that range takes space: memory use follows what is read."""
         if start >= end:
             yield np.zeros(0, dtype=np.uint8)
             return
@@ -67,7 +68,7 @@ class BrokerFiles:
         with tempfile.TemporaryFile(dir=_scratch_dir()) as file:
             try:
                 file.truncate(end)
-                # Now, not when a page is touched: that would end the process, without a word of why (SIGBUS).
+                # Now, not when a page is touched: that would kill the process without a reason (SIGBUS).
                 os.posix_fallocate(file.fileno(), start, end - start)
                 view = mmap.mmap(file.fileno(), end)
             except OSError as error:
@@ -111,12 +112,12 @@ class BrokerFiles:
         raise AssertionError("a broker makes its indexes itself")
 
     def remove_parts(self) -> None:
-        """The broker removes all that was staged when the plan has ended."""
+        """Does nothing: the broker removes all staged files when the plan has ended."""
 
     def _ask(
         self, api_key: int, parts: Sequence[bytes | memoryview], timeout_s: float, into: memoryview | None = None
     ) -> int:
-        """How many bytes of an answer came `into` the place for it."""
+        """Returns the number of bytes received into `into`."""
         for attempt in (1, 2):
             try:
                 link = _connected(self.host, self.port)
@@ -147,14 +148,14 @@ class _RemotePart:
         self._files.append(Path(self.path).name, position, data)
 
     def close(self) -> None:
-        """The broker has it."""
+        """Does nothing: the broker has the bytes already."""
 
     def discard(self) -> None:
-        """It goes with the plan's other files."""
+        """Does nothing: the broker removes the part with the plan's other files."""
 
 
 class _Link:
-    """One connection to a broker: a question, then its answer."""
+    """One connection to a broker: sends a request, then waits for its response."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
@@ -164,7 +165,7 @@ class _Link:
     def ask(
         self, api_key: int, parts: Sequence[bytes | memoryview], timeout_s: float, into: memoryview | None
     ) -> tuple[int, bytes]:
-        """How many bytes came `into` the place for data, and the answer if it was another. Raises OSError."""
+        """Returns the number of bytes received into `into`, and the response if it is not data. Raises OSError."""
         self._correlation_id += 1
         header = _HEADER.pack(api_key, 0, self._correlation_id, len(CLIENT_ID)) + CLIENT_ID
         size = len(header) + sum(len(part) for part in parts)
@@ -201,7 +202,7 @@ class _Link:
 
 
 _links: dict[tuple[str, int], _Link] = {}
-"""A worker process runs one task at a time, so that each of its connections has one user."""
+"""A worker process runs one task at a time, so each connection has one user."""
 
 
 def _connected(host: str, port: int) -> _Link:
@@ -224,5 +225,5 @@ def _bounded(size_bytes: int, limit: int) -> int:
 
 
 def _scratch_dir() -> str | None:
-    """Where Spark has its executors keep what does not fit into memory."""
+    """Directory in which Spark's executors keep what does not fit into memory."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

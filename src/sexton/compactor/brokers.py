@@ -1,4 +1,4 @@
-"""A compactor's conversations with brokers: plans, commits, and what operators ask."""
+"""A compactor's requests to brokers: plans, commits, abandoned plans."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from sexton.protocol.private import PrivateApi
 
 ASK_TIMEOUT_MS: Final = 30_000
 COMMIT_TIMEOUT_MS: Final = 1_800_000
-"""A commit reads everything that was staged once more, to judge it. What took longer is planned anew."""
+"""A commit reads all staged segments once more, to validate them. If it takes longer than this, the partition is
+planned again."""
 
 WATCH_MS: Final = 10_000
-"""How often it is looked at meanwhile whether the broker is still there."""
+"""Interval at which a waiting commit checks whether the broker is still alive."""
 
 
 class Brokers:
-    """One connection to each, made when it is needed and again when it broke."""
+    """One connection to each broker, opened when needed and again after it broke."""
 
     def __init__(self, network: Network, metastore: Metastore, client_id: str) -> None:
         self._network = network
@@ -52,7 +53,8 @@ class Brokers:
         return Committed(**answer["committed"])
 
     async def _drop_when_gone(self, broker_id: int) -> None:
-        """A machine that loses power does not say so: its answer is awaited only as long as its process is live."""
+        """A machine that loses power does not close its connections: a response is awaited only as long as its broker
+        process is alive."""
         while True:
             await asyncio.sleep(WATCH_MS / 1000)
             rpc = self._connections.get(broker_id)
@@ -65,13 +67,13 @@ class Brokers:
                 rpc.close()
 
     async def abandon(self, plan: Plan, uncleanable: str = "") -> None:
-        """`uncleanable`: what in its bytes no pass can read, if that is why."""
+        """`uncleanable` says what in the log's bytes no compaction can read, if that is why the plan is abandoned."""
         await self.ask(
             plan.broker_id, PrivateApi.COMPACTION_ABANDON, {"plan_id": plan.plan_id, "uncleanable": uncleanable}
         )
 
     async def ask(self, broker_id: int, api_key: int, body: Any, timeout_ms: int = ASK_TIMEOUT_MS) -> Mapping[str, Any]:
-        """Raises RefusedError if the broker says no, another SextonError if it does not answer."""
+        """Raises RefusedError if the broker refuses, another SextonError if it does not answer."""
         rpc = await self._connected(broker_id)
         try:
             data = await rpc.call_raw(api_key, [private.encode(body)], timeout_ms=timeout_ms)

@@ -1,6 +1,6 @@
-"""Whether the cluster has topics of its users that are compacted. Then the engine is kept warm: the next pass may be
-due any moment, and to start Spark takes longer than most passes. Internal topics do not count: nobody waits for them.
-"""
+"""Tells whether the cluster has compacted topics of users. Then the engine is kept warm: the next compaction may be due
+any moment, and starting Spark takes longer than most compactions. Internal topics do not count: their compaction is not
+urgent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CompactedTopics:
         self._default = ""
 
     async def exist(self) -> bool:
-        """Reads what has changed since it was last asked. Raises MetastoreUnavailableError."""
+        """Reads what has changed since the last call. Raises MetastoreUnavailableError."""
         changes = await self._metastore.read_changes(self._revision)
         if changes.is_snapshot:
             self._topics, self._policies, self._default = {}, {}, ""

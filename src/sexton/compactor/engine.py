@@ -1,4 +1,4 @@
-"""What carries plans out: an engine takes many at once and stages their results. It decides nothing."""
+"""Interface of what executes plans: an engine takes many plans at once and stages their results. It decides nothing."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sexton.errors import EnvironmentFailure, SextonError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one plan: what was staged, or what went wrong. One plan's failure is no other's."""
+    """The outcome of one plan: what was staged, or what went wrong. A failure affects no other plan."""
 
     plan: Plan
     result: PassResult | None
     error: str = ""
     is_lasting: bool = False
-    """It failed for what is in the log's bytes: it will again."""
+    """Whether it failed because of the log's bytes, so that it would fail again."""
 
     @staticmethod
     def failed(plan: Plan, error: Exception) -> Outcome:
@@ -27,20 +27,20 @@ class Outcome:
 
 
 class EngineUnavailableError(SextonError):
-    """It cannot even be started. No plan is to blame."""
+    """The engine cannot even be started. No plan is to blame."""
 
 
 class Engine(Protocol):
     async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
-        """In the order of the plans."""
+        """Returns the outcomes in the order of the plans."""
         ...
 
     async def warm(self) -> None:
-        """Work may come any moment: start what takes long to start. Raises EngineUnavailableError."""
+        """Called when work may come any moment: starts what takes long to start. Raises EngineUnavailableError."""
         ...
 
     async def rest(self) -> None:
-        """There has been nothing to do for a while: give back what can be had again."""
+        """Called when there has been no work for a while: releases what can be started again."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What a compactor tells of itself over HTTP: that it lives, and its metrics."""
+"""A compactor's admin HTTP endpoint: liveness and metrics."""
 
 from __future__ import annotations
 

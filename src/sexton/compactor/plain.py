@@ -1,7 +1,7 @@
-"""A pass over one log without Spark, on the disk port: one object a record, by the reference compactor.
+"""Compaction of one log without Spark, on the disk port: one object per record, by the reference compactor.
 
-For the simulator and for tests. It does to a log what the pipeline does, in the same shape: new segments beside the
-old ones, small neighbours merged, nothing changed in place.
+For the simulator and for tests. It does to a log what the pipeline does, in the same way: new segments beside the old
+ones, small neighbours merged, nothing changed in place.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def compact(
     staging: str,
     segment_bytes: int,
 ) -> list[Replacement]:
-    """`segments` are base offsets and sizes: those below the bound are compacted, those above only say how transactions
-    ended. What did not change is not staged."""
+    """`segments` are base offsets and sizes: those below the bound are compacted, those above are only read for the
+    markers of transactions. Segments that did not change are not staged."""
     return compact_and_count(disk, directory, segments, terms, producers, staging, segment_bytes)[0]
 
 
@@ -46,8 +46,8 @@ def compact_and_count(
     segment_bytes: int,
     first_dirty_offset: int = 0,
 ) -> tuple[list[Replacement], dict[str, int], int]:
-    """Also how many records and markers met each fate, and how many bytes wait for replicas. What is said to be clean
-    is believed, as by the pipeline."""
+    """Also returns how many records and markers met each fate, and how many bytes wait for replicas. Like the pipeline,
+    it does not look for duplicates below `first_dirty_offset`."""
     before = {base: _read(disk, directory, base, size) for base, size in segments}
     closed = [base for base, _ in segments if base < terms.bound]
     ends = {before[base][-1].last_offset for base in closed if before[base]}
@@ -71,7 +71,7 @@ def compact_and_count(
 
 
 def _held_back_bytes(batches: Sequence[Batch], verdicts: Sequence[Verdict]) -> int:
-    """A batch counts by the share of its records."""
+    """Sums the bytes of waiting records. A record counts as its share of its batch."""
     waiting = {verdict.offset for verdict in verdicts if verdict.fate in WAIT_FOR_REPLICAS}
     return sum(
         batch.size_bytes * sum(record.offset in waiting for record in batch.records) // len(batch.records)
@@ -81,14 +81,14 @@ def _held_back_bytes(batches: Sequence[Batch], verdicts: Sequence[Verdict]) -> i
 
 
 def _clean_below(bases: Sequence[int], bound: int, first_dirty_offset: int) -> int:
-    """A segment that reaches into the dirty section counts as dirty altogether."""
+    """A segment that reaches into the dirty section counts as dirty as a whole."""
     if first_dirty_offset >= bound:
         return bound
     return max((base for base in bases if base <= first_dirty_offset), default=0)
 
 
 def _groups(closed: Sequence[int], sizes: dict[int, int], segment_bytes: int) -> list[list[int]]:
-    """Neighbours that fit into one segment. An empty one is left alone."""
+    """Groups neighbouring segments that fit into one. An empty segment is left alone."""
     groups: list[list[int]] = []
     filled = 0
     for base in closed:

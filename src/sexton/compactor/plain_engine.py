@@ -1,4 +1,4 @@
-"""An engine without Spark, on a disk that it can see: for the simulator and for tests."""
+"""An engine without Spark, on disks that it can see: for the simulator and for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sexton.ports.disk import Disk
 
 class PlainEngine:
     def __init__(self, disk_of: Callable[[int], Disk]) -> None:
-        """`disk_of` gives a broker's disk by its id."""
+        """`disk_of` returns a broker's disk by broker id."""
         self._disk_of = disk_of
 
     async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
@@ -25,10 +25,10 @@ class PlainEngine:
             return Outcome.failed(plan, error)
 
     async def warm(self) -> None:
-        """There is nothing to start."""
+        """Does nothing: there is nothing to start."""
 
     async def rest(self) -> None:
-        """It holds nothing."""
+        """Does nothing: it holds nothing."""
 
     async def close(self) -> None:
-        """Nor did it open anything."""
+        """Does nothing: it has opened nothing."""

@@ -1,4 +1,4 @@
-"""A broker's plan carried out without Spark, on its own disk: for the simulator and for tests."""
+"""Executes a broker's plan without Spark, on the broker's disk: for the simulator and for tests."""
 
 from __future__ import annotations
 

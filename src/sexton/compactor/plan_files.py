@@ -1,9 +1,9 @@
-"""The bytes of a broker's plan, wherever the task runs.
+"""Access to the files of a broker's plan, wherever the task runs.
 
-A broker makes a staging directory for each plan, whose name nobody can guess. A task that finds that directory, as its
-own user's, is on the broker's disk, whatever machine that is, and works on the files; one that does not find it reads
-and writes through the broker's port (`broker.compaction.bulk`). Each task sees for itself: what both kinds write ends
-up in the same place, so executors on the broker's machine and elsewhere can share a job.
+A broker creates a staging directory for each plan, with a name that cannot be guessed. A task that finds that
+directory, owned by its own user, is on the broker's disk, whatever machine that is, and works on the files; one that
+does not find it reads and writes through the broker's port (`broker.compaction.bulk`). Each task checks for itself:
+both write to the same directory, so executors on the broker's machine and elsewhere can share a job.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sexton.records.kernels.primitives import Bytes
 
 @dataclass(frozen=True, slots=True)
 class PlanFiles:
-    """`sexton.pipelines.storage.Storage`."""
+    """Implements `sexton.pipelines.storage.Storage`."""
 
     through_broker: BrokerFiles
     directory: str
     is_remote: bool = False
-    """Even if the files can be seen."""
+    """Goes through the broker's port even if the files can be seen."""
 
     @property
     def takes_indexes(self) -> bool:
@@ -48,7 +48,7 @@ class PlanFiles:
         raise AssertionError("a broker makes its indexes itself")
 
     def remove_parts(self) -> None:
-        """The broker removes all that was staged when the plan has ended."""
+        """Does nothing: the broker removes all staged files when the plan has ended."""
 
     @property
     def _here(self) -> Storage:
@@ -59,7 +59,8 @@ class PlanFiles:
 
 
 def _sees(directory: str, staging: str) -> bool:
-    """Of another user's directory files might be made that the broker cannot open."""
+    """Files that are created in another user's directory might not be readable for the broker, so the owner must be the
+    same."""
     try:
         is_own = os.stat(staging).st_uid == os.geteuid()
     except OSError:

@@ -1,11 +1,11 @@
-"""Which work a compactor takes next. Pure.
+"""Chooses the work that a compactor takes next. Pure.
 
-Work is taken in two lanes that run beside each other, so that neither starves: many small partitions to a job, because
-starting one costs Spark about as much as compacting ten megabytes; and the large ones, one or a few to a job.
+Work is taken in two lanes that run beside each other, so that neither starves: many small partitions per job, because
+starting a job costs Spark about as much as compacting ten megabytes; and the large ones, one or a few per job.
 
-Within a lane it is first come, first served, where some come as if they had been due for longer: what somebody asked
-for, what is overdue (max.compaction.lag.ms), what is very dirty. That is all they gain. So whatever is due waits only
-for what was due before it or within `AHEAD_MS_MAX` after it, however much that is urgent comes later.
+Within a lane it is first come, first served, but some work counts as due for longer than it is: work that was requested
+by an operator, is overdue (max.compaction.lag.ms), or is very dirty. That is all they gain. So due work waits only for
+work that was due before it or within `AHEAD_MS_MAX` after it, however much urgent work comes later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sexton.ports.work_queue import WorkKey, WorkRow
 REQUESTED_MS: Final = 600_000
 OVERDUE_MS: Final = 300_000
 DIRTY_MS: Final = 60_000
-"""For all of a log being dirty; less for less."""
+"""For a log that is all dirty; proportionally less for a lower dirty ratio."""
 
 AHEAD_MS_MAX: Final = REQUESTED_MS + OVERDUE_MS + DIRTY_MS
 
@@ -35,10 +35,10 @@ class Limits:
     large_bytes: int = 256 << 20
     """A partition of this size or more is large."""
     job_bytes_max: int = 1 << 30
-    """What a job takes together. One partition may be more: it is then alone in its job."""
+    """Maximum bytes of one job. A larger partition is alone in its job."""
     job_partitions_max: int = 500
     bytes_per_second: int | None = None
-    """What compactors may read from the brokers' disks, on average."""
+    """Average rate at which compactors may read from the brokers' disks."""
 
 
 def lane_of(row: WorkRow, limits: Limits) -> Lane:
@@ -46,7 +46,7 @@ def lane_of(row: WorkRow, limits: Limits) -> Lane:
 
 
 def turn_ms(row: WorkRow) -> int:
-    """Since when it counts as due: the earlier, the sooner it is its turn."""
+    """Since when the work counts as due: the earlier, the sooner it is chosen."""
     ahead_ms = DIRTY_MS * min(row.dirty_ratio_ppm, 1_000_000) // 1_000_000
     return row.since_ms - ahead_ms - (REQUESTED_MS if row.is_requested else 0) - (OVERDUE_MS if row.overdue_ms else 0)
 
@@ -58,8 +58,8 @@ def choose(
     skipped: Collection[object] = (),
     company: Mapping[WorkKey, int] | None = None,
 ) -> list[WorkRow]:
-    """What the lane's next job takes; empty if nothing is due. `skipped` are keys to leave alone for now, `company`
-    says of some how many a job with them may have."""
+    """Returns the work of the lane's next job; empty if nothing is due. `skipped` are keys to leave alone for now,
+    `company` limits for some keys how many partitions a job with them may have."""
     waiting = [row for row in rows if lane_of(row, limits) is lane and row.key not in skipped]
     waiting.sort(key=turn_ms)
     chosen: list[WorkRow] = []

@@ -2,7 +2,7 @@
 compacted: its JVM holds a gigabyte.
 
 Jobs run in threads, the driver's way of running several at once; Spark shares its executors fairly among them. Until
-there is one, not even PySpark is imported: a compactor that waits costs what a small program costs.
+there is a job, not even PySpark is imported: a compactor that waits costs as much as a small program.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 JOBS_MAX: Final = 2
-"""At a time: one of many small partitions, one of few large ones."""
+"""Maximum number of jobs at a time: one of many small partitions, one of few large ones."""
 
 
 class SparkEngine:
     def __init__(self, master: str, *, is_remote: bool = False) -> None:
-        """`is_remote`: bytes go through the brokers' ports even where their files can be seen."""
+        """With `is_remote`, bytes go through the brokers' ports even where their files can be seen."""
         self._master = master
         self._is_remote = is_remote
         self._threads = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="compaction")
         self._starting = asyncio.Lock()
         self._session: SparkSession | None = None
         self._is_ours = False
-        """A session that this process had before stays when there is no more work."""
+        """Whether this engine started the session. One that the process had before is not stopped when there is no more
+        work."""
 
     async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
         started = await self._started()
@@ -47,7 +48,7 @@ class SparkEngine:
             raise
 
     async def _forget_if_dead(self, started: SparkSession) -> None:
-        """A JVM that ran out of memory, or was killed, answers nothing any more: the next job starts another one."""
+        """A JVM that ran out of memory, or was killed, does not answer any more: the next job starts another one."""
         async with self._starting:
             if self._session is not started:
                 return
@@ -102,12 +103,12 @@ def _run(started: SparkSession, plans: Sequence[Plan], is_remote: bool) -> list[
 def _is_dead(found: SparkSession) -> bool:
     try:
         return bool(found.sparkContext._jsc.sc().isStopped())
-    except Exception:  # whatever Py4J says of a JVM that is not there
+    except Exception:  # any error of Py4J about a JVM that is gone
         return True
 
 
 def _stop(found: SparkSession) -> None:
-    """The session, and the JVM that PySpark would keep for the next one."""
+    """Stops the session, and the JVM that PySpark would keep for the next one."""
     from pyspark import SparkContext
 
     with contextlib.suppress(Exception):
@@ -121,6 +122,6 @@ def _stop(found: SparkSession) -> None:
     with contextlib.suppress(Exception):
         gateway.shutdown()
     if process is not None and process.stdin is not None:
-        process.stdin.close()  # what its JVM takes for the end
+        process.stdin.close()  # the JVM exits when its stdin is closed
         with contextlib.suppress(Exception):
             process.wait(timeout=10)

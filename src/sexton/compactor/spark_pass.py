@@ -1,7 +1,7 @@
-"""Brokers' plans carried out by the Spark pipeline, many in one job.
+"""Executes brokers' plans by the Spark pipeline, many in one job.
 
-Executors that see a broker's directory under the path that its plan names work on the files; all others go through the
-broker's port (`plan_files`).
+Executors that see a broker's directory under the path in its plan work on the files; all others go through the broker's
+port (`plan_files`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(
     is_remote: bool = False,
     progress: Progress = lambda step, tasks: None,
 ) -> list[Outcome]:
-    """`is_remote`: through the brokers' ports even where the files can be seen."""
+    """With `is_remote`, bytes go through the brokers' ports even where the files can be seen."""
     logs = [_log_of(plan) for plan in plans]
     storages = [_storage_of(plan, is_remote) for plan in plans]
     progress("survey", sum(len(log.segments) for log in logs))

@@ -1,7 +1,7 @@
-"""A compactor: it leases what is most urgent, has it done, commits it, and takes the next.
+"""A compactor: it leases the most urgent work, has the engine execute it, commits the results, and takes the next.
 
-Whatever fails, fails for one piece of work: it is given back and is due again when its broker says so. A compactor that
-dies loses its lease, not data: what it staged is collected by the brokers.
+A failure affects one piece of work: it is given back and is due again when its broker says so. A compactor that dies
+loses its lease, not data: the brokers remove what it staged.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ logger = logging.getLogger(__name__)
 LEASE_MS: Final = 15_000
 RENEW_MS: Final = 3_000
 LOOK_MS: Final = 1_000
-"""How often a lane without work looks for some."""
+"""Interval at which a lane without work checks for some."""
 
 FAILED_PAUSE_MS: Final = 30_000
 FAILED_PAUSE_MS_MAX: Final = 600_000
-"""Work that failed is left alone for so long, and twice as long each time: what is wrong with it will not pass at once.
-What no pass can read is not even due any more (`broker.compaction.uncleanable`)."""
+"""Work that failed is left alone for this long, and twice as long each time (up to the maximum): its cause will not go
+away at once. A log that no compaction can read is not even due any more (`broker.compaction.uncleanable`)."""
 
 REST_AFTER_MS: Final = 120_000
-"""Without work for so long, and without compacted topics, the engine gives its memory back."""
+"""After this long without work, and without compacted topics, the engine releases its memory."""
 
 WARM_LOOK_MS: Final = 5_000
 
 COMPANY_MAX: Final = 10_000
-"""Remembered keys of jobs that failed as a whole. Some of them are never due again."""
+"""Maximum number of remembered keys of jobs that failed as a whole. Some of them are never due again."""
 
 PLANS_AT_ONCE: Final = 8
 COMMITS_AT_ONCE: Final = 8
@@ -55,7 +55,7 @@ ATTEMPTS_BEFORE_WORRY: Final = 10
 
 @dataclass(slots=True)
 class Totals:
-    """Since this compactor started."""
+    """Counters since this compactor started."""
 
     jobs_count: int = 0
     failed_jobs_count: int = 0
@@ -64,20 +64,20 @@ class Totals:
     input_bytes: int = 0
     output_bytes: int = 0
     busy_ms: int = 0
-    """In jobs: of both lanes together."""
+    """Time spent in jobs, both lanes together."""
     due_to_done_ms: int = 0
-    """Sum over what was committed, from when it became due by its broker's clock."""
+    """Sum over committed work of the time since it became due, by its broker's clock."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """Work on its way through the steps."""
+    """One job's work on its way through the steps."""
 
     rows: Sequence[WorkRow]
     plans: list[tuple[WorkRow, Plan]] = field(default_factory=list)
     runs: list[RunRow] = field(default_factory=list)
     is_parted: bool = False
-    """It failed as a whole; its parts are tried at once."""
+    """Whether the job failed as a whole; then its halves are tried at once."""
 
 
 class Compactor:
@@ -103,17 +103,18 @@ class Compactor:
         self._rate = ByteRate(limits.bytes_per_second)
         self._skipped_until_ms: dict[WorkKey, int] = {}
         self._failures_count: dict[WorkKey, int] = {}
-        """Of work that is due, in a row."""
+        """Number of consecutive failures of work that is due."""
         self._company: dict[WorkKey, int] = {}
-        """How many a job with them may have: something in their last one took all of it down (a worker was killed for
-        its memory, a page cannot be read from the disk). Halved each time, it is found."""
+        """How many partitions a job with this key may have, because its last job failed as a whole (a worker was killed
+        for its memory, a page cannot be read from the disk). The number is halved each time, until the partition at
+        fault is alone."""
         self._watch: CountWatch[uuid.UUID, int] = CountWatch()
-        """Of other compactors."""
+        """Watches the leases of other compactors."""
         self._busy_ms = clock.monotonic_ms()
         self._underway: set[WorkKey] = set()
         self.totals = Totals()
         self.due_count = 0
-        """When it last looked; what others work on is not among it."""
+        """Amount of due work at the last check, without what other compactors work on."""
 
     @property
     def underway_count(self) -> int:
@@ -124,7 +125,7 @@ class Compactor:
         return self._name
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         tasks = [asyncio.ensure_future(self._keep_lease())]
         try:
             await self._register()
@@ -142,7 +143,8 @@ class Compactor:
     # The lease
 
     async def _register(self) -> None:
-        """A new cluster's metastore is made by its first broker: that may take a moment."""
+        """Registers, and retries until the metastore answers: a new cluster's metastore is created by its first broker,
+        which may take a moment."""
         attempts_count = 0
         while True:
             try:
@@ -168,7 +170,7 @@ class Compactor:
                 logger.debug("the lease: %s", error)
 
     async def _watch_others(self) -> None:
-        """One whose count stands still is removed, and what it held is free (docs/decisions, 7)."""
+        """Removes compactors that do not renew their lease, so that their work is free (docs/decisions, 7)."""
         rows = [row for row in await self._metastore.read_compactors() if row.compactor_id != self._id]
         counts = {row.compactor_id: row.renewals_count for row in rows}
         self._watch.observe(counts, self._clock.monotonic_ms())
@@ -185,7 +187,7 @@ class Compactor:
                 if row.compactor_id == self._id:
                     await self._metastore.remove_compactor(self._id, row.renewals_count)
         except (MetastoreUnavailableError, StaleError):
-            pass  # others will notice
+            pass  # other compactors will remove it
 
     # The work
 
@@ -200,11 +202,12 @@ class Compactor:
                 await asyncio.sleep(LOOK_MS * (0.5 + self._rng.random()) / 1000)
 
     async def turn(self, lane: Lane) -> bool:
-        """One job, if there is work for one."""
+        """Runs one job, if there is work for one. Returns whether there was."""
         monotonic_ms = self._clock.monotonic_ms()
         self._skipped_until_ms = {key: ms for key, ms in self._skipped_until_ms.items() if ms > monotonic_ms}
         others = {row.compactor_id for row in await self._metastore.read_compactors()} - {self._id}
-        # What is our own and not under way was leased or ended while the metastore was away: its answer was lost.
+        # Work that is leased to us and not in progress was leased or ended while the metastore was unreachable: the
+        # response was lost.
         due = await self._metastore.read_work()
         self._forget_all_but({row.key for row in due})
         rows = [row for row in due if row.holder not in others]
@@ -267,7 +270,7 @@ class Compactor:
             async with gate:
                 return await self._brokers.plan(row.key)
         except RefusedError as error:
-            logger.debug("%s: %s", row.key, error)  # no longer due, or not there any more
+            logger.debug("%s: %s", row.key, error)  # no longer due, or no longer there
         except (SextonError, KafkaError) as error:
             logger.info("broker %d has no plan: %s", row.key.broker_id, error)
             self._skip(row.key)
@@ -324,7 +327,7 @@ class Compactor:
         totals.due_to_done_ms += max(0, self._clock.now_ms() - row.since_ms)
 
     def _part(self, job: _Job) -> None:
-        """One of them is to blame: the next jobs have half as many."""
+        """One of the partitions is to blame: the next jobs have half as many."""
         self._company |= {row.key: max(1, len(job.plans) // 2) for row, _ in job.plans}
         job.is_parted = len(job.plans) > 1
 
@@ -335,14 +338,16 @@ class Compactor:
         self._skipped_until_ms[key] = self._clock.monotonic_ms() + pause_ms
 
     def _forget_all_but(self, due: Collection[WorkKey]) -> None:
-        """What failed is due again by the time that it is no longer skipped, or never."""
+        """Forgets the failures of work that is neither due, nor skipped, nor in progress: it is done, or will never be
+        due again."""
         kept = {*due, *self._skipped_until_ms, *self._underway}
         self._failures_count = {key: count for key, count in self._failures_count.items() if key in kept}
         if len(self._company) > COMPANY_MAX:
             self._company = {key: count for key, count in self._company.items() if key in kept}
 
     async def _keep_warm_or_rest(self) -> None:
-        """A pass that becomes due should not wait for Spark to start; nobody's laptop should run it for nothing."""
+        """A compaction that becomes due should not wait for Spark to start; but Spark should not run on a laptop
+        without need."""
         topics = CompactedTopics(self._metastore)
         while True:
             try:
