@@ -1,7 +1,7 @@
-"""Administration: topics, settings, partitions, the cluster. Any broker carries these requests out.
+"""Administration: topics, configs, partitions, the cluster. Any broker carries these requests out.
 
-What would tell a different story when done twice (making a topic, deleting one) is not repeated after a lost
-connection: ConnectionLostError then says that the outcome is unknown.
+Requests that are not idempotent (creating a topic, deleting one) are not retried after a lost connection:
+ConnectionLostError then says that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sexton.client.errors import RefusedError, check, refusal
 from sexton.protocol.errors import ErrorCode
 
 BROKER_DEFAULT = -1
-"""As a number of partitions or replicas: what the brokers are configured to."""
+"""As a number of partitions or replicas: the brokers' configured default."""
 
 
 class Resource(IntEnum):
@@ -90,8 +90,8 @@ class Admin:
         broker_id: int | None = None,
         is_repeatable: bool = True,
     ) -> Any:
-        """The answer of any broker, or of a certain one. `verify` raises what the answer refuses; what may pass (a
-        topic that this broker has not heard of yet) is asked again."""
+        """Sends a request to any broker, or to a certain one, and returns the response. `verify` raises the error in a
+        response; if it is retriable (a topic that this broker does not know yet), the request is retried."""
 
         async def attempt() -> Any:
             peer = await (self.client.any_peer() if broker_id is None else self.client.peer(broker_id))
@@ -113,7 +113,8 @@ class Admin:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> tuple[int, int]:
-        """(partitions, replication factor) as made. `assignment` gives each partition its brokers instead."""
+        """Returns (partitions, replication factor) as created. `assignment` gives each partition its brokers
+        instead."""
         assigned = [{"partition_index": index, "broker_ids": list(ids)} for index, ids in enumerate(assignment or ())]
         topic = {
             "name": name,
@@ -139,7 +140,7 @@ class Admin:
         await self._ask(apis.DELETE_TOPICS, body, verify, is_repeatable=False)
 
     async def create_partitions(self, name: str, count: int) -> None:
-        """Grows the topic to `count` partitions in all."""
+        """Increases the number of partitions to `count`."""
         topic = {"name": name, "count": count, "assignments": None}
         body = {"topics": [topic], "timeout": self.client.timeout_ms, "validate_only": False}
 
@@ -149,7 +150,7 @@ class Admin:
         await self._ask(apis.CREATE_PARTITIONS, body, verify, is_repeatable=False)
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Everything below an offset (-1: below the high watermark). The new log start of each partition."""
+        """Deletes all records below an offset (-1: the high watermark). Returns the new log start of each partition."""
         starts: dict[TopicPartition, int] = {}
         for place, offset in before.items():
             starts[place] = await self._delete_records_of(place, offset)
@@ -172,7 +173,8 @@ class Admin:
     async def elect_leaders(
         self, places: Sequence[TopicPartition] | None, *, unclean: bool = False
     ) -> dict[TopicPartition, RefusedError | None]:
-        """The preferred replica of each partition (None: of all) takes over; None where it did, else why not."""
+        """Makes the preferred replica of each partition (None: of all) the leader. The result is None where that
+        succeeded, else the error."""
         grouped = None if places is None else [{"topic": name, "partitions": ids} for name, ids in by_topic(places)]
         body = {"election_type": int(unclean), "topic_partitions": grouped, "timeout": self.client.timeout_ms}
 
@@ -190,7 +192,7 @@ class Admin:
         return results
 
     async def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """Starts moving replicas; None cancels what is in progress. Raises the first refusal."""
+        """Starts moving replicas; None cancels a reassignment in progress. Raises the first error."""
         topics = [
             {
                 "name": name,
@@ -243,7 +245,7 @@ class Admin:
     # Settings
 
     async def settings(self, resource: Resource, name: str) -> list[Setting]:
-        """All settings of a topic, a broker (empty name: the cluster's defaults) or a group."""
+        """Returns all configs of a topic, a broker (empty name: the cluster's defaults) or a group."""
         wanted = {"resource_type": int(resource), "resource_name": name, "configuration_keys": None}
         body = {"resources": [wanted], "include_synonyms": False, "include_documentation": True}
 
@@ -265,7 +267,7 @@ class Admin:
         ]
 
     async def change_settings(self, resource: Resource, name: str, changes: Mapping[str, str | None]) -> None:
-        """None removes a setting, so that the default holds again."""
+        """Changes configs. None deletes a config, so that the default applies again."""
         configs = [
             {"name": each, "config_operation": _DELETE if value is None else _SET, "value": value}
             for each, value in changes.items()
@@ -282,7 +284,7 @@ class Admin:
     # The cluster
 
     async def cluster(self) -> Any:
-        """DescribeCluster's answer: cluster_id, controller_id, brokers."""
+        """Returns the DescribeCluster response: cluster_id, controller_id, brokers."""
 
         def verify(answer: Any) -> None:
             check(answer.error_code, "cluster", answer.error_message)

@@ -1,4 +1,4 @@
-"""The Kafka APIs that this client uses, and the versions of each in which it finds the fields that it reads."""
+"""The Kafka APIs that this client uses, with the versions of each that have the fields it reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """`lowest` and `highest` bound what is negotiated with a broker; requests are written for the highest."""
+    """`lowest` and `highest` limit the version that is negotiated with a broker; requests are written for the
+    highest."""
 
     key: int
     name: str
@@ -18,7 +19,8 @@ class Api:
 PRODUCE = Api(0, "Produce", 3, 12)
 """Version 13 names topics by id."""
 PRODUCE_IN_TRANSACTION = Api(0, "Produce", 3, 11)
-"""From version 12 on a partition joins the transaction by being written to, and each end of one raises the epoch."""
+"""From version 12 on producing to a partition adds it to the transaction, and each end of a transaction raises the
+epoch."""
 FETCH = Api(1, "Fetch", 4, 12)
 """Version 13 names topics by id."""
 LIST_OFFSETS = Api(2, "ListOffsets", 2, 9)
@@ -34,7 +36,7 @@ SYNC_GROUP = Api(14, "SyncGroup", 0, 5)
 DESCRIBE_GROUPS = Api(15, "DescribeGroups", 0, 5)
 LIST_GROUPS = Api(16, "ListGroups", 4, 5)
 API_VERSIONS = Api(18, "ApiVersions", 2, 2)
-"""Version 2 is the newest that brokers from 2018 to today all read."""
+"""Version 2 is the newest that all brokers from 2018 to today support."""
 CREATE_TOPICS = Api(19, "CreateTopics", 2, 7)
 DELETE_TOPICS = Api(20, "DeleteTopics", 6, 6)
 DELETE_RECORDS = Api(21, "DeleteRecords", 0, 2)
@@ -44,7 +46,7 @@ ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 3)
 END_TXN = Api(26, "EndTxn", 0, 4)
 """Version 5 raises the producer's epoch, and goes with Produce 12."""
 WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1)
-"""Version 2 is for coordinators, who know the transaction's version."""
+"""Version 2 is for coordinators, which know the transaction version."""
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4)
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 4, 4)
 CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3)

@@ -1,7 +1,7 @@
-"""A cluster, seen by a client: whom to ask, in which version, and how often to try again.
+"""A client's view of a cluster: which broker to ask, in which version, and how often to retry.
 
-One connection per broker, made when it is first needed. What is believed of the cluster (`metadata`) is refreshed when
-a broker says that it is out of date, or cannot be reached.
+There is one connection per broker, opened at first use. The cached `metadata` is refreshed when a broker reports that
+it is out of date, or cannot be reached.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from sexton.protocol.errors import ErrorCode
 
 BACKOFF_MIN_MS = 20
 BACKOFF_MAX_MS = 1_000
-"""Between two attempts: doubled each time, and spread so that many clients do not come back at once."""
+"""Bounds of the pause between two attempts: it is doubled each time, with jitter so that many clients do not retry at
+once."""
 
 UNKNOWN_TOPIC_PATIENCE_MS = 5_000
-"""How long a topic that nobody knows is asked for: one that was just made may not have reached every broker."""
+"""How long a request is retried for a topic that is unknown: one that was just created may not have reached every
+broker."""
 
 _UNKNOWN_TOPIC = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
@@ -41,7 +43,7 @@ T = TypeVar("T")
 
 
 class Peer:
-    """A connection to a broker and the versions that it speaks."""
+    """A connection to a broker and the API versions that it supports."""
 
     def __init__(self, rpc: Rpc, versions: Mapping[int, tuple[int, int]]) -> None:
         self.rpc = rpc
@@ -91,7 +93,7 @@ class Client:
         self._coordinators: dict[str, int] = {}
 
     async def open(self) -> None:
-        """Connects once, without trying again, so that a wrong address shows at once."""
+        """Connects once, without retries, so that a wrong address shows at once."""
         await self.refresh(())
 
     def close(self) -> None:
@@ -99,7 +101,7 @@ class Client:
             peer.rpc.close()
         self._peers.clear()
 
-    # Whom to ask
+    # Which broker to ask
 
     async def peer_at(self, address: Address) -> Peer:
         lock = self._connecting.setdefault(address, asyncio.Lock())
@@ -123,7 +125,7 @@ class Client:
             )
             check(answer.error_code, rpc.peer)
         except ConnectionLostError as error:
-            raise NotConnectedError(error.what, rpc.peer, START_ONE) from error  # nothing was asked of it yet
+            raise NotConnectedError(error.what, rpc.peer, START_ONE) from error  # no request was sent yet
         except BaseException:
             rpc.close()
             raise
@@ -137,7 +139,7 @@ class Client:
         return await self.peer_at(info.address)
 
     async def any_peer(self) -> Peer:
-        """A broker that is connected already, or the first of the others, in random order, that answers."""
+        """Returns a broker that is connected already, or the first of the others, in random order, that answers."""
         connected = [peer for peer in self._peers.values() if not peer.rpc.is_closed]
         if connected:
             return self.rng.choice(connected)
@@ -184,11 +186,11 @@ class Client:
         return await self.peer(broker_id)
 
     def coordinator_id(self, group: str) -> int:
-        """As last found; -1 if it is not known."""
+        """The coordinator as last found; -1 if it is not known."""
         return self._coordinators.get(group, -1)
 
     def forget(self, group: str | None = None) -> None:
-        """What is believed has proved wrong: the leaders, or who coordinates a group."""
+        """Drops cached metadata that has proved wrong: the leaders, and a group's coordinator."""
         self._is_stale = True
         if group is not None:
             self._coordinators.pop(group, None)
@@ -196,7 +198,7 @@ class Client:
     # Metadata
 
     async def refresh(self, topics: Iterable[str] | None) -> Metadata:
-        """Asks again, about these topics and those known already; None for all there are."""
+        """Requests metadata of these topics and of those known already; None for all topics."""
         peer = await self.any_peer()
         asked = None if topics is None else list(dict.fromkeys([*self.metadata.topics, *topics]))
         body = {
@@ -209,7 +211,8 @@ class Client:
         return self.metadata
 
     async def topic(self, name: str) -> TopicInfo:
-        """A topic's partitions, as of now. RefusedError if there is none, and does not appear in a moment."""
+        """Returns a topic's current partitions. Raises RefusedError if there is no such topic, and none appears within
+        a moment."""
 
         async def attempt() -> TopicInfo:
             await self.refresh([name])
@@ -220,7 +223,7 @@ class Client:
 
         return await self.retry(attempt)
 
-    # Trying again
+    # Retries
 
     async def retry(
         self,
@@ -230,9 +233,11 @@ class Client:
         group: str | None = None,
         is_repeatable: bool = True,
     ) -> T:
-        """Until it succeeds, fails for good, or the time is over (then with the last failure).
+        """Retries until it succeeds, fails with an error that is not retriable, or the timeout has passed (then raises
+        the last error).
 
-        What does no harm when it is carried out twice is tried again after a lost connection too."""
+        A repeatable operation is retried after a lost connection too.
+        """
         patience = Patience(self, self.timeout_ms if timeout_ms is None else timeout_ms)
         while True:
             try:
@@ -254,7 +259,7 @@ def _may_be_done(error: Exception) -> bool:
 
 
 class Patience:
-    """How long one operation goes on trying, and how long it waits in between."""
+    """How long one operation is retried, and how long it pauses in between."""
 
     def __init__(self, client: Client, timeout_ms: int) -> None:
         self._client = client
@@ -268,7 +273,7 @@ class Patience:
         return (self._loop.time() - self._start_s) * 1000
 
     def lasts(self, error: Exception) -> bool:
-        """Whether there is a point, and time, in trying again after this."""
+        """Whether the error is retriable, and there is time left."""
         if isinstance(error, BadAnswerError):
             return False
         if isinstance(error, RefusedError):

@@ -1,8 +1,8 @@
-"""One connection to a broker: requests leave in the order of the calls, answers come back in the same order.
+"""One connection to a broker: requests are sent in the order of the calls, responses come back in the same order.
 
-Kafka answers the requests of a connection in their order, so an answer belongs to the oldest call that waits; its
-correlation id must agree, or the two sides have lost each other and the connection ends. Time running out ends it too:
-the answers behind the one that is late are late as well.
+Kafka answers the requests of a connection in order, so a response belongs to the oldest call that waits; its
+correlation id must match, or the two sides are out of step and the connection is closed. A timeout closes it too: the
+responses behind the one that is late are late as well.
 
 What a failed call means: `NotConnectedError`, it was never sent; `ConnectionLostError`, it was, and its outcome is
 unknown.
@@ -23,15 +23,15 @@ from sexton.ports.network import HIGH_BACKLOG_BYTES, Connection, Network
 from sexton.protocol import messages
 
 DEFAULT_TIMEOUT_MS = 30_000
-"""As Kafka's own clients wait (`request.timeout.ms`)."""
+"""The timeout of Kafka's own clients (`request.timeout.ms`)."""
 
 CONNECT_TIMEOUT_MS = 10_000
 
 ANSWER_BYTES_MAX = 1 << 30
-"""A size above this is no answer of a broker but some other protocol's first bytes."""
+"""A larger size is not a broker's response but the first bytes of some other protocol."""
 
 ANSWER_HEADER_BYTES = 4
-"""Of an answer to a message of our own: its correlation id."""
+"""Size of the response header of a private message: its correlation id."""
 
 CLIENT_ID = "sexton"
 
@@ -40,7 +40,7 @@ _HEADER_V1 = struct.Struct(">hhih")
 
 
 class Rpc:
-    """Made by `connect`. Any number of tasks may call at once."""
+    """Created by `connect`. Any number of tasks may call at once."""
 
     def __init__(self, connection: Connection, client_id: str, timeout_ms: int) -> None:
         self._connection = connection
@@ -66,7 +66,7 @@ class Rpc:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     ) -> Rpc:
-        """Raises NotConnectedError. `timeout_ms` is that of each call which names no other."""
+        """Raises NotConnectedError. `timeout_ms` applies to each call that passes none."""
         made: list[Rpc] = []
 
         def receiver(connection: Connection) -> Rpc:
@@ -94,11 +94,11 @@ class Rpc:
 
     @property
     def waiting_count(self) -> int:
-        """Requests whose answer is outstanding."""
+        """Number of requests that wait for their response."""
         return len(self._waiting)
 
     async def call(self, api_key: int, version: int, body: Mapping[str, Any], *, timeout_ms: int | None = None) -> Any:
-        """The answer as kio's entity of that version. A field that is missing in `body` gets its default."""
+        """Returns the response as kio's entity of that version. A field that is missing in `body` gets its default."""
         await self._wait_for_room()
         request = messages.encode_request(api_key, version, self._next_id(), self._client_id, body)
         frame = await self._exchange([request], timeout_ms)
@@ -112,15 +112,16 @@ class Rpc:
     async def call_raw(
         self, api_key: int, parts: Sequence[Buffer], *, version: int = 0, timeout_ms: int | None = None
     ) -> memoryview:
-        """A message that is none of Kafka's: header v1, then the parts as they are. The answer without its header."""
+        """Sends a private message, not one of Kafka's: header v1, then the parts as they are. Returns the response
+        without its header."""
         await self._wait_for_room()
         return (await self.start_raw(api_key, parts, version=version, timeout_ms=timeout_ms))[ANSWER_HEADER_BYTES:]
 
     def start_raw(
         self, api_key: int, parts: Sequence[Buffer], *, version: int = 0, timeout_ms: int | None = None
     ) -> asyncio.Future[memoryview]:
-        """The same without a task, whose answer still has its header (ANSWER_HEADER_BYTES). It does not wait until the
-        other side has read what was sent before: for messages that are small and few."""
+        """Like `call_raw`, but needs no task, and the response still has its header (ANSWER_HEADER_BYTES). It does not
+        wait until the other side has read what was sent before: only for messages that are small and few."""
         if self._end is not None:
             raise NotConnectedError("the connection has ended", self.peer) from self._end
         client_id = self._client_id.encode()
@@ -129,12 +130,12 @@ class Rpc:
         return self._exchange([size + header, *parts], timeout_ms)
 
     async def tell(self, api_key: int, version: int, body: Mapping[str, Any]) -> None:
-        """A request that has no answer: Produce with acks=0."""
+        """Sends a request that has no response: Produce with acks=0."""
         await self._wait_for_room()
         self._connection.send([messages.encode_request(api_key, version, self._next_id(), self._client_id, body)])
 
     def close(self) -> None:
-        """Calls that wait end with ConnectionLostError. Twice is fine."""
+        """Waiting calls fail with ConnectionLostError. May be called twice."""
         self._give_up(ConnectionLostError("closed while the answer was outstanding", self.peer))
 
     # Sending
@@ -166,7 +167,7 @@ class Rpc:
     # Receiving
 
     def received(self, data: memoryview) -> None:
-        """Bytes go straight into a buffer of the frame's own, which the answer then keeps."""
+        """Bytes go straight into the frame's own buffer, which the response then keeps."""
         position = 0
         while position < len(data) and self._end is None:
             if self._frame is None:

@@ -1,4 +1,4 @@
-"""Consuming: positions of partitions, and what is fetched from there."""
+"""Consuming: the positions of partitions, and fetching from there."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sexton.records.batch import Record
 
 EARLIEST = -2
 LATEST = -1
-"""What ListOffsets takes for a timestamp."""
+"""Special timestamps of ListOffsets."""
 
 FETCH_BYTES_MAX = 16 << 20
 PARTITION_BYTES_MAX = 1 << 20
-"""Of one answer. A first batch that is larger comes anyway, whole."""
+"""Limits of one response. A first batch that is larger is returned anyway, whole."""
 
 MAX_WAIT_MS = 500
 LOST_PAUSE_MS = 100
-"""Before leaders that could not be reached are looked for again."""
+"""Pause before leaders that could not be reached are looked up again."""
 
 FETCH_MARGIN_MS = 10_000
-"""How much longer than it may wait for records we wait for the broker's answer."""
+"""How much longer than `max_wait_ms` we wait for the broker's response."""
 
 TopicPartition = tuple[str, int]
 
@@ -38,7 +38,7 @@ class Consumed(NamedTuple):
 
 
 class PartitionFetch(NamedTuple):
-    """One partition's part of a Fetch answer."""
+    """One partition's part of a Fetch response."""
 
     records: list[Record]
     next_offset: int
@@ -48,29 +48,29 @@ class PartitionFetch(NamedTuple):
 
 
 _Fetch = tuple[TopicPartition, int, PartitionFetch]
-"""Where, from which offset on, and what came."""
+"""(topic-partition, fetch offset, what was fetched)"""
 
 
 class Consumer:
-    """Reads the partitions it was told to. `poll` moves the positions past what it returns."""
+    """Reads the assigned partitions. `poll` moves the positions past the records that it returns."""
 
     def __init__(
         self, client: Client, *, isolation: int = READ_UNCOMMITTED, reset_to: int | None = None, rack: str = ""
     ) -> None:
         """`reset_to` is EARLIEST or LATEST, for a position that the log no longer has; None makes that an error.
-        Leaders may name a replica in the same `rack` that is to be asked instead (KIP-392)."""
+        Leaders may name a replica in the same `rack` to fetch from instead (KIP-392)."""
         self._client = client
         self._rack = rack
         self._near: dict[TopicPartition, int] = {}
-        """Which broker to ask instead of the leader, until it refuses."""
+        """The broker to fetch from instead of the leader, until it returns an error."""
         self._isolation = isolation
         self._reset_to = reset_to
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
-        """Where each partition's readable part ended at the last look."""
+        """Where each partition's readable part ended at the last fetch."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Instead of what was assigned before."""
+        """Replaces the former assignment."""
         self.positions = dict(positions)
         self.ends = {}
         self._near = {}
@@ -80,8 +80,8 @@ class Consumer:
         return all(self.ends.get(each, offset + 1) <= offset for each, offset in self.positions.items())
 
     async def poll(self, max_wait_ms: int = MAX_WAIT_MS) -> list[Consumed]:
-        """What there is, from all partitions; nothing after about `max_wait_ms` without any, or when all leaders are
-        away. Raises RefusedError for what waiting cannot mend."""
+        """Returns the available records of all partitions; an empty list after about `max_wait_ms` without any, or if
+        no leader can be reached. Raises RefusedError for errors that are not retriable."""
         leaders, is_any_lost = await self._by_leader()
         if not leaders:
             await asyncio.sleep(max_wait_ms / 1000)
@@ -96,7 +96,7 @@ class Consumer:
                 self._client.forget()
                 is_any_lost = True
             elif isinstance(result, BaseException):
-                raise result  # before any position moves: what others have answered is read again
+                raise result  # before any position moves: records of the other responses are fetched again
             else:
                 fetches += result
         consumed = self._move_on(fetches)
@@ -105,8 +105,8 @@ class Consumer:
         return consumed
 
     def _move_on(self, fetches: Sequence[_Fetch]) -> list[Consumed]:
-        """Only here do positions move, in the same step in which the records are handed out: a poll that is cancelled
-        has read nothing. What was assigned anew meanwhile is dropped."""
+        """Positions move only here, in the same step in which the records are returned: a poll that is cancelled has
+        read nothing. Records of partitions that were assigned again meanwhile are dropped."""
         consumed: list[Consumed] = []
         for place, offset, fetch in fetches:
             if self.positions.get(place) == offset:
@@ -117,7 +117,7 @@ class Consumer:
         return consumed
 
     async def _by_leader(self) -> tuple[list[tuple[Peer, list[TopicPartition]]], bool]:
-        """Partitions by the broker to ask, and whether some had none."""
+        """Groups the partitions by the broker to ask. Also returns whether some have none."""
         grouped: dict[int, tuple[Peer, list[TopicPartition]]] = {}
         is_any_lost = False
         for topic, partition in self.positions:
@@ -163,7 +163,7 @@ class Consumer:
     async def _take(self, place: TopicPartition, offset: int, part: Any) -> list[_Fetch]:
         code = ErrorCode(part.error_code)
         if code != ErrorCode.none and self._near.pop(place, None) is not None:
-            return []  # a follower may know less than its leader, which is asked next
+            return []  # a follower may have less than its leader, which is asked next
         if getattr(part, "preferred_read_replica", -1) >= 0:
             self._near[place] = int(part.preferred_read_replica)
             return []
@@ -206,7 +206,7 @@ def _read(place: TopicPartition, part: Any, offset: int, isolation: int) -> Part
 async def fetch(
     client: Client, topic: str, partition: int, offset: int, *, isolation: int = READ_UNCOMMITTED, max_wait_ms: int = 0
 ) -> PartitionFetch:
-    """One look at one partition, with retries."""
+    """Fetches once from one partition, with retries."""
 
     async def attempt() -> PartitionFetch:
         peer = await client.leader(topic, partition)
@@ -225,8 +225,8 @@ async def fetch(
 async def list_offsets(
     client: Client, asked: Mapping[TopicPartition, int], *, isolation: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, int]:
-    """For each partition the offset at EARLIEST, at LATEST, or of the first record not older than a timestamp; -1 if
-    there is none as young."""
+    """Returns for each partition the offset at EARLIEST, at LATEST, or of the first record that is not older than a
+    timestamp; -1 if there is no such record."""
 
     async def one(place: TopicPartition, timestamp_ms: int) -> int:
         async def attempt() -> int:
@@ -248,7 +248,8 @@ async def list_offsets(
 async def start_positions(
     client: Client, places: Iterable[TopicPartition], at: int, *, isolation: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, int]:
-    """Where to begin reading: EARLIEST, LATEST, or at a time (the end, if nothing is as young)."""
+    """Returns the offsets to begin reading at: EARLIEST, LATEST, or at a timestamp (the end, if no record is that
+    new)."""
     wanted = dict.fromkeys(places, at)
     found = await list_offsets(client, wanted, isolation=isolation)
     missing = {place: LATEST for place, offset in found.items() if offset < 0}

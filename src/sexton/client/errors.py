@@ -1,4 +1,4 @@
-"""What a caller needs to know about a call that failed: was it carried out, surely not, or is it unknown?"""
+"""Errors of the client. Each says whether the request was carried out, was not, or whether that is unknown."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ START_ONE = "Is it running? Start one with `sexton up`, or name another with --b
 
 
 class NotConnectedError(SextonError):
-    """Nobody answered, or the connection had ended before the request was sent: it was surely not carried out."""
+    """The broker could not be reached, or the connection was closed before the request was sent: it was not carried
+    out."""
 
     exit_code: ClassVar[int] = 69
 
 
 class ConnectionLostError(SextonError):
-    """The connection ended, or the time ran out, after the request was sent: whether it was carried out is unknown."""
+    """The connection was closed, or the request timed out, after it was sent: whether it was carried out is unknown."""
 
     exit_code: ClassVar[int] = 75
 
 
 class BadAnswerError(SextonError):
-    """The other side does not speak Kafka's protocol, or not a version of it that we know."""
+    """The other side does not use Kafka's protocol, or not a version of it that we support."""
 
     exit_code: ClassVar[int] = 76
 
 
 class RefusedError(SextonError):
-    """The broker answered with an error. `code` is Kafka's; whether a later attempt may succeed is `code.retriable`."""
+    """The broker returned an error. `code` is Kafka's; whether a later attempt may succeed is `code.retriable`."""
 
     exit_code: ClassVar[int] = 1
 
@@ -42,7 +43,7 @@ class RefusedError(SextonError):
 
 
 class ProduceFailedError(RefusedError):
-    """The records are surely not in the log."""
+    """The records are not in the log."""
 
 
 class ProduceUnknownError(SextonError):
@@ -98,7 +99,8 @@ _EXPLANATIONS: Final[dict[ErrorCode, tuple[str, str]]] = {
 
 
 def refusal(code: int, place: str, message: str | None = None) -> RefusedError:
-    """The error for a code, in words; the broker's own words where it sent some, and they say more than ours."""
+    """Returns the error for a code, with an explanation; with the broker's own message where it sent one that says
+    more."""
     known = ErrorCode(code)
     what, remedy = _EXPLANATIONS.get(known, (known.name.replace("_", " "), ""))
     if message and known != ErrorCode.unknown_topic_or_partition:

@@ -1,4 +1,4 @@
-"""From the bytes of a Fetch answer to the records that a consumer may see. Pure."""
+"""Decodes the bytes of a Fetch response into the records that a consumer may see. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ_COMMITTED = 1
 
 
 class Aborted(NamedTuple):
-    """A transaction of the fetched stretch that was aborted: where the producer's data begins."""
+    """An aborted transaction in the fetched range: where the producer's data begins."""
 
     producer_id: int
     first_offset: int
@@ -23,15 +23,16 @@ class Aborted(NamedTuple):
 class Fetched(NamedTuple):
     records: list[Record]
     next_offset: int
-    """Where to read on: past control batches and past what compaction took away."""
+    """The next fetch offset: past control batches and past records that compaction removed."""
 
 
 def visible(
     data: bytes | memoryview, from_offset: int, place: str, aborted: Sequence[Aborted] | None = None
 ) -> Fetched:
-    """The records from an offset on; without those of aborted transactions, if `aborted` names these.
+    """Returns the records from an offset on; without those of aborted transactions, if `aborted` lists them.
 
-    The first batch may begin before the offset, and the last one may be cut off by the size limit."""
+    The first batch may begin before the offset, and the last one may be cut off by the size limit.
+    """
     starts = sorted(aborted or (), key=lambda each: each.first_offset)
     open_producers: set[int] = set()
     next_offset = from_offset

@@ -1,4 +1,4 @@
-"""Groups, seen from outside: which there are, who is in them, and taking them away."""
+"""Administration of groups: list, describe, delete."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GroupDescription:
 
 
 async def list_groups(client: Client) -> list[GroupListing]:
-    """Of all brokers, each of which coordinates some."""
+    """Asks all brokers, each of which coordinates some groups."""
     metadata = await client.refresh(())
 
     async def of_broker(broker_id: int) -> list[GroupListing]:
@@ -66,7 +66,7 @@ async def list_groups(client: Client) -> list[GroupListing]:
 
 
 async def describe_group(client: Client, group: str) -> GroupDescription:
-    """RefusedError (group_id_not_found) if there is none."""
+    """Raises RefusedError (group_id_not_found) if there is no such group."""
 
     async def attempt() -> GroupDescription:
         peer = await client.coordinator(group)

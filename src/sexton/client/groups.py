@@ -1,7 +1,7 @@
 """A member of a consumer group, by the classic protocol (join, sync, heartbeat), with the range assignor.
 
-The member that the coordinator names leader assigns partitions for all. What it reads of the others' subscriptions is
-their topics, which every version of the format begins with.
+The member that the coordinator makes the leader assigns partitions for all. Of the others' subscriptions it reads only
+their topics, with which every version of the format begins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_MS = 3_000
 REBALANCE_TIMEOUT_MS = 60_000
 JOIN_MARGIN_MS = 10_000
-"""A join is answered when all members are back, or their time to come back is over; then some."""
+"""How much longer than the rebalance timeout a member waits for its JoinGroup response: it comes when all members have
+rejoined, or the timeout has passed."""
 
 ASSIGNOR = "range"
 PROTOCOL = "consumer"
@@ -84,7 +85,7 @@ def _read_string(data: bytes, position: int) -> tuple[str, int]:
 def assign_ranges(
     subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]
 ) -> dict[str, dict[str, list[int]]]:
-    """For each member, of each of its topics, one stretch of partitions; the first members get one more each."""
+    """Returns for each member one range of partitions of each of its topics; the first members get one more each."""
     assigned: dict[str, dict[str, list[int]]] = {member: {} for member in subscriptions}
     for topic, count in sorted(partition_counts.items()):
         members = sorted(member for member, topics in subscriptions.items() if topic in topics)
@@ -108,7 +109,8 @@ class _Membership:
 
 
 class GroupConsumer:
-    """`poll` joins when it has to, and hands out what is assigned to this member. Offsets are committed by `commit`."""
+    """`poll` joins when it must, and returns records of the partitions assigned to this member. Offsets are committed
+    by `commit`."""
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class GroupConsumer:
         isolation: int = READ_UNCOMMITTED,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
-        """`start_at` (EARLIEST, LATEST or a time) is where partitions without a committed offset begin."""
+        """`start_at` (EARLIEST, LATEST or a timestamp) is where partitions without a committed offset begin."""
         self._client = client
         self._group = group
         self._topics = list(topics)
@@ -129,7 +131,7 @@ class GroupConsumer:
         self._session_timeout_ms = session_timeout_ms
         self._membership = _Membership()
         self._assigned_as = ("", -1)
-        """The member and the generation that the positions belong to: the next ones begin with the next positions."""
+        """Member id and generation that the positions belong to; a new generation starts with new positions."""
         self._heart: asyncio.Task[None] | None = None
         self._committed: dict[TopicPartition, int] = {}
         self.consumer = Consumer(client, isolation=isolation, reset_to=start_at if start_at < 0 else LATEST)
@@ -141,7 +143,7 @@ class GroupConsumer:
     async def poll(self, max_wait_ms: int = MAX_WAIT_MS) -> list[Consumed]:
         if not self._membership.is_joined:
             with suppress(RefusedError, NotConnectedError, ConnectionLostError):
-                await self.commit()  # what was read under the former assignment, if that still counts
+                await self.commit()  # what was read with the former assignment, if that is still valid
             await self._join()
         if not self.consumer.positions:
             await asyncio.sleep(max_wait_ms / 1000)
@@ -149,7 +151,7 @@ class GroupConsumer:
         return await self.consumer.poll(max_wait_ms)
 
     async def commit(self) -> None:
-        """The positions: everything that `poll` returned."""
+        """Commits the positions: everything that `poll` returned."""
         moved = {place: at for place, at in self.consumer.positions.items() if self._committed.get(place) != at}
         if not moved:
             return
@@ -164,7 +166,7 @@ class GroupConsumer:
             self._committed |= moved
 
     async def close(self) -> None:
-        """Leaves the group, so that the others take over at once. Commits nothing."""
+        """Leaves the group, so that the other members take over at once. Commits nothing."""
         if self._heart is not None:
             self._heart.cancel()
         if self._membership.member_id:
@@ -243,7 +245,8 @@ class GroupConsumer:
         self.consumer.assign({**committed, **fresh})
 
     async def _beat(self) -> None:
-        """While joined. A group that changes, or does not know us, is joined again by the next `poll`."""
+        """Sends heartbeats while joined. If the group rebalances, or does not know this member, the next `poll` joins
+        again."""
         while self._membership.is_joined:
             await asyncio.sleep(HEARTBEAT_INTERVAL_MS / 1000)
             body = {
@@ -283,7 +286,7 @@ def commit_body(
 
 
 async def commit_offsets(client: Client, group: str, body: Mapping[str, Any]) -> None:
-    """With a body of `commit_body`: by a member, or from outside for a group that is empty."""
+    """Commits offsets with a body of `commit_body`: as a member, or as an admin for a group that is empty."""
 
     async def attempt() -> None:
         peer = await client.coordinator(group)
@@ -301,8 +304,8 @@ async def fetch_offsets(
     places: Sequence[TopicPartition] | None = None,
     member: tuple[str | None, int] = (None, -1),
 ) -> dict[TopicPartition, int]:
-    """Committed offsets, of the given partitions or of all; those without one are left out. A member by KIP-848
-    names itself and its epoch."""
+    """Returns the committed offsets of the given partitions or of all; those without one are left out. A KIP-848 member
+    passes its member id and epoch."""
     topics: dict[str, list[int]] = {}
     for topic, partition in places or ():
         topics.setdefault(topic, []).append(partition)

@@ -1,4 +1,4 @@
-"""Whether a cluster is well, told from its metadata."""
+"""Whether a cluster is healthy, by its metadata."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sexton.client.metadata import Metadata
 
 
 def figures(metadata: Metadata) -> dict[str, Any]:
-    """Of all topics: `metadata` must have been asked for all."""
+    """`metadata` must have been requested for all topics."""
     parts = [(info, part) for info in metadata.topics.values() for part in info.partitions.values()]
     named = {f"{info.name}-{part.partition}": part for info, part in parts}
     offline = [name for name, part in named.items() if part.leader < 0]

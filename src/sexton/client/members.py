@@ -1,8 +1,9 @@
 """A member of a consumer group by KIP-848: everything about membership happens in one heartbeat.
 
-As Java's consumer does: a heartbeat goes out when its time has come, or at once when the member has done what it was
-told. It says everything when the member joins, and again after one that got no answer; otherwise only what has changed:
-the partitions that it owns. What it is to give up it gives up first, with what it has read committed.
+As in Java's consumer, a heartbeat is sent when its interval has passed, or at once when the member has taken on a new
+assignment. It contains everything when the member joins, and again after one that got no response; otherwise only what
+has changed: the partitions that it owns. Revoked partitions are given up first, after what was read from them is
+committed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 REBALANCE_TIMEOUT_MS = 60_000
 FIRST_INTERVAL_MS = 1_000
-"""Between heartbeats, until the coordinator has said."""
+"""Interval between heartbeats until the coordinator has sent one."""
 BACKOFF_MS = 100
 
 _FENCED = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch)
@@ -33,7 +34,7 @@ _CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedErr
 
 
 class ConsumerMember:
-    """`poll` hands out what is assigned to this member. Offsets are committed by `commit`."""
+    """`poll` returns records of the partitions assigned to this member. Offsets are committed by `commit`."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class ConsumerMember:
         isolation: int = READ_UNCOMMITTED,
         rack: str = "",
     ) -> None:
-        """`start_at` (EARLIEST, LATEST or a time) is where partitions without a committed offset begin."""
+        """`start_at` (EARLIEST, LATEST or a timestamp) is where partitions without a committed offset begin."""
         self._client = client
         self._group = group
         self._topics = list(topics)
@@ -57,7 +58,7 @@ class ConsumerMember:
         self._interval_ms = FIRST_INTERVAL_MS
         self._target: frozenset[TopicPartition] = frozenset()
         self._told: frozenset[TopicPartition] | None = None
-        """The partitions that the coordinator has heard to be ours; None if it must hear everything."""
+        """The partitions that the last heartbeat named as owned; None if the next one must contain everything."""
         self._topic_ids: dict[uuid.UUID, str] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._wake = asyncio.Event()
@@ -79,7 +80,7 @@ class ConsumerMember:
         return await self.consumer.poll(max_wait_ms)
 
     async def commit(self) -> None:
-        """The positions: everything that `poll` returned."""
+        """Commits the positions: everything that `poll` returned."""
         moved = {place: at for place, at in self.consumer.positions.items() if self._committed.get(place) != at}
         if moved and self._epoch > JOIN_EPOCH:
             body = commit_body(self._group, moved, self._epoch, self._member_id)
@@ -87,7 +88,7 @@ class ConsumerMember:
             self._committed |= moved
 
     async def close(self) -> None:
-        """Leaves the group, so that the others take over at once. Commits nothing."""
+        """Leaves the group, so that the other members take over at once. Commits nothing."""
         if self._heart is not None:
             self._heart.cancel()
         if self._epoch > JOIN_EPOCH:
@@ -97,16 +98,17 @@ class ConsumerMember:
                 await peer.call(apis.CONSUMER_GROUP_HEARTBEAT, body | _UNSAID)
         self._be_fenced()
 
-    # Towards what is assigned
+    # Reconciling with the assignment
 
     async def _reconcile(self) -> None:
-        """First what is given up, then what is added: what another member waits for is free as soon as it is told."""
+        """First gives up revoked partitions, then adds new ones: a partition that another member waits for is free as
+        soon as the coordinator knows."""
         target = self._target
         if self.consumer.positions.keys() - target:
             with suppress(*_CallError):
                 await self.commit()
             self._assign({place: at for place, at in self.consumer.positions.items() if place in target})
-            return  # and is told before anything is added
+            return  # the coordinator is informed before anything is added
         added = sorted(target - self.consumer.positions.keys())
         member = (self._member_id, self._epoch)
         committed = await fetch_offsets(self._client, self._group, added, member) if added else {}
@@ -152,7 +154,7 @@ class ConsumerMember:
         return body
 
     async def _take(self, answer: Any, owned: frozenset[TopicPartition]) -> int:
-        """How long to wait until the next one."""
+        """Returns the milliseconds until the next heartbeat."""
         code = ErrorCode(answer.error_code)
         if code in _FENCED:
             self._be_fenced()
@@ -174,7 +176,8 @@ class ConsumerMember:
         return frozenset((name, number) for name, numbers in known if name is not None for number in numbers)
 
     def _be_fenced(self) -> None:
-        """Others may have what was ours: it is given up at once, and with it what was read and not committed."""
+        """Other members may have this member's partitions: it gives them up at once, and with them what was read and
+        not committed."""
         self._epoch, self._target, self._told = JOIN_EPOCH, frozenset(), None
         self._committed = {}
         self.consumer.assign({})
@@ -189,7 +192,7 @@ _UNSAID: dict[str, Any] = {
     "server_assignor": None,
     "topic_partitions": None,
 }
-"""What a heartbeat leaves out has not changed."""
+"""Fields of a heartbeat that mean "unchanged"."""
 
 
 def _ms(interval: Any) -> int:

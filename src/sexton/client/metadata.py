@@ -1,4 +1,4 @@
-"""What a client believes of the cluster: brokers, topics, leaders. Pure: an answer goes in, a newer view comes out."""
+"""A client's cached metadata: brokers, topics, leaders. Pure: takes a response, returns a newer view."""
 
 from __future__ import annotations
 
@@ -50,17 +50,18 @@ class Metadata:
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     errors: Mapping[str, ErrorCode] = field(default_factory=dict)
-    """Topics that the last answer had an error for."""
+    """Errors of topics in the last response."""
 
     def leader(self, topic: str, partition: int) -> PartitionInfo | None:
         known = self.topics.get(topic)
         return known.partitions.get(partition) if known is not None else None
 
     def merged(self, answer: Any, *, is_complete: bool) -> Metadata:
-        """With an answer to a Metadata request; `is_complete` if that asked for all topics.
+        """Merges a Metadata response; `is_complete` if the request was for all topics.
 
-        A broker that lags behind may answer with an older leader than is known already: of the same topic (by id) the
-        partition with the higher leader epoch is kept."""
+        A broker that lags behind may return an older leader than is known already: of the same topic (by id) the
+        partition with the higher leader epoch is kept.
+        """
         topics = {} if is_complete else dict(self.topics)
         errors: dict[str, ErrorCode] = {}
         for told in answer.topics:

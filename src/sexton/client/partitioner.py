@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: the same one for every Kafka client that hashes as Java's does."""
+"""The partition of a key: the same as in every Kafka client that hashes as Java's does."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Producing: every batch ends in one of three ways, and the caller is told which.
+"""Producing: every batch ends in one of three ways, and the caller learns which.
 
-Acknowledged: `send` returns the first offset. Failed for sure (`ProduceFailedError`): the records are not in the log
-and will not get there. Unknown (`ProduceUnknownError`): an answer was lost, or said nothing about the outcome, and the
-time was over before another attempt could tell.
+Acknowledged: `send` returns the first offset. Failed (`ProduceFailedError`): the records are not in the log and will
+not get there. Unknown (`ProduceUnknownError`): a response was lost, or said nothing about the outcome, and the timeout
+passed before another attempt could tell.
 
-Few errors say that nothing was written: a leader that waits for its followers and loses leadership meanwhile answers
-NOT_LEADER_OR_FOLLOWER, as one that never was the leader, and its successor may well hold the records. So what is not
-known to be checked before the write counts as unknown.
+Few errors prove that nothing was written: a leader that waits for its followers and loses leadership meanwhile returns
+NOT_LEADER_OR_FOLLOWER, like one that never was the leader, and its successor may well hold the records. So an error
+that is not known to be checked before the write counts as unknown.
 
 The idempotent producer repeats a batch under the same sequence number until its outcome is known; the broker answers a
-duplicate with the first one's offset. A partition has one batch in flight, so order needs no further thought. Once an
-outcome stays unknown, the sequence of that partition is unknown too: it goes on under a new producer id.
+duplicate with the first one's offset. A partition has only one batch in flight, so batches stay in order. When an
+outcome stays unknown, the sequence of that partition is unknown too: it continues with a new producer id.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _Failure = RefusedError | NotConnectedError | ConnectionLostError | BadAnswerErr
 
 ACKS_ALL = -1
 DELIVERY_TIMEOUT_MS = 120_000
-"""How long a batch is tried, as in Kafka's clients (`delivery.timeout.ms`)."""
+"""How long a batch is retried, as in Kafka's clients (`delivery.timeout.ms`)."""
 
 BATCH_BYTES_MAX = 500_000
-"""Half of `max.message.bytes`: what records unfold to in a batch is estimated only."""
+"""Half of `max.message.bytes`: the size of records in a batch is only estimated."""
 
 QUEUED_BYTES_MAX = 32 << 20
-"""What one producer keeps in memory; `send` waits beyond it."""
+"""Bytes of records that one producer keeps in memory; `send` waits beyond it."""
 
 ANSWER_MARGIN_MS = 5_000
-"""How much longer than the broker may wait for its followers we wait for the broker."""
+"""How much longer than the request's timeout we wait for the broker's response."""
 
 RECORD_OVERHEAD_BYTES = 30
-"""An upper estimate of what a record takes beside key, value and headers."""
+"""Upper estimate of the bytes of a record beside key, value and headers."""
 
 _SURELY_NOT_WRITTEN = frozenset(
     {
@@ -75,7 +75,7 @@ _SURELY_NOT_WRITTEN = frozenset(
         ErrorCode.invalid_producer_id_mapping,
     }
 )
-"""Checked before the write."""
+"""Errors that are checked before the write."""
 
 _NOT_THE_LEADER = (
     ErrorCode.not_leader_or_follower,
@@ -83,7 +83,7 @@ _NOT_THE_LEADER = (
     ErrorCode.unknown_topic_or_partition,
     ErrorCode.leader_not_available,
 )
-"""Without acks=all nobody waits after the write: then these, too, were noticed before it."""
+"""Without acks=all a leader waits for nothing after the write: then these errors, too, were found before it."""
 
 _SEQUENCE_LOST = (
     ErrorCode.out_of_order_sequence_number,
@@ -96,7 +96,7 @@ _SEQUENCE_LOST = (
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A record to be: its timestamp is the time of the call unless given."""
+    """A record to send: its timestamp is the time of the call unless given."""
 
     key: bytes | None
     value: bytes | None
@@ -110,7 +110,7 @@ class Message:
 
 
 def records_of(messages: Sequence[Message], stamped_ms: int) -> list[Record]:
-    """As they stand in a batch that is on its way: offsets count from 0."""
+    """Returns the records as they are sent in a batch: offsets count from 0."""
     return [
         Record(
             index,
@@ -125,7 +125,7 @@ def records_of(messages: Sequence[Message], stamped_ms: int) -> list[Record]:
 
 @dataclass(slots=True)
 class _Parcel:
-    """What one `send` brought: it stays together in one batch."""
+    """The records of one `send`: they stay together in one batch."""
 
     records: Sequence[Message]
     size_bytes: int
@@ -134,7 +134,7 @@ class _Parcel:
 
 @dataclass(slots=True)
 class _Lane:
-    """One partition: what waits, and where its sequence stands."""
+    """One partition's queue, and its producer id and next sequence."""
 
     topic: str
     partition: int
@@ -158,7 +158,7 @@ class Producer:
         codec: int = 0,
         delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> None:
-        """Idempotent with acks=all unless told otherwise."""
+        """Idempotent by default with acks=all."""
         self._client = client
         self._acks = acks
         self._is_idempotent = acks == ACKS_ALL if idempotent is None else idempotent
@@ -172,13 +172,15 @@ class Producer:
         self._room = asyncio.Event()
 
     async def send(self, topic: str, partition: int, records: Sequence[Message]) -> int:
-        """The first record's offset (-1 with acks=0, or if the broker has forgotten it); the others follow it.
+        """Returns the first record's offset (-1 with acks=0, or if the broker has forgotten it); the others follow it.
 
-        They stay together. Calls for one partition are sent in the order in which they were made, many in a batch."""
+        The records stay together. Calls for one partition are sent in the order in which they were made, many in a
+        batch.
+        """
         return await (await self.queue(topic, partition, records))
 
     async def queue(self, topic: str, partition: int, records: Sequence[Message]) -> asyncio.Future[int]:
-        """Like `send`, but returns once the records are queued. The future may be abandoned."""
+        """Like `send`, but returns once the records are queued. The caller may drop the future."""
         assert records
         size_bytes = sum(record.size_bytes for record in records)
         while self._queued_bytes and self._queued_bytes + size_bytes > QUEUED_BYTES_MAX:
@@ -193,13 +195,13 @@ class Producer:
         return outcome
 
     async def flush(self) -> None:
-        """Returns when every outcome so far is known. It raises none: those who sent were told."""
+        """Returns when every outcome so far is known. It raises no errors: the callers of `send` get them."""
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         if tasks:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Ends at once: what is not delivered yet fails, or is unknown if it was under way. See `flush`."""
+        """Stops at once: what has not been delivered yet fails, or is unknown if it was in flight. See `flush`."""
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         for task in tasks:
             task.cancel()
@@ -226,7 +228,7 @@ class Producer:
             lane.task = None
 
     def _abandon(self, lane: _Lane, under_way: Sequence[_Parcel]) -> None:
-        """What was under way may have been written, and have taken its sequence; what waits never will be."""
+        """Records in flight may have been written, and have used their sequence; those that wait never will be."""
         for parcel in under_way:
             _fail(parcel, ProduceUnknownError("the producer was closed while it was sending", lane.place))
         lane.producer = self._shared = None
@@ -249,7 +251,8 @@ class Producer:
         self._room.set()
 
     async def _settle(self, lane: _Lane, parcels: Sequence[_Parcel]) -> None:
-        """Delivers and tells each sender. After an unknown outcome the lane starts over under a new id."""
+        """Delivers the batch and sets the callers' futures. After an unknown outcome the partition starts over with a
+        new producer id."""
         records = [record for parcel in parcels for record in parcel.records]
         try:
             base_offset = await self._deliver(lane, records)
@@ -270,7 +273,7 @@ class Producer:
             offset += len(parcel.records) if base_offset >= 0 else 0
 
     async def _deliver(self, lane: _Lane, records: Sequence[Message]) -> int:
-        """Tries until the outcome is known or the time is over."""
+        """Retries until the outcome is known or the timeout has passed."""
         patience = Patience(self._client, self._delivery_timeout_ms)
         stamped_ms = self._client.clock.now_ms()
         maybe_written = False
@@ -330,7 +333,8 @@ class Producer:
     # Ids and sequences
 
     async def _take_producer_id(self, lane: _Lane) -> None:
-        """All partitions share an id until one of them loses its sequence; whoever starts then takes a new one."""
+        """All partitions share an id until one of them loses its sequence; the next partition that starts takes a new
+        one."""
         async with self._shared_lock:
             if self._shared is None:
                 peer = await self._client.any_peer()
@@ -375,4 +379,4 @@ def _outcome(failure: _Failure, maybe_written: bool, place: str) -> ProduceFaile
 def _fail(parcel: _Parcel, error: Exception) -> None:
     if not parcel.outcome.done():
         parcel.outcome.set_exception(error)
-        parcel.outcome.exception()  # whoever abandoned it has decided not to know
+        parcel.outcome.exception()  # retrieved, in case the caller has dropped the future

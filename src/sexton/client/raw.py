@@ -1,4 +1,4 @@
-"""A partition's batches as they lie in its leader's log: headers, markers and all, for those who ask why."""
+"""A partition's batches as they are in its leader's log: with headers, markers and all, for diagnosis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def raw_batches(client: Client, topic: str, partition: int, offset: int) -> AsyncIterator[Batch]:
-    """From an offset up to the high watermark as it is now."""
+    """Yields the batches from an offset up to the high watermark of the first response."""
     place, end_offset = (topic, partition), -1
     while end_offset < 0 or offset < end_offset:
         peer = await client.leader(topic, partition)

@@ -1,8 +1,8 @@
-"""Transactions, seen from outside (KIP-664): which there are, who writes where, and ending one that hangs.
+"""Administration of transactions (KIP-664): list them, find their producers, and end hanging ones.
 
-A transaction hangs when a partition has it open and its coordinator does not know of it: nobody will ever end it, and
+A transaction hangs when a partition has it open and its coordinator does not know of it: it will never be ended, and
 `read_committed` consumers wait at it for ever. Sexton's brokers do not let one arise (they ask the coordinator before a
-partition takes the first record of a transaction); other brokers, and logs that were written by them, may have some.
+partition accepts the first record of a transaction); other brokers, and logs that were written by them, may have some.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sexton.protocol.errors import ErrorCode
 Place = tuple[str, int]
 
 TRANSACTION_KEY = 1
-"""Of FindCoordinator: a transactional id, not a group."""
+"""Key type of FindCoordinator: a transactional id, not a group."""
 
 ONGOING = "Ongoing"
 PREPARE = "Prepare"
-"""The states in which the end is decided and the markers are on their way begin so."""
+"""Prefix of the states in which the end is decided and the markers are being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,18 @@ class TransactionDescription:
     state: str
     timeout_ms: int
     start_ms: int | None
-    """Of the last transaction, be it over or not; None if none has begun."""
+    """Start of the last transaction, whether it has ended or not; None if none has begun."""
     places: tuple[Place, ...]
 
     @property
     def is_open(self) -> bool:
-        """Begun, and not known to be over in every partition yet."""
+        """Whether a transaction has begun, and is not known to have ended in every partition yet."""
         return self.state == ONGOING or self.state.startswith(PREPARE)
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerAt:
-    """A producer that a partition remembers."""
+    """A producer in a partition's producer state."""
 
     place: Place
     producer_id: int
@@ -65,11 +65,11 @@ class ProducerAt:
     last_sequence: int
     last_ms: int
     start_offset: int | None
-    """Where its open transaction begins in the partition."""
+    """Where its open transaction begins in the partition; None if it has none."""
 
 
 async def list_transactions(client: Client) -> list[TransactionListing]:
-    """Of all brokers, each of which coordinates some."""
+    """Asks all brokers, each of which coordinates some transactional ids."""
     metadata = await client.refresh(())
 
     async def of_broker(broker_id: int) -> list[TransactionListing]:
@@ -88,7 +88,7 @@ async def list_transactions(client: Client) -> list[TransactionListing]:
 
 
 async def describe_transaction(client: Client, transactional_id: str) -> TransactionDescription:
-    """RefusedError (transactional_id_not_found) if its coordinator does not know it."""
+    """Raises RefusedError (transactional_id_not_found) if its coordinator does not know it."""
 
     async def attempt() -> TransactionDescription:
         broker_id, peer = await transaction_coordinator(client, transactional_id)
@@ -120,7 +120,7 @@ async def transaction_coordinator(client: Client, transactional_id: str) -> tupl
 
 
 async def describe_producers(client: Client, places: Iterable[Place]) -> list[ProducerAt]:
-    """Each partition's leader is asked; the producers in the order of the places."""
+    """Asks each partition's leader. Returns the producers in the order of the partitions."""
 
     async def at(topic: str, partition: int) -> list[ProducerAt]:
         async def attempt() -> list[ProducerAt]:
@@ -150,9 +150,10 @@ def _producer_at(place: Place, told: Any) -> ProducerAt:
 
 
 async def abort_at(client: Client, producer: ProducerAt) -> None:
-    """Writes the marker of an abort into one partition, without asking the coordinator: for what hangs there.
+    """Writes an abort marker into one partition, without asking the coordinator: for a hanging transaction.
 
-    Not repeated after a lost connection: by then the producer may be in its next transaction."""
+    It is not retried after a lost connection: by then the producer may be in its next transaction.
+    """
     topic, partition = producer.place
 
     async def attempt() -> None:
@@ -160,7 +161,7 @@ async def abort_at(client: Client, producer: ProducerAt) -> None:
         marker = {
             "producer_id": producer.producer_id,
             "producer_epoch": producer.producer_epoch,
-            # A partition that has seen no marker of the producer does not know; Kafka's tool then says 0 as well.
+            # A partition that has seen no marker of the producer does not know it; Kafka's tool sends 0 then, too.
             "coordinator_epoch": max(0, producer.coordinator_epoch),
             "transaction_result": False,
             "topics": [{"name": topic, "partition_indexes": [partition]}],
@@ -172,7 +173,8 @@ async def abort_at(client: Client, producer: ProducerAt) -> None:
 
 
 async def find_hanging(client: Client, places: Sequence[Place], older_than_ms: int) -> list[ProducerAt]:
-    """Open transactions in these partitions, without a record for so long, that no coordinator knows of."""
+    """Returns the open transactions in these partitions that have got no record for `older_than_ms` and that no
+    coordinator knows."""
     now_ms = client.clock.now_ms()
     suspects = [
         each
@@ -194,13 +196,14 @@ async def find_hanging(client: Client, places: Sequence[Place], older_than_ms: i
 
 
 def is_hanging(suspect: ProducerAt, known: Mapping[int, TransactionDescription]) -> bool:
-    """Whether the coordinator, as it describes the producer's id, will not end what the partition has open."""
+    """Whether the coordinator, by its description of the producer's transactional id, will not end the transaction that
+    the partition has open."""
     described = known.get(suspect.producer_id)
     return described is None or described.producer_id != suspect.producer_id or suspect.place not in described.places
 
 
 def _moment_ms(moment: datetime | None) -> int | None:
-    """Kafka says -1 where there is no time."""
+    """Kafka sends -1 where there is no time."""
     if moment is None or moment.timestamp() < 0:
         return None
     return round(moment.timestamp() * 1000)

@@ -1,7 +1,7 @@
-"""A producer of transactions, as KIP-98 has them: one transaction at a time, one batch a call.
+"""A transactional producer (KIP-98): one transaction at a time, one batch per call.
 
-Every request is repeated until its outcome is known: batches carry sequence numbers, and the coordinator takes the same
-request twice. What a person wants of it is a script's steps, one after another, not speed.
+Every request is retried until its outcome is known: batches carry sequence numbers, and the coordinator accepts the
+same request twice. It is made for scripts that go step by step, not for speed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from sexton.records import batch as batches
 from sexton.records.batch import TRANSACTIONAL
 
 TRANSACTION_TIMEOUT_MS: Final = 600_000
-"""The coordinator aborts what is open for longer. Scripts wait for compaction in the middle of a transaction."""
+"""The coordinator aborts transactions that are open for longer. Scripts wait for compaction in the middle of a
+transaction."""
 
 
 class TransactionalProducer:
-    """`begin`, `send` any number of times, `commit` or `abort`; after `init`."""
+    """Call `init` first; then for each transaction `begin`, `send` any number of times, `commit` or `abort`."""
 
     def __init__(self, client: Client, transactional_id: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS) -> None:
         self._client = client
@@ -39,7 +40,7 @@ class TransactionalProducer:
         return self._joined is not None
 
     async def init(self) -> None:
-        """Takes the producer id. A transaction that a former holder left open is aborted."""
+        """Gets the producer id. A transaction that another instance left open is aborted."""
 
         async def attempt() -> None:
             body = {"transactional_id": self.transactional_id, "transaction_timeout": self._timeout_ms}
@@ -57,7 +58,7 @@ class TransactionalProducer:
         self._joined = []
 
     async def send(self, topic: str, partition: int, messages: Sequence[Message]) -> int:
-        """The first record's offset."""
+        """Returns the first record's offset."""
         assert self._joined is not None, "begin comes first"
         place = (topic, partition)
         if place not in self._joined:
@@ -125,7 +126,7 @@ class TransactionalProducer:
         async def attempt() -> None:
             check((await self._ask(apis.END_TXN, body)).error_code, self._name)
 
-        if self._joined:  # one without partitions is unknown to the coordinator
+        if self._joined:  # the coordinator does not know a transaction without partitions
             await self._client.retry(attempt)
         self._joined = None
 
@@ -143,7 +144,7 @@ class TransactionalProducer:
 
 
 async def coordinator_id(client: Client, transactional_id: str) -> int:
-    """Of the broker that coordinates this id at present, or would."""
+    """Returns the broker that coordinates this id now, or would."""
 
     async def attempt() -> int:
         return (await transaction_coordinator(client, transactional_id))[0]
