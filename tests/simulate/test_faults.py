@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from sexton.ports.metastore import LEASE_MARGIN
 from sexton.simulate.clock import RATE_PPM_MAX, SimulatedClock, WallClock
 from sexton.simulate.faults import BREAKING_PROCESSES, FIRST_FAULT_MS, SHAPES, Kind, schedule
 from sexton.simulate.loop import NS, Process, new_loop
+from sexton.simulate.nemesis import closed_logs
 from sexton.simulate.plan import make_plan
 from sexton.simulate.shrink import as_ranges, from_ranges
 
@@ -35,6 +37,12 @@ def test_every_kind_of_fault_occurs_and_every_seed_leaves_some_out() -> None:
         assert all(fault.at_ms >= FIRST_FAULT_MS for fault in faults)
         seen |= kinds
     assert seen == set(SHAPES)
+
+
+@pytest.mark.parametrize(("only_certified", "expected"), [(False, ["0.log", "5.log"]), (True, ["0.log"])])
+def test_what_no_snapshot_certifies_rots_only_where_others_can_tell(only_certified: bool, expected: list[str]) -> None:
+    files: Any = [(name, None) for name in ("0.index", "0.log", "5.log", "5.snapshot", "9.log", "9.snapshot.tmp")]
+    assert [name for name, _ in closed_logs(files, only_certified=only_certified)] == expected
 
 
 def test_an_item_that_is_left_out_does_not_change_the_others() -> None:

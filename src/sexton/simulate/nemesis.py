@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from sexton.simulate.cluster import DATA, Node, SimulatedCluster
 from sexton.simulate.disk import VOLUME_BYTES, Trouble, VirtualDisk
 from sexton.simulate.faults import FORCING_S, Fault, Kind
+from sexton.simulate.inode import Inode
 from sexton.simulate.loop import MS, NS
 from sexton.simulate.metastore import HOST as METASTORE
 
@@ -407,10 +409,11 @@ class Nemesis:
 
     def _rot(self, fault: Fault) -> Undo | None:
         node = self._node(fault)
+        are_others_up = all(other.is_started for other in self._cluster.nodes.values() if other is not node)
         closed = [
             (directory, name, inode)
             for directory in node.volume.directories(DATA)
-            for name, inode in [file for file in node.volume.files(directory) if file[0].endswith(".log")][:-1]
+            for name, inode in closed_logs(node.volume.files(directory), only_certified=not are_others_up)
             if inode.content and not inode.changes and inode.flipped is None
         ]
         if not closed or not self._may_lose(node):
@@ -440,3 +443,15 @@ class Nemesis:
 
 def _both_ways(pairs: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return [way for source, target in pairs for way in ((source, target), (target, source))]
+
+
+def closed_logs(files: Sequence[tuple[str, Inode]], *, only_certified: bool) -> list[tuple[str, Inode]]:
+    """All but the last. What rots before a snapshot certifies it looks like an unfinished write, and only other
+    replicas know better (docs/decisions, 15)."""
+    logs = [file for file in files if file[0].endswith(".log")]
+    certified = max((_base_offset(name) for name, _ in files if name.endswith(".snapshot")), default=-1)
+    return [one for one, (following, _) in pairwise(logs) if not only_certified or _base_offset(following) <= certified]
+
+
+def _base_offset(name: str) -> int:
+    return int(name.partition(".")[0])
