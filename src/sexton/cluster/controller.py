@@ -1,11 +1,12 @@
-"""What the controller does next, as data: whoever runs the loop carries it out through the metastore.
+"""What the controller does next, as data; the caller carries it out through the metastore.
 
-Every broker asks `controller_steps` each time it has looked at the leases. Most get one question answered: is there a
-controller, and does it live? If not, an ACTIVE broker claims the place. The controller itself fences brokers whose
-lease has run out, elects leaders, ends reassignments, and now and then gives leaderships back to preferred leaders.
+Every broker calls `controller_steps` each time it has looked at the leases. For most brokers it answers one question:
+is there a controller, and is it alive? If not, an ACTIVE broker claims the role. The controller itself fences brokers
+whose lease has expired, elects leaders, completes reassignments, and periodically gives leaderships back to preferred
+leaders.
 
-Each action is compare-and-set, so one that comes late fails and is decided anew; nothing is assumed to have worked
-until the view shows it. A second controller that does not know yet that it is none does the same work again, no more.
+Each action is a compare-and-set, so one that comes late fails and is decided again; nothing is assumed to have worked
+until the view shows it. A former controller that does not know yet that it was replaced only does the same work again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sexton.cluster.view import ClusterView
 from sexton.ports.metastore import NO_LEADER, BrokerRow, BrokerStatus, PartitionRow
 
 ROWS_PER_ACTION_MAX = 1000
-"""Rows in one transaction: large enough to move a dead broker's partitions at once, small enough for its timeout."""
+"""Rows per transaction: large enough to move a dead broker's partitions at once, small enough for its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ class UpdatePartitions:
     live: Mapping[int, int]
     why: str
     relied_on: BrokerRow | None = None
-    """Must be heard of first, for others that have everything leave the ISR to it. That its lease has not run out says
-    nothing of the last seconds: its disk may be gone, or its power, and with it what was not flushed. And others that
-    leave for good, as a reassignment ends, throw away what they have."""
+    """The broker that must prove to be alive first, because others that have everything leave the ISR and rely on it.
+    That its lease has not expired says nothing about the last seconds: its disk may be gone, or its power, and with it
+    what was not flushed. And replicas that a completed reassignment removes delete their logs."""
 
 
 Action = Claim | Fence | UpdatePartitions
@@ -65,10 +66,10 @@ Action = Claim | Fence | UpdatePartitions
 
 @dataclass(frozen=True, slots=True)
 class ControllerMemory:
-    """What one call leaves for the next. It only saves work: with a new memory, everything is looked at again."""
+    """State between two calls. It only saves work: with a new one, everything is looked at again."""
 
     checked_version: int = -1
-    """The view as of which no partition needed anything."""
+    """The version of the view in which no partition needed anything."""
     rebalanced_ms: int | None = None
 
 
@@ -81,8 +82,8 @@ def controller_steps(
     settings: ControllerSettings,
     memory: ControllerMemory,
 ) -> tuple[list[Action], ControllerMemory]:
-    """`now_ms` is monotonic. Ask again after the actions have been carried out: fencing a broker makes elections
-    due."""
+    """`now_ms` is monotonic. To be called again after the actions have been carried out: fencing a broker makes
+    elections due."""
     own = view.broker(broker_id)
     if own is None or own.epoch != broker_epoch or own.status is not BrokerStatus.ACTIVE:
         return [], ControllerMemory()
@@ -108,7 +109,7 @@ def _is_controller(view: ClusterView, own: BrokerRow) -> bool:
 
 
 def _has_controller(view: ClusterView, watch: LeaseWatch) -> bool:
-    """One that shuts down is on its way out: another may take over at once."""
+    """A controller that is shutting down does not count: another broker may take over at once."""
     row = view.controller
     broker = view.broker(row.broker_id) if row is not None else None
     return (
@@ -125,7 +126,7 @@ def _claim(view: ClusterView) -> Claim:
 
 
 def _needed_rows(view: ClusterView, settings: ControllerSettings) -> Iterator[PartitionRow]:
-    """Most partitions need nothing, and this runs whenever anything in the cluster has changed: so they are passed over
+    """Most partitions need nothing, and this runs whenever anything in the cluster has changed, so they are skipped
     quickly."""
     brokers = view.brokers
     active = {id_ for id_, broker in brokers.items() if broker.status is BrokerStatus.ACTIVE}
@@ -151,8 +152,8 @@ def _rebalanced_rows(view: ClusterView) -> Iterator[PartitionRow]:
 
 
 def _updates(view: ClusterView, own: BrokerRow, rows: Iterator[PartitionRow], why: str) -> list[UpdatePartitions]:
-    """Leaders are elected as the very processes that were seen alive. Rows with the same leader go together: one that
-    has started again meanwhile is refused, and stops nobody else's election."""
+    """Leaders are elected with the broker epochs that were seen alive. Rows with the same leader go together: the
+    election of a leader that has restarted meanwhile is refused, and affects no other."""
     together: dict[int, list[PartitionRow]] = {}
     for row in rows:
         together.setdefault(row.leader, []).append(row)

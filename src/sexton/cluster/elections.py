@@ -1,18 +1,18 @@
-"""Who leads a partition. Each rule takes a row and the brokers as they are known, and returns the row to write, or
+"""Elections: who leads a partition. Each function takes a row and the known brokers, and returns the row to write, or
 None.
 
-What is written is compare-and-set on the row's partition epoch, so a decision based on an old row harms nobody.
+Rows are written by compare-and-set on their partition epoch, so a decision based on an old row does no harm.
 
 - A leader is an in-sync replica on an ACTIVE broker, the first one in the order of preference. A DRAINING broker leads
-  only if there is nobody else; a STARTING one is not elected, but keeps what it leads if nobody else can take it.
-- The leader epoch grows whenever the leader changes, to nobody too, and when the same leader starts again.
-- Fenced brokers leave the ISR, so that `acks=all` does not wait for them: but only if a member remains that is ACTIVE
-  or DRAINING. A STARTING member may yet find out that its disk has lost what it acknowledged; and if all members are
-  away, each of them has everything, and the first to come back may lead.
-- Unclean election (a leader that may lack acknowledged records) happens only if it is allowed; the new leader is then
-  the only one in sync. On a compacted topic it happens only if an operator forces it, and starts a new *generation*:
-  the other replicas start from empty logs, because what they removed was decided by watermarks that hold no more
-  (docs/rules.md, traps).
+  only if there is no other; a STARTING one is not elected, but keeps what it leads if no other can take it.
+- The leader epoch rises whenever the leader changes, also to none, and when the same leader starts again.
+- Fenced brokers leave the ISR, so that `acks=all` does not wait for them, but only if a member remains that is ACTIVE
+  or DRAINING. A STARTING member may still find that its disk has lost what it acknowledged; and if all members are
+  down, each of them has everything, and the first to come back may lead.
+- Unclean election (of a leader that may lack acknowledged records) happens only if it is allowed; the new leader is
+  then the only member of the ISR. On a compacted topic it happens only if an operator forces it, and starts a new
+  *generation*: the other replicas start from empty logs, because what they removed was decided by watermarks that are
+  no longer valid (docs/rules.md, traps).
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 Brokers = Mapping[int, BrokerRow]
 
 _PROVEN = (BrokerStatus.ACTIVE, BrokerStatus.DRAINING)
-"""Of brokers that have made their rows true: what the metastore says of their logs was so when they started."""
+"""Statuses of brokers that have corrected their rows at startup: what the metastore says about their logs was true when
+they started."""
 
 
 def is_proven(brokers: Brokers, broker_id: int) -> bool:
-    """Whether it is there, and has looked at its disk since it started. One that is STARTING may renew its lease for
-    long before it finds that its logs are gone."""
+    """Whether the broker is up and has checked its disk since it started. A STARTING broker may renew its lease for a
+    long time before it finds that its logs are gone."""
     broker = brokers.get(broker_id)
     return broker is not None and broker.status in _PROVEN
 
 
 class LogState(Enum):
-    """What a broker that starts finds of a replica on its disk."""
+    """What a starting broker finds of a replica on its disk."""
 
     COMPLETE = "complete"
-    """Everything it ever acknowledged: its topic flushes first, the broker was stopped cleanly, or its machine has kept
-    the page cache."""
+    """It has everything that it ever acknowledged: its topic flushes first, the broker was stopped cleanly, or its
+    machine has kept the page cache."""
     UNCERTAIN = "uncertain"
-    """The log is there, but its last records may be gone with the page cache."""
+    """The log is there, but its last records may be lost with the page cache."""
     LOST = "lost"
-    """There is no such log, or it is another one than the metastore knows."""
+    """There is no such log, or it has another incarnation than the metastore knows."""
 
 
 def elect(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> PartitionRow | None:
-    """What the controller does whenever a broker changes: keeps a leader that can lead, else finds another."""
+    """What the controller does whenever a broker changes: keeps a leader that can lead, else elects another."""
     isr = _without_fenced(row, brokers)
     leader = _best_leader(row, isr, brokers)
     if leader == NO_LEADER and unclean:
@@ -64,15 +65,14 @@ def elect(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> Part
 
 
 def allows_unclean(config: TopicConfig) -> bool:
-    """Whether a topic's settings do. Never by itself on a compacted topic: its watermarks would be about records that
-    the new leader lacks. There an operator must ask for it (`elect_on_request`)."""
+    """Whether a topic's configs allow it. Never automatically on a compacted topic: its watermarks would cover records
+    that the new leader lacks. There an operator must force it (`elect_on_request`)."""
     return config.unclean_leader_election_enable and not config.compacts
 
 
 def elect_uncleanly(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
-    """A replica that runs, and has some of the log rather than one whose log is missing. If it must be the latter, it
-    starts from nothing, and what it had is forgotten: its log has a new id, which follows from the old one, so that two
-    who decide the same write the same."""
+    """Elects a running replica, preferably one whose log is not missing. If its log is missing, it starts from an empty
+    one with a new incarnation. That is derived from the old one, so that two deciders write the same."""
     active = [id_ for id_ in row.replicas if id_ in brokers and brokers[id_].status is BrokerStatus.ACTIVE]
     lost: Callable[[int], bool] = lambda id_: is_missing(row, id_)  # noqa: E731
     leader = next(iter(sorted(active, key=lost)), None)
@@ -86,7 +86,8 @@ def elect_uncleanly(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
 
 
 def elect_preferred(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
-    """Back to the first replica, if it is in sync and ACTIVE: it was placed first so that leaders are spread evenly."""
+    """Moves leadership back to the first replica, if it is in sync and ACTIVE: it was placed first so that leaders are
+    spread evenly."""
     preferred = row.replicas[0]
     if row.leader == preferred or not _can_lead(row, row.isr, brokers, preferred, BrokerStatus.ACTIVE):
         return None
@@ -94,7 +95,8 @@ def elect_preferred(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
 
 
 def elect_on_request(row: PartitionRow, brokers: Brokers, *, unclean: bool, is_compacted: bool = False) -> PartitionRow:
-    """For ElectLeaders. An operator who asks for an unclean election gets it, whatever the topic's settings say."""
+    """For ElectLeaders. An unclean election that an operator requests is carried out whatever the topic's configs
+    say."""
     if (row.leader != NO_LEADER) if unclean else (row.leader == row.replicas[0]):
         raise KafkaError(ErrorCode.election_not_needed, "the partition has the leader that the election would choose")
     if unclean:
@@ -113,9 +115,9 @@ def elect_on_request(row: PartitionRow, brokers: Brokers, *, unclean: bool, is_c
 def hand_over(
     row: PartitionRow, broker_id: int, brokers: Brokers, answering: Collection[int] | None = None
 ) -> PartitionRow | None:
-    """What a broker that shuts down does to each of its partitions: another leads, and nobody waits for it any more.
-    Where no other member of the ISR is ACTIVE, and among those who are `answering`, it stays as it is: one that nobody
-    has heard of just now may have lost power, and with it what was not flushed."""
+    """What a broker that shuts down does with each of its partitions: another replica leads, and acks=all no longer
+    waits for this one. Returns None if no other member of the ISR is ACTIVE and among `answering`: a member that has
+    not just responded may have lost power, and with it what was not flushed."""
     isr = tuple(member for member in _without_fenced(row, brokers) if member != broker_id)
     others = successors(row, broker_id, brokers, answering)
     if not others or broker_id not in row.isr:
@@ -136,9 +138,9 @@ def successors(
 
 
 def is_needed(row: PartitionRow, broker_id: int, brokers: Brokers, answering: Collection[int]) -> bool:
-    """Whether others count as in sync and alive, and none of them is `answering`. A broker that fenced itself would
-    leave the partition to them at once (`_without_fenced`). If its lease runs out instead, theirs do so before, if they
-    are dead."""
+    """Whether other members of the ISR seem alive but none of them is `answering`. If this broker fenced itself, the
+    partition would be left to them at once (`_without_fenced`). If its lease expires instead, theirs expire before,
+    should they be dead."""
     others = [id_ for id_ in row.isr if id_ != broker_id and is_proven(brokers, id_)]
     return broker_id in row.isr and bool(others) and not any(id_ in answering for id_ in others)
 
@@ -146,7 +148,8 @@ def is_needed(row: PartitionRow, broker_id: int, brokers: Brokers, answering: Co
 def rebuild(
     row: PartitionRow, broker_id: int, brokers: Brokers, answering: Collection[int], *, fresh: uuid.UUID
 ) -> PartitionRow | None:
-    """What a broker does that finds its log damaged: an empty one takes its place. None if nobody else has it all."""
+    """What a broker does that finds its log damaged: an empty log takes its place. None if no other replica has
+    everything."""
     left = hand_over(row, broker_id, brokers, answering) if broker_id in row.isr else row
     if left is None or left.leader in (broker_id, NO_LEADER):
         return None
@@ -161,9 +164,9 @@ def give_up(
     is_readable: bool,
     answering: Collection[int] | None = None,
 ) -> PartitionRow | None:
-    """What a broker does whose disk failed under a log, or that finds one damaged: others take over, as above. If
-    nobody can, a log that can be read is better than none. One that cannot be read is marked as missing, so that its
-    broker is not taken for a leader; it leads again when it has started with that very log repaired."""
+    """What a broker does whose disk failed under a log, or that finds one damaged: hands over, as above. If no other
+    can take over, a readable log stays as it is. An unreadable one is marked as missing, so that its broker is not
+    elected; it leads again after it has started with that very log repaired."""
     handed_over = hand_over(row, broker_id, brokers, answering)
     known = known_incarnation(row, broker_id)
     if handed_over is not None or is_readable or known is None or broker_id not in row.isr:
@@ -181,10 +184,11 @@ def restart(
     on_disk: uuid.UUID | None,
     fresh: uuid.UUID,
 ) -> PartitionRow | None:
-    """What a broker that (re)starts must write, before it becomes ACTIVE, to each row that names it as a replica.
+    """What a (re)starting broker must write, before it becomes ACTIVE, to each row that names it as a replica.
 
-    `on_disk` is the id beside the log that was found; `fresh` is the id of the empty log that takes the place of a lost
-    one. A log that was marked as missing stays so until that very log is found, whatever `log` says."""
+    `on_disk` is the incarnation of the log that was found; `fresh` is the one of the empty log that replaces a lost
+    log. A log that was marked as missing stays so until that very log is found, whatever `log` says.
+    """
     known = known_incarnation(row, broker_id)
     if is_missing(row, broker_id):
         log = LogState.UNCERTAIN if on_disk == known else LogState.LOST
@@ -213,10 +217,10 @@ def restart(
 
 
 def begin_anew(row: PartitionRow, broker_id: int, brokers: Brokers, *, fresh: uuid.UUID) -> PartitionRow:
-    """What a broker does that is in sync with a log that ends below its own watermarks: it has lost records that it, or
-    what it copied, was compacted by. Others in sync have them, so it leaves, as with a lost log. If there are none, its
-    log is all there is: as after a forced election a new generation begins, and nobody goes by what was known of the
-    old one."""
+    """What a broker does with an in-sync log that ends below its own watermarks: it has lost records that it, or the
+    replica that it copied from, has compacted by. If others in sync have them, it leaves the ISR, as with a lost log.
+    If not, its log is all there is: as after a forced election a new generation begins, and watermarks of the old one
+    no longer count."""
     if others_have_it(row, broker_id):
         left = restart(row, broker_id, brokers, log=LogState.LOST, on_disk=None, fresh=fresh)
         assert left is not None
@@ -224,12 +228,12 @@ def begin_anew(row: PartitionRow, broker_id: int, brokers: Brokers, *, fresh: uu
     return _in_new_generation(replace(row, leader=broker_id, isr=(broker_id,), leader_epoch=row.leader_epoch + 1))
 
 
-# How the rules above choose
+# Helpers
 
 
 def others_have_it(row: PartitionRow, broker_id: int) -> bool:
-    """Whether there are other members of the ISR, dead or alive, whose logs are not known to be missing: a partition is
-    left to nobody else."""
+    """Whether there are other members of the ISR, alive or dead, whose logs are not known to be missing: only to them
+    may a partition be left."""
     return any(member != broker_id and not is_missing(row, member) for member in row.isr)
 
 
@@ -246,7 +250,7 @@ def _can_lead(row: PartitionRow, isr: tuple[int, ...], brokers: Brokers, broker_
 
 
 def _best_leader(row: PartitionRow, isr: tuple[int, ...], brokers: Brokers) -> int:
-    """The present leader is considered first, so that leadership moves only when it must."""
+    """Considers the present leader first, so that leadership moves only when it must."""
     candidates = (row.leader, *row.replicas)
     for status in (BrokerStatus.ACTIVE, BrokerStatus.DRAINING):
         for broker_id in candidates:
@@ -256,8 +260,8 @@ def _best_leader(row: PartitionRow, isr: tuple[int, ...], brokers: Brokers) -> i
 
 
 def _in_new_generation(row: PartitionRow) -> PartitionRow:
-    """Of all replicas but the leader, new logs. Their ids follow from the old ones, so that two who decide the same
-    write the same."""
+    """Gives all replicas but the leader new, empty logs. Their incarnations are derived from the old ones, so that two
+    deciders write the same."""
     generation = row.generation + 1
     anew = {id_: _following_id(row, id_, generation) for id_ in row.replicas if id_ != row.leader}
     return replace(row, incarnations={**row.incarnations, **anew}, generation=generation)

@@ -1,12 +1,12 @@
-"""The ids of replicas' logs, and the mark of one that is missing.
+"""Incarnations, the ids of replicas' logs, and the mark of a log that is missing.
 
 The last in-sync replica of a partition may come back without its log: the disk was replaced, or is not mounted. It must
-stay in the ISR (nobody else has what it had) and must not lead (it would lose everything in silence). So its id in the
-partition's row is *marked as missing*. The mark keeps the id: when the log turns up again, it is recognized and all is
-well.
+stay in the ISR (no other replica has what it had) and must not lead (it would silently lose everything). So its
+incarnation in the partition's row is *marked as missing*. The mark keeps the id: when the log turns up again, it is
+recognized and the mark is removed.
 
-An id is a random (version 4) UUID; the mark is another digit in the place of the version. Compared with what is on a
-disk, a marked id equals nothing.
+An incarnation is a random (version 4) UUID; the mark replaces the digit of the version. A marked id never equals an id
+on a disk.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _RANDOM = 4 << _VERSION_SHIFT
 
 
 def new_id(rng: random.Random) -> uuid.UUID:
-    """For topics and logs alike."""
+    """A random id, for topics and logs."""
     return uuid.UUID(int=rng.getrandbits(128), version=4)
 
 
 def known_incarnation(row: PartitionRow, broker_id: int) -> uuid.UUID | None:
-    """Of the log that this broker should have, missing or not; None if it has never been told."""
+    """The incarnation of the log that this broker should have, missing or not; None if it was never given one."""
     found = row.incarnations.get(broker_id)
     return None if found is None else uuid.UUID(int=found.int & ~_VERSION_MASK | _RANDOM)
 

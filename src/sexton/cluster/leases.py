@@ -1,4 +1,6 @@
-"""Who may still be serving: leases, judged by each broker's own monotonic clock (see `sexton.ports.metastore`)."""
+"""Which brokers may still be serving: leases, measured by each broker's own monotonic clock (see
+`sexton.ports.metastore`).
+"""
 
 from __future__ import annotations
 
@@ -13,27 +15,29 @@ Id = TypeVar("Id")
 Count = TypeVar("Count")
 
 Leases = Mapping[int, tuple[int, int]]
-"""What `read_leases` returns: broker id to (epoch, renewals_count)."""
+"""The result of `read_leases`: broker id to (epoch, renewals_count)."""
 
 BLIND_SHARE = 0.5
-"""A watcher that has not looked for longer than this share of a lease starts watching it anew. Nobody could renew while
-the metastore was away, and the first watcher to reach it again must not take that for the death of everybody else (nor
-must one that was itself paused). Who lives renews soon after the metastore's return, well before a lease has passed."""
+"""A watcher that has not looked for longer than this share of a lease starts to watch it from the beginning. No broker
+could renew while the metastore was unreachable, and the first watcher to reach it again must not take that for the
+death of all others (nor must a watcher that was itself paused). A live broker renews soon after the metastore's return,
+well before a lease has passed."""
 
 LOOKS_MAX = 1000
-"""Remembered looks. A lease spans some dozens; a watcher that looks more often than that sees no lease run out."""
+"""Number of looks remembered. A lease spans some dozens; a watcher that looks more often than this allows never sees a
+lease expire."""
 
 
 class OwnLease:
-    """Until when this broker may serve. It counts from the moment *before* a renewal was sent: whoever watches cannot
-    have seen it earlier."""
+    """Until when this broker may serve. The lease counts from the moment *before* a renewal was sent: no watcher can
+    have seen the renewal earlier."""
 
     def __init__(self, lease_ms: int) -> None:
         self.lease_ms = lease_ms
         self._sent_ms: int | None = None
 
     def renewed(self, sent_ms: int) -> None:
-        """The metastore has accepted the renewal (or registration) sent at that time. Answers may overtake each
+        """The metastore has accepted the renewal (or registration) sent at `sent_ms`. Responses may overtake each
         other."""
         if self._sent_ms is None or sent_ms > self._sent_ms:
             self._sent_ms = sent_ms
@@ -48,7 +52,7 @@ class OwnLease:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredLease:
-    """What `fence_broker` compares: a renewal that comes meanwhile makes it fail."""
+    """What `fence_broker` compares: a renewal in the meantime makes it fail."""
 
     broker_id: int
     epoch: int
@@ -56,8 +60,8 @@ class ExpiredLease:
 
 
 class CountWatch(Generic[Id, Count]):
-    """Watches others' counts, of brokers or of compactors. A lease has run out when its count was seen to stand still
-    for `lease_ms` times LEASE_MARGIN."""
+    """Watches the renewal counts of brokers or of compactors. A lease has expired when its count was seen to stand
+    still for `lease_ms` times LEASE_MARGIN."""
 
     def __init__(self) -> None:
         self._looks_ms: deque[int] = deque(maxlen=LOOKS_MAX)
@@ -66,7 +70,7 @@ class CountWatch(Generic[Id, Count]):
         self._renewed_after_ms: dict[Id, int] = {}
 
     def observe(self, leases: Mapping[Id, Count], now_ms: int) -> None:
-        """`now_ms` is taken after the answer came."""
+        """`now_ms` is taken after the response arrived."""
         if self._looks_ms:
             renewed = (id_ for id_, lease in leases.items() if self._seen.get(id_) != lease)
             self._renewed_after_ms |= dict.fromkeys(renewed, self._looks_ms[-1])
@@ -89,10 +93,11 @@ class CountWatch(Generic[Id, Count]):
 
 
 class LeaseWatch(CountWatch[int, tuple[int, int]]):
-    """Of brokers.
+    """Watches the leases of brokers.
 
-    Safe, because the broker trusted the renewal that made the count what it is from before that renewal was sent, which
-    is before we first saw it; and because it is fenced by compare-and-set on that very count."""
+    This is safe because the broker's lease, from the renewal that set the count, began before that renewal was sent,
+    which is before we first saw the count; and because it is fenced by compare-and-set on exactly that count.
+    """
 
     def has_run_out(self, row: BrokerRow) -> bool:
         seen = self._seen.get(row.broker_id)
@@ -101,7 +106,7 @@ class LeaseWatch(CountWatch[int, tuple[int, int]]):
         return self.stands_still(row.broker_id, row.lease_ms)
 
     def has_renewed_since(self, row: BrokerRow, at_ms: int) -> bool:
-        """Whether that very process has surely renewed later than that: between two looks that were later."""
+        """Whether that very process has certainly renewed after `at_ms`: its count changed between two later looks."""
         seen = self._seen.get(row.broker_id)
         return seen is not None and seen[0] == row.epoch and self._renewed_after_ms.get(row.broker_id, -1) >= at_ms
 

@@ -1,13 +1,13 @@
-"""Which brokers hold a new partition.
+"""Which brokers get the replicas of a new partition.
 
-Leaders are spread evenly over brokers, and followers over the brokers and racks that remain. The brokers are put in one
-list in which racks alternate; partition after partition, the leader is the next broker of the list, the followers are
-those after it, with a gap that grows each time the list has been gone through (so that two brokers do not share all
-their partitions), and a rack is used again only when all have been used. Where the list starts, and its order within a
-rack, are random: many small topics would otherwise all begin at the same broker.
+Leaders are spread evenly over brokers, and followers over the remaining brokers and racks. The brokers are put in one
+list in which racks alternate. For each partition, the leader is the next broker of the list and the followers are those
+after it, with a gap that grows each time the end of the list is reached (so that two brokers do not share all their
+partitions), and a rack is used again only when all have been used. Where the list starts, and its order within a rack,
+are random: otherwise many small topics would all begin at the same broker.
 
-Fenced brokers get replicas only if there are not enough others, and never as leaders; a broker that shuts down counts
-as fenced here. As in Kafka a topic can thus be created while a broker is away.
+Fenced brokers get replicas only if there are not enough others, and never as leaders; a broker that is shutting down
+counts as fenced here. So a topic can be created while a broker is down, as in Kafka.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Brokers = Mapping[int, BrokerRow]
 
 
 def is_usable(broker: BrokerRow) -> bool:
-    """Whether a new replica on it can be in sync from the start. A STARTING broker will have its logs in a moment, but
-    it is not known yet that it will."""
+    """Whether a new replica on it can be in sync from the start. A STARTING broker will soon have its logs, but that is
+    not certain yet."""
     return broker.status is BrokerStatus.ACTIVE
 
 
@@ -47,7 +47,7 @@ def place(
 
 
 def check_assignment(replicas: Sequence[int], brokers: Brokers, expected_count: int | None = None) -> None:
-    """Of one partition, as an operator has written it."""
+    """Checks one partition's assignment, as given by an operator. Raises KafkaError."""
     if not replicas:
         raise _bad_assignment("a partition needs at least one replica")
     if len(set(replicas)) != len(replicas):
@@ -61,7 +61,8 @@ def check_assignment(replicas: Sequence[int], brokers: Brokers, expected_count: 
 
 
 def check_assignments(assignments: Mapping[int, Sequence[int]], first_partition: int, brokers: Brokers) -> None:
-    """Of all partitions of a new topic, or all that are added: consecutive, each as long as the others."""
+    """Checks the assignments of all partitions of a new topic, or of all that are added: consecutive numbers, and the
+    same replication factor for each. Raises KafkaError."""
     indexes = list(range(first_partition, first_partition + len(assignments)))
     if sorted(assignments) != indexes:
         raise _bad_assignment(f"partitions must be numbered {first_partition}, {first_partition + 1} and so on")
@@ -90,7 +91,7 @@ def _bad_assignment(what: str) -> KafkaError:
 
 
 def _arrange(brokers: Sequence[BrokerRow], rng: random.Random) -> list[BrokerRow]:
-    """Racks in turn, both they and their brokers in random order. No rack is a rack of its own."""
+    """Alternates racks, which are in random order, as are their brokers. Brokers without a rack form one rack."""
     racks: dict[str, list[BrokerRow]] = {}
     for broker in sorted(brokers, key=lambda broker: broker.broker_id):
         racks.setdefault(broker.rack or "", []).append(broker)

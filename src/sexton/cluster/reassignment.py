@@ -1,9 +1,9 @@
-"""Moving replicas from broker to broker while the partition is in use (KIP-455).
+"""Moving replicas between brokers while the partition is in use (KIP-455).
 
 A reassignment has three stages. It starts: the row names old and new replicas together (new ones first, `adding` and
 `removing` say which is which). New replicas copy the log and join the ISR as any follower does. When all replicas that
-are to stay are in sync, it ends: the removed ones leave replicas and ISR, and if one of them leads, another is elected.
-The row holds everything, so any controller can go on with it, and a second request replaces the first.
+are to stay are in sync, it completes: the removed ones leave replicas and ISR, and if one of them leads, another is
+elected. The row holds everything, so any controller can continue it, and a second request replaces the first.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def in_progress(rows: Iterable[PartitionRow]) -> Iterator[PartitionRow]:
 
 
 def start(row: PartitionRow, target: Sequence[int], brokers: Brokers) -> PartitionRow | None:
-    """The row to write; None if the target is what is already there or on its way.
+    """The row to write; None if the target is already in place or in progress.
 
-    A reassignment under way is replaced: replicas that it was adding and that are not wanted any more go again. (Kafka
-    lets them stay as `removing` until the end. The effect is the same, and ours needs them for nothing.)"""
+    A reassignment in progress is replaced: replicas that it was adding and that are no longer wanted are removed.
+    (Kafka keeps them as `removing` until the end. The effect is the same, and Sexton has no need for them.)
+    """
     check_assignment(target, brokers)
     if is_in_progress(row) and tuple(target) == tuple(id_ for id_ in row.replicas if id_ not in row.removing):
         return None
@@ -55,7 +56,7 @@ def start(row: PartitionRow, target: Sequence[int], brokers: Brokers) -> Partiti
 
 
 def progress(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
-    """Ends the reassignment if it can end; None while it cannot."""
+    """Completes the reassignment if possible; None if it is not yet."""
     if not is_in_progress(row):
         return None
     replicas = tuple(id_ for id_ in row.replicas if id_ not in row.removing)
@@ -64,12 +65,12 @@ def progress(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
         return None
     ended = _elected(_settled(row, replicas, isr), brokers)
     if relied_on(row, ended) and not is_proven(brokers, ended.leader):
-        return None  # nobody who stays is there to be asked whether its log still is, or knows yet
+        return None  # no replica that stays can be asked whether its log is still there, or has checked it yet
     return ended
 
 
 def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> PartitionRow:
-    """Back to the replicas from before. If only new ones are in sync, that would be an unclean election."""
+    """Goes back to the replicas from before. If only new ones are in sync, that requires an unclean election."""
     if not is_in_progress(row):
         raise KafkaError(ErrorCode.no_reassignment_in_progress, "the partition is not being reassigned")
     replicas = tuple(id_ for id_ in row.replicas if id_ not in row.adding)
@@ -83,8 +84,8 @@ def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> Par
 
 
 def relied_on(row: PartitionRow, changed: PartitionRow) -> frozenset[int]:
-    """If the change takes members out of the ISR, who is left to have everything: one of them must be alive, for
-    those who go throw away what they have. Nobody, if nothing rests on it."""
+    """If the change removes members from the ISR: the remaining members that have everything. One of them must be
+    alive, because the removed replicas delete their logs. Empty if no member with a log is removed."""
     if not _have_it(row, (id_ for id_ in row.isr if id_ not in changed.isr)):
         return frozenset()
     return frozenset(id_ for id_ in changed.isr if id_ in row.isr and not is_missing(changed, id_))
@@ -99,7 +100,7 @@ def _elected_uncleanly(row: PartitionRow, replicas: tuple[int, ...], brokers: Br
 
 
 def _have_it(row: PartitionRow, members: Iterable[int]) -> bool:
-    """Whether one of these members of the ISR has a log: whoever else has one throws it away when it is removed."""
+    """Whether one of these members of the ISR has a log: the others delete theirs when they are removed."""
     return any(not is_missing(row, id_) for id_ in members)
 
 
@@ -108,7 +109,7 @@ def _settled(row: PartitionRow, replicas: tuple[int, ...], isr: tuple[int, ...])
 
 
 def _elected(row: PartitionRow, brokers: Brokers) -> PartitionRow:
-    """A leader that is no longer a replica leads no longer; ids of logs that are no longer replicas' are forgotten."""
+    """Replaces a leader that is no longer a replica, and drops the incarnations of former replicas."""
     known = {id_: incarnation for id_, incarnation in row.incarnations.items() if id_ in row.replicas}
     row = replace(row, incarnations=known)
     if row.leader == NO_LEADER or row.leader in row.isr:

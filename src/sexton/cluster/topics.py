@@ -1,5 +1,4 @@
-"""What a new topic, or new partitions of one, look like in the metastore. Pure assembly: whoever calls writes the
-rows."""
+"""The metastore rows of a new topic, or of new partitions. Pure: the caller writes the rows."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
-"""Kafka's limit for one request: more would be one transaction too large for everybody who follows."""
+"""Kafka's limit for one request: more would make a transaction that is too large for every broker that follows."""
 
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -55,7 +54,7 @@ def new_topic_rows(
     existing: Iterable[str] = (),
     is_internal: bool = False,
 ) -> tuple[TopicRow, list[PartitionRow]]:
-    """With `assignments` (partition to replicas), `partitions` and `replication_factor` count for nothing."""
+    """If `assignments` (partition to replicas) are given, `partitions` and `replication_factor` are ignored."""
     check_topic_name(name, existing)
     topic = TopicRow(new_id(rng), name, is_internal)
     if assignments:
@@ -68,7 +67,7 @@ def new_topic_rows(
 def new_partition_rows(
     topic_id: uuid.UUID, first: int, count: int, replication_factor: int, brokers: Brokers, rng: random.Random
 ) -> list[PartitionRow]:
-    """Partitions from `first` on, placed by us."""
+    """Partitions from `first` on, placed automatically."""
     _check_size(count)
     placed = place(brokers, count, replication_factor, rng)
     return [_first_row(topic_id, first + number, replicas, brokers, rng) for number, replicas in enumerate(placed)]
@@ -92,7 +91,7 @@ def _check_size(partitions_count: int) -> None:
 def _first_row(
     topic_id: uuid.UUID, index: int, replicas: tuple[int, ...], brokers: Brokers, rng: random.Random
 ) -> PartitionRow:
-    """All replicas whose broker is active are in sync: there is nothing yet to have missed."""
+    """All replicas on active brokers are in sync: there is nothing yet that they could have missed."""
     isr = tuple(broker_id for broker_id in replicas if is_usable(brokers[broker_id]))
     incarnations = {broker_id: new_id(rng) for broker_id in replicas}
     return PartitionRow(topic_id, index, replicas, isr, isr[0], 0, 0, incarnations=incarnations)

@@ -1,9 +1,9 @@
-"""What a broker knows of the cluster: the metastore's rows in memory, as of some revision.
+"""A broker's view of the cluster: the metastore's rows in memory, as of some revision.
 
-Two streams feed it. `apply` takes what the poll found, in order of revisions. `apply_rows` takes what this broker has
-just written itself, so that it need not wait for the poll to tell it. The second runs ahead of the first, and a poll
-that was under way meanwhile brings older rows: so a row never replaces one that is newer by its own epoch, and the poll
-that follows brings whatever has none (settings, topics) again.
+It has two inputs. `apply` takes what a poll returned, in order of revisions. `apply_rows` takes what this broker has
+just written itself, so that it need not wait for the poll. The second runs ahead of the first, and a poll that was in
+flight meanwhile returns older rows: so a row never replaces one that is newer by its own epoch, and rows without an
+epoch (configs, topics) are returned again by the next poll.
 
 Lookups are dictionary lookups; they happen for every partition of every request.
 """
@@ -35,12 +35,12 @@ _STATUS_ORDER = {
     BrokerStatus.DRAINING: 2,
     BrokerStatus.FENCED: 3,
 }
-"""Within one broker epoch a status only moves forward: the metastore sees to that."""
+"""Within one broker epoch a status only moves forward: the metastore guarantees that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewDelta:
-    """What has changed: rows as they are now, and topics that are gone (with their partitions and settings)."""
+    """What has changed: rows as they are now, and topics that were deleted (with their partitions and configs)."""
 
     brokers: tuple[BrokerRow, ...] = ()
     topics: tuple[TopicRow, ...] = ()
@@ -61,7 +61,7 @@ class ClusterView:
     def __init__(self) -> None:
         self.revision = 0
         self.version = 0
-        """Grows with every change of the view, own ones included: tells a reader whether to look again."""
+        """Rises with every change of the view, own ones included, so that a reader knows whether to look again."""
         self.controller: ControllerRow | None = None
         self._brokers: dict[int, BrokerRow] = {}
         self._topics: dict[uuid.UUID, TopicRow] = {}
@@ -71,7 +71,7 @@ class ClusterView:
         self._keys_on_broker: dict[int, dict[PartitionKey, None]] = {}
         self._settings: dict[tuple[ConfigScope, str], Mapping[str, str]] = {}
 
-    # Looking things up
+    # Lookups
 
     def topic(self, name: str) -> TopicRow | None:
         return self._topics_by_name.get(name)
@@ -99,7 +99,7 @@ class ClusterView:
         return None if rows is None else rows.get(index)
 
     def partitions_of(self, topic_id: uuid.UUID) -> tuple[PartitionRow, ...]:
-        """In order of the index; none for a topic that does not exist."""
+        """In order of the index; empty for a topic that does not exist."""
         found = self._rows_of_topic.get(topic_id)
         if found is None:
             rows = self._partitions.get(topic_id, {})
@@ -117,7 +117,7 @@ class ClusterView:
 
     @property
     def brokers(self) -> Mapping[int, BrokerRow]:
-        """All that ever registered and were not unregistered, the fenced ones too."""
+        """All brokers that are registered, fenced ones included."""
         return self._brokers
 
     def live_brokers(self) -> tuple[BrokerRow, ...]:
@@ -125,23 +125,23 @@ class ClusterView:
         return tuple(self._brokers[id_] for id_ in sorted(self._brokers) if self._brokers[id_].is_live)
 
     def settings_of(self, scope: ConfigScope, name: str) -> Mapping[str, str]:
-        """What was set on that very resource; empty if nothing was."""
+        """What was set on exactly that resource; empty if nothing was."""
         return self._settings.get((scope, name), _NO_SETTINGS)
 
     def names_with_settings(self, wanted: ConfigScope) -> Iterator[str]:
-        """The resources of that kind on which something is set."""
+        """The resources of that scope on which something is set."""
         return (name for scope, name in self._settings if scope is wanted)
 
     def replicas_on(self, broker_id: int) -> tuple[PartitionRow, ...]:
-        """The partitions that this broker holds a replica of."""
+        """The partitions of which this broker has a replica."""
         keys = self._keys_on_broker.get(broker_id, {})
         return tuple(self._partitions[topic_id][index] for topic_id, index in keys)
 
-    # Taking changes in
+    # Applying changes
 
     def apply(self, changes: Changes) -> ViewDelta:
-        """What a poll found. A snapshot from before what is known here means that the metastore was restored from an
-        older copy: then it is right, and everything known here is wrong."""
+        """Takes what a poll returned. A snapshot with a lower revision than this view means that the metastore was
+        restored from an older copy: it then replaces the whole view."""
         if changes.is_snapshot:
             return self._apply_snapshot(changes)
         if changes.revision <= self.revision:
@@ -159,7 +159,7 @@ class ClusterView:
         configs: Sequence[ConfigRow] = (),
         controller: ControllerRow | None = None,
     ) -> ViewDelta:
-        """What this broker has just written with success."""
+        """Takes rows that this broker has just written successfully."""
         return self._take(Changes(self.revision, False, brokers, topics, partitions, configs, controller), [])
 
     def _apply_snapshot(self, snapshot: Changes) -> ViewDelta:
@@ -186,7 +186,8 @@ class ClusterView:
         )
 
     def _drop_brokers(self, snapshot: Changes) -> None:
-        """Those that were unregistered. An epoch is the revision of a registration: a later one is not in it yet."""
+        """Removes brokers that were unregistered. A broker epoch is the revision of its registration: a broker that
+        registered after the snapshot is not in it yet."""
         named = {row.broker_id for row in snapshot.brokers}
         gone = [id_ for id_, row in self._brokers.items() if id_ not in named and row.epoch <= snapshot.revision]
         for broker_id in gone:
@@ -220,7 +221,8 @@ class ClusterView:
         return delta
 
     def _take_topic(self, row: TopicRow, replaced: list[TopicRow]) -> bool:
-        """A name belongs to one topic: if another had it, that one has been deleted, even if we have not heard yet."""
+        """A name belongs to one topic: if another topic had it, that one was deleted, even if we have not received that
+        yet."""
         former = self._topics_by_name.get(row.name)
         if former == row:
             return False
@@ -247,7 +249,7 @@ class ClusterView:
     def _take_partition(self, row: PartitionRow) -> bool:
         rows = self._partitions.get(row.topic_id)
         if rows is None:
-            return False  # of a topic that is gone
+            return False  # its topic was deleted
         former = rows.get(row.partition)
         if former is not None and row.partition_epoch <= former.partition_epoch:
             return False

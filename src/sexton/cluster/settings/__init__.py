@@ -1,7 +1,8 @@
-"""Every setting of topics, brokers and groups: what there is, what may be set, which value counts.
+"""Every config of topics, brokers and groups: which exist, which may be set, which value applies.
 
-`broker.py` declares those of brokers and groups (a topic's are in `sexton.compaction.config`), `layers.py` says which
-value counts and where it comes from, `rules.py` what may be set, `reference.py` writes `docs/settings.md`."""
+`broker.py` declares those of brokers and groups (a topic's are in `sexton.compaction.config`), `layers.py` decides
+which value applies and where it comes from, `rules.py` which may be set, `reference.py` writes `docs/settings.md`.
+"""
 
 from sexton.cluster.settings.broker import (
     BROKER_SETTINGS,

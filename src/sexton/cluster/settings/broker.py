@@ -1,7 +1,7 @@
-"""What is set on a broker, in its file or, where it says so, at run time.
+"""A broker's configs, set in its file or, where declared, at run time.
 
-Kafka's names and defaults where Kafka has the setting; what is Sexton's own is at the end. The defaults of topics
-(`log.retention.hours` and the like) are derived from the topics' settings, so that a rule exists once.
+Kafka's names and defaults where Kafka has the config; Sexton's own are at the end. The defaults of topics
+(`log.retention.hours` and the like) are derived from the topics' configs, so that each rule exists once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sexton.compaction.config import TOPIC_SETTINGS
 from sexton.compaction.settings import INT32_MAX, INT64_MAX, REQUIRED, Kind, Setting, Update, setting, settings_of
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-"""Kafka names the choice by a class; so that a file for Kafka works here, so do we."""
+"""Kafka selects it by a class name; the same name works here, so that a file for Kafka can be used."""
 
 _KAFKAS_ASSIGNORS = "org.apache.kafka.coordinator.group.assignor."
 
@@ -43,7 +43,7 @@ def _throttle(doc: str) -> Any:
 class BrokerSettings:
     """Values by attribute: `socket_request_max_bytes` is `socket.request.max.bytes`."""
 
-    # --- identity and place ---
+    # --- identity and location ---
 
     node_id: int = _int(REQUIRED, "Id of the broker, unique in the cluster.", low=0)
     listeners: tuple[str, ...] = setting(
@@ -286,8 +286,8 @@ class BrokerSettings:
 
 
 def _topic_defaults() -> dict[str, Setting]:
-    """The brokers' names for topic settings. Of several, the last carries the default and the first can be changed at
-    run time, as in Kafka."""
+    """The brokers' names for topic configs. Of several synonyms, the last carries the default and the first can be
+    changed at run time, as in Kafka."""
     derived = {}
     for topic_setting in TOPIC_SETTINGS.values():
         synonyms = topic_setting.synonyms
@@ -315,12 +315,12 @@ def _doc_of_default(topic_setting: Setting, name: str, factor: int) -> str:
 
 
 BROKER_SETTINGS: Mapping[str, Setting] = {**settings_of(BrokerSettings), **_topic_defaults()}
-"""Every setting of a broker, by name."""
+"""Every config of a broker, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig:
-    """What is set on a consumer group of the new protocol."""
+    """Configs of a group of the consumer protocol (KIP-848)."""
 
     consumer_session_timeout_ms: int = _int(
         45_000,
@@ -368,4 +368,4 @@ KAFKA_ONLY: Mapping[str, str] = {
     "transaction.partition.verification.enable": "partitions of a transaction are always verified",
     "transaction.two.phase.commit.enable": "there is no two-phase commit with other systems",
 }
-"""Settings that files written for Kafka often have and Sexton has not, with what to do instead."""
+"""Configs that files written for Kafka often contain and Sexton does not have, with what to do instead."""

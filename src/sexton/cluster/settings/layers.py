@@ -1,8 +1,9 @@
-"""Which value of a setting counts, and where it comes from.
+"""Which value of a config applies, and where it comes from.
 
-As in Kafka, the strongest first: what is set on the topic (or group), on the broker at run time, on all brokers at run
-time, in the broker's file, and Kafka's default. A topic's settings are thus those that *this broker* sees; all brokers
-of a cluster see the same unless their files or their own run-time settings differ."""
+As in Kafka, in order of precedence: set on the topic (or group), on the broker at run time, on all brokers at run time,
+in the broker's file, and Kafka's default. So a topic's configs are those that *this broker* sees; all brokers of a
+cluster see the same unless their files or their own run-time configs differ.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +18,23 @@ from sexton.compaction.settings import Setting
 from sexton.ports.metastore import ConfigScope
 
 CLUSTER_DEFAULT = ""
-"""The name under which settings for all brokers are kept."""
+"""The resource name under which configs for all brokers are stored."""
 
 GROUP_DEFAULTS = {
     "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
 }
-"""The broker setting that gives the default of a group's."""
+"""For each group config, the broker config that sets its default."""
 
 
 class SettingsView(Protocol):
-    """What is known of the metastore's settings (`sexton.cluster.view.ClusterView` is one)."""
+    """Access to the configs in the metastore (`sexton.cluster.view.ClusterView` implements it)."""
 
     def settings_of(self, scope: ConfigScope, name: str) -> Mapping[str, str]: ...
 
 
 class Source(IntEnum):
-    """Numbered as DescribeConfigs numbers them."""
+    """Numbered as in DescribeConfigs."""
 
     TOPIC = 1
     BROKER = 2
@@ -45,7 +46,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layered:
-    """One value among those that were set for a setting, under the name it was set with."""
+    """One of the values that were set for a config, with the name under which it was set."""
 
     name: str
     value: str | None
@@ -54,7 +55,7 @@ class Layered:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A setting, its value as text, and all values that were set, the one that counts first."""
+    """A config, its value as text, and all values that were set, the one that applies first."""
 
     setting: Setting
     value: str | None
@@ -63,14 +64,14 @@ class Resolved:
 
 
 def topic_config(view: SettingsView, static: Mapping[str, str], broker_id: int, topic: str) -> TopicConfig:
-    """A topic's settings as this broker applies them."""
+    """A topic's configs as this broker applies them."""
     return with_overrides(view, static, broker_id, view.settings_of(ConfigScope.TOPIC, topic))
 
 
 def with_overrides(
     view: SettingsView, static: Mapping[str, str], broker_id: int, overrides: Mapping[str, str]
 ) -> TopicConfig:
-    """The settings that a topic with these overrides has, or would have."""
+    """The configs that a topic with these overrides has, or would have."""
     layers = _dynamic_layers(view, broker_id)
     return TopicConfig.of(
         topic_names(static), topic_names(layers[Source.CLUSTER]), topic_names(layers[Source.BROKER]), overrides
@@ -78,7 +79,7 @@ def with_overrides(
 
 
 def group_config(view: SettingsView, static: Mapping[str, str], broker_id: int, group: str) -> GroupConfig:
-    """A group's settings as this broker applies them."""
+    """A group's configs as this broker applies them."""
     resolved = describe_group(view, static, broker_id, group)
     values = {entry.setting.name.replace(".", "_"): entry.setting.parse(entry.value or "") for entry in resolved}
     return GroupConfig(**values)
@@ -87,7 +88,7 @@ def group_config(view: SettingsView, static: Mapping[str, str], broker_id: int, 
 def describe_topic(
     view: SettingsView, static: Mapping[str, str], broker_id: int, overrides: Mapping[str, str]
 ) -> list[Resolved]:
-    """Every topic setting, by name."""
+    """Every topic config, by name."""
     config = with_overrides(view, static, broker_id, overrides)
     described = []
     for setting in sorted_settings(TOPIC_SETTINGS.values()):
@@ -104,12 +105,13 @@ def describe_topic(
 
 
 def describe_broker(view: SettingsView, static: Mapping[str, str], broker_id: int) -> list[Resolved]:
-    """Every setting of the broker, by name. What is sensitive has no value."""
+    """Every config of the broker, by name. Sensitive ones have no value."""
     described = []
     for setting in sorted_settings(BROKER_SETTINGS.values()):
         names = [synonym.name for synonym in setting.synonyms] or [setting.name]
         candidates = _candidates(view, static, broker_id, names)
-        # Kafka lists the synonyms from the setting itself on: log.retention.hours is not explained by minutes.
+        # Kafka lists the synonyms from the config itself on: log.retention.minutes does not explain
+        # log.retention.hours.
         from_itself = [c for c in candidates if names.index(c.name) >= names.index(setting.name)]
         own = next((c.value for c in from_itself if c.name == setting.name), None)
         described.append(_resolved(setting, own, from_itself))
@@ -117,7 +119,7 @@ def describe_broker(view: SettingsView, static: Mapping[str, str], broker_id: in
 
 
 def describe_cluster_default(view: SettingsView) -> list[Resolved]:
-    """What was set at run time for all brokers."""
+    """Configs that were set at run time for all brokers."""
     settings = view.settings_of(ConfigScope.BROKER, CLUSTER_DEFAULT)
     known = sorted_settings(BROKER_SETTINGS[name] for name in settings if name in BROKER_SETTINGS)
     return [
@@ -143,7 +145,7 @@ def sorted_settings(settings: Iterable[Setting]) -> list[Setting]:
 
 
 def broker_values(view: SettingsView, static: Mapping[str, str], broker_id: int) -> dict[str, str]:
-    """A broker's own settings as they count now: its file, then what was set at run time."""
+    """A broker's own configs as they apply now: its file, then what was set at run time."""
     layers = _dynamic_layers(view, broker_id)
     merged = {**static, **layers[Source.CLUSTER], **layers[Source.BROKER]}
     return {name: text for name, text in merged.items() if name in BROKER_SETTINGS}
@@ -157,7 +159,7 @@ def _dynamic_layers(view: SettingsView, broker_id: int) -> dict[Source, Mapping[
 
 
 def _candidates(view: SettingsView, static: Mapping[str, str], broker_id: int, names: Sequence[str]) -> list[Layered]:
-    """All values set for these synonyms, layer by layer, the strongest layer first."""
+    """All values set for these synonyms, layer by layer, in order of precedence."""
     layers = {**_dynamic_layers(view, broker_id), Source.STATIC: static}
     found = [
         Layered(name, BROKER_SETTINGS[name].normalize(layer[name]), source)
@@ -173,7 +175,7 @@ def _candidates(view: SettingsView, static: Mapping[str, str], broker_id: int, n
 
 
 def _resolved(setting: Setting, value: str | None, candidates: Sequence[Layered]) -> Resolved:
-    """What is sensitive is told to nobody, only that it is set."""
+    """The value of a sensitive config is never sent, only that it is set."""
     if setting.is_sensitive:
         value, candidates = None, [Layered(c.name, None, c.source) for c in candidates]
     source = candidates[0].source if candidates else Source.DEFAULT

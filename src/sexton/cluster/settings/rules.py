@@ -1,9 +1,10 @@
-"""Whether settings may be made as somebody asks. What is wrong is a BadSettingError that says what to do instead.
+"""Whether requested configs may be set. If not, raises a BadSettingError that says what to do instead.
 
-Kafka's rules, and some of Sexton's own: an interval between flushes is refused where it would not be kept, a name that
-nobody knows is refused everywhere (Kafka keeps unknown names in a broker's settings).
-What promises nothing here, and costs nobody anything, is taken (`preallocate`, `local.*`, `remote.*` of a topic that is
-not in tiered storage): tools copy the settings of topics from one cluster to the next."""
+Kafka's rules, and some of Sexton's own: an interval between flushes is refused where it would not be kept, and an
+unknown name is refused everywhere (Kafka accepts unknown names in a broker's configs). Configs that have no effect here
+and do no harm are accepted (`preallocate`, `local.*`, `remote.*` of a topic that is not in tiered storage): tools copy
+the configs of topics from one cluster to the next.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ MIN_INSYNC = "min.insync.replicas"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for somebody who mistyped; empty if nothing is close."""
+    """A hint after a misspelled name; empty if no known name is close."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
     return f". Did you mean {close[0]}?" if close else ""
 
 
 def topic_setting(name: str) -> Setting:
-    """By the name that a topic may set."""
+    """The config with this name. Raises BadSettingError if a topic cannot set it."""
     setting = TOPIC_SETTINGS.get("segment.bytes" if name == INTERNAL_SEGMENT_BYTES else name)
     if setting is None or setting.is_broker_only:
         topic_wide = [known.name for known in TOPIC_SETTINGS.values() if not known.is_broker_only]
@@ -51,7 +52,7 @@ def group_setting(name: str) -> Setting:
 
 
 def check_topic(view: SettingsView, static: Mapping[str, str], broker_id: int, overrides: Mapping[str, str]) -> None:
-    """Whether a topic may have these settings."""
+    """Raises BadSettingError if a topic may not have these configs."""
     for name in overrides:
         topic_setting(name)
     config = with_overrides(view, static, broker_id, overrides)
@@ -64,7 +65,8 @@ def check_topic(view: SettingsView, static: Mapping[str, str], broker_id: int, o
 
 
 def check_min_insync(overrides: Mapping[str, str], replicas_count: int) -> None:
-    """What a topic asks for itself it must be able to have. (A broker's default counts up to what there is.)"""
+    """A topic's own min.insync.replicas must not exceed its replicas. (A broker's default is capped at their
+    number.)"""
     text = overrides.get(MIN_INSYNC)
     if text is not None and TOPIC_SETTINGS[MIN_INSYNC].parse(text) > replicas_count:
         raise BadSettingError(
@@ -75,7 +77,7 @@ def check_min_insync(overrides: Mapping[str, str], replicas_count: int) -> None:
 
 
 def check_offered(config: TopicConfig, names: Mapping[str, str]) -> None:
-    """Refuses what Kafka has and Sexton does not do. `names` maps a topic setting to the name to complain about."""
+    """Refuses what Kafka supports and Sexton does not. `names` maps a topic config to the name to use in the error."""
     for name, value in (("flush.ms", config.flush_ms), ("flush.messages", config.flush_messages)):
         if value != INT64_MAX and not config.flush_before_ack:
             raise BadSettingError(
@@ -91,7 +93,7 @@ def check_offered(config: TopicConfig, names: Mapping[str, str]) -> None:
 
 
 def check_broker(view: SettingsView, static: Mapping[str, str], broker_id: int, settings: Mapping[str, str]) -> None:
-    """Whether these may be a broker's settings at run time, or those of all brokers."""
+    """Raises BadSettingError if these may not be set at run time on a broker, or on all brokers."""
     for name, text in settings.items():
         setting = broker_setting(name)
         if setting.update is Update.READ_ONLY:
@@ -103,13 +105,14 @@ def check_broker(view: SettingsView, static: Mapping[str, str], broker_id: int, 
 
 
 def check_topic_defaults(broker_settings: Mapping[str, str]) -> None:
-    """Whether what a broker sets for all topics may be set on a topic."""
+    """Raises BadSettingError if a broker's defaults for topics could not be set on a topic."""
     config = TopicConfig.of(topic_names(broker_settings))
     check_offered(config, {known.name: known.synonyms[0].name for known in TOPIC_SETTINGS.values() if known.synonyms})
 
 
 def check_group(view: SettingsView, static: Mapping[str, str], broker_id: int, overrides: Mapping[str, str]) -> None:
-    """Whether a group may have these settings: within what the broker allows, heartbeats within the session."""
+    """Raises BadSettingError if a group may not have these configs: they must lie within the broker's limits, and the
+    heartbeat interval must be shorter than the session timeout."""
     values = {}
     broker = broker_values(view, static, broker_id)
     for name in overrides:
