@@ -1,1 +1,1 @@
-"""A Kafka log directory on disk: its lock, its topics' configurations, and how its segments are replaced."""
+"""A Kafka log directory on disk: its lock, its topics' configs, and how its segments are replaced."""

@@ -1,8 +1,8 @@
-"""Whether two replicas hold the same bytes below an offset. Batch by batch, for they may be cut into segments
-differently.
+"""Whether two replicas hold the same bytes below an offset. Compared batch by batch, because they may roll their
+segments at different offsets.
 
-Replicas that have adopted the same compaction do (docs/rules.md); ones that compacted by themselves need not:
-the same records may be left in batches with other delete horizons.
+Replicas that have adopted the same compaction do (docs/rules.md); replicas that compacted by themselves need not: the
+same records may be left in batches with different delete horizons.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Compared:
     size_a_bytes: int
     size_b_bytes: int
     first_difference: int | None
-    """The base offset of the first batch that is not the same on both."""
+    """The base offset of the first batch that differs."""
 
     @property
     def is_same(self) -> bool:
@@ -33,7 +33,7 @@ class Compared:
 
 
 def compare(a: PartitionLog, b: PartitionLog, below_offset: int) -> Compared:
-    """From the larger log start on: what lies below is nobody's any more."""
+    """Compares from the higher log start on: what lies below no longer counts."""
     start = max(a.log_start_offset, b.log_start_offset)
     digests = hashlib.sha256(), hashlib.sha256()
     sizes_bytes = [0, 0]

@@ -1,18 +1,16 @@
-"""Keeping brokers out of a log directory while we change what is in it.
+"""Keeps brokers out of a log directory while we change it.
 
-A broker takes `<log_dir>/.lock` before it loads anything and keeps it until it ends; if somebody else has
-it, the broker refuses to start. Taking the same lock in the same way (a POSIX record lock over the whole
-file, which is what Java's `FileChannel.tryLock` is on Unix) therefore works both ways: we see a running
-broker, and a broker that is started meanwhile, by hand or by a supervisor, refuses instead of reading
-a log that is in motion.
+A broker takes `<log_dir>/.lock` before it loads anything and keeps it until it ends; if another process has it, the
+broker refuses to start. Taking the same lock in the same way (a POSIX record lock over the whole file, which is what
+Java's `FileChannel.tryLock` is on Unix) therefore works both ways: we see a running broker, and a broker that is
+started meanwhile, by hand or by a supervisor, refuses to start instead of reading a log that is being changed.
 
-POSIX record locks have two traps. They belong to the process, so asking twice in one process succeeds
-twice; and closing *any* descriptor of the file drops them. A table of what this process holds guards
-against both.
+POSIX record locks have two traps. They belong to the process, so asking twice in one process succeeds twice; and
+closing *any* descriptor of the file drops them. A table of the locks that this process holds guards against both.
 
-A lock on a file that lost its name excludes nobody. We never delete the file, but Kafka does, whenever it
-stops: so a lock counts only if the name still means the file that was locked. And since Kafka leaves no
-file, the one that we make stays: it must be one that the broker's user can open.
+A lock on a file that was unlinked excludes no other process. We never delete the file, but Kafka does, whenever it
+stops: so a lock counts only if the name still refers to the file that was locked. And since Kafka leaves no file, the
+one that we create stays: the broker's user must be able to open it.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _held_guard = threading.Lock()
 
 
 ATTEMPTS_MAX: Final = 10
-"""How often the file may be deleted under us. A broker does so once, when it stops."""
+"""How often the file may be deleted while we try to lock it. A broker does so once, when it stops."""
 
 
 @contextlib.contextmanager
@@ -60,7 +58,7 @@ def hold(log_dir: Path) -> Iterator[None]:
 def _take(log_dir: Path) -> int:
     for _ in range(ATTEMPTS_MAX):
         with _held_guard:
-            # Looked up by name first: opening and closing the file again would drop the lock we hold.
+            # Looked up by name first: opening and closing the file again would drop a lock that we hold.
             if _named_identity(log_dir) in _held:
                 raise LogInUseError("this process already works on the log directory", str(log_dir), _WHILE_WE_WORK)
             descriptor = _open(log_dir)
@@ -85,7 +83,8 @@ def _release(descriptor: int) -> None:
 
 
 def _leave_to_broker(descriptor: int, log_dir: Path) -> None:
-    """A broker that takes its own lock need not succeed: on a mounted volume the directory may be somebody else's."""
+    """Makes the lock file accessible to the broker's user. A broker that locks its own log directory may lack the
+    permission, which does no harm: on a mounted volume the directory may belong to another user."""
     try:
         Owner.of_broker(log_dir).give(descriptor)
     except PermissionError:
@@ -127,7 +126,7 @@ def _holder(descriptor: int) -> int | None:
     except OSError:
         return None
     kind, _, _, _, pid = _FLOCK.unpack(answer)
-    # Another container's process shows as 0 here, and a lock of an open file description as -1.
+    # The process of another container shows as 0 here, and a lock of an open file description as -1.
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 

@@ -1,19 +1,19 @@
-"""What the metadata log says that a KRaft broker keeps beside its partitions: topics, their settings, who has them.
+"""Reads the metadata log that a KRaft broker keeps beside its partitions: topics, their configs, their replicas.
 
-Whether a topic is compacted, and how, and how many replicas there are, is not written in its partition directories; it
-is in the cluster's metadata. A broker follows that as an ordinary log, `__cluster_metadata-0` in one of its log
-directories: a snapshot (`<end offset>-<epoch>.checkpoint`), and segments with what came after it. So a stopped broker's
-directory tells it without a cluster to ask.
+Whether and how a topic is compacted, and how many replicas there are, is not in its partition directories; it is in the
+cluster's metadata. A broker follows that as an ordinary log, `__cluster_metadata-0` in one of its log directories: a
+snapshot (`<end offset>-<epoch>.checkpoint`), and segments with the records after it. So a stopped broker's directory
+has it without a cluster to ask.
 
 A metadata record is a frame version (1), a record type and a version, all unsigned varints, and then a message in
-Kafka's flexible encoding. Of some thirty types these matter here: a topic appears (2) or goes (9), a configuration
-key of a resource is set or unset (4), and the three that begin, end or abort a group of records that counts only
-as a whole (23 to 25, KIP-868). And a partition gets replicas (3) or others (5), a broker tells its log directories
-(0, 17) or goes for good (1); of these a version that is not known makes what they tell unknown, and nothing else.
+Kafka's flexible encoding. Of some thirty types these matter here: a topic is created (2) or removed (9), a config of a
+resource is set or unset (4), and the three that begin, end or abort a group of records that counts only as a whole (23
+to 25, KIP-868). Also a partition gets its replicas (3) or other ones (5), a broker registers its log directories (0,
+17) or is unregistered (1); an unknown version of one of these makes only its own information unknown.
 
-What to keep in mind: this is the metadata *as this broker had it when it stopped*. It may be behind the cluster, and
-in a controller's own directory the last records may never have been agreed on. Static settings (server.properties)
-are not in it.
+Note that this is the metadata *as this broker had it when it stopped*. It may be behind the cluster, and in a
+controller's own directory the last records may never have been committed. Static configs (server.properties) are not in
+it.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ _TELL_US_YOURSELF = "Give the topics' settings on the command line instead of ha
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """Settings are those that were set explicitly. `topics` has every topic there is, most with nothing set.
+    """Configs that were set explicitly. `topics` has every topic, most with nothing set.
 
-    The dynamic broker settings are what a topic falls back to, a broker's own before the cluster's.
+    The dynamic broker configs are the fallback of a topic's, a broker's own before the cluster's.
     """
 
     topics: dict[str, dict[str, str]]
@@ -85,11 +85,11 @@ class ClusterMetadata:
     brokers: dict[str, dict[str, str]]
     topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
     replicas: dict[tuple[str, int], frozenset[int]] | None = field(default_factory=dict)
-    """The brokers that have a partition, those included that a reassignment adds or removes. None if unknown."""
+    """The brokers that have a partition, including those that a reassignment adds or removes. None if unknown."""
     log_dirs: dict[int, frozenset[uuid.UUID]] | None = field(default_factory=dict)
-    """The directory ids of brokers that tell them (Kafka 3.7 and later). None if unknown."""
+    """The directory ids of brokers that register them (Kafka 3.7 and later). None if unknown."""
     end_offset: int = 0
-    """Of two brokers' metadata that with the higher one is the newer."""
+    """Of two brokers' metadata, the one with the higher end offset is newer."""
 
 
 def read_metadata(log_dir: Path) -> ClusterMetadata | None:
@@ -111,7 +111,7 @@ def read_metadata(log_dir: Path) -> ClusterMetadata | None:
     return image.result()
 
 
-# --- what the records amount to ---
+# --- the state that the records result in ---
 
 
 @dataclass(slots=True)
@@ -192,7 +192,7 @@ class _Image:
             self.replicas[(topic_id, partition)] = frozenset(replicas)
 
     def _register(self, kind: int, version: int, reader: _Reader) -> None:
-        """A registration of a Kafka before 3.7 tells no directories; a change that tells none changes none."""
+        """A registration of a Kafka before 3.7 has no log directories; a change without them changes none."""
         if self.log_dirs is None:
             return
         broker_id = reader.int32()
@@ -268,7 +268,7 @@ class _Reader:
         return [self.uuid() for _ in range(self.uvarint() - 1)]
 
     def skip_registration(self, version: int) -> None:
-        """From a broker's id to the tagged fields of its registration."""
+        """Skips from the broker's id to the tagged fields of its registration."""
         self.take(1 if version >= 2 else 0)  # whether it migrates from ZooKeeper
         self.take(16 + 8)  # incarnation, epoch
         for _ in range(self.uvarint() - 1):  # endpoints
@@ -283,7 +283,7 @@ class _Reader:
         self.take(1 + (1 if version >= 1 else 0))  # whether it is fenced, whether it shuts down
 
     def tagged(self) -> dict[int, _Reader]:
-        """Tagged fields are what newer brokers may add for older readers to skip."""
+        """Newer brokers may add tagged fields, which older readers skip."""
         return {self.uvarint(): _Reader(self.take(self.uvarint()), self._where) for _ in range(self.uvarint())}
 
     def string(self) -> str:
@@ -307,12 +307,12 @@ class _Reader:
             raise _corrupt("bytes follow the metadata record", self._where)
 
 
-# --- where the records are ---
+# --- the records in the files ---
 
 
 def _values(metadata_dir: Path) -> Iterator[tuple[int, bytes | None, str]]:
-    """The records of the newest snapshot, then of the log from its end offset on, with offset and where each was found.
-    All of a snapshot stand for its end."""
+    """The records of the newest snapshot, then of the log from its end offset on, each with its offset and location.
+    All records of a snapshot get the snapshot's last offset."""
     files = list(metadata_dir.iterdir())
     matches = [(match, path) for path in files if (match := _SNAPSHOT_FILE.fullmatch(path.name))]
     start_offset = 0
@@ -326,7 +326,7 @@ def _values(metadata_dir: Path) -> Iterator[tuple[int, bytes | None, str]]:
         for path in files
         if (file := parse_segment_file(path.name)) and file.kind == LOG_SUFFIX and not file.state
     )
-    # Segments that end at or before the snapshot's end have nothing to add.
+    # Segments that end at or before the snapshot's end add nothing.
     needed = [found for found, after in pairwise([*parsed, None]) if found and (not after or after[0] > start_offset)]
     if needed and needed[0][0] > start_offset:
         raise _corrupt(f"the metadata from offset {start_offset} to {needed[0][0]} is missing", str(metadata_dir))
@@ -349,7 +349,7 @@ def _values_of(one: batch.Batch, start_offset: int, place: str) -> Iterator[tupl
 def _batches(path: Path, base_offset: int, is_newest: bool, start_offset: int) -> Iterator[batch.Batch]:
     """Every batch of a segment in order; only the header of those that the snapshot already covers.
 
-    No compaction touches the metadata log, so a batch begins where the one before ended, or something is wrong.
+    The metadata log is never compacted, so each batch must begin where the one before ended.
     """
     data = _bytes_of(path)
     position, expected_offset = 0, base_offset
@@ -372,11 +372,11 @@ def _batches(path: Path, base_offset: int, is_newest: bool, start_offset: int) -
 
 
 def _is_torn(rest: memoryview, expected_offset: int) -> bool:
-    """Whether what cannot be read is a write that a crash cut short, which a broker would drop on start.
+    """Whether the unreadable rest is a write that a crash cut short, which a broker would drop at startup.
 
-    That is: too short to be a batch, zeros from the magic byte at the latest to the end of the file, or the batch
-    that was due and with which the file ends. Anything else is a fault in the middle, and to stop there would miss
-    what follows it.
+    That is: too short to be a batch, zeros from the magic byte at the latest to the end of the file, or the expected
+    batch, with which the file ends. Anything else is damage in the middle, and stopping there would miss what follows
+    it.
     """
     if len(rest) < batch.HEADER_BYTES or not bytes(rest[16:]).strip(b"\x00"):
         return True

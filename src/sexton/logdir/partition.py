@@ -1,4 +1,4 @@
-"""A partition's directory: its segments and what the checkpoints beside it say."""
+"""A partition's directory: its segments, and what the checkpoints say about it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """A partition as it lies on disk. Offsets are None where no checkpoint knows them."""
+    """A partition as it is on disk. Offsets are None where no checkpoint has them."""
 
     directory: Path
     topic: str
@@ -38,9 +38,9 @@ class PartitionLog:
     high_watermark: int | None
     log_start_offset: int
     cleaner_offset: int | None
-    """Up to where it was compacted, by Kafka's cleaner, or as a Sexton broker says (MCCO)."""
+    """The offset up to which it was compacted, according to Kafka's cleaner or a Sexton broker (MCCO)."""
     watermarks: ReplicaWatermarks | None = None
-    """Of a Sexton broker's replica."""
+    """Present if the replica belongs to a Sexton broker."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class PartitionLog:
 
 
 def find_partitions(paths: Iterable[Path]) -> list[Path]:
-    """Partition directories named directly, and those inside log directories. Each once, in order."""
+    """Partition directories that are named directly, and those inside log directories. Each once, in order."""
     found: dict[Path, None] = {}
     for path in paths:
         resolved = _located(path)
@@ -74,8 +74,8 @@ def find_partitions(paths: Iterable[Path]) -> list[Path]:
 
 
 def _located(path: Path) -> Path:
-    """Without links, except that a partition which is one stays where it is: lock and checkpoints are beside the link,
-    where the broker looks, and not where it leads."""
+    """Resolves links, except that a partition directory which is a link stays where it is: lock and checkpoints are
+    beside the link, where the broker looks, not beside its target."""
     if path.name in ("", ".."):
         return path.resolve()
     located = path.parent.resolve() / path.name
@@ -83,14 +83,14 @@ def _located(path: Path) -> Path:
 
 
 def open_partition(directory: Path) -> PartitionLog:
-    """Reads names, sizes and checkpoints; no segment is opened."""
+    """Reads names, sizes and checkpoints; opens no segment."""
     parsed = names.parse_partition_dir(directory.name)
     key = (parsed.topic, parsed.partition)
     segments = tuple(_segments(directory))
     if not segments:
         raise NotALogError("there is no .log file in it", str(directory), "An empty partition needs no work")
     log_dir, watermarks = directory.parent, _watermarks(directory)
-    # A Sexton broker keeps the log start beside each log, Kafka keeps all of them together.
+    # A Sexton broker keeps the log start beside each log, Kafka keeps all of them in one file.
     starts = [_checkpoint(each, checkpoints.LOG_START_OFFSET_CHECKPOINT).get(key, 0) for each in (log_dir, directory)]
     cleaner_offset = _checkpoint(log_dir, checkpoints.CLEANER_OFFSET_CHECKPOINT).get(key)
     return PartitionLog(
@@ -106,7 +106,7 @@ def open_partition(directory: Path) -> PartitionLog:
 
 
 def _watermarks(directory: Path) -> ReplicaWatermarks | None:
-    """None as for the broker itself: where they are damaged, or about another log, nothing is known."""
+    """None if they are missing, damaged, or about another log, as for the broker itself."""
     path = directory / WATERMARKS_FILE
     content = checkpoints.read_file(path)
     incarnation = (checkpoints.read_file(directory / names.INCARNATION_FILE) or b"").decode(errors="replace").strip()
@@ -138,7 +138,7 @@ def mapped(path: str | Path) -> Iterator[Bytes]:
         raise EnvironmentFailure(
             f"cannot be read ({error.strerror})", str(path), "Check its permissions and the disk"
         ) from error
-    # The map is closed when the last array over it is gone.
+    # The map is closed when the last array over it is garbage-collected.
     yield np.frombuffer(view, dtype=np.uint8)
 
 

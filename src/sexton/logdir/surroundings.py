@@ -1,8 +1,8 @@
-"""What lies around the partitions of stopped brokers, and must be known before one of them is changed.
+"""What must be known about a stopped broker's partition before it is changed, and is not in its directory.
 
-A partition's directory does not say whose it is, how its topic is set up, who else has it, or whether it is on the
-move. The log directory does (`meta.properties`, `__cluster_metadata-0`), with the broker's other log directories, and
-what an operator adds: `server.properties`, or a directory that has the metadata.
+A partition's directory does not say which broker it belongs to, its topic's configs, which brokers have other replicas,
+or whether it is being moved. The log directory does (`meta.properties`, `__cluster_metadata-0`), with the broker's
+other log directories, and what an operator adds: `server.properties`, or a directory that has the metadata.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sexton.records.checkpoints import MetaProperties
 from sexton.watermarks.checkpoint import WATERMARKS_FILE
 
 SEXTON_FILES: Final = (names.INCARNATION_FILE, WATERMARKS_FILE)
-"""In a partition's directory, of a Sexton broker's replica and of no other."""
+"""Files in a partition's directory that only a Sexton broker's replica has."""
 
 LOG_DIRS: Final = ("log.dirs", "log.dir")
 
 
 class SextonReplicaError(SextonError):
-    """The log of a Sexton broker, which is compacted by the cluster and not from outside."""
+    """The log belongs to a Sexton broker: the cluster compacts it, and it must not be compacted from outside."""
 
     exit_code: ClassVar[int] = 64
 
@@ -39,7 +39,7 @@ def is_sextons(directory: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KnownConfig:
-    """A topic's settings, and what had to be assumed."""
+    """A topic's configs, and what had to be assumed."""
 
     config: TopicConfig
     assumptions: tuple[str, ...]
@@ -50,14 +50,14 @@ class Surroundings:
     """What is known in one run. Each file is read once."""
 
     log_dirs: frozenset[Path]
-    """Of the partitions that were named."""
+    """Log directories of the partitions that were named."""
     metadata_dir: Path | None = None
     server_properties: Mapping[str, str] | None = None
-    """Texts by name; of the broker whose directories these are."""
+    """Texts by name, of the broker that these directories belong to."""
     _metadata: dict[Path, ClusterMetadata | None] = field(default_factory=dict)
     _identities: dict[Path, MetaProperties | None] = field(default_factory=dict)
 
-    # ---- whose it is ----
+    # ---- which broker it belongs to ----
 
     def broker(self, log_dir: Path) -> MetaProperties | None:
         if log_dir not in self._identities:
@@ -65,7 +65,8 @@ class Surroundings:
         return self._identities[log_dir]
 
     def _dirs_of_broker(self, log_dir: Path) -> list[Path]:
-        """All that are known: named ones, those in server.properties, and neighbours that say so themselves."""
+        """All known log directories of the broker: those named, those in server.properties, and neighbours whose
+        meta.properties name the same broker."""
         mine = self.broker(log_dir)
         given = {*self.log_dirs, *self._configured_dirs(), *filter(None, [self.metadata_dir])}
         if mine is None:
@@ -74,11 +75,11 @@ class Surroundings:
         return [log_dir, *(path for path in others if self._is_another_of(mine, path))]
 
     def _is_another_of(self, mine: MetaProperties, log_dir: Path) -> bool:
-        """And not a copy of the same one."""
+        """Whether it is another log directory of the same broker, and not a copy of this one."""
         try:
             found = self.broker(log_dir)
         except SextonError:
-            return False  # a neighbour that is no log directory
+            return False  # a neighbour that is not a log directory
         return (
             found is not None
             and (found.cluster_id, found.node_id) == (mine.cluster_id, mine.node_id)
@@ -92,10 +93,10 @@ class Surroundings:
             if Path(text).is_dir():
                 yield Path(text).resolve()
 
-    # ---- what the cluster says ----
+    # ---- cluster metadata ----
 
     def metadata(self, log_dir: Path) -> ClusterMetadata | None:
-        """A broker with several log directories keeps it in one of them."""
+        """A broker with several log directories keeps the metadata in one of them."""
         places = [self.metadata_dir] if self.metadata_dir is not None else self._dirs_of_broker(log_dir)
         for place in places:
             if place not in self._metadata:
@@ -105,7 +106,8 @@ class Surroundings:
         return None
 
     def config(self, directory: Path, overrides: Mapping[str, str], policy_if_unknown: str = "") -> KnownConfig:
-        """Compacting a topic that is not compacted would destroy it, so the policy must be known to whoever does it."""
+        """Compacting a topic whose policy is not compact would destroy it, so the caller must know the policy or
+        provide `policy_if_unknown`."""
         topic = names.parse_partition_dir(directory.name).topic
         log_dir, assumptions = directory.parent, []
         layers = [topic_names(self.server_properties or {})]
@@ -163,8 +165,8 @@ class Surroundings:
         self._check_stays(directory)
 
     def _check_stays(self, directory: Path) -> None:
-        """Kafka does not clean a partition that it moves between disks: the copy on the other disk, which is not as
-        clean, gets the cleaner's checkpoint when the move is done."""
+        """Kafka does not clean a partition while it moves between log directories: when the move is done, the cleaner's
+        checkpoint is applied to the copy, which is not as clean."""
         log_dir, known = directory.parent, self._dirs_of_broker(directory.parent)
         for place in known:
             for future in _futures(place, directory.name):
@@ -189,7 +191,7 @@ class Surroundings:
 
 
 def _neighbours(log_dir: Path) -> Iterator[Path]:
-    """Log directories are often folders side by side."""
+    """Log directories are often adjacent."""
     with suppress(OSError):
         for path in log_dir.parent.iterdir():
             with suppress(OSError):
@@ -209,7 +211,8 @@ def _futures(log_dir: Path, name: str) -> Iterator[Path]:
 
 
 def _is_same_topic(directory: Path, topic_id: uuid.UUID | None) -> bool:
-    """Not one that was deleted before this one of the same name was made."""
+    """Whether the metadata is about this very topic, and not about another of the same name that was deleted or created
+    since."""
     found = topic_id_of(directory)
     return found is None or topic_id is None or found == topic_id
 

@@ -1,4 +1,6 @@
-"""Replacing segments in the directory of a stopped broker. What is done, and why in that order: `swap_steps`."""
+"""Replaces segments in the directory of a stopped broker. The steps, and the reasons for their order, are in
+`swap_steps`.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +74,12 @@ def commit(
 
 
 def recover(partition_dir: Path, files: Files = FILES) -> Recovery:
-    """Finishes or undoes what a crash interrupted, ours or a broker's. The caller holds the lock."""
+    """Completes or undoes what a crash interrupted, ours or a broker's. The caller holds the lock."""
     return _recover(partition_dir, files, "recover", swap_steps.recover)
 
 
 def clear_staging(partition_dir: Path, files: Files = FILES) -> Recovery:
-    """Throws away what a failed job staged, and undoes a commit that did not reach its point of no return."""
+    """Removes what a failed job staged, and undoes a swap that was not committed."""
     return _recover(partition_dir, files, "clear what was staged in", swap_steps.clear_staging)
 
 
