@@ -27,7 +27,7 @@ ROWS_PER_ACTION_MAX = 1000
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     allows_unclean: Callable[[str], bool]
-    """By topic name: `unclean.leader.election.enable`."""
+    """Whether the topic of this name allows unclean elections (`elections.allows_unclean`)."""
     rebalances_leaders: bool = True
     """`auto.leader.rebalance.enable`."""
     rebalance_interval_ms: int = 300_000
@@ -36,21 +36,21 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`claim_controller(own id, own epoch, expected_term)`"""
+    """To be carried out with `claim_controller(own id, own epoch, expected_term)`."""
 
     expected_term: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """`fence_broker`"""
+    """To be carried out with `fence_broker`."""
 
     lease: ExpiredLease
 
 
 @dataclass(frozen=True, slots=True)
 class UpdatePartitions:
-    """`update_partitions(rows, live)`. `why` is for the log."""
+    """To be carried out with `update_partitions(rows, live)`. `why` is for the log."""
 
     rows: Sequence[PartitionRow]
     live: Mapping[int, int]

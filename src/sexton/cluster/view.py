@@ -90,7 +90,7 @@ class ClusterView:
         return None if topic is None else self._partitions[topic.topic_id].get(index)
 
     def partitions_count(self, name: str) -> int:
-        """0 for a topic that does not exist."""
+        """Number of partitions; 0 for a topic that does not exist."""
         topic = self._topics_by_name.get(name)
         return 0 if topic is None else len(self._partitions[topic.topic_id])
 
@@ -99,7 +99,7 @@ class ClusterView:
         return None if rows is None else rows.get(index)
 
     def partitions_of(self, topic_id: uuid.UUID) -> tuple[PartitionRow, ...]:
-        """In order of the index; empty for a topic that does not exist."""
+        """A topic's partitions in order of their index; empty if it does not exist."""
         found = self._rows_of_topic.get(topic_id)
         if found is None:
             rows = self._partitions.get(topic_id, {})
@@ -121,7 +121,7 @@ class ClusterView:
         return self._brokers
 
     def live_brokers(self) -> tuple[BrokerRow, ...]:
-        """In order of their ids."""
+        """Live brokers in order of their ids."""
         return tuple(self._brokers[id_] for id_ in sorted(self._brokers) if self._brokers[id_].is_live)
 
     def settings_of(self, scope: ConfigScope, name: str) -> Mapping[str, str]:

@@ -358,8 +358,8 @@ BROKER_DEFAULT_NAMES: Mapping[str, str] = {
 
 
 def topic_names(broker_settings: Mapping[str, str]) -> dict[str, str]:
-    """Broker-wide defaults, translated to the topic configs' names and units. Of several, the one with the finest unit
-    counts."""
+    """Broker-wide defaults, translated to the topic configs' names and units. The name with the finest unit takes
+    precedence."""
     translated = {}
     for found in TOPIC_SETTINGS.values():
         for synonym in found.synonyms:

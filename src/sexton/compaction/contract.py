@@ -42,7 +42,7 @@ class Plan:
     staging: str
     """The directory for the new segments, on the same volume."""
     segments: tuple[tuple[int, int], ...]
-    """Base offset and size of all segments up to the high watermark, in order. Those at or above the bound are read
+    """Base offset and size of all segments up to the high watermark, in order. Segments at or above the bound are read
     only for the outcomes of transactions."""
     bound: int
     first_dirty_offset: int

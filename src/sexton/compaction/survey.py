@@ -57,7 +57,7 @@ class SegmentSurvey:
     batch_count: int
     record_count: int
     last_offset: int
-    """-1 for an empty segment."""
+    """Last offset of the segment; -1 if it is empty."""
     first_timestamp_ms: int
     max_timestamp_ms: int
     first_transactional_offset: int

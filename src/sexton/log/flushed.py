@@ -80,8 +80,7 @@ def is_kept(disk: Disk, directory: str) -> bool:
 
 
 async def mark(disk: Disk, directory: str, *, is_whole: bool) -> None:
-    """Durable on return, and so is the loss of the mark by `unmark`. `is_whole` says that the log lacks nothing as it
-    is now."""
+    """Writes the mark, durable on return. `is_whole` says that the log lacks nothing as it is now."""
     await disk.replace_file(f"{directory}/{MARK_FILE}", mark_content(disk) if is_whole else b"")
 
 

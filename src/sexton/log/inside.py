@@ -69,7 +69,7 @@ class Rules(NamedTuple):
     batch_bytes_max: int
     needs_keys: bool
     codec: int | None
-    """None: keep the producer's codec."""
+    """Codec of `compression.type`; None to keep the producer's."""
     level: int | None
     before_max_ms: int
     after_max_ms: int
@@ -100,7 +100,8 @@ class Rules(NamedTuple):
         )
 
     def must_unpack(self, records: Buffer) -> bool:
-        """Decided by the header. A batch too short for a header is refused elsewhere without unpacking."""
+        """Whether this batch must be unpacked, decided by its header. A batch too short for a header is refused
+        elsewhere."""
         if len(records) < HEADER_BYTES:
             return False
         return self.needs_keys or (self.codec is not None and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK != self.codec)
@@ -113,7 +114,7 @@ class Rules(NamedTuple):
         return int.from_bytes(records[HEADER_BYTES - 4 : HEADER_BYTES], "big") <= count_max
 
     def has_bad_time(self, fields: tuple[int, ...], now_ms: int) -> bool:
-        """Decided by the header."""
+        """Whether the header's timestamps are out of range, or marked as LogAppendTime, which producers may not set."""
         attributes, base_ts, max_ts = fields[5], fields[7], fields[8]
         if attributes & LOG_APPEND_TIME:
             return True

@@ -401,7 +401,7 @@ class Segment:
         return sum(head.size_bytes for head in itertools.islice(self.heads(position), 1))
 
     def remember(self, offset: int, position: int) -> None:
-        """A reader will continue at `offset`."""
+        """Keeps the position of `offset`, where a reader will continue."""
         if offset < self._recent_floor:
             hints = self._hints
             if len(hints) >= HINTS_MAX:

@@ -64,7 +64,7 @@ class LogState:
         self.start_offset = 0
         self.end_offset = 0
         self.flushed_offset = 0
-        """Everything below survives a crash."""
+        """The durable log end: everything below survives a crash."""
         self._disk = disk
         self._place = f"{topic}-{partition}"
         self.epochs = EpochHistory()

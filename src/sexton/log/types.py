@@ -13,7 +13,7 @@ class Appended(NamedTuple):
     first_offset: int
     last_offset: int
     log_append_time_ms: int
-    """-1 where records keep the producer's timestamps."""
+    """The timestamp of the append; -1 where records keep the producer's timestamps."""
     log_start_offset: int
     is_duplicate: bool = False
 

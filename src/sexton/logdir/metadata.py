@@ -6,7 +6,7 @@ snapshot (`<end offset>-<epoch>.checkpoint`), and segments with the records afte
 has it without a cluster to ask.
 
 A metadata record is a frame version (1), a record type and a version, all unsigned varints, and then a message in
-Kafka's flexible encoding. Of some thirty types these matter here: a topic is created (2) or removed (9), a config of a
+Kafka's flexible encoding. These of some thirty types matter here: a topic is created (2) or removed (9), a config of a
 resource is set or unset (4), and the three that begin, end or abort a group of records that counts only as a whole (23
 to 25, KIP-868). Also a partition gets its replicas (3) or other ones (5), a broker registers its log directories (0,
 17) or is unregistered (1); an unknown version of one of these makes only its own information unknown.
@@ -62,7 +62,7 @@ _BROKER_VERSIONS: Final = {
     UNREGISTER_BROKER_RECORD: 0,
     BROKER_REGISTRATION_CHANGE_RECORD: 3,
 }
-"""The last versions that are known."""
+"""The latest versions of these records that can be read here."""
 
 _CHANGED_REPLICAS_TAG: Final = 2
 _REGISTERED_LOG_DIRS_TAG: Final = 0
@@ -89,7 +89,7 @@ class ClusterMetadata:
     log_dirs: dict[int, frozenset[uuid.UUID]] | None = field(default_factory=dict)
     """The directory ids of brokers that register them (Kafka 3.7 and later). None if unknown."""
     end_offset: int = 0
-    """Of two brokers' metadata, the one with the higher end offset is newer."""
+    """Tells which of two brokers' metadata is newer: the one with the higher end offset."""
 
 
 def read_metadata(log_dir: Path) -> ClusterMetadata | None:

@@ -191,7 +191,7 @@ class Surroundings:
 
 
 def _neighbours(log_dir: Path) -> Iterator[Path]:
-    """Log directories are often adjacent."""
+    """Log directories beside this one, where a broker's other ones often are."""
     with suppress(OSError):
         for path in log_dir.parent.iterdir():
             with suppress(OSError):

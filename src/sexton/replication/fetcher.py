@@ -302,7 +302,7 @@ def _is_for(replica: Replica, news: News) -> bool:
 
 def _gaps_below(replica: Replica, news: News) -> int:
     """The offset below which compaction may have left gaps. Every compaction makes the high watermark that it was
-    planned at durable before it removes anything, and sends it to whoever copies its result; what was removed without
+    planned at durable before it removes anything, and sends it to all that copy its result; what was removed without
     that (by Kafka, by `compaction.coordination=independent`) lies below the fence. So a topic that was compacted once
     and no longer is has gaps only there, and one that never was has none. The log of a topic that is compacted now may
     also have been compacted by `sexton compact` while its broker was stopped, of which no follower is informed."""

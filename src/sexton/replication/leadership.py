@@ -28,7 +28,8 @@ class Progress:
     broker_epoch: int = -1
     fetched_ms: int = 0
     caught_up_ms: int = 0
-    """The last time at which the follower held everything that the leader had at the follower's previous fetch."""
+    """The latest time of which it is known that the follower held all that the leader had then (Kafka's
+    lastCaughtUpTimeMs)."""
     leader_end_at_fetch: int = UNKNOWN_OFFSET
     joins_at: int = 0
     """The follower may join the ISR only from this offset on: the high watermark at which the records that it copied

@@ -147,7 +147,7 @@ class Replicas:
         return watermarks
 
     async def write_flushed_points(self) -> None:
-        """Writes the points that recovery never truncates below. Those of logs that could not be opened are kept
+        """Writes the points that recovery never truncates below. Points of logs that could not be opened are kept
         unchanged."""
         written = self.folder.flushed_points
         points = {

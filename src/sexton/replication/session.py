@@ -84,8 +84,8 @@ class FollowerSession:
         self._stale: dict[Key, None] = {}
         """Partitions whose new high watermark has not been sent yet and that have no response pending."""
         self._waiting: asyncio.Future[bool] | None = None
-        """The request that waits, if any. Resolves to True when its wait time is over, to False when there is news
-        before that."""
+        """The request that waits, if any. Resolves to True when its wait time is over, to False if something ends the
+        wait before."""
         self._hurry: asyncio.TimerHandle | None = None
 
     def fetch(self, request: FetchRequest) -> list[Part] | Awaitable[list[Part]]:

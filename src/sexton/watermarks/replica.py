@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 
 class Pair(NamedTuple):
-    """MCCO and MXFO, or MTRO and MXRO."""
+    """A pair of watermarks: MCCO and MXFO, or MTRO and MXRO."""
 
     keys: int
     transactions: int
@@ -55,10 +55,10 @@ UNKNOWN_EPOCH = -1
 
 
 class Claim(NamedTuple):
-    """What a replica's watermarks say about the partition's log, whoever leads: it was committed up to `end_offset`
-    when `epoch` was its latest leader epoch. If a log does not satisfy that (any more), the watermarks are about a log
-    that is gone, and so is whatever was compacted by them: a value may be missing because of a newer one that no
-    replica has."""
+    """What a replica's watermarks say about the partition's log, whichever replica leads: it was committed up to
+    `end_offset` when `epoch` was its latest leader epoch. If a log does not satisfy that (any more), the watermarks are
+    about a log that is gone, and so is whatever was compacted by them: a value may be missing because of a newer one
+    that no replica has."""
 
     end_offset: int
     epoch: int

@@ -44,7 +44,7 @@ class KeptLeftovers:
         """By incarnation: a note says nothing about another log."""
 
     def of(self, replica: Replica) -> Leftovers | None:
-        """None if nothing has been compacted yet."""
+        """What the replica's last compaction left; None if nothing has been compacted yet."""
         watermarks = replica.coordination.watermarks
         found = self._note(replica).leftovers
         is_compacted = min(watermarks.compacted) > replica.log.start_offset

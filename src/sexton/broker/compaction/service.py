@@ -82,7 +82,7 @@ class CompactionService:
         """Held by the one log whose new segments are being validated (`Log.swap`)."""
         self._adopts = adopts
         self._passes: dict[uuid.UUID, LastPass] = {}
-        """By incarnation, like the leftovers."""
+        """Last compaction of each replica, by incarnation."""
         self.passes_count = 0
         self._replicas = replicas
         self._disk = disk
@@ -146,7 +146,7 @@ class CompactionService:
         return self._lookout.has_news(self._replicas.all())
 
     async def _publish(self, rows: list[WorkRow]) -> None:
-        """Also publishes unchanged rows, because a compactor may have removed work that it could not do. Skipped when
+        """Also publishes unchanged rows, because a compactor may have ended work that it could not do. Skipped when
         there is nothing to publish and nothing was."""
         if not rows and not self._published:
             return

@@ -286,7 +286,7 @@ class BrokerSettings:
 
 
 def _topic_defaults() -> dict[str, Setting]:
-    """The brokers' names for topic configs. Of several synonyms, the last carries the default and the first can be
+    """The brokers' names for topic configs. The last of several synonyms carries the default, and the first can be
     changed at run time, as in Kafka."""
     derived = {}
     for topic_setting in TOPIC_SETTINGS.values():

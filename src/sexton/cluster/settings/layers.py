@@ -34,7 +34,7 @@ class SettingsView(Protocol):
 
 
 class Source(IntEnum):
-    """Numbered as in DescribeConfigs."""
+    """Where a value was set, numbered as in DescribeConfigs."""
 
     TOPIC = 1
     BROKER = 2
