@@ -244,7 +244,7 @@ class Appending(LogState):
                     head.producer_id, head.producer_epoch, head.base_offset, timestamp_ms, marker
                 )
             )
-            # Whoever asked while this replica led last asked about a transaction that is over.
+            # A verification begun while this replica led before is about a transaction that is over.
             self.producers.void_verifications(head.producer_id, head.producer_epoch)
 
 

@@ -158,7 +158,7 @@ class Changing(LogState):
     def _cut_segments(self, offset: int) -> None:
         for segment in reversed(self._segments[1:]):
             if segment.base_offset <= offset:
-                break  # a segment that begins there stays, empty: it records that there may be a gap just below
+                break  # a segment that begins there stays, empty: it shows that nothing lies just below
             self._segments.pop()
             self._forget(segment)
             segment.remove()

@@ -154,8 +154,8 @@ class ProducerStates:
     def check_data(
         self, producer_id: int, epoch: int, first_sequence: int, is_transactional: bool, from_client: bool
     ) -> None:
-        """Raises the error that Kafka's leader returns for a batch out of sequence, of an old epoch, or outside its
-        transaction."""
+        """Raises the error that Kafka's leader returns for a batch out of sequence, of an old epoch, or plain
+        inside an open transaction."""
         producer = self._producers.get(producer_id)
         if producer is None:
             return  # expired or new: any sequence may start

@@ -166,9 +166,9 @@ class FollowerSession:
         replica.coordination.take_report(request.broker_id, request.broker_epoch, held)
 
     def _could_take(self, known: _Followed, held: Held, replica: Replica) -> bool:
-        """Returns False if the records sent last are corrupt here. A follower that was sent records and fetches them
-        again has a full disk, or received damaged batches: nothing in this process has looked at what went out by
-        sendfile."""
+        """Returns False if the records sent last are corrupt here. A follower that was sent records and fetches
+        them again has a full disk, or sent a report before they arrived, or received damaged batches: nothing in this
+        process has looked at what went out by sendfile."""
         sent, known.sent = known.sent, None
         if sent is None or sent[0] != held.end_offset:
             return True
