@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Runs on while the machine sleeps: a broker that was suspended must find its lease run out."""
+"""This clock runs on while the machine sleeps: a broker that was suspended must find that its lease has expired."""
 
 
 class SystemClock:

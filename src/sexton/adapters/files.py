@@ -1,11 +1,11 @@
 """The disk port on a real file system.
 
-Appends go to the page cache by position (`pwritev`), flushes wait in threads of their own, so that many files are
-flushed at once and the event loop goes on.
+Appends go to the page cache by position (`pwritev`). Flushes run in threads of their own, so that many files are
+flushed at once and the event loop is not blocked.
 
-A descriptor is closed when the last reference to its file is dropped, not before: a slice that is still on its way
-through the network, or a flush that is under way, holds one. `close` only ends appending. This counts on CPython's
-reference counts; elsewhere descriptors would live until the next collection.
+A descriptor is closed when the last reference to its file is dropped, not before: a slice that is still being sent, or
+a flush in progress, holds one. `close` only ends appending. This relies on CPython's reference counts; elsewhere
+descriptors would stay open until the next collection.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from sexton.logdir import locks
 from sexton.ports.disk import Buffer
 
 FLUSH_THREADS: Final = 64
-"""How many files are flushed at once. A file system commits what waits together in one step, so that many take hardly
-longer than one; threads are made only when there is work for them."""
+"""Number of files that are flushed at once. A file system commits all waiting flushes in one step, so that many take
+hardly longer than one; threads are created only when there is work for them."""
 
 PARTS_MAX: Final = 1024
-"""Linux takes no more buffers than this in one write (IOV_MAX)."""
+"""Maximum number of buffers in one write on Linux (IOV_MAX)."""
 
 SMALL_READ_BYTES: Final = 1 << 12
-"""What is read of a file at first: most that are read whole are smaller."""
+"""Size of the first read of a file: most files that are read whole are smaller."""
 
 LARGE_BYTES: Final = 1 << 20
-"""A file whose space is given back in a thread."""
+"""The space of a deleted file above this size is freed in a thread."""
 
 FILE_MODE: Final = 0o644
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 class _Outcome(asyncio.Future[None]):
-    """Of work in a thread, which nobody can call off. Whoever is cancelled while waiting for it goes on waiting, and is
-    cancelled when it is done."""
+    """Future of work in a thread, which cannot be cancelled. A caller that is cancelled while it waits goes on waiting,
+    and is cancelled when the work is done."""
 
     def cancel(self, msg: object = None) -> bool:
         return False
 
 
 _Asked = tuple[Callable[[], None], _Outcome]
-"""Work for a thread, and who waits for it."""
+"""Work for a thread, and the future of the caller that waits for it."""
 
 
 class DiskFile:
-    """`ports.disk.File`."""
+    """Implements `ports.disk.File`."""
 
     __slots__ = ("_disk", "_fd", "_is_closed", "_path", "size_bytes")
 
@@ -69,7 +69,7 @@ class DiskFile:
         return self._path
 
     def fileno(self) -> int:
-        """For sendfile. Valid as long as the caller holds this object."""
+        """Descriptor for sendfile. Valid as long as the caller holds this object."""
         return self._fd
 
     def append(self, parts: Sequence[Buffer]) -> None:
@@ -90,7 +90,8 @@ class DiskFile:
         self.size_bytes = size + wanted
 
     def _append_rest(self, parts: Sequence[Buffer], written: int, size: int) -> None:
-        """A write may stop half way, above all when the disk is about to be full; only the next one says why."""
+        """A write may stop half way, above all when the disk is about to be full; only the next one returns the
+        reason."""
         position = 0
         for part in parts:
             view = memoryview(part).cast("B")
@@ -130,7 +131,7 @@ class DiskFile:
         self.size_bytes = os.fstat(self._fd).st_size
 
     def _drop_pages(self) -> None:
-        """Pages that count as clean go, also those that count so by mistake; the next read asks the device."""
+        """Drops pages that count as clean, also those that count so by mistake; the next read goes to the device."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -149,7 +150,7 @@ BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class FileDisk:
-    """`ports.disk.Disk`. One for a process is enough; `close` it when the event loop is done."""
+    """Implements `ports.disk.Disk`. One per process is enough; `close` it when the event loop is done."""
 
     def __init__(self, flush_threads: int = FLUSH_THREADS) -> None:
         self._threads = ThreadPoolExecutor(flush_threads, thread_name_prefix="disk")
@@ -157,16 +158,16 @@ class FileDisk:
         self._asked: list[_Asked] = []
         self._temporary_count = itertools.count()
         self._flushes: dict[str, asyncio.Task[None]] = {}
-        """Of directories, under way."""
+        """Flushes of directories in progress."""
         self._next_flushes: dict[str, asyncio.Task[None]] = {}
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Waits for work in progress."""
         self._threads.shutdown()
 
     async def in_thread(self, work: Callable[[], None]) -> None:
-        """What is asked for in one turn of the event loop is shared out at its end: handing over costs more than most
-        of the work, and a broker that starts has a thousand files to replace at once."""
+        """Runs the work in a thread. The work of one turn of the event loop is distributed at its end: handing it over
+        costs more than most of the work, and a broker that starts has a thousand files to replace at once."""
         loop = asyncio.get_running_loop()
         done = _Outcome(loop=loop)
         if not self._asked:
@@ -195,7 +196,8 @@ class FileDisk:
         return os.path.lexists(path)
 
     def read_file(self, path: str) -> bytes | None:
-        """By system calls: Python's own file objects take twice as many, and a start reads thousands of small files."""
+        """Uses system calls: Python's own file objects take twice as many, and a broker that starts reads thousands of
+        small files."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -215,7 +217,8 @@ class FileDisk:
         await self.replace_files(directory, [(name, content)])
 
     async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
-        """In one thread at one go: a topic may have a thousand partitions, each of which begins with a few files."""
+        """Replaces all of them in one thread: a topic may have a thousand partitions, each of which begins with a few
+        files."""
         temporary_suffix = f".{next(self._temporary_count)}{_TEMPORARY_SUFFIX}"
         await self.in_thread(lambda: _replace(directory, files, temporary_suffix))
 
@@ -226,10 +229,10 @@ class FileDisk:
         os.rename(path, new_path)
 
     def remove(self, path: str) -> None:
-        """The name goes now. Giving back a segment's space takes a file system long enough for clients to notice, and
-        is done when its last descriptor is closed: in a thread."""
+        """Removes the name now. Freeing a segment's space takes a file system long enough for clients to notice, so it
+        is left to the close of the last descriptor, in a thread."""
         fd = -1
-        with contextlib.suppress(OSError):  # without a descriptor it takes its time
+        with contextlib.suppress(OSError):  # without a descriptor, freeing the space blocks
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -241,7 +244,7 @@ class FileDisk:
     def close_descriptor(self, fd: int) -> None:
         status = os.fstat(fd)
         if status.st_nlink == 0 and status.st_size > LARGE_BYTES:
-            with contextlib.suppress(RuntimeError):  # the threads are gone: at the end of it all nobody waits for us
+            with contextlib.suppress(RuntimeError):  # the threads have ended: at exit the close may be left out
                 self._threads.submit(os.close, fd)
                 return
         os.close(fd)
@@ -254,8 +257,8 @@ class FileDisk:
             shutil.rmtree(directory)
 
     async def flush_directory(self, directory: str) -> None:
-        """One at a time for each directory: all who come while one is under way share the next. A thousand partitions
-        that are made at once need their folder flushed a few times, not a thousand."""
+        """Flushes one directory only once at a time: all callers that come during a flush share the next. A thousand
+        partitions that are created at once need their log directory flushed a few times, not a thousand."""
         flush = self._next_flushes.get(directory)
         if flush is None or flush.done():
             under_way = self._flushes.get(directory)
@@ -267,7 +270,7 @@ class FileDisk:
     async def _flush_names(self, directory: str, before: asyncio.Task[None] | None) -> None:
         if before is not None and not before.done():
             await asyncio.wait([before])
-        flush = self._flushes[directory] = self._next_flushes.pop(directory)  # who comes from now on is too late for it
+        flush = self._flushes[directory] = self._next_flushes.pop(directory)  # later callers get the next flush
         try:
             await self.in_thread(lambda: _synchronize_directory(directory))
         finally:
@@ -279,7 +282,7 @@ class FileDisk:
         return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     def page_cache_id(self) -> str | None:
-        """Linux names each of its starts. In a container it is the machine's."""
+        """Linux's boot id. In a container it is that of the machine."""
         try:
             return Path(BOOT_ID).read_text().strip() or None
         except OSError:
@@ -290,7 +293,7 @@ class FileDisk:
 
 
 def _work_through(asked: Sequence[_Asked], loop: asyncio.AbstractEventLoop) -> None:
-    """In a thread."""
+    """Runs in a thread."""
     ended: list[tuple[_Outcome, BaseException | None]] = []
     for work, done in asked:
         try:
@@ -298,18 +301,18 @@ def _work_through(asked: Sequence[_Asked], loop: asyncio.AbstractEventLoop) -> N
             ended.append((done, None))
         except Exception as error:
             ended.append((done, error))
-    with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it everybody who might care
+    with contextlib.suppress(RuntimeError):  # the event loop has been closed, and with it all callers
         loop.call_soon_threadsafe(_tell, ended)
 
 
 def _failure_of(ended: asyncio.Future[None]) -> BaseException | None:
-    """One that was cancelled before it began has flushed nothing."""
+    """A flush that was cancelled before it began has flushed nothing."""
     return asyncio.CancelledError() if ended.cancelled() else ended.exception()
 
 
 async def _heard(done: _Outcome) -> None:
-    """Waits to the end. A kernel tells once that it could not write, and only who waits can take note of it: whoever is
-    cancelled meanwhile hears that first, and is cancelled when it waits for something next."""
+    """Waits to the end. A kernel reports only once that it could not write, and only the waiting caller can take note
+    of it: a caller that is cancelled meanwhile gets that error first, and is cancelled at its next await."""
     try:
         await done
     except asyncio.CancelledError:
@@ -330,7 +333,8 @@ def _tell(ended: Sequence[tuple[_Outcome, BaseException | None]]) -> None:
 
 
 def _replace(directory: str, files: Sequence[tuple[str, bytes]], temporary_suffix: str) -> None:
-    """Names that were not flushed may reach the disk in any order: the last waits for the others."""
+    """Names that were not flushed may reach the disk in any order: the last is renamed only after the others are
+    flushed."""
     for number, (name, content) in enumerate(files):
         if 0 < number == len(files) - 1:
             _synchronize_directory(directory)
@@ -347,7 +351,7 @@ def _replace(directory: str, files: Sequence[tuple[str, bytes]], temporary_suffi
 
 
 def _write(path: str, content: bytes) -> None:
-    """A new file, durable but for its name."""
+    """Writes a new file and flushes its content, not its name."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
     try:
         view = memoryview(content)

@@ -1,9 +1,9 @@
 """The network port on the operating system's TCP sockets, under uvloop or asyncio's own loop.
 
 Sockets are non-blocking and watched with `add_reader` and `add_writer`, not wrapped in transports: only so can a file
-leave through `os.sendfile` between two answers, and can one receive buffer serve all connections (what it holds is
-handed over before anybody else reads). What a receiver sends while it handles what it received, and all that is sent
-otherwise in one turn of the loop, leaves in one system call.
+be sent by `os.sendfile` between two responses, and can one receive buffer serve all connections (its content is handed
+over before another connection reads). What a receiver sends while it handles received bytes, and all that is sent
+otherwise in one turn of the loop, goes out in one system call.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from sexton.ports.network import HIGH_BACKLOG_BYTES, LOW_BACKLOG_BYTES, Connecti
 log = logging.getLogger(__name__)
 
 RECEIVE_BUFFER_BYTES = 1 << 18
-"""At most this much is taken from one connection before the next one has its turn."""
+"""Maximum bytes read from one connection before the next one has its turn."""
 
 SENDFILE_BYTES_MIN = 1 << 15
-"""Below this a read and a copy cost less than a system call of its own."""
+"""Below this size a read and a copy cost less than a system call of its own."""
 
 FLUSH_BYTES_MAX = 4 << 20
-"""At most this much leaves through one connection before the next one has its turn."""
+"""Maximum bytes sent through one connection before the next one has its turn."""
 
 PARTS_MAX = 512
-"""Buffers in one sendmsg. Linux takes 1,024."""
+"""Maximum number of buffers in one sendmsg. Linux accepts 1,024."""
 
 RESERVED_DESCRIPTORS = 32
-"""Clients cannot have these: logs need some, and so does the metastore's connection."""
+"""Number of descriptors that clients cannot have: logs need some, and so does the metastore's connection."""
 
 LISTEN_BACKLOG = 1024
 ACCEPTS_PER_TURN_MAX = 128
@@ -46,7 +46,7 @@ _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class SocketConnection:
-    """`ports.network.Connection` over one connected socket."""
+    """Implements `ports.network.Connection` over one connected socket."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, buffer: memoryview) -> None:
         self._loop = loop
@@ -124,9 +124,9 @@ class SocketConnection:
             self._flush()
 
     def _peer_finished(self) -> None:
-        """It will send no more, but may still want what is on its way to it. Not what is still being worked on: this is
-        also how a broker learns that a client is gone, and a JoinGroup may be worked on for minutes. Kafka does the
-        same, and no client of Kafka's ends one direction alone."""
+        """The peer will send no more, but may still want the responses in the backlog. Requests in progress are not
+        waited for: this is also how a broker learns that a client is gone, and a JoinGroup may be in progress for
+        minutes. Kafka does the same, and no Kafka client closes one direction alone."""
         self._peer_is_done = True
         self._watch_reads()
         if not self._queue:
@@ -154,7 +154,7 @@ class SocketConnection:
             self._flush()
 
     def _flush(self) -> None:
-        """Until the backlog is empty, the kernel takes no more, or the next connection should have its turn."""
+        """Sends until the backlog is empty, the kernel accepts no more, or the next connection should have its turn."""
         left_bytes = FLUSH_BYTES_MAX
         try:
             while self._queue and left_bytes > 0:
@@ -177,7 +177,7 @@ class SocketConnection:
             self._end(None)
 
     def _send_some(self) -> tuple[int, int]:
-        """(offered, taken) bytes of one system call."""
+        """Returns (offered, sent) bytes of one system call."""
         first = self._queue[0]
         if isinstance(first, FileSlice) and first.size_bytes >= SENDFILE_BYTES_MIN:
             file_fd = _descriptor(first)
@@ -190,7 +190,8 @@ class SocketConnection:
         return offered, self._socket.sendmsg(buffers, (), _MSG_MORE if more_follows else 0)
 
     def _gather(self) -> tuple[list[bytes | bytearray | memoryview], bool]:
-        """Buffers up to the first stretch of a file that is better sent by sendfile; short stretches are read."""
+        """Returns the buffers up to the first file slice that is better sent by sendfile; shorter slices are read. Also
+        returns whether more follows."""
         buffers: list[bytes | bytearray | memoryview] = []
         skip_bytes = self._sent_of_first_bytes
         size = 0
@@ -266,7 +267,7 @@ class SocketConnection:
 
 
 def _descriptor(part: FileSlice) -> int | None:
-    """Only the real disk adapter's files have one."""
+    """Only files of the real disk adapter have a descriptor."""
     fileno = getattr(part.file, "fileno", None)
     return None if fileno is None else int(fileno())
 
@@ -278,13 +279,13 @@ def _file_got_shorter(part: FileSlice) -> OSError:
 def _name(address_of: Callable[[], tuple[str, int] | tuple[str, int, int, int]]) -> str:
     try:
         host, port, *_ = address_of()
-    except OSError:  # it has already gone
+    except OSError:  # the peer is gone already
         return "?"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class SocketListener:
-    """`ports.network.Listener` over the listening sockets of one name, all on the same port."""
+    """Implements `ports.network.Listener` over the listening sockets of one host name, all on the same port."""
 
     def __init__(
         self,
@@ -341,14 +342,15 @@ class SocketListener:
             connection = SocketConnection(self._loop, sock, self._buffer)
             receiver = self._accept(connection)
         except Exception:
-            # One connection that cannot be served must not keep others from being accepted.
+            # A connection that cannot be served must not keep others from being accepted.
             log.exception("port %d: a connection was closed, because accepting it failed", self._port)
             sock.close()
             return
         connection.start(receiver)
 
     def _could_not_accept(self, error: OSError) -> None:
-        """The connection stays in the kernel's queue, so the socket would be reported as readable without end."""
+        """Stops accepting for a while: the connection stays in the kernel's queue, so the socket would be readable all
+        the time."""
         if self._resume is not None:
             return
         if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -370,7 +372,7 @@ class SocketListener:
 
 
 def _is_among_the_last(descriptor: int) -> bool:
-    """The system gives the lowest number that is free, so a high one means that most are taken."""
+    """The system returns the lowest free descriptor, so a high one means that most are in use."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit != resource.RLIM_INFINITY and descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 4)
 
@@ -382,7 +384,7 @@ def _prepare(sock: socket.socket) -> None:
 
 
 class SocketNetwork:
-    """`ports.network.Network`. Make one per event loop."""
+    """Implements `ports.network.Network`. Create one per event loop."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
@@ -390,7 +392,7 @@ class SocketNetwork:
     async def listen(self, host: str, port: int, accept: Callable[[Connection], Receiver]) -> SocketListener:
         loop = asyncio.get_running_loop()
         infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # IPv4 first: its address names the port when any free one was asked for.
+        # IPv4 first: its address determines the port if any free one was asked for.
         infos.sort(key=lambda info: info[0] != socket.AF_INET)
         return SocketListener(loop, _bind_all(infos), accept, self._buffer)
 
@@ -418,7 +420,7 @@ class SocketNetwork:
 
 def _bind_all(infos: Iterable[tuple[int, int, int, str, tuple[object, ...]]]) -> list[socket.socket]:
     """One name may have an IPv4 and an IPv6 address. Only the first must succeed: a machine may have IPv6 names but no
-    IPv6, and when the kernel picked the port, it may be taken on the other side."""
+    IPv6, and a port that the kernel picked may be in use for the other."""
     bound: list[socket.socket] = []
     seen: list[object] = []
     for family, kind, protocol, _, address in infos:

@@ -23,13 +23,14 @@ from sexton.ports.metastore import Metastore
 __all__ = ["TIMEOUT_MS", "InProcessMetastore", "MetastoreUrlError", "open_metastore", "sqlite_url"]
 
 TIMEOUT_MS = 3000
-"""How long one call may take. Well below a lease, so that a renewal that hangs can be tried again in time."""
+"""Timeout of one call. Well below a lease, so that a renewal that hangs can be retried in time."""
 
 
 def open_metastore(url: str, timeout_ms: int = TIMEOUT_MS) -> Metastore:
-    """`sqlite:///path/to/file` or `postgresql://user:password@host:port/database`. Connects with the first call.
+    """Opens `sqlite:///path/to/file` or `postgresql://user:password@host:port/database`. Connects at the first call.
 
-    `sqlite://` (in memory) is for trying things out: it is gone with the process."""
+    `sqlite://` (in memory) is for experiments: it is gone with the process.
+    """
     if url in (IN_MEMORY, IN_MEMORY + "/:memory:"):
         return InProcessMetastore()
     return ThreadedMetastore(url, timeout_ms)

@@ -1,4 +1,4 @@
-"""SQLite and PostgreSQL: how to reach each, and what its failures mean."""
+"""SQLite and PostgreSQL: how to connect to each, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from sexton.errors import SextonError
 from sexton.ports.metastore import MetastoreUnavailableError
 
 if TYPE_CHECKING:
-    # PostgreSQL's driver takes a tenth of a second to import: SQLAlchemy does that, when there is a PostgreSQL.
+    # PostgreSQL's driver takes a tenth of a second to import: SQLAlchemy does that, if PostgreSQL is used.
     import psycopg
 
 CONNECT_TIMEOUT_S = 2
-"""The least that libpq takes. Below the default timeout of a call: a connection that is not answered ends by itself."""
+"""The least that libpq accepts. Below the default timeout of a call, so that a connection attempt without an answer
+ends by itself."""
 
 REACH_TIMEOUT_S = 0.7
-"""For TCP alone to get through. Where packets vanish, libpq would wait its 2 s, and TCP repeats its first packet after
-1 s and 3 s: a connection begun anew finds the way sooner once there is one."""
+"""Timeout of the TCP connection alone. Where packets vanish, libpq would wait its 2 s, and TCP repeats its first packet
+after 1 s and 3 s: a new attempt succeeds sooner once the network is back."""
 
 IN_MEMORY = "sqlite://"
 
@@ -33,20 +34,20 @@ DriverConnection: TypeAlias = "sqlite3.Connection | psycopg.Connection[Any]"
 
 
 class MetastoreUrlError(SextonError):
-    """The address of the metastore makes no sense. Correct the setting."""
+    """The URL of the metastore is invalid. Correct the config."""
 
     exit_code: ClassVar[int] = 78
 
 
 class Failure(Enum):
     CONFLICT = "conflict"
-    """Another transaction was in the way; nothing was changed. Worth trying again."""
+    """Another transaction was in the way; nothing was changed. Worth retrying."""
     BROKEN = "broken"
     """The connection is gone."""
     REFUSED = "refused"
-    """The database answered, and cannot do it: disk full, read-only, no permission, out of time."""
+    """The database answered that it cannot do it: disk full, read-only, no permission, timeout."""
     BUG = "bug"
-    """We sent something that makes no sense."""
+    """We sent an invalid statement."""
 
 
 _POSTGRES_CONFLICTS = frozenset({"40001", "40P01", "55P03"})
@@ -67,8 +68,8 @@ def failure_of(error: DBAPIError) -> Failure:
 
 
 class Database:
-    """Where the metastore is, and how to connect to it. `opened` is told of every driver connection as soon as it
-    exists, in the thread that asked for it: the one chance to get hold of its socket."""
+    """Where the metastore is, and how to connect to it. `opened` is called with every driver connection as soon as it
+    exists, in the thread that asked for it: the only chance to get hold of its socket."""
 
     def __init__(self, url: str, timeout_ms: int, opened: Callable[[DriverConnection], None]) -> None:
         self._url = _parse(url)
@@ -104,7 +105,7 @@ class Database:
 
 
 def sqlite_url(path: str) -> str:
-    """Of a file, whatever characters its path has."""
+    """Returns the URL of a file, whatever characters its path has."""
     return URL.create("sqlite", database=path).render_as_string()
 
 
@@ -122,7 +123,7 @@ def _parse(text: str) -> URL:
 
 
 def _reach(parameters: Mapping[str, Any]) -> None:
-    """Fails soon if nobody is there. Several hosts, or a socket in the file system, are left to libpq."""
+    """Fails soon if the server cannot be reached. Several hosts, or a Unix socket, are left to libpq."""
     host, port = str(parameters.get("host", "")), parameters.get("port", 5432)
     if not host or host.startswith("/") or "," in host or "," in str(port):
         return
@@ -135,8 +136,8 @@ def _reach(parameters: Mapping[str, Any]) -> None:
 
 
 def _sqlite_engine(url: URL, timeout_ms: int) -> Engine:
-    """WAL, so that readers and the writer do not wait for each other; every commit is flushed (synchronous=FULL),
-    because what a broker was told is decided must still be so after a power failure."""
+    """Uses WAL, so that readers and the writer do not wait for each other; every commit is flushed (synchronous=FULL),
+    because a decision that a broker has acted on must survive a power failure."""
     engine = create_engine(
         url,
         isolation_level="AUTOCOMMIT",
@@ -154,8 +155,8 @@ def _sqlite_engine(url: URL, timeout_ms: int) -> Engine:
 
 
 def _postgres_engine(url: URL, timeout_ms: int) -> Engine:
-    """The server is told our timeouts too. Were we cut off in the middle of a writing transaction, it would keep the
-    lock that all writers need until TCP noticed, minutes later."""
+    """The server gets our timeouts too. If we were cut off in the middle of a writing transaction, it would otherwise
+    keep the lock that all writers need until TCP noticed, minutes later."""
     options = f"-c statement_timeout={timeout_ms} -c idle_in_transaction_session_timeout={timeout_ms}"
     given = url.query.get("options", "")
     return create_engine(

@@ -1,7 +1,7 @@
 """The metastore of the simulator: the same operations on SQLite in memory, without threads.
 
 A call runs to its end the moment it is made, so the order of calls is the order of the event loop, and a seed gives the
-same history every time. Delays and outages are the simulator's to add around it.
+same history every time. The simulator adds delays and outages around it.
 """
 
 from __future__ import annotations
@@ -38,4 +38,4 @@ class InProcessMetastore(SqlMetastore):
         return self.call(operation, *args, **kwargs)
 
     async def close(self) -> None:
-        """Keeps the data: a broker that closes its metastore leaves it to the others. It goes with the object."""
+        """Keeps the data: a broker that closes its metastore leaves it to the others. It is gone with the object."""

@@ -1,8 +1,8 @@
 """The compare-and-set operations of `sexton.ports.metastore`, as functions of a `Session`.
 
-Each is one transaction, written once for both databases. Whether an expectation still holds is looked up inside the
-transaction and decided in Python: nobody else writes meanwhile (see `session`), so that is as good as a WHERE clause,
-and says better what was wrong.
+Each is one transaction, written once for both databases. Whether an expectation still holds is read inside the
+transaction and decided in Python: there is no other writer meanwhile (see `session`), so that is as good as a WHERE
+clause, and gives a better error message.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sexton.ports.metastore import (
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 REMEMBERED_DELETIONS_MAX = 10_000
-"""How many deleted topics are listed one by one for brokers that follow. A broker that was away for more than that
-reads a snapshot, which costs it a moment; remembering for ever would cost everybody space."""
+"""Number of deleted topics that are listed one by one in `read_changes`. A broker that has missed more than that reads
+a snapshot, which costs it a moment; keeping them for ever would cost space."""
 
 KEYS_PER_QUERY = 1000
-"""Partition keys named in one SELECT: well below the number of parameters that either database takes."""
+"""Number of partition keys in one SELECT: well below the number of parameters that either database accepts."""
 
 NEXT_STATUSES: Mapping[BrokerStatus, tuple[BrokerStatus, ...]] = {
     BrokerStatus.STARTING: (BrokerStatus.ACTIVE, BrokerStatus.DRAINING, BrokerStatus.FENCED),
@@ -42,7 +42,8 @@ NEXT_STATUSES: Mapping[BrokerStatus, tuple[BrokerStatus, ...]] = {
     BrokerStatus.DRAINING: (BrokerStatus.FENCED,),
     BrokerStatus.FENCED: (),
 }
-"""A status only moves forward; the way back is a new registration, with a new epoch. Who follows may rely on it."""
+"""A status only moves forward; the way back is a new registration, with a new epoch. Readers of changes may rely on
+it."""
 
 BROKER_COLUMNS = (
     brokers.c.broker_id,
@@ -90,7 +91,7 @@ def read_leases(session: Session) -> Mapping[int, tuple[int, int]]:
 
 
 def register_broker(session: Session, row: BrokerRow, replaces: BrokerRow | None) -> BrokerRow:
-    """The epoch is the transaction's revision: higher than that of any registration before it."""
+    """The epoch is the transaction's revision: higher than that of any earlier registration."""
     with session.writing() as write:
         found = _broker(session, row.broker_id)
         if _claim_of(found) != _claim_of(replaces):
@@ -119,7 +120,8 @@ def _claim_of(row: BrokerRow | None) -> tuple[int, int, BrokerStatus] | None:
 
 
 def renew_lease(session: Session, broker_id: int, epoch: int) -> None:
-    """One statement, a transaction by itself. Made twice, because the first answer was lost, it does no harm."""
+    """Renews in one statement, a transaction by itself. Repeating it, because the first response was lost, does no
+    harm."""
     if session.execute(_RENEW, {"id": broker_id, "of_epoch": epoch}).rowcount == 0:
         raise _lease_lost(broker_id)
 
@@ -141,7 +143,7 @@ def set_broker_status(session: Session, broker_id: int, epoch: int, status: Brok
 
 
 def fence_broker(session: Session, broker_id: int, epoch: int, renewals_count: int) -> None:
-    """In one statement, because renewals do not wait for the revision's lock: it compares the count as it writes."""
+    """One statement, because renewals do not take the revision's lock: it compares the count as it writes."""
     with session.writing() as write:
         fenced = session.execute(
             update(brokers)
@@ -154,7 +156,7 @@ def fence_broker(session: Session, broker_id: int, epoch: int, renewals_count: i
 
 
 def remove_broker(session: Session, broker_id: int, epoch: int) -> None:
-    """Rare, so that nobody remembers who is gone: everybody reads a snapshot next."""
+    """Rare, so removed brokers are not listed in `read_changes`: every reader gets a snapshot next."""
     with session.writing() as write:
         found = _broker(session, broker_id)
         if found is None or found.epoch != epoch or found.is_live:
@@ -250,7 +252,7 @@ def _forget_old_deletions(session: Session) -> None:
 
 
 def _forget_before(session: Session, revision: int) -> None:
-    """Whoever asks from before it gets a snapshot."""
+    """A reader that asks from an earlier revision gets a snapshot."""
     session.execute(
         update(cluster)
         .where(cluster.c.id == ONLY_ROW, cluster.c.forgotten_revision < revision)
@@ -294,7 +296,7 @@ def _values(row: PartitionRow) -> dict[str, Any]:
 def update_partitions(
     session: Session, rows: Sequence[PartitionRow], live: Mapping[int, int] | None
 ) -> Sequence[PartitionRow | None]:
-    """Few statements for any number of rows: a broker that starts may have thousands to write."""
+    """Uses few statements for any number of rows: a broker that starts may have thousands to write."""
     with session.writing() as write:
         _require_live(session, live)
         stored = _partition_epochs(session, rows)
@@ -391,7 +393,7 @@ _ALLOCATE = (
 
 
 def allocate_producer_ids(session: Session, count: int) -> int:
-    """If an answer is lost, so are its ids, which is no harm: there are 2^63 of them."""
+    """If a response is lost, so are its ids, which does no harm: there are 2^63 of them."""
     if count <= 0:
         raise ValueError(f"{count} is no number of producer ids")
     return int(session.execute(_ALLOCATE, {"how_many": count}).scalar_one()) - count

@@ -1,4 +1,4 @@
-"""Making the schema, and following what is in it: `open_cluster` and `read_changes`."""
+"""Creates the schema, and reads changes: `open_cluster` and `read_changes`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PARTITION_COLUMNS = [column for column in partitions.c if column.name != "revis
 
 
 def open_cluster(session: Session, proposed: uuid.UUID) -> uuid.UUID:
-    """Brokers that start together all come here at once: one makes the tables, the others wait and find them."""
+    """Brokers that start together all call this at once: one creates the tables, the others wait and find them."""
     with session.writing_schema():
         if session.beginnings.lock_schema is not None:
             session.control(session.beginnings.lock_schema)
@@ -54,7 +54,7 @@ def open_cluster(session: Session, proposed: uuid.UUID) -> uuid.UUID:
             found = session.execute(select(cluster.c.cluster_id, cluster.c.schema_version)).first()
             if found is not None:
                 known = _known_cluster(*found)
-                if not session.has_table(runs.name):  # made by a build that had no compactors
+                if not session.has_table(runs.name):  # created by a build that had no compactors
                     session.make_tables(metadata)
                 for column, kind in (
                     (partitions.c.generation, "BIGINT NOT NULL DEFAULT 0"),
@@ -95,10 +95,11 @@ def _first_row(cluster_id: uuid.UUID) -> dict[str, Any]:
 
 
 def read_changes(session: Session, after_revision: int) -> Changes:
-    """The usual answer, "nothing", takes one statement. Only when there is something does it take a transaction.
+    """The usual response, "no change", takes one statement. A transaction is used only when there are changes.
 
-    Who asks from a revision that is not reached yet has followed another history (the database was restored from a
-    copy) and gets a snapshot as well."""
+    A reader that asks from a revision that does not exist yet has followed another history (the database was restored
+    from a backup) and gets a snapshot as well.
+    """
     head = _head(session)
     if head[0] == after_revision > 0:
         return Changes(revision=after_revision, is_snapshot=False)

@@ -1,8 +1,8 @@
 """The tables, one schema for both databases.
 
 Three column types keep SQLite and PostgreSQL alike. Ids are `Uuid` (native in PostgreSQL, 32 hex digits in SQLite).
-Lists and mappings are JSON *text* that we write and read ourselves: PostgreSQL's own JSON types refuse some strings
-that SQLite takes, and order keys differently. Every number is 64 bits wide.
+Lists and mappings are JSON *text* that we encode and decode ourselves: PostgreSQL's own JSON types refuse some strings
+that SQLite accepts, and order keys differently. Every number is 64 bits wide.
 
 Every table that `read_changes` follows has a `revision` column, the number of the transaction that last wrote the row,
 with an index: "what changed after revision r" is a range of that index and costs nothing when nothing changed.
@@ -18,7 +18,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, Column, Dialect, MetaData, Table, Text, TypeDecorator, Uuid
 
 SCHEMA_VERSION = 1
-"""Goes up when a build could not read what this one writes. A newer schema is refused, an older one is migrated."""
+"""Raised when an older build could not read what this one writes. A newer schema is refused, an older one is
+migrated."""
 
 ONLY_ROW = 1
 """The key of the single row of `cluster`."""
@@ -38,7 +39,7 @@ class JsonList(TypeDecorator[tuple[int, ...]]):
 
 
 class JsonStrings(TypeDecorator[Mapping[str, str]]):
-    """Settings. Escaped to ASCII: a NUL or half a surrogate pair in a value is then the same on both databases."""
+    """Configs. Escaped to ASCII: a NUL or half a surrogate pair in a value is then the same on both databases."""
 
     impl = Text
     cache_ok = True
@@ -51,7 +52,7 @@ class JsonStrings(TypeDecorator[Mapping[str, str]]):
 
 
 class JsonIncarnations(TypeDecorator[Mapping[int, uuid.UUID]]):
-    """Broker id to the id of its replica's log."""
+    """Incarnation (id of the replica's log) by broker id."""
 
     impl = Text
     cache_ok = True
@@ -74,10 +75,10 @@ cluster = Table(
     Column("cluster_id", Uuid, nullable=False),
     Column("schema_version", BigInteger, nullable=False),
     Column("revision", BigInteger, nullable=False),
-    # Deletions up to this revision are no longer remembered one by one: who asks from before it gets a snapshot.
+    # Deletions up to this revision are no longer listed one by one: a reader that asks from before it gets a snapshot.
     Column("forgotten_revision", BigInteger, nullable=False),
     Column("next_producer_id", BigInteger, nullable=False),
-    # The controller lives here, not in a table of its own, so that a poll sees it in the row it reads anyway.
+    # The controller is here, not in a table of its own, so that a poll sees it in the row it reads anyway.
     Column("controller_id", BigInteger, nullable=False),
     Column("controller_epoch", BigInteger, nullable=False),
     Column("controller_term", BigInteger, nullable=False),

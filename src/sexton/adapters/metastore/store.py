@@ -1,4 +1,4 @@
-"""The metastore's port over SQL: every method is one operation, run by whoever knows how (`run`)."""
+"""The metastore's port over SQL: every method is one operation, which a subclass executes (`run`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metastore of a real broker: calls run in a few threads, each call bounded in time on the caller's side."""
+"""The metastore of a real broker: calls run in a few threads, each with a timeout on the caller's side."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WORKERS_MAX = 4
-"""Connections at a time, per broker. Writers wait for each other in the database anyway; more would only wait there."""
+"""Number of connections per broker. Writers wait for each other in the database anyway; more would only wait there."""
 
 LINGERING_MAX = 16
-"""Abandoned threads that have not ended yet. That many hang only if something other than the database hangs."""
+"""Maximum number of abandoned threads that have not ended yet. That many hang only if something other than the database
+hangs."""
 
 WAITING_MAX = 10_000
-"""Calls that wait for a worker: more than all of a broker's loops and requests in flight together make."""
+"""Maximum number of calls that wait for a worker: more than all loops and requests of a broker make together."""
 
 
 class _Call:
@@ -37,7 +38,7 @@ class _Call:
         self.timer: asyncio.TimerHandle | None = None
 
     def end(self, value: Any, error: BaseException | None) -> None:
-        """Whoever called may be gone (cancelled, or told that it took too long): then nobody hears of it."""
+        """The caller may be gone (cancelled, or timed out): then the result is dropped."""
         if self.timer is not None:
             self.timer.cancel()
         if self.result.done():
@@ -72,7 +73,7 @@ class ThreadedMetastore(SqlMetastore):
         return result
 
     async def close(self) -> None:
-        """Lets calls under way end, within the timeout that they have anyway."""
+        """Lets calls in progress end, within the timeout that they have anyway."""
         self._is_closed = True
         for worker in self._idle:
             worker.stop()
@@ -100,7 +101,7 @@ class ThreadedMetastore(SqlMetastore):
         if self._idle:
             return self._idle.pop()
         if len(self._workers) >= WORKERS_MAX:
-            # One whose event loop was closed under it has ended without a word.
+            # A worker whose event loop was closed has ended without a report.
             self._workers = [worker for worker in self._workers if worker.thread.is_alive()]
         if len(self._workers) >= WORKERS_MAX or len(self._lingering) >= LINGERING_MAX:
             return None
@@ -110,7 +111,7 @@ class ThreadedMetastore(SqlMetastore):
         return worker
 
     def _execute(self, worker: Worker, call: _Call) -> None:
-        """In the worker's thread."""
+        """Runs in the worker's thread."""
         value: Any = None
         error: BaseException | None = None
         try:
@@ -119,7 +120,7 @@ class ThreadedMetastore(SqlMetastore):
             error = raised
         try:
             call.loop.call_soon_threadsafe(self._finished, worker, call, value, error)
-        except RuntimeError:  # The loop has been closed, and with it everybody who might care.
+        except RuntimeError:  # the event loop has been closed, and with it all callers
             worker.stop()
 
     def _finished(self, worker: Worker, call: _Call, value: Any, error: BaseException | None) -> None:
@@ -133,7 +134,7 @@ class ThreadedMetastore(SqlMetastore):
         self._hand_out()
 
     def _give_up(self, call: _Call) -> None:
-        """Out of time: the caller is told so, and a worker that hangs is replaced."""
+        """Called after the timeout: fails the call, and replaces a worker that hangs."""
         worker = call.worker
         if worker is not None and not worker.is_abandoned:
             self._workers.remove(worker)

@@ -1,6 +1,7 @@
 """The work queue of compactors (`sexton.ports.work_queue`): transactions without a revision.
 
-Nothing locks out other writers here (on PostgreSQL), so each statement compares as it writes."""
+On PostgreSQL other writers are not locked out here, so each statement compares as it writes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from sexton.ports.metastore import LeaseLostError, StaleError
 from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow
 
 RUNS_KEPT = 10_000
-"""Of the history. A few megabytes."""
+"""Number of runs kept in the history: a few megabytes."""
 
 
 def publish_work(session: Session, broker_id: int, broker_epoch: int, rows: Sequence[WorkRow]) -> None:
@@ -71,7 +72,7 @@ def read_work(session: Session) -> list[WorkRow]:
 
 
 def lease_work(session: Session, compactor_id: uuid.UUID, keys: Sequence[WorkKey]) -> list[WorkKey]:
-    """One that is held by a compactor that is no more is free; one's own may be taken again."""
+    """Work that is held by a removed compactor is free; a compactor may take its own work again."""
     taken = []
     with session.writing_schema():
         is_free = or_(

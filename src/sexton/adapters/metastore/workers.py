@@ -1,12 +1,12 @@
 """Threads that talk to the database, so that the event loop never waits for it.
 
-A worker is one thread with one connection. A call that is not answered in time must not take the worker with it for
-good: the worker is *abandoned*. Its socket is shut down, which ends the wait of its thread at once with an error; the
-thread closes the connection and ends. The next call gets another worker and another connection. So after an outage of
-any kind nothing is left to time out, and the first call after the database's return works.
+A worker is one thread with one connection. A call that is not answered in time must not block the worker for ever: the
+worker is *abandoned*. Its socket is shut down, which ends the wait of its thread at once with an error; the thread
+closes the connection and ends. The next call gets another worker and another connection. So after an outage of any kind
+nothing is left to time out, and the first call after the database's return works.
 
 A thread that hangs where no socket helps (a name server that does not answer, a disk that hangs) ends when that does;
-how many of those may exist is bounded.
+the number of such threads is bounded.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sexton.adapters.metastore.session import Session
 from sexton.ports.metastore import MetastoreUnavailableError
 
 CONFLICTS_MAX = 8
-"""How often one call tries again because another transaction was in its way. With the pauses below that is about a
-second; whoever has not got through by then is better off deciding anew."""
+"""How often one call is retried because another transaction was in its way. With the pauses below that is about a
+second; a caller that has not succeeded by then should read again and decide again."""
 
 CONFLICT_PAUSE_MS = 4
 
@@ -63,11 +63,11 @@ class Worker:
         self._jobs.put(job)
 
     def stop(self) -> None:
-        """After the jobs that it has been given."""
+        """Ends the thread after the jobs that it has been given."""
         self._jobs.put(None)
 
     def abandon(self) -> None:
-        """From outside: whatever the thread is waiting for, it waits no longer, and ends."""
+        """Called from another thread: ends whatever the worker's thread is waiting for, and the thread."""
         with self._lock:
             self.is_abandoned = True
             if self._socket is not None:
@@ -78,8 +78,8 @@ class Worker:
         self.stop()
 
     def watch(self, connection: DriverConnection) -> None:
-        """Keeps a duplicate of the socket: libpq closes its own whenever it likes, and the number may by then belong to
-        somebody else's connection."""
+        """Keeps a duplicate of the socket: libpq closes its own at any time, and the descriptor may by then belong to
+        another connection."""
         with self._lock:
             if self.is_abandoned:
                 connection.close()
@@ -97,7 +97,7 @@ class Worker:
         self._drop_connection()
 
     def execute(self, operation: Operation, deadline_s: float) -> Any:
-        """The result of the operation, tried again where that is safe and the deadline (monotonic) allows it."""
+        """Returns the result of the operation, retried where that is safe and the deadline (monotonic) allows it."""
         is_second_try = False
         conflicts_count = 0
         while True:
@@ -114,12 +114,12 @@ class Worker:
                 if failure is Failure.CONFLICT and conflicts_count < CONFLICTS_MAX and not _is_late(deadline_s):
                     conflicts_count += 1
                     if session is not None and session.outcome_is_unknown:
-                        self._drop_connection()  # a COMMIT that met a conflict: its transaction may still be open
+                        self._drop_connection()  # a conflict at COMMIT: the transaction may still be open
                     time.sleep(random.uniform(0.5, 1) * CONFLICT_PAUSE_MS / 1000 * 2**conflicts_count)
                     continue
                 is_unknown = session is not None and session.outcome_is_unknown
                 self._drop_connection()
-                # A connection that was idle may have died long ago, with the server of that time. A new one tells.
+                # An idle connection may have broken long ago, with the server of that time. A new one tells.
                 may_try_again = was_open and not is_second_try and not is_unknown and not self.is_abandoned
                 if failure is Failure.BROKEN and may_try_again:
                     is_second_try = True
