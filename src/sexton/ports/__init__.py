@@ -1,7 +1,7 @@
-"""Everything a broker does to the world goes through these interfaces.
+"""Interfaces for everything that a broker does to the outside world.
 
 Real adapters (`sexton.adapters`) run in production, simulated ones (`sexton.simulate`) run whole clusters in one
-process under virtual time. Code above the ports therefore follows three rules: time comes from a `Clock` or the
-running event loop, randomness from a `random.Random` that was handed in, and concurrency is asyncio alone (tasks,
-futures, sleeps; no threads, no iteration over sets whose order could matter).
+process under virtual time. Code above the ports therefore follows three rules: time comes from a `Clock` or the running
+event loop, randomness from a `random.Random` that was passed in, and concurrency is asyncio alone (tasks, futures,
+sleeps; no threads, no iteration over sets whose order could matter).
 """

@@ -1,4 +1,5 @@
-"""What time it is. Waiting is `asyncio.sleep`: the event loop is part of the world too; the simulator has its own."""
+"""Reads the time. Waiting is `asyncio.sleep`: the event loop is part of the outside world too; the simulator has its
+own."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall-clock time, as Kafka stamps it into records. It may jump in either direction; decide nothing by it that
-        two machines must agree on."""
+        """Wall-clock time, as in Kafka's record timestamps. It may jump in either direction; do not use it for
+        decisions on which two machines must agree."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Time since some moment, never backwards, running on while the process is stopped. Leases are judged by it."""
+        """Time since some moment. It never goes back, and runs on while the process is stopped. Used for leases."""
         ...

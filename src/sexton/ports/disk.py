@@ -1,13 +1,12 @@
 """Files and directories, with the two promises that matter: what was flushed survives a crash, what was not may not.
 
-Paths are absolute strings. Every call may raise `OSError` (full, read-only, out of descriptors, gone); what that means
-is for the caller to say. Plain methods return at once (page cache); those that wait for the device are coroutines.
-What they wait for is never left half way: who is cancelled while waiting hears of a failure first.
+Paths are absolute strings. Every call may raise `OSError` (full, read-only, out of descriptors, gone); the caller
+decides what that means. Plain methods return at once (page cache); those that wait for the device are coroutines. Their
+work is never stopped half way: a caller that is cancelled while it waits gets an error of the work first.
 
-A crash keeps, of each file, what was flushed; of what was appended since, any pages, in no order: those that are
-missing read as zeros or as noise, and the file may end before, among or after them. Of each directory it keeps the
-names as of some moment since `flush_directory`. What was flushed may be damaged all the same, one day: who reads it
-checks a CRC.
+After a crash each file has what was flushed. Of what was appended since, any pages may be there, in no order: missing
+ones read as zeros or as noise, and the file may end before, among or after them. Each directory has its names as of
+some moment since `flush_directory`. Flushed data may still be damaged one day: readers check a CRC.
 """
 
 from __future__ import annotations
@@ -21,47 +20,49 @@ Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """A file that grows at its end. Readers and the one appender may interleave freely."""
+    """A file that grows at its end. Reads and the one appender's writes may interleave freely."""
 
     @property
     def path(self) -> str: ...
 
     @property
     def size_bytes(self) -> int:
-        """Kept in memory: asking costs no system call."""
+        """Kept in memory: reading it costs no system call."""
         ...
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """All of it, or an OSError and the file cut back to the size before."""
+        """Appends everything, or raises OSError and truncates the file to its former size."""
         ...
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Fewer bytes than asked for only at the end of the file."""
+        """Returns fewer bytes than asked for only at the end of the file."""
         ...
 
     def truncate(self, size_bytes: int) -> None: ...
 
     async def flush(self) -> None:
-        """On return, everything that had been appended when `flush` was called survives a crash.
+        """When this returns, everything that had been appended when it was called survives a crash.
 
-        An OSError here means that nobody knows what the device holds: the caller must stop trusting the file."""
+        After an OSError it is unknown what the device holds: the caller must stop trusting the file.
+        """
         ...
 
     async def read_back(self) -> None:
-        """On return, reading gives what the device holds, and what it gives survives a crash.
+        """When this returns, reads return what the device holds, and that survives a crash.
 
-        Flushing again does not do that: a kernel that could not write pages may keep them as if it had, for this
-        process and the next, and reports the failure only once."""
+        Flushing again does not achieve that: a kernel that could not write pages may keep them as if it had, for this
+        process and the next, and reports the failure only once.
+        """
         ...
 
     def close(self) -> None:
-        """Closes once the last `FileSlice` in flight is gone. Twice is fine."""
+        """Closes once the last `FileSlice` in flight is gone. May be called twice."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """A stretch of a file that is to leave through the network without passing through Python (sendfile)."""
+    """A range of a file that is sent to the network without passing through Python (sendfile)."""
 
     file: File
     position: int
@@ -72,49 +73,49 @@ class Disk(Protocol):
     def open(self, path: str, *, create: bool = False) -> File: ...
 
     def list(self, directory: str) -> list[str]:
-        """Names, sorted. A directory that does not exist has none."""
+        """Returns the names, sorted. A directory that does not exist has none."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def read_file(self, path: str) -> bytes | None:
-        """The whole file; None if there is none."""
+        """Returns the whole file; None if there is none."""
         ...
 
     async def replace_file(self, path: str, content: bytes) -> None:
-        """After a crash the file has its old content or the new one; on return, the new one for good."""
+        """After a crash the file has its old content or the new one; once this has returned, the new one."""
         ...
 
     async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
-        """The same for several files of one directory, by name, with few flushes of their names: after a crash, the
-        last of them is new only if all others are."""
+        """Does the same for several files of one directory, by name, with few flushes of their names: after a crash,
+        the last of them is new only if all others are."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """With its parents. It may exist already."""
+        """Creates the directory with its parents. It may exist already."""
         ...
 
     def rename(self, path: str, new_path: str) -> None: ...
 
     def remove(self, path: str) -> None:
-        """A file; one that is already gone is fine."""
+        """Removes a file, which may be gone already."""
         ...
 
     def remove_tree(self, directory: str) -> None: ...
 
     async def flush_directory(self, directory: str) -> None:
-        """On return, the names in it survive a crash."""
+        """When this returns, the names in the directory survive a crash."""
         ...
 
     def free_bytes(self, directory: str) -> tuple[int, int]:
-        """(free, total) of the volume."""
+        """Returns (free, total) bytes of the volume."""
         ...
 
     def page_cache_id(self) -> str | None:
-        """As long as it is the same, what any process has appended is there, flushed or not, unless a flush failed.
-        None if nobody can tell."""
+        """As long as this id is the same, everything that any process has appended is there, flushed or not, unless a
+        flush failed. None if unknown."""
         ...
 
     def lock(self, directory: str) -> AbstractContextManager[None]:
-        """Kafka's own `.lock`. Raises LogInUseError if another process holds it."""
+        """Takes Kafka's own `.lock`. Raises LogInUseError if another process holds it."""
         ...

@@ -1,16 +1,16 @@
-"""What the cluster agrees on: brokers and their leases, topics, partitions, settings, the controller, producer ids.
+"""The cluster's shared metadata: brokers and their leases, topics, partitions, configs, the controller, producer ids.
 
-Every change is one transaction that names what it was based on (an expected epoch, term or count) and fails whole with
-`StaleError` when that is no longer so. There is no lock to hold and nothing to clean up after a crash. Every change
-takes the next number of one counter, the *revision*; `read_changes` returns what changed after a revision, so that a
-broker follows the cluster with one cheap query.
+Every change is one transaction that names what it was based on (an expected epoch, term or count) and fails as a whole
+with `StaleError` when that is no longer so. There is no lock to hold and nothing to clean up after a crash. Every
+change takes the next number of one counter, the *revision*; `read_changes` returns what changed after a revision, so
+that a broker follows the cluster with one cheap query.
 
 **Leases need no common clock.** A broker renews its lease by adding one to a count. It trusts its lease for `lease_ms`
-from the moment *before* it sent the renewal, by its own monotonic clock. Whoever wants to take something from it must
-have watched the count stand still for longer than that by *their* monotonic clock, and takes it by a compare-and-set
+from the moment *before* it sent the renewal, by its own monotonic clock. A process that wants to take something from it
+must have seen the count unchanged for longer than that by *its own* monotonic clock, and takes it by a compare-and-set
 on that very count. Only the rates of two clocks need to agree, within LEASE_MARGIN.
 
-Safety never rests on leases: epochs and compare-and-set protect the data. Leases bound how long a cut-off leader goes
+Safety never depends on leases: epochs and compare-and-set protect the data. Leases bound how long a cut-off leader goes
 on serving reads.
 """
 
@@ -26,56 +26,56 @@ from sexton.errors import SextonError
 from sexton.ports.work_queue import WorkQueue
 
 NO_LEADER = -1
-"""A partition whose in-sync replicas are all away."""
+"""Leader of a partition whose in-sync replicas are all dead."""
 
 LEASE_MARGIN = 1.1
-"""How much longer than `lease_ms` a watcher waits: clocks may run up to a tenth apart."""
+"""How much longer than `lease_ms` a watcher waits: the rates of clocks may differ by a tenth."""
 
 
 class StaleError(SextonError):
-    """The row changed since it was read. Read again, decide again."""
+    """The row has changed since it was read. Read again, decide again."""
 
 
 class AlreadyExistsError(SextonError):
-    """A topic of that name, or another cluster's data, is already there."""
+    """A topic of that name, or another cluster's data, exists already."""
 
 
 class LeaseLostError(SextonError):
-    """The broker was fenced or replaced. It stops serving and registers anew."""
+    """The broker was fenced or replaced. It must stop serving and register again."""
 
 
 class MetastoreUnavailableError(SextonError):
-    """No answer in time, or the connection broke. Whether the change was made is unknown: read before deciding
-    again."""
+    """The metastore did not answer in time, or the connection broke. Whether the change was made is unknown: read
+    before deciding again."""
 
 
 class BrokerStatus(StrEnum):
     STARTING = "starting"
-    """Registered, not yet electable: its logs are being read, or it was fenced and has come back."""
+    """Registered, and not electable yet: it opens its logs, or it was fenced and has come back."""
     ACTIVE = "active"
     DRAINING = "draining"
-    """Shutting down: leads nothing new, hands over what it leads."""
+    """Shutting down: becomes leader of no more partitions, hands over those that it leads."""
     FENCED = "fenced"
-    """Its lease ran out, or it has stopped."""
+    """Its lease has expired, or it has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
     broker_id: int
     epoch: int
-    """New at each registration, higher than any before it in the cluster: tells a broker from its former self."""
+    """New at each registration, and higher than any before it in the cluster: identifies the broker's process."""
     host: str
     port: int
     rack: str | None
     data_id: uuid.UUID
-    """Of its data folder (meta.properties directory.id). A registration by the same folder replaces the former at once:
-    the folder's lock proves that the former process is gone."""
+    """Id of its log directory (meta.properties directory.id). A registration with the same directory replaces the
+    former one at once: the directory's lock proves that the former process is gone."""
     lease_ms: int
     renewals_count: int
     status: BrokerStatus
     start_id: str | None = None
-    """What its process has written into its folder before it registered: whoever finds it there again has the disk with
-    which this was registered, and not an older image of it."""
+    """Id that its process wrote into its log directory before it registered: a process that finds it there has the disk
+    with which this registration was made, and not an older image of it."""
 
     @property
     def is_live(self) -> bool:
@@ -98,16 +98,16 @@ class PartitionRow:
     isr: tuple[int, ...]
     leader: int
     leader_epoch: int
-    """Grows whenever the leader changes, or the same leader starts again."""
+    """Raised whenever the leader changes, or the same leader restarts."""
     partition_epoch: int
-    """Grows with every change of the row: what compare-and-set compares."""
+    """Raised with every change of the row: what compare-and-set compares."""
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     incarnations: Mapping[int, uuid.UUID] = field(default_factory=dict)
-    """Broker id to the id of its replica's log. New whenever the replica starts from an empty disk."""
+    """Id of the replica's log by broker id. New whenever the replica starts with an empty log."""
     generation: int = 0
-    """Of a compacted partition: grows when an unclean election is forced, which cuts its watermarks and wipes the other
-    replicas."""
+    """Of a compacted partition: raised when an unclean election is forced, which lowers its watermarks and wipes the
+    other replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ class ControllerRow:
 class ConfigScope(StrEnum):
     TOPIC = "topic"
     BROKER = "broker"
-    """Name is the broker id, or empty for the cluster-wide default."""
+    """The name is the broker id, or empty for the cluster-wide default."""
     GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """All settings that were made on one resource. `settings` is empty after the last was removed."""
+    """All configs set on one resource. `settings` is empty after the last was removed."""
 
     scope: ConfigScope
     name: str
@@ -135,9 +135,10 @@ class ConfigRow:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Rows that changed after the asked revision, whole; `deleted_topics` are gone with all their partitions.
+    """Rows that changed after the requested revision, whole; `deleted_topics` are gone with all their partitions.
 
-    With `is_snapshot`, what is not in it does not exist: the reader throws away what it had."""
+    With `is_snapshot`, rows that are not in it do not exist: the reader discards what it had.
+    """
 
     revision: int
     is_snapshot: bool
@@ -153,72 +154,74 @@ class Metastore(WorkQueue, Protocol):
     """Every method may raise MetastoreUnavailableError, within `timeout_ms` of the adapter."""
 
     async def open_cluster(self, proposed: uuid.UUID) -> uuid.UUID:
-        """Makes the schema if there is none, and returns the cluster's id: the proposed one only if it is new."""
+        """Creates the schema if there is none, and returns the cluster's id: the proposed one only if the cluster is
+        new."""
         ...
 
     async def read_changes(self, after_revision: int) -> Changes:
-        """0, or a revision from before what is still remembered of deletions, gives a snapshot. One consistent read.
-        A lease renewal is no change: `read_leases` shows those."""
+        """Returns the changes after a revision, in one consistent read. For 0, or a revision so old that later
+        deletions are no longer known, returns a snapshot. A lease renewal is no change: `read_leases` shows those."""
         ...
 
     async def read_broker(self, broker_id: int) -> BrokerRow | None:
-        """As it is registered, live or not; None if it never was."""
+        """Returns the broker's registration, live or not; None if there is none."""
         ...
 
     async def read_leases(self) -> Mapping[int, tuple[int, int]]:
-        """Broker id to (epoch, renewals_count), of brokers that are not fenced."""
+        """Returns (epoch, renewals_count) by broker id, of brokers that are not fenced."""
         ...
 
     async def register_broker(self, row: BrokerRow, replaces: BrokerRow | None) -> BrokerRow:
-        """Takes the broker id, as STARTING, with a new epoch and zero renewals. `replaces` is the row as last seen,
-        None if there was none; StaleError if it has changed (in epoch, renewals_count or status) meanwhile."""
+        """Registers the broker id, as STARTING, with a new epoch and zero renewals. `replaces` is the row as last read,
+        None if there was none. Raises StaleError if it has changed (in epoch, renewals_count or status) meanwhile."""
         ...
 
     async def renew_lease(self, broker_id: int, epoch: int) -> None:
-        """LeaseLostError if the broker is fenced or has another epoch."""
+        """Raises LeaseLostError if the broker is fenced or has another epoch."""
         ...
 
     async def set_broker_status(self, broker_id: int, epoch: int, status: BrokerStatus) -> BrokerRow:
-        """By the broker itself. LeaseLostError as above; never leaves FENCED."""
+        """Called by the broker itself. Raises LeaseLostError like `renew_lease`; a fenced broker stays FENCED."""
         ...
 
     async def fence_broker(self, broker_id: int, epoch: int, renewals_count: int) -> None:
-        """By the controller that saw the lease run out. StaleError if it was renewed meanwhile."""
+        """Called by the controller that saw the lease expire. Raises StaleError if it was renewed meanwhile."""
         ...
 
     async def remove_broker(self, broker_id: int, epoch: int) -> None:
-        """Forgets a broker that is fenced for good. StaleError if it has another epoch, is not fenced, or is a replica
-        of anything: what it would claim to hold when it came back could not be told from what it must hold."""
+        """Deletes the row of a fenced broker that will not come back. Raises StaleError if it has another epoch, is not
+        fenced, or is a replica of any partition: without the row, an old image of its disk could not be told from the
+        disk itself."""
         ...
 
     async def claim_controller(self, broker_id: int, broker_epoch: int, expected_term: int) -> ControllerRow:
-        """Makes this broker the controller with the next term. StaleError if the term has changed, LeaseLostError if
-        the broker is fenced. The controller stays controller while its broker's lease lasts."""
+        """Makes this broker the controller with the next term. Raises StaleError if the term has changed,
+        LeaseLostError if the broker is fenced. It stays controller while its broker's lease lasts."""
         ...
 
     async def create_topic(
         self, topic: TopicRow, partitions: Sequence[PartitionRow], settings: Mapping[str, str]
     ) -> None:
-        """AlreadyExistsError if the name is taken. Row epochs are taken as given."""
+        """Raises AlreadyExistsError if the name is taken. Row epochs are stored as given."""
         ...
 
     async def delete_topic(self, topic_id: uuid.UUID) -> None:
-        """With partitions and settings. StaleError if there is no such topic."""
+        """Deletes the topic with its partitions and configs. Raises StaleError if there is no such topic."""
         ...
 
     async def add_partitions(
         self, topic_id: uuid.UUID, expected_count: int, partitions: Sequence[PartitionRow]
     ) -> None:
-        """StaleError if the topic is gone or has another number of partitions."""
+        """Raises StaleError if the topic is gone or has another number of partitions."""
         ...
 
     async def update_partitions(
         self, rows: Sequence[PartitionRow], live: Mapping[int, int] | None = None
     ) -> Sequence[PartitionRow | None]:
         """Writes each row whose stored partition_epoch is the given one, with partition_epoch + 1, and returns it as
-        stored; None where it had changed or is gone. `live` (broker id to epoch) must hold for the whole call, else
-        StaleError: it is how a leader adds to the ISR the very process that it saw caught up (KIP-903), and acts
-        itself only as the process that is registered."""
+        stored; None where it had changed or is gone. `live` (epochs by broker id) must be registered and not fenced,
+        else StaleError for the whole call: so a leader adds to the ISR the very process that it saw caught up
+        (KIP-903), and acts itself only as the process that is registered."""
         ...
 
     async def change_settings(
@@ -228,12 +231,12 @@ class Metastore(WorkQueue, Protocol):
         changes: Mapping[str, str | None],
         expected: Mapping[str, str] | None = None,
     ) -> ConfigRow:
-        """None removes a setting. With `expected`, StaleError unless these were all the settings (used for lists that
-        are appended to). A topic's name must exist (StaleError)."""
+        """None deletes a config. With `expected`, raises StaleError unless these were all the configs (used for lists
+        that are appended to). A topic must exist (else StaleError)."""
         ...
 
     async def allocate_producer_ids(self, count: int) -> int:
-        """The first of `count` ids that nobody was given before."""
+        """Returns the first of `count` ids that were never given out before."""
         ...
 
     async def close(self) -> None: ...

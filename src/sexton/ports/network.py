@@ -1,7 +1,7 @@
 """Byte streams between processes, as TCP gives them: in order, each byte once, until the connection ends.
 
-The interface is push-based on purpose. A receiver is handed everything that has arrived at once, so that requests that
-arrive together are handled together; what it sends while it handles them leaves in one system call.
+The interface is push-based on purpose. A receiver gets everything that has arrived at once, so that requests that
+arrive together are handled together; what it sends while it handles them goes out in one system call.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Part = Buffer | FileSlice
 
 class Receiver(Protocol):
     def received(self, data: memoryview) -> None:
-        """New bytes. The view is valid only during the call."""
+        """Called with new bytes. The view is valid only during the call."""
         ...
 
     def writable(self) -> None:
-        """The backlog has fallen below the low mark after having been above the high one."""
+        """Called when the backlog has fallen below the low mark after having been above the high one."""
         ...
 
     def closed(self, error: Exception | None) -> None:
@@ -39,11 +39,13 @@ class Connection(Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """What was sent but has not left yet. Bounding it is the receiver's duty (see HIGH_BACKLOG_BYTES)."""
+        """Bytes that were passed to `send` but have not been sent yet. The receiver must bound them (see
+        HIGH_BACKLOG_BYTES)."""
         ...
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Never blocks, never raises: on a connection that has ended it does nothing. Buffers must not change after."""
+        """Never blocks, never raises: on a connection that has ended it does nothing. Buffers must not change
+        afterwards."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -51,7 +53,7 @@ class Connection(Protocol):
     def resume_reading(self) -> None: ...
 
     def close(self) -> None:
-        """Drops what is still in the backlog. `Receiver.closed` follows, never from inside this call."""
+        """Drops the backlog. `Receiver.closed` follows, never from inside this call."""
         ...
 
 
@@ -62,11 +64,11 @@ LOW_BACKLOG_BYTES = 1 << 18
 class Listener(Protocol):
     @property
     def port(self) -> int:
-        """The real one, also when port 0 was asked for."""
+        """The actual port, also when port 0 was asked for."""
         ...
 
     def close(self) -> None:
-        """Stops accepting; connections that exist go on."""
+        """Stops accepting; existing connections go on."""
         ...
 
 
@@ -74,5 +76,5 @@ class Network(Protocol):
     async def listen(self, host: str, port: int, accept: Callable[[Connection], Receiver]) -> Listener: ...
 
     async def connect(self, host: str, port: int, receiver: Callable[[Connection], Receiver]) -> Connection:
-        """Raises OSError if nobody answers. Callers bound it with `asyncio.timeout`."""
+        """Raises OSError if the connection cannot be established. Callers bound it with `asyncio.timeout`."""
         ...
