@@ -1,4 +1,4 @@
-"""Messages as they are on the wire, where kio's description of them is too narrow to read what Kafka writes.
+"""Messages as they are on the wire, where kio's schema is too narrow to read what Kafka writes.
 
 Annotations are evaluated here, not kept as text: kio reads a field's type from them.
 """

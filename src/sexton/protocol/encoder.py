@@ -1,13 +1,12 @@
-"""Turns nested mappings into the bytes of a Kafka message, from kio's description of its fields.
+"""Encodes nested mappings as Kafka messages, by kio's schema of their fields.
 
-kio's own encoder looks every field up again for every value (58 to 558 µs for a Fetch answer). Here each message type
-is compiled once, when first used, into a chain of closures; neighbouring fields of fixed size share one `struct`
-call.
+kio's own encoder looks every field up again for every value (58 to 558 µs for a Fetch response). Here each message type
+is compiled once, when first used, into a chain of closures; neighbouring fields of fixed size share one `struct` call.
 
-A mapping says what it means with plain values: ints for numbers, times and durations (in ms), error codes (an
-`ErrorCode` is an int), `uuid.UUID` or None, str, bytes-like, sequences and mappings. A field that the type does not
-have is left out; a field that the mapping does not have gets the schema's default, and where the schema names none,
-null if the field may be null, else zero, empty or false.
+A mapping has plain values: ints for numbers, times and durations (in ms), error codes (an `ErrorCode` is an int),
+`uuid.UUID` or None, str, bytes-like, sequences and mappings. A key that is no field of the message type is ignored; a
+field that the mapping does not have gets the schema's default, and where the schema has none, null if the field may be
+null, else zero, empty or false.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 class FieldShape:
-    """What kio says about one field, in a form that the compiler can ask questions of."""
+    """kio's schema of one field, in a form that is easy to query."""
 
     def __init__(self, field: Field[Any], is_flexible: bool, owner: str) -> None:
         self.name = field.name
@@ -73,7 +72,7 @@ class FieldShape:
             inner = get_args(inner)[0]
         self.kafka_type: str | None = field.metadata.get("kafka_type")
         self.entity: Any = inner if self.kafka_type is None else None
-        # Kafka has always kept the client id in the old form, even in the flexible header.
+        # The client id has the old encoding even in the flexible header.
         self.is_compact = is_flexible and not (owner == "RequestHeader" and self.name == "client_id")
         self.default = self._default(field)
 
@@ -91,14 +90,14 @@ class FieldShape:
 
     @property
     def fixed_format(self) -> str | None:
-        """Its struct code, if it always takes the same room. A null date is -1, but a mapping may say None."""
+        """Its struct code, if it has a fixed size. A null date is -1 on the wire, but None in a mapping."""
         if self.is_array or self.kafka_type is None or (self.is_nullable and self.kafka_type == "datetime_i64"):
             return None
         return _FIXED.get(self.kafka_type)
 
 
 def plain(value: Any) -> Any:
-    """A kio value as the encoder takes it: entities become mappings, times become milliseconds."""
+    """Converts a kio value for the encoder: entities become mappings, times become milliseconds."""
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
     if isinstance(value, datetime):
@@ -188,7 +187,7 @@ def _value_writer(shape: FieldShape) -> WriteValue:
 
 
 def _nullable_entity(encode: Encode) -> WriteValue:
-    """One byte says whether there is one (KIP-893)."""
+    """One byte says whether there is a value (KIP-893)."""
 
     def write(out: bytearray, value: Values | None) -> None:
         if value is None:
@@ -303,7 +302,7 @@ def _items_writer(shape: FieldShape) -> WriteValue:
     if shape.entity is not None:
         write = encoder(shape.entity)
     else:
-        # Null is a property of the array; its items are never null.
+        # The array may be null; its items are never null.
         item = object.__new__(FieldShape)
         item.__dict__.update(shape.__dict__, is_array=False, is_nullable=False)
         write = _primitive_writer(item)
@@ -357,7 +356,7 @@ def _tag_writer(shape: FieldShape) -> WriteValue:
 
 
 def _completer(shape: FieldShape) -> Callable[[Any], Any]:
-    """So that a nested entity that was spelled out in full or in part compares equal to the default it amounts to."""
+    """Completes a nested entity with defaults, so that it compares equal to the default if it has the same values."""
     if shape.entity is None or shape.is_array:
         return lambda value: value
     defaults = {inner.name: inner.default for inner in shapes(shape.entity)}

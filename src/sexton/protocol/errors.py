@@ -1,4 +1,4 @@
-"""A mistake, or a passing state, that the client is told about with one of Kafka's error codes."""
+"""An error, permanent or retriable, that the client gets as one of Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["ErrorCode", "KafkaError", "RecordFault", "RecordsError"]
 
 
 class KafkaError(Exception):
-    """Raised wherever it is noticed; the API module puts `code` (and `message`, where the protocol has a field for it)
-    into its answer. Expected, so never logged with a traceback."""
+    """Raised where the error is found; the API module puts `code` (and `message`, where the protocol has a field for
+    it) into its response. It is expected, so it is never logged with a traceback."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
@@ -24,14 +24,15 @@ class KafkaError(Exception):
 
 
 class RecordFault(NamedTuple):
-    """Why a batch was refused, in one of its records, counted from 0."""
+    """Why a batch was refused because of one of its records, counted from 0."""
 
     record: int
     message: str
 
 
 class RecordsError(KafkaError):
-    """A batch was refused for some of its records (KIP-467): clients fail those, and may send the others again."""
+    """A batch was refused because of some of its records (KIP-467): clients fail those, and may send the others
+    again."""
 
     def __init__(self, code: ErrorCode, message: str, faults: Sequence[RecordFault]) -> None:
         super().__init__(code, message)

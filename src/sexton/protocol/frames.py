@@ -1,8 +1,8 @@
-"""Cuts a stream of bytes into frames: four bytes of size, then as many bytes.
+"""Cuts a stream of bytes into frames: a size of four bytes, then that many bytes.
 
-No I/O here. A frame that lies whole in the chunk that was received is handed out as a view of that chunk, without a
-copy; it is valid as long as the chunk is. A frame that spans chunks is gathered in a buffer that grows with what has
-really arrived: a peer pays in bytes, not in claims, for the memory it takes. Growing is amortized, never quadratic.
+No I/O here. A frame that lies whole in the received chunk is returned as a view of that chunk, without a copy; it is
+valid as long as the chunk is. A frame that spans chunks is collected in a buffer that grows with the bytes that have
+really arrived: a peer that only announces a large frame takes no memory. Growing is amortized, never quadratic.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 SIZE_BYTES = 4
 
 DEFAULT_MAX_FRAME_BYTES = 100 << 20
-"""Kafka's socket.request.max.bytes."""
+"""Default of Kafka's socket.request.max.bytes."""
 
 TLS_START = b"\x16\x03"
 HTTP_STARTS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "})
@@ -21,7 +21,7 @@ _SIZE = struct.Struct(">i")
 
 
 class FrameSizeError(Exception):
-    """A negative size, or one above the limit. What follows in the stream cannot be told apart any more."""
+    """A negative size, or one above the limit. The rest of the stream cannot be cut into frames any more."""
 
     def __init__(self, size_bytes: int, max_bytes: int) -> None:
         super().__init__(size_bytes, max_bytes)
@@ -32,7 +32,7 @@ class FrameSizeError(Exception):
         return f"a frame of {self.size_bytes} bytes, where 0 to {self.max_bytes} are allowed. {self._remedy()}"
 
     def _remedy(self) -> str:
-        """Most often somebody speaks another protocol, of which the first bytes were taken for a size."""
+        """Most often the peer uses another protocol, of which the first bytes were taken for a size."""
         start = _SIZE.pack(self.size_bytes)
         if start.startswith(TLS_START):
             return "It speaks TLS: set security.protocol=PLAINTEXT in the client"
@@ -55,13 +55,13 @@ class FrameReader:
         self._end = 0
         self._owns_chunk = True
         self._partial = bytearray()
-        """The start of a frame whose rest has not come yet, its size included."""
+        """The start of a frame whose rest has not arrived yet, with its size."""
         self._partial_size = -1
-        """Of the whole frame, size included; -1 while even that is unknown."""
+        """Size of the whole frame with its size field; -1 while it is unknown."""
 
     @property
     def claimed_bytes(self) -> int:
-        """What the frame that is being gathered will take in all; 0 if there is none, or its size has not come yet."""
+        """Total size of the frame that is being collected; 0 if there is none, or its size has not arrived yet."""
         return max(self._partial_size, 0) if self._partial else 0
 
     @property
@@ -76,9 +76,10 @@ class FrameReader:
         self._owns_chunk = False
 
     def next(self) -> memoryview | None:
-        """The next frame without its size, read-only; None if the chunk has no more whole frame.
+        """Returns the next frame without its size, read-only; None if the chunk has no more whole frame.
 
-        Raises FrameSizeError, and so does every later call."""
+        Raises FrameSizeError, and so does every later call.
+        """
         if self._partial:
             return self._next_partial()
         position = self._position
@@ -97,7 +98,8 @@ class FrameReader:
         return None
 
     def keep_rest(self) -> None:
-        """Copies what `next` has not looked at yet, so that it can go on after the chunk is no longer valid."""
+        """Copies the bytes that `next` has not processed yet, so that it can go on after the chunk is no longer
+        valid."""
         if not self._owns_chunk:
             self._chunk = memoryview(bytes(self._chunk[self._position : self._end]))
             self._end -= self._position
@@ -106,7 +108,7 @@ class FrameReader:
 
     @property
     def has_rest(self) -> bool:
-        """Whether bytes of the chunk are still to be looked at. A new chunk can be fed only when there are none."""
+        """Whether bytes of the chunk are still to be processed. A new chunk can be fed only when there are none."""
         return self._position < self._end
 
     def _take(self, size_bytes: int) -> None:

@@ -1,11 +1,11 @@
-"""Kafka's messages to and from bytes, for every API and version that kio knows.
+"""Encodes and decodes Kafka's messages, for every API and version that kio has.
 
-Requests and answers come out of kio's native parser as kio's frozen entities. Those that go in are nested mappings
-with kio's field names (see `encoder.py` for what they may hold). Schema modules are imported when an API and version
-is first used: there are hundreds, and a broker must be ready within two seconds.
+Decoded requests and responses are kio's frozen entities, from its native parser. Those to encode are nested mappings
+with kio's field names (see `encoder.py` for what they may hold). Schema modules are imported when an API and version is
+first used: there are hundreds, and a broker must be ready within two seconds.
 
-On the wire a message is `size, header, body`. What is encoded here includes the size; what is decoded here no longer
-has it (`frames.py` cuts it off).
+On the wire a message is `size, header, body`. Encoded messages include the size; messages to decode no longer have it
+(`frames.py` removes it).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIZE_AND_ID = struct.Struct(">ii")
 
 
 class MalformedMessageError(Exception):
-    """The bytes are not what they claim to be. Nothing that follows on the same connection can be trusted."""
+    """The bytes are not a valid message. Nothing that follows on the same connection can be trusted."""
 
 
 class RequestHeader(NamedTuple):
@@ -41,12 +41,12 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
     position: int
-    """Where the body starts; -1 if the version is one that kio does not know, so that nobody can tell."""
+    """Where the body starts; -1 if kio does not have the version, so that this is unknown."""
 
 
 @cache
 def known_versions(api_key: int) -> tuple[int, int] | None:
-    """Lowest and highest, as far as kio knows the API."""
+    """Returns the lowest and highest version that kio has; None if it does not have the API."""
     name = api_key_map.get(api_key)
     if name is None:
         return None
@@ -80,7 +80,8 @@ def _has_tagged_header(api_key: int, version: int) -> bool:
 
 @cache
 def _answer_has_tagged_header(api_key: int, version: int) -> bool:
-    """An answer to ApiVersions always has the first header, for the client does not know yet what the broker can do."""
+    """An ApiVersions response always has the first header version, for the client does not know yet what the broker
+    supports."""
     return bool(response_type(api_key, version).__header_schema__.__flexible__)
 
 
@@ -109,7 +110,7 @@ def decode_request_header(view: memoryview) -> RequestHeader:
 
 
 def _skip_tags(view: memoryview, position: int) -> int:
-    """Nobody has defined tagged fields of the header yet, so there are usually none."""
+    """No tagged fields of the header are defined yet, so there are usually none."""
     try:
         if view[position] == 0:
             return position + 1
@@ -127,7 +128,8 @@ def _skip_tags(view: memoryview, position: int) -> int:
 
 @cache
 def request_reader(api_key: int, version: int) -> Callable[[memoryview, int], Any]:
-    """Reads the body at a position. Raises MalformedMessageError, also for null where the schema allows none."""
+    """Returns a function that decodes the body at a position. It raises MalformedMessageError, also for a null where
+    the schema allows none."""
     return _reader(request_type(api_key, version))
 
 
@@ -145,10 +147,10 @@ def _reader(entity: Any) -> Callable[[memoryview, int], Any]:
         try:
             if skim is not None:
                 skim(view, position)
-            # kio takes only views that promise not to change.
+            # kio accepts only read-only views.
             body, _ = read(view if view.readonly else view.toreadonly(), position)
         except Exception as error:
-            # Several kinds (kio's own, ValueError, OverflowError, IndexError); all mean the same.
+            # Several kinds (kio's own, ValueError, OverflowError, IndexError) that all mean the same.
             raise MalformedMessageError(f"{entity.__name__}: {str(error) or 'it ends too early'}") from error
         if check is not None:
             check(body)
@@ -159,7 +161,7 @@ def _reader(entity: Any) -> Callable[[memoryview, int], Any]:
 
 @cache
 def _null_check(entity: Any) -> Callable[[Any], None] | None:
-    """kio reads a null array where the schema allows none, and handlers would stumble over it."""
+    """kio reads a null array where the schema allows none, and handlers would fail on it."""
     arrays = [
         (shape.name, None if shape.entity is None else _null_check(shape.entity), shape.is_nullable)
         for shape in shapes(entity)
@@ -196,7 +198,7 @@ def decode_request(api_key: int, version: int, view: memoryview, position: int) 
 
 
 def encode_request(api_key: int, version: int, correlation_id: int, client_id: str | None, values: Values) -> bytes:
-    """A whole frame, size included."""
+    """Returns a whole frame, with its size."""
     out = bytearray(4)
     _write_request_header(out, api_key, version, correlation_id, client_id)
     if _has_tagged_header(api_key, version):
@@ -209,7 +211,7 @@ def encode_request(api_key: int, version: int, correlation_id: int, client_id: s
 def encode_private_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, payload: bytes
 ) -> bytes:
-    """A whole frame, size included, for one of our own APIs (`FIRST_PRIVATE_API_KEY` on)."""
+    """Returns a whole frame, with its size, for one of our own APIs (`FIRST_PRIVATE_API_KEY` on)."""
     out = bytearray(4)
     _write_request_header(out, api_key, version, correlation_id, client_id)
     out += payload
@@ -229,7 +231,7 @@ def _write_request_header(
 
 
 def decode_response(api_key: int, version: int, view: memoryview) -> tuple[int, Any]:
-    """(correlation id, body), from a frame without its size."""
+    """Returns (correlation id, body) of a frame without its size."""
     if len(view) < 4:
         raise MalformedMessageError("an answer must have at least four bytes of header")
     (correlation_id,) = _SIZE.unpack_from(view)
@@ -238,14 +240,14 @@ def decode_response(api_key: int, version: int, view: memoryview) -> tuple[int, 
 
 
 def response_header(correlation_id: int, size_bytes: int, *, tagged: bool) -> bytes:
-    """Size and header of an answer whose body, encoded by hand, has `size_bytes`."""
+    """Returns size and header of a response whose body, encoded by hand, has `size_bytes`."""
     if tagged:
         return _SIZE_AND_ID.pack(size_bytes + 5, correlation_id) + b"\x00"
     return _SIZE_AND_ID.pack(size_bytes + 4, correlation_id)
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, values: Values) -> bytes:
-    """A whole frame, size included."""
+    """Returns a whole frame, with its size."""
     out = bytearray(8)
     if _answer_has_tagged_header(api_key, version):
         out.append(0)

@@ -1,9 +1,9 @@
 """The messages between Sexton's own processes: their API keys, and the JSON that most of them carry.
 
-They are never advertised. Followers and brokers speak them with each other, compactors and the command line with
-brokers. Who answers what is said where it is answered; two carry bytes of segments and two a form of their own.
+They are never advertised. Brokers send them to each other, compactors and the command line to brokers. Each message is
+documented at its handler; two carry bytes of segments and two have a format of their own.
 
-A JSON answer that says no is `{"error": {"kind", "what"}}`, and nothing was changed.
+A JSON response that refuses is `{"error": {"kind", "what"}}`, and nothing was changed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class PrivateApi(IntEnum):
 
 
 FIRST_PRIVATE_API_KEY: Final = int(min(PrivateApi))
-"""Kafka's own keys are far below. The header of a private message is the one without tags."""
+"""Kafka's own keys are far below. A private message has the header version without tagged fields."""
 
 
 class RefusedError(SextonError):
-    """The other process answered, and said no."""
+    """The other process answered with a refusal."""
 
 
 def encode(message: Any) -> bytes:
@@ -69,7 +69,7 @@ def refusal(error: Exception) -> bytes:
 
 
 def decode_answer(data: Buffer, peer: str) -> dict[str, Any]:
-    """Raises RefusedError if the answer is no; ValueError as `decode`."""
+    """Raises RefusedError if the response is a refusal; ValueError as `decode` does."""
     answer = decode(data)
     if "error" in answer:
         raise RefusedError(str(answer["error"]["what"]), peer)

@@ -1,9 +1,9 @@
-"""Finds array counts that cannot be true, before the native parser believes them.
+"""Finds impossible array counts before the native parser sees them.
 
-kio sets room aside for as many items as a message claims; a count of two billion ends the whole process. So every
+kio allocates memory for as many items as a message claims; a count of two billion ends the whole process. So every
 message is skimmed first: counts are compared with the bytes that are left. Nothing is built, and the walk ends at the
-last array, so that it costs little where it matters (about 1 µs for a Produce request). Whatever else may be wrong
-with a message the parser finds by itself.
+last array, so that it costs little where it matters (about 1 µs for a Produce request). The parser itself finds any
+other error in a message.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 from sexton.protocol.encoder import FieldShape, shapes
 
 Skim = Callable[[memoryview, int], int]
-"""Takes the position where something starts and returns the one behind it. IndexError or struct.error past the end."""
+"""Takes the position where something starts and returns the one behind it. Raises IndexError or struct.error past the
+end."""
 
 ITEMS_MAX = 1 << 21
-"""In one array. Bounds what a message can take in memory beyond its own size."""
+"""Maximum number of items in one array. Bounds the memory that a message takes beyond its own size."""
 
 _FIXED_BYTES = {
     "int8": 1,
@@ -44,11 +45,12 @@ _INT32 = struct.Struct(">i").unpack_from
 
 
 class ImpossibleCountError(Exception):
-    """An array that claims more items than there is room for."""
+    """An array claims more items than there are bytes for."""
 
 
 def read_varint(view: memoryview, position: int) -> tuple[int, int]:
-    """(value, position behind it). More than five bytes are read as a number that is too large for anything."""
+    """Returns (value, position behind it). A varint of more than five bytes is read as a number that is too large for
+    anything."""
     value = shift = 0
     while True:
         byte = view[position]
@@ -63,7 +65,8 @@ def read_varint(view: memoryview, position: int) -> tuple[int, int]:
 
 @cache
 def skimmer(entity: Any) -> Skim | None:
-    """None if the message has no arrays. What it returns is the position it has got to, not the end of the message."""
+    """Returns None if the message has no arrays. The function returns the position it has reached, not the end of the
+    message."""
     return _tail(entity) if _has_arrays(entity) else None
 
 
@@ -74,7 +77,7 @@ def _has_arrays(entity: Any) -> bool:
 
 @cache
 def _least_bytes(entity: Any) -> int:
-    """That an instance takes on the wire."""
+    """The smallest size of an instance on the wire."""
     total = 1 if entity.__flexible__ else 0
     for shape in shapes(entity):
         if shape.tag is None:
@@ -119,7 +122,7 @@ def _walk(entity: Any) -> Skim:
 
 
 def _steps(untagged: Sequence[FieldShape]) -> list[Skim]:
-    """Neighbours of fixed size are skipped together."""
+    """Neighbouring fields of fixed size are skipped together."""
     steps: list[Skim] = []
     skip = 0
     for shape in untagged:
@@ -186,7 +189,7 @@ def _skip_old_bytes(view: memoryview, position: int) -> int:
 
 
 def _count_reader(shape: FieldShape) -> Callable[[memoryview, int], tuple[int, int]]:
-    """Reads the count of an array and refuses one that cannot be true. Null has no items."""
+    """Returns a function that reads the count of an array and raises if it is impossible. A null array has no items."""
     least = _least_bytes(shape.entity) if shape.entity is not None else _least_value_bytes(shape)
     name = shape.name
 
@@ -235,7 +238,7 @@ def _array_walk(shape: FieldShape) -> Skim:
 
 
 def _tags_walk(entity: Any) -> Skim:
-    """Tagged fields say how long they are. Those with arrays inside are looked into."""
+    """Tagged fields are skipped by their size. Those with arrays inside are walked."""
     inside = {
         shape.tag: _field_walk(shape)
         for shape in shapes(entity)
@@ -263,12 +266,12 @@ def _tags_walk(entity: Any) -> Skim:
     return walk_tags
 
 
-# As far as the last array of the message
+# Up to the last array of the message
 
 
 def _tail(entity: Any) -> Skim:
-    """Like `_walk`, but what follows the last array, and what is in that array's last item behind its own last array,
-    is left alone."""
+    """Like `_walk`, but skips what follows the last array, and what follows the last array inside that array's last
+    item."""
     if any(shape.tag is not None and (shape.is_array or shape.entity is not None) for shape in shapes(entity)):
         return _walk(entity)
     untagged = [shape for shape in shapes(entity) if shape.tag is None]
