@@ -1,1 +1,1 @@
-"""Kafka's record batch and segment format: bytes in, arrays out, and back."""
+"""Kafka's record batch and segment formats: decodes bytes into arrays, and encodes them."""

@@ -43,7 +43,8 @@ CONTROL = 0x20
 DELETE_HORIZON = 0x40
 
 OFFSET_MAX = 2**61 - 1
-"""Two bits less than Kafka's: an index entry keeps flags below the offset. No log gets near either."""
+"""Two bits less than Kafka's: the index entries of compaction (`kernels/keys.py`) keep two flags below the offset. No
+log gets near either limit."""
 
 NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
@@ -56,7 +57,7 @@ WHAT_TO_DO_WITH_A_CORRUPT_BATCH = (
 
 
 class ControlType(IntEnum):
-    """What a control batch says. Only ABORT and COMMIT occur in a topic's partition."""
+    """The type of a control batch. Only ABORT and COMMIT occur in a topic's partition."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -86,7 +87,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch's header fields; ``records`` only when somebody asked for them."""
+    """A batch's header fields; ``records`` only if they were decoded."""
 
     base_offset: int
     last_offset: int
@@ -149,12 +150,12 @@ def marker_value(coordinator_epoch: int) -> bytes:
 
 
 def encode(batch: Batch) -> bytes:
-    """The batch as bytes, with CRC. Record deltas follow from the header's base offset and timestamp."""
+    """Encodes the batch, with CRC. Record deltas are computed from the header's base offset and timestamp."""
     body = bytearray()
     for record in batch.records:
         _write_record(body, batch, record)
     payload = codecs.compress(batch.codec, bytes(body)) if batch.records else b""
-    # An empty batch has nothing to compress, and says so.
+    # An empty batch has nothing to compress, so it has no codec.
     attributes = batch.attributes if batch.records else batch.attributes & ~CODEC_MASK
     after_crc = struct.pack(
         ">hiqqqhii",
@@ -174,7 +175,7 @@ def encode(batch: Batch) -> bytes:
 
 
 def make_batch(records: Sequence[Record], **fields: int) -> Batch:
-    """A batch around records as a producer would build it; fields override what follows from them."""
+    """Makes a batch of records as a producer would; `fields` override the fields computed from them."""
     first, last = records[0], records[-1]
     defaults = {
         "base_offset": first.offset,
@@ -195,7 +196,7 @@ def make_marker(
     timestamp_ms: int,
     **fields: int,
 ) -> Batch:
-    """A COMMIT or ABORT marker as a transaction coordinator writes it."""
+    """Makes a COMMIT or ABORT marker as a transaction coordinator writes it."""
     record = Record(offset, timestamp_ms, marker_key(control_type), marker_value(0))
     return make_batch(
         [record],
@@ -207,13 +208,13 @@ def make_marker(
 
 
 def decode_header(data: bytes | memoryview, position: int, place: str = "") -> Batch:
-    """The header alone. Fails on anything that cannot be a whole v2 batch at ``position``."""
+    """Decodes the header alone. Raises if there cannot be a whole v2 batch at ``position``."""
     where = f"{place} at byte {position}"
     if position + LOG_OVERHEAD_BYTES + 5 > len(data):
         raise _truncated(where)
     base_offset, length = struct.unpack_from(">qi", data, position)
     magic = struct.unpack_from(">b", data, position + 16)[0]
-    if length >= OLDEST_LENGTH_MIN:  # what is shorter is of no format, above all the zeros that a power failure leaves
+    if length >= OLDEST_LENGTH_MIN:  # shorter is no format, above all the zeros that a power failure leaves
         check_magic(magic, where)
     if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         raise CorruptLogError(f"the batch says it is {length} bytes long", where, WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
@@ -257,7 +258,7 @@ def check_magic(magic: int, where: str) -> None:
 
 
 def decode(data: bytes | memoryview, position: int = 0, place: str = "", check_crc: bool = True) -> Batch:
-    """One whole batch with its records."""
+    """Decodes one whole batch with its records."""
     header = decode_header(data, position, place)
     where = f"{place} at byte {position}"
     view = memoryview(data)[position : position + header.size_bytes]
@@ -271,7 +272,7 @@ def decode(data: bytes | memoryview, position: int = 0, place: str = "", check_c
 
 
 def decode_all(data: bytes | memoryview, place: str = "") -> Iterator[Batch]:
-    """Every batch of a segment's bytes, in order."""
+    """Yields every batch of a segment's bytes, in order."""
     position = 0
     while position < len(data):
         batch = decode(data, position, place)

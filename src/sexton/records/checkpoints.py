@@ -57,7 +57,7 @@ FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Far above what a million partitions need; a larger file is no checkpoint and is not read into memory."""
 
 SHOWN_LENGTH_MAX: Final = 80
-"""How much of a malformed line an error repeats: enough to find it, not enough to flood a terminal."""
+"""How much of a malformed line an error message repeats: enough to find it, not enough to flood a terminal."""
 
 _ENTRY = re.compile(r"(\S+)\s+(\S+)\s+(\S+)\s*", re.ASCII)
 _EPOCH_ENTRY = re.compile(r"(\S+)\s+(\S+)\s*", re.ASCII)
@@ -83,7 +83,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Version 1 has all but the directory id; version 0 (before KRaft) has nothing for certain."""
+    """Version 1 has all but the directory id; in version 0 (before KRaft) every field may be missing."""
 
     cluster_id: str | None
     node_id: int | None
@@ -93,7 +93,7 @@ class MetaProperties:
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """The marker was there. Brokers before KIP-966 leave it empty, without an epoch."""
+    """The clean-shutdown marker exists. Brokers before KIP-966 leave it empty, without an epoch."""
 
     broker_epoch: int | None
 
@@ -102,7 +102,7 @@ class CleanShutdown:
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """In partition order, so that equal content is equal bytes."""
+    """Writes entries in partition order, so that equal content is equal bytes."""
     for (topic, partition), offset in offsets.items():
         if not (is_topic_name(topic) and 0 <= partition <= PARTITION_MAX and 0 <= offset <= OFFSET_MAX):
             raise ValueError(f"no checkpoint can hold {topic!r} {partition} {offset}")
@@ -176,7 +176,8 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
 
 
 def decode_partition_metadata(data: bytes, place: str) -> PartitionMetadata:
-    """Later versions keep these two lines, by Kafka's promise to older readers; what follows is theirs."""
+    """By Kafka's compatibility promise later versions keep these two lines; further lines are only accepted for
+    them."""
     lines = [line.removesuffix("\r") for line in _text(data, place).split("\n")]
     version_text = _field(lines, 0, "version", place)
     version = _number(version_text, EPOCH_MAX, f"{place}:1", "version")
@@ -206,7 +207,7 @@ def _field(lines: Sequence[str], index: int, name: str, place: str) -> str:
 
 
 def format_uuid(value: uuid.UUID) -> str:
-    """As Kafka writes ids: URL-safe base64 without padding."""
+    """Formats an id as Kafka does: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
@@ -233,7 +234,7 @@ def encode_meta_properties(meta: MetaProperties) -> bytes:
 
 
 def decode_meta_properties(data: bytes, place: str) -> MetaProperties:
-    """What else the file holds is ignored, as Kafka does."""
+    """Other properties in the file are ignored, as in Kafka."""
     pairs = _properties(_text(data, place))
     version = _number(pairs.get("version", "0").strip(), EPOCH_MAX, place, "version")
     if version > META_PROPERTIES_VERSION_MAX:
@@ -265,7 +266,7 @@ def _escape(value: str) -> str:
 
 
 def _properties(text: str) -> dict[str, str]:
-    """Java's properties as far as Kafka's writer uses them: a pair a line, escapes, no continued lines."""
+    """Parses Java's properties as far as Kafka's writer uses them: one pair per line, escapes, no continued lines."""
     pairs = {}
     for raw in text.split("\n"):
         line = raw.removesuffix("\r").lstrip(" \t\f")
@@ -280,7 +281,8 @@ def _properties(text: str) -> dict[str, str]:
 
 
 def read_clean_shutdown(log_dir: Path) -> CleanShutdown | None:
-    """None if the marker is absent. Content that is no epoch is no error: a broker goes by presence alone."""
+    """Returns None if the marker is absent. Content without a valid epoch is no error: a broker only checks that the
+    file exists."""
     data = read_file(log_dir / CLEAN_SHUTDOWN_FILE)
     if data is None:
         return None
@@ -302,7 +304,7 @@ def write_clean_shutdown(log_dir: Path, broker_epoch: int) -> None:
 
 
 def remove_clean_shutdown(log_dir: Path) -> None:
-    """Durably: a marker that reappears after a power cut would vouch for what was written since."""
+    """Flushes the removal: a marker that reappears after a power failure would wrongly vouch for later writes."""
     path = log_dir / CLEAN_SHUTDOWN_FILE
     with _environment(path, "removed"):
         path.unlink(missing_ok=True)
@@ -313,7 +315,7 @@ def remove_clean_shutdown(log_dir: Path) -> None:
 
 
 def read_file(path: Path) -> bytes | None:
-    """The whole content, or None if there is no such file; any other trouble is the environment's."""
+    """Returns the whole content, or None if there is no such file; raises EnvironmentFailure on any other error."""
     with _environment(path, "read"):
         try:
             size_bytes = path.stat().st_size
@@ -325,10 +327,10 @@ def read_file(path: Path) -> bytes | None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """The old content or the new, never a mix, whatever happens; the new one for good once this returns.
+    """After a crash the file has its old content or the new, never a mix; once this has returned, the new one.
 
-    Written beside it, flushed, renamed over it, and the directory flushed. The mode of the file that was
-    there is kept, and its owner if we may; a new one is like the broker's other files.
+    The content is written to a temporary file, flushed, renamed over the old one, and the directory is flushed. The
+    mode of an existing file is kept, and its owner if permitted; a new file gets those of the broker's other files.
     """
     temporary = path.with_name(path.name + ".tmp")
     with _environment(path, "written"):
@@ -378,7 +380,7 @@ def _encode_lines(lines: Sequence[str]) -> bytes:
 
 
 def _decode_lines(data: bytes, place: str) -> list[tuple[str, str]]:
-    """The entry lines, each with its place, once version, count and the last newline are right."""
+    """Returns the entry lines, each with its place, after checking version, count and the last newline."""
     if not data:
         return []
     lines = [line.removesuffix("\r") for line in _text(data, place).split("\n")]

@@ -1,10 +1,10 @@
-"""Kafka's five codecs, bounded: a batch may not unfold into more memory than an operator allowed.
+"""Kafka's five codecs, with a limit on the decompressed size of a batch.
 
-Snappy needs a word: Java producers write it in the framing of xerial's snappy-java (a 16-byte header, then
-blocks of a big-endian length and raw snappy), others write one raw block. Both are read, the framing is written,
-as Kafka does. LZ4 is the frame format, of which Kafka's Java code reads only independent blocks; gzip and zstd are
-themselves. What Kafka's libraries read is read here, too, though no common producer writes it: several gzip members,
-zstd frames or xerial streams one after the other, frames to skip, padding after gzip.
+Snappy is special: Java producers write it in the framing of xerial's snappy-java (a 16-byte header, then blocks of a
+big-endian length and raw snappy), others write one raw block. Both are read, the framing is written, as in Kafka. LZ4
+is the frame format, of which Kafka's Java code reads only independent blocks; gzip and zstd are standard. What Kafka's
+libraries accept is accepted here, too, though no common producer writes it: several gzip members, zstd frames or xerial
+streams one after the other, skippable frames, padding after gzip.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_UNCOMPRESSED_BATCH_BYTES = 512 * 1024 * 1024
-"""What one batch may unfold to. Kafka's producers stay below max.request.size (1 MiB); a thousandfold is a bomb."""
+"""Maximum decompressed size of one batch. Kafka's producers stay below max.request.size (1 MiB); a thousandfold is a
+decompression bomb."""
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 32 * 1024
 
 LZ4_HEADER = bytes.fromhex("04224d18604082")
-"""As Kafka writes it: magic, version 1 with independent blocks and no checksums, blocks of 64 KiB, its own checksum."""
+"""The header that Kafka writes: magic, version 1 with independent blocks and no checksums, blocks of 64 KiB, its own
+checksum."""
 LZ4_BLOCK_BYTES = 64 * 1024
 LZ4_UNCOMPRESSED = 1 << 31
 LZ4_END = bytes(4)
@@ -45,20 +47,20 @@ LZ4_BLOCK_CHECKSUM = 0x10
 LZ4_INDEPENDENT = 0x20
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
-GZIP_WINDOW = 31  # the largest window, and gzip's own header and trailer
+GZIP_WINDOW = 31  # the largest window, with gzip's own header and trailer
 GZIP_LEVEL = 3  # of ISA-L: as small as zlib's 6, three times as fast
 GZIP_DEFAULT_LEVEL = -1
 LZ4_DEFAULT_LEVEL = 9  # by which Kafka means LZ4's fast compressor
-LZ4_LEVEL_MAX = 12  # LZ4's own; Kafka takes numbers up to 17
+LZ4_LEVEL_MAX = 12  # LZ4's own; Kafka accepts numbers up to 17
 ZSTD_LEVEL = 3  # Kafka's default
 ZSTD_COMPRESSORS_MAX = 8
 ZSTD_CHECKSUM = 0x04
 ZSTD_SKIPPABLE = 0x184D2A50
-"""The magic number of a frame that says nothing, whatever its last four bits."""
+"""Magic number of a skippable frame, whatever its last four bits."""
 ZSTD_REPEATED_BYTE = 1
 
 FIRST_GUESS_RATIO = 4
-"""First guess of how far a batch unfolds; doubled until it fits, so the guess only costs a retry."""
+"""First guess of the compression ratio; doubled until the output fits, so a wrong guess only costs a retry."""
 
 
 class Codec(IntEnum):
@@ -70,7 +72,7 @@ class Codec(IntEnum):
 
 
 class Unpacker:
-    """Decompresses batch after batch into one buffer that grows and is never given back: fresh pages are slow."""
+    """Decompresses batch after batch into one buffer that grows and is never freed: fresh pages are slow."""
 
     def __init__(self, limit_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES) -> None:
         import numpy as np  # a tenth of a second: a broker, which leaves batches as they are, starts without it
@@ -79,7 +81,8 @@ class Unpacker:
         self.buffer: npt.NDArray[np.uint8] = np.empty(1 << 20, dtype=np.uint8)
 
     def unpack(self, codec: int, packed: memoryview, position: int, place: str) -> int:
-        """Write the unpacked bytes at ``position`` of the buffer (grown if need be); returns the end position."""
+        """Writes the decompressed bytes at ``position`` of the buffer (grown if necessary); returns the end
+        position."""
         if codec == Codec.NONE:
             self._reserve(position, len(packed), place)
             memoryview(self.buffer)[position : position + len(packed)] = packed  # type: ignore[arg-type]
@@ -112,7 +115,7 @@ class Unpacker:
         while cursor < len(packed):
             if cursor + 4 > len(packed):
                 raise _undecodable(Codec.SNAPPY, "cut off between blocks", place)
-            if packed[cursor : cursor + 8] == XERIAL_MAGIC:  # another stream; no block could be as long
+            if packed[cursor : cursor + 8] == XERIAL_MAGIC:  # another stream: no block could be that long
                 cursor += len(XERIAL_HEADER)
                 if cursor > len(packed):
                     raise _undecodable(Codec.SNAPPY, "cut off in a header", place)
@@ -165,7 +168,8 @@ def decompress(
 
 
 def compress(codec: int, plain: bytes | memoryview, level: int | None = None) -> bytes:
-    """A level is one of Kafka's `compression.*.level`; without one, or with Kafka's default, it is the fast way."""
+    """`level` is one of Kafka's `compression.*.level`; without one, or with Kafka's default, the fast compressor is
+    used."""
     if codec == Codec.NONE:
         return bytes(plain)
     if codec == Codec.SNAPPY:
@@ -211,7 +215,7 @@ def _lz4_block(block: memoryview) -> memoryview:
 
 @functools.cache
 def _lz4_hard(level: int) -> Callable[[memoryview], memoryview]:
-    """The compressor that takes its time, which the other library does not have."""
+    """Returns LZ4's high-compression compressor, which cramjam does not have."""
     import pyarrow as pa  # a third of a second, and few ask for it
 
     codec = pa.Codec("lz4_raw", compression_level=level)
@@ -240,12 +244,12 @@ class _NoRoomError(Exception):
 
 
 def _gunzip_into(packed: memoryview, room: memoryview) -> int:
-    """As Java does: one member after the other, and what follows them and is none does not matter."""
+    """Reads one member after the other, as Java does, and ignores bytes after them that are no member."""
     rest: memoryview | bytes = packed
     size = 0
     while True:
         unfolding = isal_zlib.decompressobj(GZIP_WINDOW)
-        plain = unfolding.decompress(rest, len(room) - size + 1)  # 0 would mean without a limit
+        plain = unfolding.decompress(rest, len(room) - size + 1)  # 0 would mean no limit
         if len(plain) > len(room) - size or unfolding.unconsumed_tail:
             raise _NoRoomError
         if not unfolding.eof:
@@ -272,8 +276,7 @@ def _unzstd_into(packed: memoryview, room: memoryview) -> int:
 
 
 def _check_zstd_frames(packed: memoryview) -> None:
-    """That the last frame's blocks end where the bytes do. The library's reader takes a frame's first part for all of
-    it."""
+    """Checks that the last frame's blocks end where the bytes do. The library's reader accepts a truncated frame."""
     cursor = _end_of_zstd_frame(packed, 0)
     while cursor < len(packed):
         cursor = _end_of_zstd_frame(packed, cursor)
@@ -282,7 +285,7 @@ def _check_zstd_frames(packed: memoryview) -> None:
 
 
 def _end_of_zstd_frame(packed: memoryview, start: int) -> int:
-    """Past the end of `packed` if the frame is cut off."""
+    """Returns a position past the end of `packed` if the frame is cut off."""
     if len(packed) - start < 8:
         return len(packed) + 1
     magic, skipped_bytes = struct.unpack_from("<II", packed, start)
@@ -301,7 +304,8 @@ def _end_of_zstd_frame(packed: memoryview, start: int) -> int:
 
 
 def _unlz4_into(packed: memoryview, room: memoryview) -> int:
-    """Independent blocks, as Kafka's clients write them, one by one: several times faster than through the frame."""
+    """Decompresses independent blocks, as Kafka's clients write them, one by one: several times faster than by the
+    frame."""
     if len(packed) < len(LZ4_HEADER) or not packed[4] & LZ4_INDEPENDENT or packed[4] & LZ4_DICTIONARY:
         return _unlz4_frame_into(packed, room)
     flags = packed[4]
@@ -335,7 +339,7 @@ def _unlz4_block(block: memoryview, room: memoryview, is_plain: bool, block_byte
         # Without output_len the library takes a block's first four bytes for its size whenever they could be one.
         return int(cramjam.lz4.decompress_block_into(block, room, output_len=len(room)))
     except cramjam.DecompressionError:
-        # It does not say whether the block is broken or the room too small.
+        # The error does not say whether the block is broken or the room too small.
         if len(room) < block_bytes_max:
             raise _NoRoomError from None
         raise
@@ -351,14 +355,14 @@ def _unlz4_frame_into(packed: memoryview, room: memoryview) -> int:
 
 
 class _Zstd(threading.local):
-    """Contexts are costly to make and not to be shared between threads."""
+    """Contexts are expensive to create and must not be shared between threads."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
         self._compressors: dict[int, zstandard.ZstdCompressor] = {}
 
     def compressor(self, level: int) -> zstandard.ZstdCompressor:
-        """One of each level that is asked for: few topics have their own."""
+        """Keeps one compressor per level: few topics have a level of their own."""
         found = self._compressors.get(level)
         if found is None:
             if len(self._compressors) >= ZSTD_COMPRESSORS_MAX:
@@ -378,7 +382,7 @@ _BROKEN: tuple[type[Exception], ...] = (
     zstandard.ZstdError,
     ValueError,
 )
-"""What the libraries say to data that is not theirs."""
+"""Errors that the libraries raise for invalid data."""
 
 _DECOMPRESS_INTO: dict[int, Callable[[memoryview, memoryview], int]] = {
     Codec.GZIP: _gunzip_into,

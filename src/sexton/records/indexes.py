@@ -86,7 +86,8 @@ Longs = npt.NDArray[np.int64]
 
 
 def make_offset_entries(base_offset: int, offsets: npt.ArrayLike, positions: npt.ArrayLike) -> Entries:
-    """Entries from absolute offsets. One that does not fit is a bug of whoever chose this base offset."""
+    """Makes entries from absolute offsets. Raises OverflowError if one does not fit: the caller chose a wrong base
+    offset."""
     relative, position = _relative(base_offset, offsets), _longs(positions)
     _require_int32(position, "position")
     entries = np.empty(_common_length(relative, position), OFFSET_ENTRY)
@@ -117,33 +118,33 @@ def make_transaction_entries(
 
 
 def encode(entries: Entries) -> bytes:
-    """The file's content, exactly as long as its entries."""
+    """Returns the file's content, exactly as long as its entries."""
     if entries.dtype not in (OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY):
         raise TypeError(f"{entries.dtype} is not the layout of an index entry")
     return entries.tobytes()
 
 
 def decode_offset_index(data: Buffer) -> Entries:
-    """Every entry the file holds, without preallocated zeros, believed: `check_offset_index` judges."""
+    """Returns all entries of the file, without preallocated zeros and unchecked: `check_offset_index` checks them."""
     return _entries(data, OFFSET_ENTRY, _used_count(data, OFFSET_ENTRY.itemsize))
 
 
 def decode_time_index(data: Buffer) -> Entries:
-    """As `decode_offset_index`.
+    """Like `decode_offset_index`.
 
-    Zeros are also how (time 0, base offset) is written, which a clock that starts at 0 can produce. Such an
-    entry is believed when it is the whole file, for only a file that was cut to size is that short.
+    An entry (time 0, base offset), which a clock that starts at 0 can produce, is all zeros too. It is accepted when it
+    is the whole file, for only a file that was cut to size is that short.
     """
     return _entries(data, TIME_ENTRY, _used_count(data, TIME_ENTRY.itemsize))
 
 
 def decode_transaction_index(data: Buffer) -> Entries:
-    """Every whole entry. This file is never preallocated, so zeros are an entry like any other."""
+    """Returns every whole entry. This file is never preallocated, so zeros are an entry like any other."""
     return _entries(data, TRANSACTION_ENTRY, len(data) // TRANSACTION_ENTRY.itemsize)
 
 
 class IndexFault(Enum):
-    """How an index can lie."""
+    """What can be wrong with an index."""
 
     SIZE_NOT_MULTIPLE = "size is not a multiple of the entry size"
     NOT_CUT_TO_SIZE = "zeros after the last entry of a segment that is closed"
@@ -164,7 +165,7 @@ class IndexFault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IndexProblem:
-    """One fault, at the first entry that has it. `entry` is -1 where the fault is the whole file's."""
+    """One fault, at the first entry that has it. `entry` is -1 if it concerns the whole file."""
 
     fault: IndexFault
     entry: int
@@ -179,11 +180,11 @@ class IndexProblem:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What a walk over the batch headers of the log says, against which its indexes are held.
+    """Facts from a walk over the log's batch headers, with which its indexes are compared.
 
-    `next_offset` is the last batch's last offset + 1, or the base offset of an empty log.
-    `max_timestamp_offset` is the last offset of the first batch that has `max_timestamp_ms`. A segment is
-    `closed` when nobody appends to it: it has been rolled, or its broker was shut down cleanly.
+    `next_offset` is the last batch's last offset + 1, or the base offset of an empty log. `max_timestamp_offset` is the
+    last offset of the first batch that has `max_timestamp_ms`. A segment is `closed` when it is no longer appended to:
+    it has been rolled, or its broker was shut down cleanly.
     """
 
     base_offset: int
@@ -195,8 +196,8 @@ class SegmentFacts:
 
 
 def check_offset_index(data: Buffer, facts: SegmentFacts) -> tuple[IndexProblem, ...]:
-    """Stricter than a broker, which believes what it finds. No problem means that every lookup lands right,
-    except that positions are not compared with the places where batches really start."""
+    """Stricter than a broker, which uses what it finds. No problem means that every lookup is right, except that
+    positions are not compared with the actual starts of batches."""
     entries = decode_offset_index(data)
     problems = _Problems(entries)
     problems.file_size(data, facts.closed)
@@ -212,8 +213,8 @@ def check_offset_index(data: Buffer, facts: SegmentFacts) -> tuple[IndexProblem,
 def check_time_index(data: Buffer, facts: SegmentFacts) -> tuple[IndexProblem, ...]:
     """The last entry of an open segment may lag behind the log; that of a closed one may not.
 
-    Older brokers wrote the offset of the record itself, or of another record of its batch. It is only a
-    place to start searching from, so an offset before the end of the right batch is right too.
+    Older brokers wrote the offset of the record itself, or of another record of its batch. It is only a place to start
+    searching from, so an offset before the end of the right batch is accepted too.
     """
     entries = decode_time_index(data)
     problems = _Problems(entries)
@@ -241,7 +242,7 @@ def check_time_index(data: Buffer, facts: SegmentFacts) -> tuple[IndexProblem, .
 
 
 def check_transaction_index(data: Buffer, facts: SegmentFacts) -> tuple[IndexProblem, ...]:
-    """A fault here is worse than in the others: they cost time, this one serves aborted records."""
+    """A fault here is worse than in the others: those cost time, this one returns aborted records to consumers."""
     entries = decode_transaction_index(data)
     problems = _Problems(entries)
     problems.file_size(data, closed=False)
@@ -252,14 +253,14 @@ def check_transaction_index(data: Buffer, facts: SegmentFacts) -> tuple[IndexPro
     problems.where(IndexFault.OFFSET_OUT_OF_RANGE, outside)
     problems.where(IndexFault.OFFSETS_OUT_OF_ORDER, _not_above_previous(last))
     problems.where(IndexFault.FIRST_OFFSET_OUT_OF_RANGE, (first < 0) | (first > last))
-    # Written without "last + 1", which overflows on an entry that lies.
+    # Written without "last + 1", which overflows on a corrupt entry.
     problems.where(IndexFault.STABLE_OFFSET_OUT_OF_RANGE, (stable < 0) | ((stable > 0) & (stable - 1 > last)))
     problems.where(IndexFault.STABLE_OFFSETS_OUT_OF_ORDER, _below_previous(stable))
     return tuple(problems.found)
 
 
 class _Problems:
-    """Collects at most one problem per fault, so that a file of garbage gives a short answer."""
+    """Collects at most one problem per fault, so that a file of garbage gives a short list."""
 
     def __init__(self, entries: Entries) -> None:
         self.entries = entries
@@ -288,7 +289,7 @@ def _entries(data: Buffer, layout: np.dtype[Any], count: int) -> Entries:
 
 
 def _used_count(data: Buffer, entry_bytes: int) -> int:
-    """How many entries come before the preallocated zeros that end the file."""
+    """Returns the number of entries before the preallocated zeros at the end of the file."""
     whole_count = len(data) // entry_bytes
     if whole_count <= 1 and len(data) == whole_count * entry_bytes:
         return whole_count

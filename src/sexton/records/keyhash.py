@@ -1,12 +1,12 @@
-"""The keyed 128-bit hash under which keys travel through the compaction's shuffle: the plain reference.
+"""The keyed 128-bit hash of keys in compaction's shuffle: the plain reference.
 
 Two independent polynomial hashes modulo the Mersenne prime 2^61 - 1, each evaluated at a random secret point that is
-new for every job. For any two different keys, chosen by anybody who does not know the points, the chance that both
-polynomials collide is below (blocks / 2^61)^2: for 1 KB keys and fifty million of them, under 1 in 10^14 for a job.
-That is a proof, not a hope that nobody finds collisions, and it costs a few nanoseconds a key.
+new for every job. For any two different keys, chosen without knowledge of the points, the chance that both polynomials
+collide is below (blocks / 2^61)^2: for 1 KB keys and fifty million of them, under 1 in 10^14 for a job. That is a
+proof, not a hope that collisions are hard to find, and it costs a few nanoseconds per key.
 
 Each polynomial's 61 bits then go through a bijection of 64-bit numbers, which keeps different values different and
-spreads them, so that their low bits can pick buckets and table slots.
+spreads them, so that their low bits can select buckets and table slots.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def hash_key(key: bytes, points: HashKey) -> tuple[int, int]:
 
 
 def hash_numbers(numbers: tuple[int, int, int], point: int) -> int:
-    """Of 64 bits each; a negative one counts as its two's complement."""
+    """The numbers have 64 bits each; a negative one counts as its two's complement."""
     blocks = [block for number in numbers for block in (number & (1 << 56) - 1, number >> 56 & 0xFF)]
     return _spread(_evaluate(blocks, point))
 

@@ -1,22 +1,21 @@
-"""How Kafka names the files and directories of a log.
+"""Kafka's names of the files and directories of a log.
 
 A log directory holds one directory per partition, `topic-partition`, and a few checkpoint files. A partition
 directory holds segments: files that share a 20-digit base offset and differ in their suffix. A second suffix
-tells that a file is not (or not yet, or no longer) part of the log:
+says that a file is not (or not yet, or no longer) part of the log:
 
     .cleaned   being written by compaction or a segment split; a broker deletes it on start
     .swap      finished, about to replace the segments it was made from; a broker finishes the renaming on
                start, unless a .cleaned file with the same or a lower base offset shows that the step never
                completed
-    .deleted   gone, waiting for its last reader; a broker deletes it on start
+    .deleted   deleted, waiting for its last reader; a broker deletes it on start
 
 A `.snapshot` is named after the offset it ends at (exclusive): a segment's base offset, or the log's end.
 
-A partition directory that is on its way out or in carries a unique id and a suffix: `topic-3.<id>-delete`,
-`-stray` (the broker is not supposed to hold that partition) or `-future` (the copy that a move between
-disks fills). Topics may contain dashes and dots, so the partition is what follows the *last* dash. On its
-way out, a name longer than a file system allows is made to fit by cutting the end of the topic;
-`partition.metadata` inside still has the topic's id.
+A partition directory that is being removed or filled has a unique id and a suffix: `topic-3.<id>-delete`, `-stray` (the
+broker should not hold that partition) or `-future` (the copy that a move between disks fills). Topics may contain
+dashes and dots, so the partition is what follows the *last* dash. When a directory is being removed, a name longer than
+a file system allows is shortened by cutting the end of the topic; `partition.metadata` inside still has the topic's id.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ DELETED_SUFFIX: Final = ".deleted"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 
 INCARNATION_FILE: Final = "incarnation"
-"""Beside a log of a Sexton broker: which replica it is."""
+"""Beside a log of a Sexton broker: the id of this replica's log."""
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-"""KRaft's own log lies among the partitions but is the controller's, and no cleaner touches it."""
+"""KRaft's own log is among the partitions but belongs to the controller, and is never compacted."""
 
 REMOTE_INDEX_CACHE_DIR: Final = "remote-log-index-cache"
 """The one directory in a log directory that is no partition and that Kafka tolerates (tiered storage)."""
@@ -64,7 +63,7 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """What a file name says. `kind` and `state` are suffix constants; `state` is empty for a live file."""
+    """A parsed file name. `kind` and `state` are suffix constants; `state` is empty for a live file."""
 
     base_offset: int
     kind: str
@@ -98,7 +97,8 @@ class PartitionDir:
 
     @property
     def topic_may_be_cut(self) -> bool:
-        """A directory on its way out with the longest possible name may show only the start of its topic."""
+        """Whether the name may have only the start of the topic: a directory that is being removed, with the longest
+        possible name."""
         return self.state in (DirState.DELETE, DirState.STRAY) and len(self.name) >= DIR_NAME_LENGTH_MAX
 
 
@@ -128,7 +128,7 @@ def segment_file_name(base_offset: int, kind: str, state: str = "") -> str:
 
 
 def parse_segment_file(name: str) -> SegmentFile | None:
-    """None for any other file: a scan of a partition directory meets checkpoints and strangers."""
+    """Returns None for any other file: a partition directory has checkpoints and may have unknown files."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match["offset"]) > OFFSET_MAX:
         return None
@@ -136,7 +136,7 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 
 
 def parse_base_offset(name: str) -> int:
-    """For a name that is expected to be a segment's; any other is somebody's mistake, so an error."""
+    """For a name that should be a segment's; raises for any other."""
     parsed = parse_segment_file(name)
     if parsed is None:
         raise NotALogError(
@@ -148,10 +148,10 @@ def parse_base_offset(name: str) -> int:
 
 
 def parse_partition_dir(name: str) -> PartitionDir:
-    """The partition a directory belongs to. `name` is the last path component alone.
+    """Returns the partition of a directory. `name` is the last path component alone.
 
-    Stricter than a broker in one way: what could not be a topic's name (a space, a partition written 007) is
-    refused, because a path typed wrong is likelier than a topic named wrong.
+    Stricter than a broker in one way: an impossible topic name or partition (a space, a partition written 007) is
+    refused, because a mistyped path is likelier than such a topic.
     """
     state = next((s for s in DirState if s is not DirState.LIVE and name.endswith(s.value)), DirState.LIVE)
     live, unique_id = name, ""

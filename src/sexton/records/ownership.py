@@ -1,4 +1,4 @@
-"""Whose a new file is. An operator's tool, run as root, must leave nothing that the broker's user cannot open."""
+"""The owner of a new file. An operator's tool, run as root, must leave no file that the broker's user cannot open."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _WRITTEN_BY_BROKERS: Final = (
     "recovery-point-offset-checkpoint",
     "meta.properties",
 )
-"""In a log directory. Their owner is the broker's user; the directory's own may be another, where it is a mounted
-volume. The last one may be the user's who formatted it."""
+"""Files in a log directory whose owner is the broker's user. The directory's own owner may be another, where it is a
+mounted volume. The last file may belong to the user who formatted the directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,14 @@ class Owner:
 
     @staticmethod
     def of_files_in(directory: str | Path) -> Owner:
-        """What its owner would make there, by the umask that shows in the directory's own mode."""
+        """The owner and mode of files that the directory's owner would create there, by the umask that shows in the
+        directory's own mode."""
         status = os.stat(directory)
         return Owner(status.st_uid, status.st_gid, status.st_mode & _FILE_BITS)
 
     @staticmethod
     def of_broker(log_dir: Path) -> Owner:
-        """As the broker's own files are; as the directory is, if there are none."""
+        """The owner of the broker's own files; that of the directory, if there are none."""
         for name in _WRITTEN_BY_BROKERS:
             try:
                 return Owner.of_file(log_dir / name)
@@ -47,7 +48,7 @@ class Owner:
         return Owner.of_files_in(log_dir)
 
     def give(self, descriptor: int) -> None:
-        """Raises PermissionError if the file stays somebody else's. Another group alone is no harm to its owner."""
+        """Raises PermissionError if the file keeps another owner. A wrong group alone does no harm."""
         found = os.fstat(descriptor)
         if (found.st_uid, found.st_gid) != (self.uid, self.gid):
             try:

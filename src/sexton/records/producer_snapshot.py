@@ -72,7 +72,7 @@ class ProducerEntry:
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """In order of producer id, so that equal state is equal bytes on every replica."""
+    """Writes entries in order of producer id, so that equal state is equal bytes on every replica."""
     ordered = sorted(entries, key=lambda entry: entry.producer_id)
     for before, entry in pairwise(ordered):
         if before.producer_id == entry.producer_id:
@@ -82,7 +82,7 @@ def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_producer_snapshot(data: bytes, place: str) -> tuple[ProducerEntry, ...]:
-    """In the file's order. `place` names the file in errors."""
+    """Returns entries in the file's order. Errors name `place`."""
     if len(data) < _HEADER_BYTES:
         raise CorruptLogError(
             f"cut short: {len(data)} bytes, where the header alone has {_HEADER_BYTES}", place, _REMEDY
@@ -107,7 +107,7 @@ def decode_producer_snapshot(data: bytes, place: str) -> tuple[ProducerEntry, ..
 
 
 def read_producer_snapshot(path: Path) -> tuple[ProducerEntry, ...]:
-    """A missing file is an error here: no snapshot and a snapshot without producers say different things."""
+    """A missing file is an error here: no snapshot is not the same as a snapshot without producers."""
     data = read_file(path)
     if data is None:
         raise NotALogError("no such producer snapshot", str(path), "List the partition directory and name one")
@@ -115,12 +115,12 @@ def read_producer_snapshot(path: Path) -> tuple[ProducerEntry, ...]:
 
 
 def write_producer_snapshot(path: Path, entries: Iterable[ProducerEntry]) -> None:
-    """Durably and at once, where Kafka writes in place."""
+    """Writes atomically and flushes, where Kafka writes in place."""
     replace_file(path, encode_producer_snapshot(entries))
 
 
 def _what_is_wrong(size_bytes: int, expected_bytes: int, stored_crc: int, computed_crc: int) -> str:
-    """The likeliest story first: a length that does not fit its count explains a wrong checksum too."""
+    """The likeliest reason first: a length that does not fit its count explains a wrong checksum too."""
     crc = "" if stored_crc == computed_crc else f", checksum {stored_crc:08x} is stored, {computed_crc:08x} is true"
     if expected_bytes < _HEADER_BYTES:
         return f"a negative count of entries{crc}"

@@ -1,4 +1,4 @@
-"""Which batches of a segment deserve an index entry: Kafka's rule, over a batch table."""
+"""Chooses the batches of a segment that get an index entry, by Kafka's rule, over a batch table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sexton.records.kernels.scan import Table
 
 @kernel
 def _indexed_batches(sizes: npt.NDArray[np.int32], interval_bytes: int) -> npt.NDArray[np.bool_]:
-    """A batch gets an entry when more than ``index.interval.bytes`` came since the last one."""
+    """A batch gets an entry when more than ``index.interval.bytes`` came since the last entry."""
     result = np.zeros(len(sizes), dtype=np.bool_)
     since = 0
     for index in range(len(sizes)):
@@ -24,7 +24,7 @@ def _indexed_batches(sizes: npt.NDArray[np.int32], interval_bytes: int) -> npt.N
 
 
 def build(table: Table, base_offset: int, interval_bytes: int) -> tuple[bytes, bytes]:
-    """The .index and .timeindex of a closed segment whose batches are ``table``."""
+    """Returns the .index and .timeindex of a closed segment whose batches are ``table``."""
     if len(table) == 0:
         return b"", b""
     chosen = _indexed_batches(np.ascontiguousarray(table["size"]), interval_bytes)

@@ -1,4 +1,4 @@
-"""Zigzag varints, the plain reference: 7 bits a byte, low bits first, the sign in the lowest bit."""
+"""Zigzag varints, the plain reference: 7 bits per byte, low bits first, the sign in the lowest bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """The value and the position after it. IndexError past the end, ValueError when it never ends."""
+    """Returns the value and the position after it. Raises IndexError past the end, ValueError if it is too long."""
     unsigned = 0
     for index in range(MAX_VARINT_BYTES):
         byte = data[position + index]

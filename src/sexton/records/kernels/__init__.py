@@ -1,6 +1,6 @@
-"""Loops over records, compiled by Numba: arrays and numbers in, arrays and numbers out.
+"""Loops over records, compiled by Numba: they take and return arrays and numbers.
 
-Each kernel has a plain Python twin (``records.batch``, ``records.varint``, ``records.keyhash``), and one suite runs
-over both. Compiled code is kept in the user's cache folder (or in ``NUMBA_CACHE_DIR``, or in a private temporary one),
-so that only the first start after an installation or an update compiles, for some ten seconds.
+Each kernel has a plain Python twin (``records.batch``, ``records.varint``, ``records.keyhash``), and one test suite
+runs over both. Compiled code is kept in the user's cache directory (or in ``NUMBA_CACHE_DIR``, or in a private
+temporary one), so that only the first start after an installation or an update compiles, for some ten seconds.
 """

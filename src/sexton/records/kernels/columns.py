@@ -1,9 +1,9 @@
-"""Records as columns: where each one's key, value and headers lie, and their bytes gathered into one buffer.
+"""Records as columns: the positions of each record's key, value and headers, and their bytes gathered into one buffer.
 
 This is how a log becomes Arrow arrays without a Python object per record. The plain twin of the walk is
 ``records.batch.decode``; both refuse the same bytes.
 
-Every length is compared with the room that is left (``size > end - position``), never added to a position first: a
+Every length is compared with the bytes that are left (``size > end - position``), never added to a position first: a
 length near 2^63 would wrap around and pass.
 """
 
@@ -44,12 +44,12 @@ Ints = npt.NDArray[np.int32]
 NOTHING_BAD = -1
 
 RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, key and value length, header count: a batch that claims more records lies."""
+"""Length, attributes, two deltas, key and value length, header count: a batch that claims more records is corrupt."""
 
 
 @kernel
 def _skip_bytes(data: Bytes, position: int, end: int, size_min: int) -> tuple[int, int, int]:
-    """Size and start of a length-prefixed field, and the position after it; -1 when it is not inside ``end``."""
+    """Returns size and start of a length-prefixed field, and the position after it; -1 if it is not inside ``end``."""
     size, start = read_varint(data, position, end)
     if start < 0 or size < size_min or size > end - start:
         return 0, 0, -1
@@ -70,7 +70,8 @@ def _skip_headers(data: Bytes, position: int, end: int, count: int) -> int:
 
 @kernel
 def _read_deltas(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Timestamp delta, offset delta and the position after them (-1: not inside ``end``), behind the attributes."""
+    """Returns timestamp delta, offset delta and the position after them (-1: not inside ``end``). `position` is that of
+    the attributes."""
     timestamp_delta, position = read_varint(data, position + 1, end)
     if position < 0:
         return 0, 0, -1
@@ -88,10 +89,11 @@ def walk_records(
     to_offset: int,
     out: Records,
 ) -> tuple[int, int]:
-    """A row for each record with ``from_offset <= offset < to_offset``; ``data[starts[i]:ends[i]]`` is batch i's body.
+    """Fills a row for each record with ``from_offset <= offset < to_offset``; ``data[starts[i]:ends[i]]`` is batch i's
+    body.
 
-    Returns how many rows were filled and the first batch that cannot be parsed. Every record is checked, wanted or
-    not. ``out`` must have room for all.
+    Returns the number of rows filled and the first batch that cannot be parsed. Every record is checked, wanted or not.
+    ``out`` must have room for all.
     """
     filled = 0
     for batch in range(len(starts)):
@@ -142,7 +144,7 @@ def walk_records(
 
 @kernel
 def walk_headers(data: Bytes, records: Records, out: Headers) -> None:
-    """A row for each header, in order. Only for records that ``walk_records`` has checked."""
+    """Fills a row for each header, in order. Only for records that ``walk_records`` has checked."""
     filled = 0
     for index in range(len(records)):
         position = records[index].headers_start
@@ -155,6 +157,6 @@ def walk_headers(data: Bytes, records: Records, out: Headers) -> None:
 
 @kernel
 def gather(data: Bytes, starts: Longs, sizes: Ints, offsets: Ints, out: Bytes) -> None:
-    """Copy ``data[starts[i]:starts[i] + sizes[i]]`` to ``out[offsets[i]:]``; a size below zero is nothing."""
+    """Copies ``data[starts[i]:starts[i] + sizes[i]]`` to ``out[offsets[i]:]``; nothing for a negative size."""
     for index in range(len(starts)):
         copy_bytes(data, starts[index], out, offsets[index], sizes[index])

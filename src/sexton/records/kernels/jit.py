@@ -1,8 +1,8 @@
-"""The one way a kernel is compiled: cached on disk, without Python objects, and without holding Python's lock.
+"""The one way a kernel is compiled: cached on disk, without Python objects, and without holding the GIL.
 
-Numba compiles a kernel again when *its own* file has changed, but not when a function or constant from another file has
-that it was compiled with; after an update it would go on with a mixture. So the cache has a folder of its own for each
-state of the sources.
+Numba compiles a kernel again when *its own* file has changed, but not when a function or constant that it uses from
+another file has; after an update it would run a mixture. So there is a cache directory of its own for each state of the
+sources.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from numba.extending import intrinsic
 
 PACKAGE = Path(__file__).parents[2]
 SOURCES = ("records", "compaction")
-"""The packages that kernels are made from."""
+"""The packages that contain kernels."""
 
 
 def cache_dir() -> str | None:
-    """None if there is no place for one: a system user may have no home, or one that cannot be written."""
+    """Returns None if there is no place for a cache: a system user may have no home, or one that is not writable."""
     digest = hashlib.sha256()
     for path in sorted(path for name in SOURCES for path in (PACKAGE / name).rglob("*.py")):
         digest.update(str(path.relative_to(PACKAGE)).encode() + path.read_bytes())
@@ -38,16 +38,16 @@ def _bases() -> Iterator[Path]:
     asked = os.environ.get("NUMBA_CACHE_DIR")
     if asked:
         yield Path(asked)
-    with suppress(RuntimeError):  # nobody knows the home
+    with suppress(RuntimeError):  # the home is unknown
         yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "sexton", "kernels").expanduser()
-    # Kept, for all processes of this user: to compile everything takes half a minute.
+    # Kept for all processes of this user: compiling everything takes half a minute.
     temporary = Path(tempfile.gettempdir(), f"sexton-kernels-{os.geteuid()}")
     if _is_private(temporary):
         yield temporary
 
 
 def _is_writable(directory: Path) -> bool:
-    """Numba fails where it is not."""
+    """Numba fails if the directory is not writable."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -57,7 +57,7 @@ def _is_writable(directory: Path) -> bool:
 
 
 def _is_private(directory: Path) -> bool:
-    """Where everybody may write, somebody else may have made it: what lies there is run as code."""
+    """In a directory that is writable for all, another user may have created it: its content is executed as code."""
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         status = directory.lstat()

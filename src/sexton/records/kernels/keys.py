@@ -1,4 +1,4 @@
-"""Hashing keys: the compiled twin of ``records.keyhash``, and the walk over records that feeds the index pass."""
+"""Hashes keys: the compiled twin of ``records.keyhash``, and the walk over records for the index pass of compaction."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sexton.records.kernels.primitives import Bytes, load_u64, multiply_high, re
 from sexton.records.kernels.scan import Table
 
 ENTRY = np.dtype([("first", np.uint64), ("second", np.uint64), ("code", np.int64)])
-"""A key's 128-bit hash and the offset it was seen at, with two flags below: ``code = offset << 2 | flags``. 24 bytes.
-Codes rise with offsets, so a key's entries can be compared by code."""
+"""A key's 128-bit hash and its offset, with two flags below it: ``code = offset << 2 | flags``. 24 bytes. Codes rise
+with offsets, so a key's entries can be compared by code."""
 
 FLAG_BITS = 2
 DEAD = 1
@@ -28,7 +28,7 @@ _SEVEN_BYTES = np.uint64((1 << 56) - 1)
 
 @inlined_kernel
 def _multiply_add(value: int, point: int, block: int) -> int:
-    """(value * point + block) modulo 2^61 - 1: fold the product's upper bits onto its lower 61."""
+    """Returns (value * point + block) modulo 2^61 - 1: folds the product's upper bits onto its lower 61."""
     low = value * point
     high = multiply_high(value, point)
     total = (low & _PRIME) + ((low >> np.uint64(61)) | (high << np.uint64(3))) + block
@@ -71,7 +71,7 @@ def hash_key(data: Bytes, start: int, size: int, first_point: int, second_point:
 
 @kernel
 def hash_numbers(first: int, second: int, third: int, point: int) -> int:
-    """Three numbers of 64 bits, under one secret point."""
+    """Hashes three 64-bit numbers, with one secret point."""
     value = np.uint64(1)
     for number in (first, second, third):
         value = _multiply_add(value, point, number & _SEVEN_BYTES)
@@ -91,11 +91,12 @@ def hash_records(
     out: Entries,
     filled: int,
 ) -> tuple[int, int, int]:
-    """Append one entry per record.
+    """Appends one entry per record.
 
-    ``data[starts[i]:ends[i]]`` holds batch i's records, unpacked. A record without a key gets an entry that nothing
-    else equals, with ``keyless_flags``, or none (``SKIP_KEYLESS``). Returns how full ``out`` is, the index of the first
-    batch that cannot be parsed (-1: none), and how many records had no key. ``out`` must have room for every record.
+    ``data[starts[i]:ends[i]]`` holds batch i's records, decompressed. A record without a key gets an entry that equals
+    no other, with ``keyless_flags``, or none (``SKIP_KEYLESS``). Returns how full ``out`` is, the index of the first
+    batch that cannot be parsed (-1: none), and the number of records without a key. ``out`` must have room for every
+    record.
     """
     keyless_count = 0
     for batch in range(len(starts)):
@@ -106,7 +107,7 @@ def hash_records(
         last_offset = table[batch].last_offset
         for _ in range(table[batch].record_count):
             length, position = read_varint(data, position, end)
-            # Compared without adding: a sum that overflows is whatever the compiler likes.
+            # Compared without adding: the result of an overflow is undefined.
             if position < 0 or length < 5 or length > end - position:
                 return filled, batch, keyless_count
             record_end = position + length

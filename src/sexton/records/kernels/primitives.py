@@ -1,7 +1,7 @@
-"""What every kernel is made of: unaligned loads, varints, CRC-32C and a 64 by 64 bit product.
+"""The building blocks of all kernels: unaligned loads and stores, varints, CRC-32C and a 64 by 64 bit product.
 
-The first three are LLVM instructions that Numba does not offer by itself. CRC-32C uses the processor's own
-instruction where there is one and a table elsewhere; both give the same numbers and both are tested.
+Loads, stores, byte swaps and the product are LLVM instructions that Numba does not offer by itself. CRC-32C uses the
+processor's own instruction where there is one and a table elsewhere; both give the same results and both are tested.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ load_u32 = _load(32)
 
 @instruction
 def store_u64(typing_context: Any, data: Any, position: Any, value: Any) -> Any:
-    """Eight bytes at any position, in the machine's order."""
+    """Stores eight bytes at any position, in native byte order."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -76,7 +76,7 @@ def swap_u32(typing_context: Any, value: Any) -> Any:
 
 @instruction
 def multiply_high(typing_context: Any, left: Any, right: Any) -> Any:
-    """The upper 64 bits of the 128-bit product; ``left * right`` is the lower half."""
+    """Returns the upper 64 bits of the 128-bit product; ``left * right`` is the lower half."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         wide_left, wide_right = (builder.zext(argument, _I128) for argument in arguments)
@@ -200,9 +200,9 @@ def _read_long_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @inlined_kernel
 def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """The value and the position after it; position -1 when it does not end before ``end``.
+    """Returns the value and the position after it; position -1 if it does not end before ``end``.
 
-    One and two bytes are the common cases (lengths and deltas below 8192) and are spelled out.
+    One and two bytes are the common cases (lengths and deltas below 8192) and are written out.
     """
     if position + 2 > end:
         return _read_long_varint(data, position, end)
@@ -230,7 +230,7 @@ def write_varint(data: Bytes, position: int, value: int) -> int:
 
 @kernel
 def copy_bytes(source: Bytes, source_start: int, target: Bytes, target_start: int, size: int) -> None:
-    """Like memcpy, for spans that do not overlap. Whole words first; the tail by bytes."""
+    """Like memcpy, for ranges that do not overlap. Whole words first; the tail by bytes."""
     index = 0
     while index + 8 <= size:
         store_u64(target, target_start + index, load_u64(source, source_start + index))

@@ -1,7 +1,7 @@
-"""Walking batch headers without touching records.
+"""Scans batch headers without touching records.
 
-A scan fills a table, one row a batch (``BATCH``), from a buffer of whole batches. The table is what every other
-kernel and every vectorised decision starts from.
+A scan fills a table, one row per batch (``BATCH``), from a buffer of whole batches. All other kernels and all
+vectorised decisions start from that table.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ BATCH = np.dtype(
         ("padding", np.int16),
     ]
 )
-"""A batch header as a row. ``control_type`` is -1 unless a marker says otherwise; positions are in the buffer."""
+"""A batch header as a row. ``control_type`` is -1 unless it is a marker; positions are in the buffer."""
 
 Table = npt.NDArray[np.void]
 
 ROWS_PER_STEP = 1 << 16
-"""Rows a scan hands out at once: 5.5 MB, small enough for the cache to keep what comes next."""
+"""Number of rows that a scan returns at once: 5.5 MB, small enough for the cache to keep what comes next."""
 
 
 class ScanStop(IntEnum):
@@ -66,7 +66,7 @@ class ScanStop(IntEnum):
 
 @kernel
 def _control_type(data: Bytes, position: int, end: int) -> int:
-    """COMMIT or ABORT from the first record's key; -1 when there is none."""
+    """Returns COMMIT or ABORT from the first record's key; -1 if there is none."""
     _, position = read_varint(data, position, end)  # length
     if position < 0 or position >= end:
         return -1
@@ -87,7 +87,7 @@ def _control_type(data: Bytes, position: int, end: int) -> int:
 def _scan(
     data: Bytes, start: int, end: int, table: Table, check_crc: bool, previous_offset: int
 ) -> tuple[int, int, int]:
-    """Rows filled, position after them, and why it stopped (a ``ScanStop``)."""
+    """Returns the number of rows filled, the position after them, and why it stopped (a ``ScanStop``)."""
     position = start
     row = 0
     while position < end:
@@ -96,7 +96,7 @@ def _scan(
         if position + 17 > end:
             return row, position, 2
         length = read_i32(data, position + 8)
-        if length < OLDEST_LENGTH_MIN:  # above all the zeros that a power failure leaves, which look like magic 0
+        if length < OLDEST_LENGTH_MIN:  # above all zeros left by a power failure, which look like magic 0
             return row, position, 4
         if data[position + 16] != 2:
             return row, position, 3
@@ -108,7 +108,7 @@ def _scan(
         base_offset = read_i64(data, position)
         delta = read_i32(data, position + 23)
         count = read_i32(data, position + 57)
-        has_room = count <= length or (data[position + 22] & 7) != 0  # an unpacked record takes more than a byte
+        has_room = count <= length or (data[position + 22] & 7) != 0  # an uncompressed record takes more than a byte
         is_offset = base_offset >= 0 and base_offset <= OFFSET_MAX - delta
         if delta < 0 or count < 0 or count > delta + 1 or not has_room or not is_offset:
             return row, position, 6
@@ -131,7 +131,7 @@ def _scan(
         entry.base_sequence = read_i32(data, position + 53)
         entry.record_count = count
         entry.control_type = -1
-        if attributes & 0x27 == 0x20 and count > 0:  # a marker is never packed
+        if attributes & 0x27 == 0x20 and count > 0:  # a marker is never compressed
             entry.control_type = _control_type(data, position + 61, next_position)
         previous_offset = base_offset + delta
         position = next_position
@@ -149,7 +149,8 @@ def scan(
     previous_offset: int = -1,
     rows_per_step: int = ROWS_PER_STEP,
 ) -> Iterator[Table]:
-    """Tables of the batches in ``data[start:end]``, in order; each is reused by the next, so copy what you keep.
+    """Yields tables of the batches in ``data[start:end]``, in order; each is overwritten by the next, so copy what you
+    keep.
 
     ``previous_offset`` is the last offset before ``start``: offsets must rise.
     """
@@ -171,7 +172,7 @@ def scan(
 
 
 def scan_whole(data: Bytes, start: int, end: int, place: str, *, check_crc: bool, previous_offset: int = -1) -> Table:
-    """One table of everything in ``data[start:end]``."""
+    """Returns one table of everything in ``data[start:end]``."""
     parts = [
         part.copy() for part in scan(data, start, end, place, check_crc=check_crc, previous_offset=previous_offset)
     ]
@@ -179,7 +180,7 @@ def scan_whole(data: Bytes, start: int, end: int, place: str, *, check_crc: bool
 
 
 def scan_error(data: Bytes, position: int, stop: ScanStop, place: str) -> Exception:
-    """What a stopped scan means to a person."""
+    """Returns the error for a scan that stopped."""
     where = f"{place} at byte {position}"
     if stop == ScanStop.BAD_MAGIC:
         try:
