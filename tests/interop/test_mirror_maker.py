@@ -36,6 +36,7 @@ PLACES_HERE: Final = places_of([MIRRORED], PARTITIONS)
 RATE_PER_S: Final = 100
 SETTINGS: Final = {"cleanup.policy": "compact,delete", "compression.type": "lz4", "retention.ms": "86400000"}
 ROUNDS: Final = 3
+STORAGES: Final = ("offset", "config", "status")
 
 SCHEDULED: Final = (
     "refreshing topics",
@@ -62,13 +63,13 @@ class MirrorMaker(ConnectServer):
             "sync.group.offsets.enabled": True,
             "offset.lag.max": 0,
             "replication.factor": here.brokers,
-            "here.offset.storage.replication.factor": here.brokers,
-            "here.config.storage.replication.factor": here.brokers,
-            "here.status.storage.replication.factor": here.brokers,
-            "there.offset-syncs.topic.replication.factor": there.brokers,
             "offset-syncs.topic.replication.factor": there.brokers,
             "checkpoints.topic.replication.factor": here.brokers,
             "heartbeats.topic.replication.factor": here.brokers,
+            # It also runs in the direction that is not enabled, for the heartbeats.
+            "here->there.heartbeats.topic.replication.factor": there.brokers,
+            **{f"here.{name}.storage.replication.factor": here.brokers for name in STORAGES},
+            **{f"there.{name}.storage.replication.factor": there.brokers for name in STORAGES},
             "refresh.topics.interval.seconds": 1,
             "refresh.groups.interval.seconds": 1,
             "sync.topic.configs.interval.seconds": 1,
