@@ -1,7 +1,7 @@
 """Log records as Arrow columns, for the ``kafkalog`` data source.
 
-Work is column by column over runs of batches: a kernel finds where keys, values and headers lie, another gathers their
-bytes, and what belongs to a batch is spread over its records by index. Only the columns that were asked for are built.
+Works column by column over runs of batches: a kernel finds the positions of keys, values and headers, another gathers
+their bytes, and batch fields are spread over the batch's records by index. Only the requested columns are built.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan
 
 SCAN_ROWS = 1 << 12
-"""Batches that are looked at together: small, so that a reader that stops early has read little."""
+"""Number of batches that are scanned together: small, so that a reader that stops early has read little."""
 
 INT64_MAX = 2**63 - 1
 TIMESTAMP_MS_MAX = INT64_MAX // 1000
-"""Spark's timestamps are microseconds. What a producer's broken clock put beyond becomes null."""
+"""Spark's timestamps are microseconds. A timestamp beyond that range, from a broken clock, becomes null."""
 
 CODEC_NAMES = [codec.name.lower() for codec in Codec]
 CONTROL_NAMES = [ControlType.ABORT.name.lower(), ControlType.COMMIT.name.lower()]
@@ -50,7 +50,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The stretch of a segment to read, and which of its records are wanted."""
+    """The range of a segment to read, and which of its records are wanted."""
 
     path: str
     segment: str
@@ -64,7 +64,7 @@ class Source:
     includes_control: bool
     includes_aborted: bool
     markers: npt.NDArray[np.void]
-    """Those that tell how the stretch's transactions ended; empty if nobody asked."""
+    """The markers that end the range's transactions; empty if outcomes are not needed."""
 
     @property
     def size_bytes(self) -> int:
@@ -73,7 +73,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records of some batches: where they lie in ``data``, and their batches' headers."""
+    """Records of some batches: their positions in ``data``, and their batches' headers."""
 
     source: Source
     data: Bytes
@@ -82,7 +82,7 @@ class Run:
     records: Records
 
     def of_batch(self, name: str) -> Column:
-        """A header field, spread over the records."""
+        """Returns a header field, spread over the records."""
         column: Column = self.table[name][self.records["batch"]]
         return column
 
@@ -92,7 +92,7 @@ class Run:
 
 
 def read_runs(data: Bytes, source: Source, unpacker: Unpacker) -> Iterator[Run]:
-    """The wanted records of a stretch, in order. A run is only good until the next one is asked for."""
+    """Yields the wanted records of a range, in order. A run is valid only until the next one is requested."""
     transactions = TransactionIndex(source.markers)
     tables = scan(
         data,
@@ -121,7 +121,7 @@ def read_runs(data: Bytes, source: Source, unpacker: Unpacker) -> Iterator[Run]:
 def walk(
     body: Bytes, starts: Longs, ends: Longs, table: Table, place: str, from_offset: int = 0, to_offset: int = INT64_MAX
 ) -> Records:
-    """The records of a run of batches."""
+    """Returns the records of a run of batches."""
     records = np.empty(int(table["record_count"].sum(dtype=np.int64)), dtype=RECORD)
     filled, bad = columns.walk_records(body, starts, ends, table, from_offset, to_offset, records)
     if bad != NOTHING_BAD:
@@ -130,7 +130,7 @@ def walk(
 
 
 def to_arrow(run: Run, schema: pa.Schema) -> pa.RecordBatch:
-    """The run's records under a schema made of the names in ``BUILDERS``."""
+    """Converts the run's records to a schema of names in ``BUILDERS``."""
     arrays = [BUILDERS[field.name](run, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -159,7 +159,8 @@ def _headers(run: Run, kind: Any) -> Array:
 
 
 def _text(names: Array) -> Array:
-    """Header names as text. Kafka writes UTF-8, but nobody checks; what is not becomes U+FFFD, as Kafka reads it."""
+    """Header names as text. Kafka writes UTF-8, but no broker checks it; invalid bytes become U+FFFD, as Kafka reads
+    them."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
@@ -244,7 +245,7 @@ BUILDERS: dict[str, Callable[[Run, Any], Array]] = {
     "deleteHorizon": _delete_horizon,
     "segment": _constant("segment"),
 }
-"""How each column is made."""
+"""The function that builds each column."""
 
 
 def _gathered(data: Bytes, starts: Longs, sizes: npt.NDArray[np.int32], kind: Any) -> Array:
@@ -279,6 +280,6 @@ def _moments(timestamp_ms: Longs, is_null: Mask | None, kind: Any) -> Array:
 
 
 def _names(numbers: Column, texts: list[str]) -> Array:
-    """Texts by number; null below zero."""
+    """Returns texts by number; null for negative numbers."""
     indices = pa.array(numbers.astype(np.int32), type=pa.int32(), mask=numbers < 0)
     return pa.array(texts, type=pa.string()).take(indices)

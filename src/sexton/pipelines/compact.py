@@ -1,16 +1,16 @@
 """Compaction of many partitions in one Spark job.
 
-    survey   a task a segment        batch headers only: transactions, producers, where to cut
-    index    a task a chunk          each key's last offset in the chunk, packed by bucket
-    (filter  a task a bucket group   only when there is a clean section: which keys the dirty section has)
-    (index   the clean chunks        sieved through the filter, so that little of them is shuffled)
-    reduce   a task a bucket group   who survives
-    rewrite  a task a chunk          survivors into part files
-    assemble a task a new segment    parts and untouched stretches into segments with indexes
-    commit   the driver              an atomic swap a new segment, lowest first; then the cleaner's checkpoint
+    survey    one task per segment        batch headers only: transactions, producers, where to cut
+    index     one task per chunk          each key's last offset in the chunk, packed by bucket
+    (filter   one task per bucket group   only if there is a clean section: which keys the dirty section has)
+    (index    the clean chunks            only keys that pass the filter, so that little of them is shuffled)
+    reduce    one task per bucket group   which records survive
+    rewrite   one task per chunk          writes survivors into part files
+    assemble  one task per new segment    joins parts and unchanged ranges into segments with indexes
+    commit    the driver                  one atomic swap per new segment, lowest first; then the cleaner's checkpoint
 
-Nothing is written in place. Whatever fails before a partition's commit leaves that partition as it was, and the
-others go on.
+Nothing is written in place. A failure before a partition's commit leaves that partition as it was, and the others go
+on.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One partition to compact, and on which terms."""
+    """One partition to compact, and the terms of its compaction."""
 
     log: PartitionLog
     survey: LogSurvey
@@ -53,9 +53,9 @@ class Request:
     terms: Terms
     first_dirty_offset: int
     storage: Storage | None = None
-    """How its bytes are reached, and where the new segments go; the log's own directory if nobody else writes there."""
+    """Access to its bytes, and to the place for new segments; None means the log's own directory."""
     producers: npt.NDArray[np.void] | None = None
-    """Who is alive, from a broker that knows; else it is told from the log."""
+    """The live producers, if the broker supplied them; otherwise they are derived from the log."""
 
     @property
     def files(self) -> Storage:
@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """New segments that wait to be committed by whoever owns the log. None of them if the report has a failure."""
+    """New segments that wait for a commit by the log's owner. Empty if the report has a failure."""
 
     report: Report
     outputs: tuple[Output, ...]
@@ -72,7 +72,7 @@ class Staged:
 
 @dataclass(slots=True)
 class Report:
-    """What a pass did to a partition, or would do."""
+    """What a compaction did to a partition, or would do."""
 
     name: str
     directory: str
@@ -89,10 +89,10 @@ class Report:
     failure: SextonError | None = None
     nothing_to_do: str = ""
     assumptions: tuple[str, ...] = ()
-    """What was not known of the topic's settings."""
+    """What had to be assumed because the topic's configs are unknown."""
 
     def after(self, earlier: Report) -> Report:
-        """This report as the continuation of an earlier round: it started where that one started."""
+        """Returns this report as the continuation of an earlier round: it starts where that one started."""
         if earlier.bytes_before == 0:
             return self
         tally = Tally({fate: count for fate, count in earlier.tally.counts.items() if not Fate(fate).stays})
@@ -110,7 +110,7 @@ class Report:
 def survey_logs(
     context: SparkContext, logs: Sequence[PartitionLog], storages: Sequence[Storage] | None = None
 ) -> list[LogSurvey | SextonError]:
-    """Each log's survey, or what is wrong with it."""
+    """Returns each log's survey, or the error."""
     places = storages or [Folder(str(log.directory)) for log in logs]
     tasks = [
         (index, places[index], str(segment.path), segment.base_offset, segment.size_bytes)
@@ -119,7 +119,7 @@ def survey_logs(
     ]
 
     def run(task: tuple[int, Storage, str, int, int]) -> tuple[int, SegmentSurvey | SextonError]:
-        """No further than the segment reached when the log was opened: a broker may append to it."""
+        """Reads no further than the segment's end when the log was opened: a broker may append to it."""
         index, storage, path, base_offset, size_bytes = task
         try:
             with storage.reading(path, 0, size_bytes) as data:
@@ -149,7 +149,7 @@ def compact(
     max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES,
     progress: Progress = lambda step, tasks: None,
 ) -> list[Report]:
-    """Run one pass over all requested partitions, in one job. Reports come in the order of the requests."""
+    """Runs one pass over all requested partitions, in one job. Returns the reports in the order of the requests."""
     reports = [_empty_report(request) for request in requests]
     works, chunks = _plan(requests, reports, context.defaultParallelism, max_batch_bytes)
     if not chunks:
@@ -173,7 +173,8 @@ def stage(
     max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES,
     progress: Progress = lambda step, tasks: None,
 ) -> list[Staged]:
-    """The same, but for the commit: a running broker owns these logs, and each request has a directory of its own."""
+    """Does the same without the commit: a running broker owns these logs, and each request has a directory of its
+    own."""
     reports = [_empty_report(request) for request in requests]
     works, chunks = _plan(requests, reports, context.defaultParallelism, max_batch_bytes)
     if not chunks:
@@ -194,7 +195,7 @@ def _stage(
     dry_run: bool,
     progress: Progress,
 ) -> list[list[Output]]:
-    """All that can be done without changing a log."""
+    """Does everything that changes no log."""
     results = passes.run(context, works, [request.files for request in requests], chunks, dry_run, progress)
     outputs = _gather(requests, reports, chunks, results)
     if not dry_run:
@@ -205,7 +206,7 @@ def _stage(
 
 
 def _clear_staging(request: Request, report: Report) -> None:
-    """Nothing that was staged outlives the job, however it ended; a commit that failed is finished or undone."""
+    """Removes staged files, however the job ended; a commit that failed half way is completed or undone."""
     try:
         swap.recover(request.log.directory)
     except SextonError as error:
@@ -246,8 +247,8 @@ def _live_producers(request: Request) -> npt.NDArray[np.void]:
 def _plan(
     requests: Sequence[Request], reports: Sequence[Report], parallelism: int, max_batch_bytes: int
 ) -> tuple[dict[int, PartitionWork], list[Chunk]]:
-    """What tasks must know of each partition, and what is cut out of it. A partition of which that cannot be told has
-    no chunk: its report says why."""
+    """Returns what tasks must know of each partition, and its chunks. A partition for which that fails has no chunk:
+    its report has the failure."""
     sizes = [
         segment.size_bytes
         for request in requests
@@ -278,7 +279,7 @@ def _gather(
     chunks: Sequence[Chunk],
     results: Sequence[ChunkResult],
 ) -> list[list[Output]]:
-    """Each partition's new segments, from its chunks' results."""
+    """Returns each partition's new segments, from its chunks' results."""
     outputs: list[list[Output]] = [[] for _ in requests]
     by_partition: dict[int, list[ChunkResult]] = {}
     for result in results:
@@ -302,7 +303,7 @@ def _gather(
 
 
 def _rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritten]:
-    """What is left of each old segment."""
+    """Returns what is left of each old segment."""
     by_segment: dict[int, list[SliceResult]] = {}
     for result in results:
         for piece in result.slices:
@@ -360,7 +361,7 @@ def _assemble(
     count = plan.task_count([output.size_bytes for _, output, _, _ in tasks], context.defaultParallelism)
     progress("assemble", count)
     tasks.sort(key=lambda task: -task[1].size_bytes)
-    dealt = [task for first in range(count) for task in tasks[first::count]]  # large and small ones to each
+    dealt = [task for first in range(count) for task in tasks[first::count]]  # each task gets large and small ones
     for index, failure in context.parallelize(dealt, count).map(run).collect():
         reports[index].failure = reports[index].failure or failure
 
@@ -372,9 +373,9 @@ def _transaction_indexes(request: Request, work: PartitionWork, outputs: Sequenc
 
 
 def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None:
-    """Swap the new segments in, each in one step, lowest first; then move the checkpoint (rule 7).
+    """Swaps the new segments in, each in one step, lowest first; then moves the checkpoint (rule 7).
 
-    Whatever the process dies at, the log is whole: a value goes before its tombstone, a transaction's records before
+    Whenever the process dies, the log is whole: a value is removed before its tombstone, a transaction's records before
     its marker, so every state between two swaps folds to the same. Why not one swap for all: docs/decisions/0004.
     """
     if report.failure is not None:
@@ -395,7 +396,7 @@ def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None
 
 
 def _keep_modification_time(request: Request, output: Output) -> None:
-    """As Kafka does: where records have no timestamps, age is judged by the file's."""
+    """As in Kafka: where records have no timestamps, the file's modification time counts as their age."""
     last = output.old_base_offsets[-1]
     modified_ns = next(s.modified_ns for s in request.log.segments if s.base_offset == last)
     path = request.log.directory / f"{output.base_offset:020d}.log.cleaned"

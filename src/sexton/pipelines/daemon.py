@@ -1,8 +1,8 @@
 """The process that forks Spark's Python workers, with the kernels loaded before the first fork.
 
-Loading Numba and the compiled kernels takes about a second; done here it is paid once, not once a worker. And a worker
-collects garbage after every task, walking everything that was ever imported, which takes longer than many a task:
-``gc.freeze`` takes what is loaded now out of its sight.
+Loading Numba and the compiled kernels takes about a second; done here it is paid once, not once per worker. And a
+worker collects garbage after every task, walking everything that was ever imported, which takes longer than many tasks:
+``gc.freeze`` excludes what is loaded now.
 """
 
 import gc
@@ -13,11 +13,11 @@ import pyspark.daemon
 
 TASK_WORKER = "pyspark.worker"
 """The module of the workers that run tasks. Spark starts a daemon like this for each kind of worker, and those that
-plan a query have no use for kernels."""
+plan a query do not need kernels."""
 
 
 class _Traceback:
-    """What the daemon prints of a worker that ended badly. When Spark has gone away first, there is nobody to tell."""
+    """Prints the traceback of a worker that failed, unless Spark was gone first: then it could not be read."""
 
     format_exc = staticmethod(traceback.format_exc)
 

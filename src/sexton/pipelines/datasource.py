@@ -1,16 +1,15 @@
-"""``kafkalog``: a partition's directory as a Spark data source, so that people can query a log with SQL.
+"""``kafkalog``: a partition's directory as a Spark data source, so that a log can be queried with SQL.
 
     from sexton.pipelines import datasource
     datasource.register(spark)
     spark.read.format("kafkalog").load("/var/lib/kafka/data/orders-0").createOrReplaceTempView("orders")
 
 The path is a partition directory, a log directory (all its partitions), or a list of them. The first eight columns are
-those of Spark's own Kafka source; the others tell about producer, transaction and batch. Options:
+those of Spark's own Kafka source; the others are about producer, transaction and batch. Options:
 
     isolation        read_uncommitted (default): everything from the log start on. read_committed: what such a consumer
-                     would get,
-                     that is no aborted records and nothing at or above the last stable offset (the first offset of an
-                     open transaction, or the high watermark where a checkpoint knows it)
+                     would get, that is no aborted records and nothing at or above the last stable offset (the first
+                     offset of an open transaction, or the high watermark where a checkpoint has it)
     includeControl   true: COMMIT and ABORT markers, too
     startingOffset   the first offset to read
     endingOffset     the offset to stop before
@@ -19,13 +18,13 @@ What the Python data source API of Spark 4.3 allows, and what not:
 
 - *Filters are pushed down*, comparisons of ``offset`` and equality on ``topic`` and ``partition``, after ``register``.
   Spark fails every query on a source that can do this while ``spark.sql.python.filterPushdown.enabled`` is false, which
-  is its default, so ``register`` sets it. ``spark.dataSource.register(KafkaLogDataSource)`` touches no setting and
+  is its default, so ``register`` sets it. ``spark.dataSource.register(KafkaLogDataSource)`` changes no Spark config and
   pushes nothing down; the two offset options work either way.
-- *Columns are not pruned*: ``PythonScanBuilder`` does not implement ``SupportsPushDownRequiredColumns``, so a query
-  for one column still gets all of them built. Ask for fewer by naming them,
-  ``.schema("offset long, key binary")``, and only those are built.
+- *Columns are not pruned*: ``PythonScanBuilder`` does not implement ``SupportsPushDownRequiredColumns``, so a query for
+  one column still gets all of them built. Ask for fewer by naming them, ``.schema("offset long, key binary")``, and
+  only those are built.
 - *Planning is not distributed*: batch headers of all segments are read by one process on the driver's machine (threads,
-  kernels without Python's lock; gigabytes a second from the page cache). Segments outside a range are not even opened
+  kernels without the GIL; gigabytes per second from the page cache). Segments outside a range are not even opened
   unless transactions must be known.
 - *Paths must be readable where executors run*, as for any file source.
 """
@@ -103,10 +102,11 @@ SCHEMA = (
     .add("deleteHorizon", TimestampType())
     .add("segment", StringType())
 )
-"""The columns of Spark's own Kafka source, then those of producer, transaction and batch. Null where there is none."""
+"""The columns of Spark's own Kafka source, then those of producer, transaction and batch. Null where there is no
+value."""
 
 TASK_BYTES = 32 * 1024 * 1024
-"""What one task reads. The planner does not know how many cores there are, so tasks are many and small."""
+"""Bytes that one task reads. The planner does not know the number of cores, so tasks are many and small."""
 
 PLANNING_THREADS = 8
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
@@ -114,7 +114,7 @@ OFFSET_MAX = 2**63 - 1
 
 
 class BadOptionError(SextonError):
-    """An option or a requested column is not what this source offers."""
+    """An option or a requested column that this source does not have."""
 
     exit_code: ClassVar[int] = 64
 
@@ -139,7 +139,7 @@ class KafkaLogDataSource(DataSource):
         return "kafkalog"
 
     def schema(self) -> StructType:
-        # A mistyped path is told here, when the person still looks at the line that has it.
+        # Raises for a mistyped path here, so that the error points at the user's line.
         find_partitions([Path(path) for path in parse_options(self.options).paths])
         return SCHEMA
 
@@ -155,7 +155,7 @@ class KafkaLogReader(DataSourceReader):
         self.arrow_schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> list[InputPartition]:
-        """Tasks, each with stretches of about ``TASK_BYTES`` together: a log may have many tiny segments."""
+        """Returns tasks, each with ranges of about ``TASK_BYTES`` together: a log may have many tiny segments."""
         directories = find_partitions([Path(path) for path in self.wanted.paths])
         tasks: list[list[Source]] = [[]]
         task_bytes = 0
@@ -175,7 +175,7 @@ class KafkaLogReader(DataSourceReader):
 
 
 class PushingKafkaLogReader(KafkaLogReader):
-    """A reader that narrows what it reads by what the query filters on."""
+    """A reader that narrows what it reads by the query's filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Returns the filters that Spark must still apply."""
@@ -197,13 +197,13 @@ class PushingKafkaLogDataSource(KafkaLogDataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``kafkalog`` known to a session, with filters pushed down."""
+    """Registers ``kafkalog`` in a session, with filters pushed down."""
     spark.conf.set(PUSHDOWN_SETTING, "true")
     spark.dataSource.register(PushingKafkaLogDataSource)
 
 
 def narrow(wanted: Wanted, condition: Filter) -> Wanted | None:
-    """What is wanted under one more condition; None when the condition is not one of ours."""
+    """Narrows `wanted` by one more condition; returns None if the condition cannot be pushed down."""
     attribute = getattr(condition, "attribute", None)
     if attribute not in (("offset",), ("topic",), ("partition",)):
         return None
@@ -236,7 +236,7 @@ def _narrow_offsets(wanted: Wanted, condition: Filter, value: int, is_equal: boo
 
 
 def parse_options(options: MutableMapping[str, str]) -> Wanted:
-    """Options as Spark hands them over: texts, with names in any case."""
+    """Parses options as Spark passes them: texts, with names in any case."""
     given = {name.lower(): value for name, value in options.items()}
     paths = json.loads(given.pop("paths", "[]"))
     if "path" in given:
@@ -266,11 +266,11 @@ def parse_options(options: MutableMapping[str, str]) -> Wanted:
 
 
 def plan_partition(directory: Path, wanted: Wanted) -> Iterator[Source]:
-    """The stretches of a partition that tasks read, without those that a range or a filter rules out."""
+    """Yields the ranges of a partition that tasks read, without those that an offset range or a filter excludes."""
     log = open_partition(directory)
     if wanted.topic not in (None, log.topic) or wanted.partition not in (None, log.partition):
         return
-    # What lies below the log start is deleted, whether or not its file is gone yet.
+    # Records below the log start are deleted, whether or not their file is gone yet.
     wanted = replace(wanted, from_offset=max(wanted.from_offset, log.log_start_offset))
     in_range = list(_segments_in_range(log, wanted))
     if not in_range:
@@ -311,7 +311,7 @@ def _cut(
     wanted: Wanted,
     markers: npt.NDArray[np.void],
 ) -> Iterator[Source]:
-    """A segment in stretches of about ``TASK_BYTES``; grains are where it may be cut."""
+    """Cuts a segment into ranges of about ``TASK_BYTES``; it may be cut at grains."""
     make = partial(
         Source,
         path=str(file.path),
@@ -340,7 +340,7 @@ def _cut(
 
 
 def _relevant(markers: npt.NDArray[np.void], first_offset: int, last_offset: int) -> npt.NDArray[np.void]:
-    """The markers inside a stretch, and each producer's first one after it: nothing else can end its transactions."""
+    """Returns the markers inside a range, and each producer's first one after it: no other can end its transactions."""
     inside = markers[(markers["offset"] >= first_offset) & (markers["offset"] <= last_offset)]
     after = markers[markers["offset"] > last_offset]
     _, first = np.unique(after["producer_id"], return_index=True)

@@ -1,9 +1,9 @@
-"""Two replicas of a partition, held against each other: the ``read_committed`` fold of each, key by key.
+"""Compares two replicas of a partition: the ``read_committed`` fold of each, key by key.
 
-    survey    a task a segment        batch headers of both
-    index     a task a chunk          each key's newest visible record, as hashes
-    compare   a task a bucket group   keys on which the sides differ
-    fetch     the driver              the records of the differing keys that are shown, and the reason
+    survey    one task per segment        batch headers of both
+    index     one task per chunk          each key's newest visible record, as hashes
+    compare   one task per bucket group   keys on which the sides differ
+    fetch     the driver                  the records of the differing keys that are shown, and the reason
 
 Each side is folded up to its own last stable offset, for that is what its consumers see. Differences beyond a lagging
 replica's end are differences, too; their reason says so.
@@ -39,14 +39,14 @@ from sexton.records.keyhash import random_hash_key
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What lies at an offset of a log."""
+    """What a log has at an offset."""
 
     batch: Batch
     record: Record | None
-    """None: the batch spans the offset but has no record there (any more)."""
+    """None if the batch spans the offset but has no record there (any more)."""
     is_aborted: bool
     marker_offset: int
-    """Of the marker that ended its transaction; NO_OFFSET if none did."""
+    """Offset of the marker that ended the batch's transaction; NO_OFFSET if there is none."""
 
 
 class Side:
@@ -64,7 +64,7 @@ class Side:
         self._transactions = TransactionIndex(survey.events.markers)
 
     def hides(self, offset: int) -> str | None:
-        """Why consumers of this replica do not see an offset, whatever lies there; None if they would."""
+        """Why consumers of this replica do not see an offset, whatever is there; None if they would."""
         if offset >= self.log_end_offset:
             return f"offset {offset} lies beyond {self.label}'s end at {self.log_end_offset}"
         if offset < self.log_start_offset:
@@ -74,7 +74,7 @@ class Side:
         return self.pinned() if offset >= self.last_stable_offset else None
 
     def pinned(self) -> str:
-        """What holds the last stable offset where it is."""
+        """Why the last stable offset is where it is."""
         events, stable = self.survey.events, self.last_stable_offset
         start = f"{self.label}'s last stable offset is pinned at {stable} by "
         for producer_id, first in zip(events.open_producer_ids, events.open_first_offsets, strict=True):
@@ -87,7 +87,7 @@ class Side:
         return f"{start}the high watermark"
 
     def find(self, offset: int) -> Found | None:
-        """The batch that spans an offset, with the record at it. None in a gap between batches."""
+        """Returns the batch that spans an offset, with the record at it. None in a gap between batches."""
         bases = [segment.base_offset for segment in self.survey.segments]
         number = int(np.searchsorted(bases, offset, side="right")) - 1
         if number < 0:
@@ -132,7 +132,7 @@ class Diff:
     only_b_count: int
     changed_count: int
     differences: tuple[Difference, ...]
-    """The first ones by offset, as many as were asked for."""
+    """The first differences by offset, up to the requested number."""
 
     @property
     def differing_count(self) -> int:
@@ -148,7 +148,7 @@ def diff(
     max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES,
     progress: Progress = lambda step, tasks: None,
 ) -> Diff:
-    """Compare two directories of the same partition. One that cannot be read fails the comparison."""
+    """Compares two directories of the same partition. Raises if one cannot be read."""
     logs = [_open(path_a), _open(path_b)]
     if logs[0].name != logs[1].name:
         raise NotALogError(
@@ -243,10 +243,10 @@ def _fetch(side_a: Side, side_b: Side, row: np.void) -> Difference:
 
 
 def explain(sides: tuple[Side, Side], found: tuple[Found | None, Found | None], offsets: Sequence[int | None]) -> str:
-    """Why a key's newest record is not the same on both sides, as far as the files tell.
+    """Explains why a key's newest record is not the same on both sides, as far as the files show.
 
-    The side with the newer record is taken to be right, for logs only grow; the question is what became of that record
-    on the other side.
+    The side with the newer record is taken to be right, for logs only grow; the question is what happened to that
+    record on the other side.
     """
     at_a, at_b = (-1 if offset is None else offset for offset in offsets)
     if at_a == at_b:

@@ -1,7 +1,8 @@
-"""Comparing two logs key by key: each key's newest visible record of a chunk, by bucket; then, per bucket, who differs.
+"""Compares two logs key by key: each key's newest visible record of a chunk, by bucket; then, per bucket, the keys that
+differ.
 
-Rows in the shuffle are few and large, as in the compaction's index pass: one per chunk and bucket, its payload an array
-of 32-byte entries (``compaction.kernels.contents``). Records themselves stay where they are.
+Rows in the shuffle are few and large, as in compaction's index pass: one per chunk and bucket, with an array of 32-byte
+entries (``compaction.kernels.contents``) as payload. The records themselves are not shuffled.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sexton.records.kernels.scan import scan_whole
 from sexton.records.keyhash import HashKey
 
 FAILED = -1
-"""In place of a bucket: the row carries an error."""
+"""Used instead of a bucket for a row that carries an error."""
 
 NO_CODE = -1
 
@@ -60,7 +61,7 @@ class Compared:
 
 
 def index_chunk(chunk: Chunk, scope: Scope, key: HashKey, bucket_count: int) -> Iterator[Row]:
-    """One row per bucket that the chunk has keys for. ``chunk.partition`` is the side."""
+    """Yields one row per bucket that the chunk has keys for. ``chunk.partition`` is the side."""
     try:
         parts = [part for piece in chunk.slices for part in _contents(piece, scope, key)]
     except SextonError as failure:
@@ -91,7 +92,7 @@ def _contents(piece: Slice, scope: Scope, key: HashKey) -> Iterator[Contents]:
 
 
 def _newest(parts: Sequence[Contents]) -> Contents:
-    """Each key's newest entry. Parts and their entries must rise by offset."""
+    """Returns each key's newest entry. Parts and their entries must be in offset order."""
     entries = np.concatenate([np.zeros(0, dtype=CONTENT), *parts])
     slots = np.empty(newest.slots_needed(len(entries)), dtype=np.int32)
     alive = np.zeros(len(entries), dtype=np.bool_)
@@ -100,7 +101,7 @@ def _newest(parts: Sequence[Contents]) -> Contents:
 
 
 def compare_buckets(rows: Iterable[Row], limit: int) -> Iterator[Compared]:
-    """For each bucket, its keys' newest records on both sides, held against each other."""
+    """Compares, for each bucket, the newest records of its keys on both sides."""
     groups: dict[int, list[tuple[int, int, bytes | SextonError]]] = {}
     for bucket, member in rows:
         groups.setdefault(bucket, []).append(member)
@@ -139,7 +140,7 @@ def compare(side_a: Contents, side_b: Contents, limit: int) -> Compared:
 
 
 def _aligned(side_a: Contents, side_b: Contents) -> tuple[Contents, Contents]:
-    """Both sides with the same keys in the same order; where a side lacks one, its entry has NO_CODE."""
+    """Returns both sides with the same keys in the same order; where a side lacks one, its entry has NO_CODE."""
     both = np.concatenate([side_a, side_b])
     is_b = np.concatenate([np.zeros(len(side_a), dtype=np.bool_), np.ones(len(side_b), dtype=np.bool_)])
     order = np.lexsort((is_b, both["second"], both["first"]))

@@ -1,7 +1,7 @@
-"""The first pass: every key's last offset in a chunk, packed by bucket; then, per bucket, who survives.
+"""The first pass: every key's last offset in a chunk, packed by bucket; then, per bucket, the records that survive.
 
-Rows in the shuffles are few and large. Index to reduce: one row per chunk and bucket, its payload an array of 24-byte
-entries. Reduce to rewrite: one row per bucket and chunk, its payload an array of 8-byte codes.
+Rows in the shuffles are few and large. Index to reduce: one row per chunk and bucket, with an array of 24-byte entries
+as payload. Reduce to rewrite: one row per bucket and chunk, with an array of 8-byte codes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sexton.records.kernels.scan import scan_whole
 from sexton.records.keyhash import HashKey
 
 NOTES = -1
-"""The bucket of rows that carry notes (what a task counted, or why it failed) past the reduction."""
+"""The bucket of rows that carry a note (a task's counts, or its failure) past the reduction."""
 
 LISTED = -2
-"""From here on down, one for each chunk: buckets of rows that carry codes past the reduction."""
+"""The highest of the buckets, one per chunk and counted downwards, of rows that carry codes past the reduction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a chunk's index task has to say to whoever reports."""
+    """What a chunk's index task reports: its counts, or its failure."""
 
     keyless_count: int = 0
     failure: SextonError | None = None
@@ -43,7 +43,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The dirty keys of a partition, approximately: a section of bits for each bucket."""
+    """The dirty keys of a partition as a Bloom filter: a section of bits for each bucket."""
 
     words: npt.NDArray[np.uint64]
     sections: npt.NDArray[np.int64]
@@ -57,7 +57,8 @@ ChunkRow = tuple[int, "bytes | Note"]
 def index_chunk(
     chunk: Chunk, work: PartitionWork, storage: Storage, key: HashKey, dirty_keys: Filter | None
 ) -> Iterator[BucketRow]:
-    """One row per bucket that the chunk has entries for. Clean chunks are sieved through ``dirty_keys`` first."""
+    """Yields one row per bucket that the chunk has entries for. Entries of clean chunks must pass ``dirty_keys``
+    first."""
     collector = _Collector(chunk, dirty_keys)
     try:
         transactions = TransactionIndex(work.markers, is_sorted=True)
@@ -79,13 +80,15 @@ def index_chunk(
 
 
 def _by_bucket(collector: _Collector, bucket_count: int) -> tuple[Entries, npt.NDArray[np.int64]]:
-    """The newest entry of each key in the chunk, and where each bucket's begin.
+    """Returns the newest entry of each key in the chunk, and where each bucket's entries begin.
 
-    Of a clean chunk, too. If it is not clean after all (somebody claimed too much), older duplicates in it are then not
-    listed as dead, and one can outlive its key's tombstone. To keep all entries here would heal some of that, where the
-    key is written again, and not where the tombstone lies in the same section; it would also hide from the simulator,
-    whose compactor believes the same (`reference.compact`), half of the mistakes that make such claims. Claims are
-    guarded where they are made: MCCO is durable after the swap, and an old disk meets the fence."""
+    Clean chunks are reduced to newest entries, too. If one is not clean after all (its MCCO was too high), older
+    duplicates in it are then not listed as dead, and one can outlive its key's tombstone. Keeping all entries here
+    would heal some of that, where the key is written again, and not where the tombstone is in the same section; it
+    would also hide from the simulator, whose compactor assumes the same (`reference.compact`), half of the mistakes
+    that cause such claims. Wrong claims are prevented where they are made: MCCO is durable after the swap, and an old
+    disk is stopped by the fence.
+    """
     filled = collector.filled
     split = cast(Entries, scratch.take("split entries", ENTRY, filled))
     slots = cast("npt.NDArray[np.int32]", scratch.take("slots", np.int32, newest.slots_needed(filled)))
@@ -94,7 +97,8 @@ def _by_bucket(collector: _Collector, bucket_count: int) -> tuple[Entries, npt.N
 
 
 def reduce_buckets(rows: Iterable[BucketRow]) -> Iterator[ChunkRow]:
-    """For each chunk, the codes it needs from each bucket: survivors of dirty chunks, the dead of clean ones."""
+    """Yields, for each chunk, the codes it needs from each bucket: survivors of dirty chunks, dead records of clean
+    ones."""
     for key, members in _grouped(rows):
         if key[1] <= NOTES:
             yield from ((chunk, payload) for chunk, _, payload in members)
@@ -105,7 +109,7 @@ def reduce_buckets(rows: Iterable[BucketRow]) -> Iterator[ChunkRow]:
             if is_dirty:
                 wanted = codes[lives]
             else:
-                # What is not listed lives, so the living are listed only for their flags.
+                # A record that is not listed survives, so surviving ones are listed only for their flags.
                 codes = np.where(lives, codes, codes | DEAD)
                 wanted = codes[(codes & 3) != 0]
             if len(wanted):
@@ -113,7 +117,7 @@ def reduce_buckets(rows: Iterable[BucketRow]) -> Iterator[ChunkRow]:
 
 
 def build_filters(rows: Iterable[BucketRow]) -> Iterator[tuple[BucketKey, bytes]]:
-    """Each bucket's section of the filter over the dirty keys."""
+    """Yields each bucket's section of the filter over the dirty keys."""
     for key, members in _grouped(rows):
         if key[1] <= NOTES:
             continue
@@ -141,7 +145,7 @@ def _grouped(rows: Iterable[BucketRow]) -> Iterator[tuple[BucketKey, list[tuple[
 def _strike(
     members: list[tuple[int, bool, bytes | Note]],
 ) -> tuple[Entries, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """A bucket's entries, where each member's begin, and which are their key's newest."""
+    """Returns a bucket's entries, where each member's begin, and which are their key's newest."""
     parts = [np.frombuffer(cast(bytes, payload), dtype=ENTRY) for _, _, payload in members]
     bounds = np.cumsum([0] + [len(part) for part in parts], dtype=np.int64)
     entries = np.concatenate(parts)
@@ -152,17 +156,17 @@ def _strike(
 
 
 class _Collector:
-    """A chunk's entries as they come in. Those of a clean chunk are sieved step by step, while in the cache."""
+    """Collects a chunk's entries. Those of a clean chunk are filtered step by step, while they are in the cache."""
 
     def __init__(self, chunk: Chunk, dirty_keys: Filter | None) -> None:
-        # The survey's record counts are not covered by a CRC that was checked, so they are only a hint.
+        # The survey's record counts are not covered by a checked CRC, so they are only a hint.
         expected = RUN_RECORDS if dirty_keys is not None else min(chunk.record_count, CHUNK_RECORDS_MAX)
         self.entries = cast(Entries, scratch.take("entries", ENTRY, expected))
         self.filled = 0
         self.keyless_count = 0
         self.listed: list[npt.NDArray[np.int64]] = []
-        """Of a clean chunk: codes with a flag of records whose keys the dirty section does not have. Nothing that other
-        chunks hold matters to them, so they need not be reduced: there may be as many of them as records."""
+        """For a clean chunk: flagged codes of records whose keys the dirty section does not have. They do not depend on
+        other chunks, so they need not be reduced: there may be as many of them as records."""
         self._dirty_keys = dirty_keys
 
     def reserve(self, count: int) -> None:
@@ -173,7 +177,7 @@ class _Collector:
             self.entries[: self.filled] = old[: self.filled]
 
     def added(self, filled: int, keyless_count: int) -> None:
-        """``entries`` is full up to ``filled`` now."""
+        """Called when ``entries`` has been filled up to ``filled``."""
         if self._dirty_keys is not None:
             fresh = self.entries[self.filled : filled]
             words, sections = self._dirty_keys.words, self._dirty_keys.sections
@@ -223,7 +227,8 @@ def _index_slice(
 
 
 def _keyless_flags(is_dirty: bool, drop_keyless: bool) -> int:
-    """Lists name a dirty chunk's survivors and a clean chunk's dead; key-less records are listed accordingly."""
+    """Returns the flags of key-less records. The list of a dirty chunk has survivors, that of a clean chunk has dead
+    records."""
     if is_dirty:
         return SKIP_KEYLESS if drop_keyless else 0
     return DEAD if drop_keyless else SKIP_KEYLESS

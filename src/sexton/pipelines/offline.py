@@ -1,12 +1,12 @@
-"""Compaction of a stopped broker's directories: what `sexton compact` does.
+"""Compaction of a stopped broker's log directories: `sexton compact`.
 
 One replica alone knows nothing about the others, so by default its tombstones and markers stay (MTRO and MXRO are 0)
-and nothing is settled. With all replicas of a partition at hand, MTRO and MXRO follow from what lies on their disks:
-Kafka's cleaner checkpoint is a replica's MCCO, and its MXFO is where its first transactional batch lies.
+and nothing is settled. With the directories of all replicas of a partition, MTRO and MXRO are computed from their
+disks: Kafka's cleaner checkpoint is a replica's MCCO, and its MXFO is the offset of its first transactional batch.
 
-Settling needs care in a Kafka cluster: a follower that fetches a plain batch of a producer whose transaction it holds
-open refuses it. Below the lowest bound of all replicas every transaction has ended on every one of them and nobody will
-fetch those batches again, so that is how far batches are settled.
+Settling needs care in a Kafka cluster: a follower that fetches a plain batch of a producer whose transaction it has
+open refuses it. Below the lowest bound of all replicas every transaction has ended on every one of them and no replica
+will fetch those batches again, so batches are settled up to there.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _ALL_REPLICAS: Final = "--replicas needs the directories of all replicas of a pa
 
 
 class Coordination(Enum):
-    """Whose word is needed before a tombstone or marker may go."""
+    """On which replicas the removal of a tombstone or marker depends."""
 
-    ALONE = "alone"  # nobody can be asked: they stay
-    REPLICAS = "replicas"  # all replicas are at hand
-    INDEPENDENT = "independent"  # nobody is asked, as in Kafka
+    ALONE = "alone"  # the others are unknown: tombstones and markers stay
+    REPLICAS = "replicas"  # the directories of all replicas are given
+    INDEPENDENT = "independent"  # other replicas are ignored, as in Kafka
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +54,31 @@ class Options:
     now_ms: int
     coordination: Coordination = Coordination.ALONE
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Topic settings that override what the cluster's metadata says."""
+    """Topic configs that override the cluster's metadata."""
     metadata_dir: Path | None = None
-    """The log directory with ``__cluster_metadata-0``, when it is not the partitions' own."""
+    """The log directory with ``__cluster_metadata-0``, if it is not the partitions' own."""
     server_properties: Mapping[str, str] | None = None
-    """The broker's own settings, which are in no metadata."""
+    """The broker's own configs, which are in no metadata."""
     replica_count: int | None = None
-    """How many replicas a partition has, where no metadata says it."""
+    """Number of replicas of a partition, if no metadata has it."""
     high_watermark: int | None = None
     trust_log_end: bool = False
-    """Take the log end for the high watermark where no checkpoint tells."""
+    """Use the log end as the high watermark if there is no checkpoint."""
     dry_run: bool = False
     max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES
 
 
 def check_free(paths: Sequence[Path]) -> None:
-    """Fail at once, before Spark is started, when a path is no log, or its broker runs, or is another user's."""
+    """Raises at once, before Spark is started, if a path is no log, or its broker runs, or it belongs to another
+    user."""
     for log_dir in {directory.parent for directory in find_partitions(paths)}:
         with _holding(log_dir):
             pass
 
 
 def _holding(log_dir: Path) -> AbstractContextManager[None]:
-    """The lock file stays, and so do new segments: only who owns the log, or may give them away, can make them."""
+    """Locks a log directory. The lock file and new segments stay behind, so only the log's owner, or root, which can
+    change their owner, may run this."""
     owner = Owner.of_broker(log_dir)
     if os.geteuid() not in (ROOT, owner.uid):
         raise EnvironmentFailure(
@@ -97,7 +99,7 @@ def _user_name(uid: int) -> str:
 def compact_directories(
     context: SparkContext, paths: Sequence[Path], options: Options, progress: Progress = lambda step, tasks: None
 ) -> list[Report]:
-    """Compact partition directories, or all compacted topics of log directories. Reports come in path order."""
+    """Compacts partition directories, or all compacted topics of log directories. Returns the reports in path order."""
     directories = find_partitions(paths)
     with ExitStack() as stack:
         for log_dir in sorted({directory.parent for directory in directories}):
@@ -124,7 +126,8 @@ class _Partition:
 
     @property
     def is_live(self) -> bool:
-        """Whether it can be judged. One with nothing to do can: it still holds back the other replicas."""
+        """Whether its bound can be determined. This includes one with nothing to do: it still holds back the other
+        replicas."""
         return self.report.failure is None and self.config.compacts
 
     @property
@@ -167,13 +170,14 @@ class _Partition:
         )
 
     def mxfo(self, bound: int) -> int:
-        """Below it this replica holds nothing transactional; never above what this run may vouch for."""
+        """The offset below which this replica has nothing transactional; never above `bound`."""
         first = self.loaded()[1].first_transactional_offset
         return bound if first is None else min(bound, first)
 
 
 def summaries(log: PartitionLog, survey: LogSurvey) -> list[SegmentSummary]:
-    """Segments as eligibility sees them; where records carry no time, the file's tells, as in Kafka."""
+    """Returns segments as `eligibility` needs them; where records have no timestamps the file's modification time is
+    used, as in Kafka."""
     return [
         SegmentSummary(
             segment.base_offset,
@@ -221,12 +225,12 @@ def _check_replicas(partitions: Sequence[_Partition], around: Surroundings, opti
         except SextonError as error:
             failed = error
         for member in members:
-            # What one replica holds cannot be judged without the others.
+            # A replica cannot be judged without the others.
             member.report.failure = member.report.failure or failed
 
 
 def _check_complete(directories: Sequence[Path], around: Surroundings, replica_count: int | None) -> None:
-    """That these are all replicas of a partition, each once, and nothing else: what a replica that is left out holds
+    """Checks that these are all replicas of a partition, each once, and no others: what a missing replica still has
     would be forgotten by the others."""
     name, place = directories[0].name, ", ".join(map(str, directories))
     if len({topic_id for path in directories if (topic_id := topic_id_of(path)) is not None}) > 1:
@@ -262,8 +266,8 @@ def _run(context: SparkContext, partitions: Sequence[_Partition], options: Optio
     _compact(context, requests, options, progress)
     if options.coordination is not Coordination.REPLICAS or options.dry_run:
         return
-    # Now that every replica has cleaned up to its bound, MTRO and MXRO may have moved: a second round starts (or
-    # ends) the horizons of what waited only for the other replicas. All of them have a say, also those that are done.
+    # Now that every replica is clean up to its bound, MTRO and MXRO may have risen: a second round starts (or ends) the
+    # delete horizons of what waited only for other replicas. All replicas count, also those that are done.
     again = [
         members
         for members in _by_name(partitions).values()
@@ -298,7 +302,8 @@ def _compact(
 
 
 def _requests(partitions: Sequence[_Partition], options: Options) -> list[tuple[_Partition, Request]]:
-    """What to do with each partition; the others' reports say why not. Replicas are judged together or not at all."""
+    """Returns the request for each partition that has work; the reports of the others say why not. Replicas are judged
+    together or not at all."""
     bounds: dict[Path, Bound] = {}
     for partition in partitions:
         if partition.is_live:
@@ -326,7 +331,7 @@ def _requests(partitions: Sequence[_Partition], options: Options) -> list[tuple[
 
 
 def _hold_back(members: Sequence[_Partition], unknown: _Partition) -> None:
-    """Without one replica's word, MTRO and MXRO are unknown to the others, too."""
+    """If one replica's state is unknown, so are MTRO and MXRO for the others."""
     for member in members:
         if member is not unknown and not member.has_been_worked_on:
             member.report.failure = member.report.failure or unknown.report.failure
@@ -352,7 +357,7 @@ def _terms(
 
 
 def _nothing_to_do(partition: _Partition, terms: Terms, bound: Bound) -> str:
-    """Why a pass would change nothing; empty if it might."""
+    """Why a compaction would change nothing; empty if it might."""
     log, _ = partition.loaded()
     first_dirty = partition.first_dirty()
     if bound.offset <= log.segments[0].base_offset:

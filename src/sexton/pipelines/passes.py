@@ -1,7 +1,7 @@
 """The passes of a compaction job on Spark: index, filter, reduce, rewrite (see `pipelines.compact` for what they do).
 
-What a job keeps in Spark (broadcasts, rows that are used twice) goes with the job, however it ends: a compactor's
-session lives for days.
+What a job keeps in Spark (broadcasts, persisted rows) is released with the job, however it ends: a compactor's session
+lives for days.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sexton.pipelines.storage import Storage
 from sexton.records.keyhash import HashKey, random_hash_key
 
 REDUCE_BYTES = 64 * 1024 * 1024
-"""Entries that a reduce task should get: they are in memory at once."""
+"""Bytes of entries that a reduce task should get: they are in memory at once."""
 
 ENTRY_BYTES = 24
 CODE_BYTES = 8
 
 Progress = Callable[[str, int], None]
-"""Called with a step's name and how many tasks it has, before the step runs."""
+"""Called with a step's name and its number of tasks, before the step runs."""
 
 Shared = tuple[dict[int, PartitionWork], list[Storage], list[Chunk]]
-"""What all tasks of a job know."""
+"""What all tasks of a job share."""
 
 
 def run(
@@ -41,7 +41,7 @@ def run(
     dry_run: bool,
     progress: Progress,
 ) -> list[ChunkResult]:
-    """What became of each chunk, in order."""
+    """Returns the result of each chunk, in order."""
     with ExitStack() as held:
         return _run(context, works, storages, chunks, dry_run, progress, held)
 
@@ -96,8 +96,8 @@ def _run(
 
 
 def _reducer_count(context: SparkContext, works: Mapping[int, PartitionWork], chunks: Sequence[Chunk]) -> int:
-    """By what they may get at most: the dirty section's entries, those of the clean one that the filter lets through by
-    chance, and the lists of its tombstones, which may be all that it has."""
+    """Chosen by the most that reducers may get: the dirty section's entries, those of the clean one that pass the
+    filter by chance, and the lists of its tombstones, which may be all of its records."""
     dirty_count = sum(chunk.record_count for chunk in chunks if chunk.is_dirty)
     clean_count = sum(chunk.record_count for chunk in chunks if not chunk.is_dirty)
     size_bytes = ENTRY_BYTES * (dirty_count + clean_count // FALSE_POSITIVES_PER) + CODE_BYTES * clean_count
@@ -133,12 +133,12 @@ def _task_count(context: SparkContext, chunks: Sequence[Chunk], numbers: Sequenc
 
 
 def _share(shared: Shared, number: int) -> tuple[Chunk, PartitionWork, Storage]:
-    """What a chunk's task needs."""
+    """Returns what a chunk's task needs."""
     works, storages, chunks = shared
     chunk = chunks[number]
     return chunk, works[chunk.partition], storages[chunk.partition]
 
 
 def _spread_buckets(key: tuple[int, int]) -> int:
-    """Neighbouring buckets to different reducers; partitions start at different ones."""
+    """Neighbouring buckets go to different reducers; partitions start at different ones."""
     return key[0] * 31 + key[1]

@@ -1,8 +1,9 @@
-"""The second pass: survivors of a chunk into a part file, then parts and untouched stretches into new segments.
+"""The second pass: writes the survivors of a chunk into a part file, then joins parts and unchanged ranges into new
+segments.
 
-A part file lies in the partition's directory and is named so that a broker that starts after a crash deletes it
-(``….cleaned``). Stretches of batches that do not change are not copied into it; the new segment takes them
-straight from the old one.
+A part file is in the partition's directory and has a name that a broker deletes when it starts after a crash
+(``….cleaned``). Ranges of batches that do not change are not copied into it; the new segment takes them straight from
+the old one.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from sexton.records.kernels.scan import Table, scan_whole
 
 BUFFER_BYTES = 4 * 1024 * 1024
 LINKED_RUN_BYTES_MIN = 256 * 1024
-"""A stretch of unchanged batches shorter than this is copied: a reference to it would cost more."""
+"""A range of unchanged batches shorter than this is copied: a reference to it would cost more."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceResult:
-    """What became of a slice: the extents that replace it."""
+    """The result of a slice: the extents that replace it."""
 
     segment: int
     is_unchanged: bool
     extents: tuple[Extent, ...]
     size_bytes: int
     last_offset: int
-    """Of the last batch that is left; -1 when none is."""
+    """Last offset of the last batch that is left; -1 if none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ChunkResult:
 def rewrite_chunk(
     chunk: Chunk, work: PartitionWork, storage: Storage, payloads: Iterable[bytes | Note], dry_run: bool
 ) -> ChunkResult:
-    """Apply the verdicts to a chunk. A failure is a result, so that other partitions go on."""
+    """Applies the verdicts to a chunk. A failure is returned as a result, so that other partitions go on."""
     lists, keyless_count = [], 0
     for payload in payloads:
         if isinstance(payload, Note):
@@ -116,7 +117,7 @@ class Part:
         return self._written + self.filled
 
     def reserve(self, size_bytes: int) -> None:
-        """Make room for ``size_bytes`` more."""
+        """Makes room for ``size_bytes`` more."""
         if self.filled + size_bytes <= len(self.buffer):
             return
         self.flush()
@@ -147,7 +148,7 @@ def _rewrite_slice(
     codes: npt.NDArray[np.int64],
     part: Part | None,
 ) -> tuple[SliceResult, Tally]:
-    """The index pass has checked every batch; bytes that came anew since then are checked again."""
+    """The index pass has checked every CRC; bytes that are read again over a network are checked again."""
     with storage.reading(piece.path, piece.start, piece.end) as data:
         table = scan_whole(
             data,
@@ -181,7 +182,7 @@ def _write(
     part: Part,
     max_batch_bytes: int,
 ) -> list[Extent]:
-    """The slice's new contents: long unchanged runs by reference, everything else through the part file."""
+    """Returns the slice's new contents: long unchanged runs by reference, everything else through the part file."""
     extents: list[Extent] = []
     done = 0
     for first, last in [*_long_runs(table, outcomes), (len(table), len(table))]:
@@ -238,7 +239,8 @@ def _write_packed(
     part: Part,
     max_batch_bytes: int,
 ) -> None:
-    """One compressed batch: unpack, keep what stays, pack again with its own codec, as Kafka's cleaner does."""
+    """Rewrites one compressed batch: decompresses it, keeps the survivors, compresses them with its own codec, as
+    Kafka's cleaner does."""
     codec = int(batch["attributes"]) & CODEC_MASK
     position = int(batch["position"])
     view = memoryview(data)[position + HEADER_BYTES : position + int(batch["size"])]  # type: ignore[arg-type]
@@ -259,7 +261,7 @@ def _write_packed(
 
 
 def _long_runs(table: Table, outcomes: Table) -> list[tuple[int, int]]:
-    """Stretches of rows that are copied as they are and are long enough to be worth a reference."""
+    """Returns the ranges of rows that are copied as they are and are long enough to be worth a reference."""
     is_copied = np.concatenate([[False], outcomes["action"] == Action.COPY, [False]])
     edges = np.flatnonzero(np.diff(is_copied.astype(np.int8)))
     runs = edges.reshape(-1, 2)
@@ -272,7 +274,7 @@ def _long_runs(table: Table, outcomes: Table) -> list[tuple[int, int]]:
 
 
 def _estimate(table: Table, outcomes: Table) -> int:
-    """A dry run's guess of a slice's new size: batches in proportion to the records they keep."""
+    """A dry run's estimate of a slice's new size: batches in proportion to the records they keep."""
     share = outcomes["kept_count"] / np.maximum(table["record_count"], 1)
     body = (table["size"] - HEADER_BYTES) * share
     written = outcomes["action"] != Action.DROP
@@ -280,14 +282,15 @@ def _estimate(table: Table, outcomes: Table) -> int:
 
 
 def _count_keyless(tally: Tally, keyless_count: int, work: PartitionWork) -> None:
-    """Key-less records were counted as superseded or newest; they have their own reasons."""
+    """Key-less records were counted as superseded or newest; they have fates of their own."""
     dropped = work.terms.drop_keyless
     tally.add(Fate.SUPERSEDED if dropped else Fate.NEWEST, -keyless_count)
     tally.add(Fate.KEYLESS_DROPPED if dropped else Fate.KEYLESS_KEPT, keyless_count)
 
 
 def assemble(output: Output, storage: Storage, transaction_index: bytes, interval_bytes: int) -> None:
-    """Write a new segment under ``.cleaned`` names, durable; with its indexes unless whoever commits makes them."""
+    """Writes a new segment under ``.cleaned`` names and flushes it; with its indexes unless the broker that commits it
+    makes them."""
     path = storage.write_segment(output)
     if not storage.takes_indexes:
         return

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that these jobs want. On a cluster, spark-defaults.conf may override the rest."""
+"""A Spark session with the configs that these jobs need. On a cluster, spark-defaults.conf may override the rest."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SETTINGS = {
     # Workers keep their kernels and buffers between tasks, and are forked from a process that has them loaded.
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "sexton.pipelines.daemon",
-    # Rows between the JVM and its Python workers are megabytes: no TCP stack, and no collector that takes each for a
-    # humongous object.
+    # Rows between the JVM and its Python workers are megabytes: avoids the TCP stack, and a collector that treats each
+    # as a humongous object.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -Dlog4j2.configurationFile={LOGGING.as_uri()}",
     "spark.executor.extraJavaOptions": "-XX:+UseParallelGC",
@@ -30,13 +30,13 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
     "spark.driver.maxResultSize": "0",
-    # A corrupt batch is a result, not a task failure; what is left to fail is worth one more try.
+    # A corrupt batch is a result, not a task failure; any other failure is worth one retry.
     "spark.task.maxFailures": "2",
 }
 
 
 def start(app_name: str, master: str = "local[*]", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The running session of this process, or a new one."""
+    """Returns the running session of this process, or a new one."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
     if master.startswith("local"):

@@ -1,10 +1,10 @@
 """Statistics of partitions: what is in them, how clean they are, and what keeps them from being cleaner.
 
-    survey    a task a segment        batch headers: transactions, sizes, times
-    index     a task a chunk          each key's last offset in the chunk (the compaction's own pass)
-    reduce    a task a bucket group   each key's newest record
-    measure   a task a chunk          how many, which tombstones, how old
-    dry run   the compaction itself   what it would save
+    survey    one task per segment        batch headers: transactions, sizes, timestamps
+    index     one task per chunk          each key's last offset in the chunk (compaction's own pass)
+    reduce    one task per bucket group   each key's newest record
+    measure   one task per chunk          counts, tombstones and their ages
+    dry run   the compaction itself       what it would save
 
 Nothing is locked and nothing is changed, so a broker may be running; what it writes meanwhile may be missed.
 """
@@ -48,7 +48,7 @@ from sexton.watermarks.replica import ReplicaWatermarks
 class Options:
     now_ms: int
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Topic settings that override what the cluster's metadata says."""
+    """Topic configs that override the cluster's metadata."""
     metadata_dir: Path | None = None
     server_properties: Mapping[str, str] | None = None
     max_batch_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES
@@ -63,7 +63,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """Markers in the log, how many of them still have records there, and what is open."""
+    """Markers in the log, how many of them still have records there, and open transactions."""
 
     committed_count: int
     committed_with_data_count: int
@@ -75,7 +75,7 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class LastCleaned:
-    """How far the log was cleaned, and after when: no file records the time itself."""
+    """How far the log was cleaned, and the earliest possible time: no file records the time itself."""
 
     up_to_offset: int
     not_before_ms: int | None
@@ -84,7 +84,7 @@ class LastCleaned:
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """What one pass of `sexton compact` would do now."""
+    """What one run of `sexton compact` would do now."""
 
     record_count: int
     size_bytes: int
@@ -93,14 +93,14 @@ class Savings:
 
 @dataclass(slots=True)
 class PartitionStats:
-    """Everything there is to say about a partition; or why there is nothing (``failure``)."""
+    """All statistics of a partition, or the reason why there are none (``failure``)."""
 
     name: str
     directory: str
     failure: SextonError | None = None
     assumptions: list[str] = field(default_factory=list)
     record_count: int = 0
-    """Control records are not counted."""
+    """Number of records, without control records."""
     batch_count: int = 0
     segment_count: int = 0
     size_bytes: int = 0
@@ -109,7 +109,7 @@ class PartitionStats:
     high_watermark: int | None = None
     last_stable_offset: int = 0
     watermarks: ReplicaWatermarks | None = None
-    """Of a Sexton broker's replica."""
+    """Watermarks of a Sexton broker's replica; None for a Kafka broker's."""
     measured: Measured = field(default_factory=Measured)
     transactions: Transactions | None = None
     eligibility: Eligibility | None = None
@@ -119,12 +119,12 @@ class PartitionStats:
 
     @property
     def distinct_key_count(self) -> int:
-        """Keys of records that are not aborted, the deleted ones included while their tombstones last."""
+        """Number of keys of records that are not aborted, including deleted keys whose tombstones are still there."""
         return self.measured.newest_count
 
     @property
     def tombstone_count(self) -> int:
-        """Tombstones that are their key's newest record."""
+        """Number of tombstones that are their key's newest record."""
         return sum(span.count for span in self.measured.tombstones.values())
 
 
@@ -134,7 +134,8 @@ def collect(
     options: Options,
     progress: Progress = lambda step, tasks: None,
 ) -> list[PartitionStats]:
-    """Statistics of partition directories, in one set of jobs. One that cannot be read does not stop the others."""
+    """Collects statistics of partition directories, in one set of jobs. One that cannot be read does not stop the
+    others."""
     log_dirs = frozenset(directory.parent for directory in directories)
     around = Surroundings(log_dirs, options.metadata_dir, options.server_properties)
     partitions = [_Partition(directory, around, options) for directory in directories]
@@ -172,7 +173,8 @@ class _Partition:
         return self.log, self.survey
 
     def terms(self, now_ms: int) -> Terms:
-        """Of the next pass: a Sexton broker's replica knows how far the others are, a Kafka broker's does not."""
+        """Returns the terms of the next compaction: a Sexton broker's replica knows how far the others are, a Kafka
+        broker's does not."""
         assert self.log is not None, "opened first"
         assert self.stats.eligibility is not None, "described first"
         bound, known = self.stats.eligibility.bound.offset, self.log.watermarks
@@ -182,7 +184,7 @@ class _Partition:
         return replace(terms, mtro=known.removable.keys, mxro=known.removable.transactions, settle_below=bound)
 
     def describe(self, now_ms: int) -> None:
-        """What the survey and the checkpoints tell, before any record is looked at."""
+        """Fills in what the survey and the checkpoints show, before any record is read."""
         log, survey = self.loaded()
         stats = self.stats
         stats.record_count = sum(segment.record_count for segment in survey.segments)
@@ -201,7 +203,7 @@ class _Partition:
         stats.eligibility = judge(segments, first_dirty, bound, now_ms, stats.config)
 
     def conclude(self, measured: Measured) -> None:
-        """What follows from the records."""
+        """Fills in what follows from the records."""
         log, survey = self.loaded()
         self.stats.measured = measured
         self.stats.record_count -= measured.control_count
@@ -350,10 +352,10 @@ def _transactions(survey: LogSurvey, measured: Measured) -> Transactions:
 
 
 def _last_cleaned(log: PartitionLog, survey: LogSurvey, measured: Measured, config: TopicConfig) -> LastCleaned | None:
-    """From what a cleaning leaves behind. None when nothing speaks for one.
+    """Derived from the traces of a cleaning. None if there are none.
 
     The checkpoint says how far it went; the newest record below that was written before it. A delete horizon was set
-    ``delete.retention.ms`` after a cleaning, if that setting is still the same. Without a checkpoint (a copy), the last
+    ``delete.retention.ms`` after a cleaning, if that config is still the same. Without a checkpoint (a copy), the last
     gap in the offsets says how far it went at least.
     """
     times = [measured.horizon_max_ms - config.delete_retention_ms] if measured.horizon_max_ms >= 0 else []

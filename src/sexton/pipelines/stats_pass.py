@@ -1,7 +1,7 @@
-"""What the statistics need to know about records: one task a chunk, after the index pass has said who is newest.
+"""Measures records for the statistics: one task per chunk, after the index pass has found the newest records.
 
-The task gets the chunk's surviving codes (see ``records.kernels.keys``). Counting them needs no record at all; only
-batches that hold a surviving tombstone are unpacked, for the tombstone's timestamp.
+The task gets the chunk's surviving codes (see ``records.kernels.keys``). Counting them needs no records; only batches
+that have a surviving tombstone are decompressed, for the tombstone's timestamp.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Longs = npt.NDArray[np.int64]
 NO_OFFSET = -1
 NO_TIME = -1
 ABOVE_BOUND = -1
-"""In place of a fate: the tombstone lies where cleaning may not look yet."""
+"""Used instead of a fate: the tombstone is above the bound, so cleaning may not examine it yet."""
 
 
 @dataclass(slots=True)
 class Span:
-    """How many there are, and the oldest and newest timestamp among them."""
+    """A number of tombstones, with the oldest and newest timestamp among them."""
 
     count: int = 0
     oldest_ms: int = 2**63 - 1
@@ -51,7 +51,7 @@ class Span:
 
 @dataclass(slots=True)
 class Measured:
-    """What was counted in a chunk or, merged in order, in a log."""
+    """Counts of a chunk or, merged in order, of a log."""
 
     chunk: int = 0
     partition: int = 0
@@ -60,7 +60,7 @@ class Measured:
     aborted_count: int = 0
     control_count: int = 0
     tombstones: dict[int, Span] = field(default_factory=dict)
-    """By what the next cleaning would do with them (a Fate), or ABOVE_BOUND."""
+    """Tombstones by what the next cleaning would do with them (a Fate), or ABOVE_BOUND."""
     horizon_next_ms: int = 2**63 - 1
     """When the next tombstone's delete horizon passes."""
     horizon_max_ms: int = NO_TIME
@@ -73,7 +73,7 @@ class Measured:
     failure: SextonError | None = None
 
     def merge(self, later: Measured) -> None:
-        """Take up what was measured in the chunk that follows."""
+        """Adds the counts of the chunk that follows."""
         self.failure = self.failure or later.failure
         self.newest_count += later.newest_count
         self.keyless_count += later.keyless_count
@@ -93,8 +93,8 @@ class Measured:
 def measure_chunk(
     chunk: Chunk, work: PartitionWork, payloads: Iterable[bytes | Note], open_first_offsets: Longs
 ) -> Measured:
-    """``work.terms`` are Kafka's own (independent) where nobody knows of the other replicas: fates then tell what time
-    alone would do."""
+    """``work.terms`` are Kafka's own (independent) if the other replicas are unknown: fates then show what time alone
+    would do."""
     measured = Measured(chunk.number, chunk.partition)
     lists = []
     for payload in payloads:

@@ -1,8 +1,8 @@
-"""How a task reaches a log's bytes, and where what it writes goes.
+"""How a task reads a log's bytes, and where it writes.
 
-The pipeline asks for four things: stretches of segments to read, a part file to append to, a new segment put together
-from stretches of both, and a place for its indexes. A `Storage` does them for one partition and travels to wherever
-the task runs. `Folder` is a directory that the task can see; a compactor has another one, through a broker's port.
+The pipeline needs four things: ranges of segments to read, a part file to append to, a new segment joined from ranges
+of both, and a place for its indexes. A `Storage` provides them for one partition and is sent to wherever the task runs.
+`Folder` is a directory that the task can see; a compactor has another one, through a broker's port.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from sexton.records.ownership import Owner
 COPY_STEP_BYTES: Final = 16 * 1024 * 1024
 
 PART_PATTERN: Final = f"*.log.part-*{names.CLEANED_SUFFIX}"
-"""How part files are named."""
+"""Glob pattern of the names of part files."""
 
 Give = Callable[[int], None]
-"""Gives an open new file to whoever owns the log."""
+"""Makes the log's owner the owner of an open new file."""
 
 
 class PartFile(Protocol):
-    """Made when the first bytes come."""
+    """A part file. It is created when the first bytes come."""
 
     @property
     def path(self) -> str: ...
 
     def append(self, position: int, data: memoryview) -> None:
-        """Each piece begins where the one before it ended."""
+        """Each piece must begin where the one before it ended."""
         ...
 
     def close(self) -> None: ...
@@ -50,7 +50,8 @@ class PartFile(Protocol):
 
 
 class Storage(Protocol):
-    """Raises SextonError on what a person must know; a `Folder` leaves OSErrors of a part to whoever writes it."""
+    """Raises SextonError for errors that an operator must see; a `Folder` lets OSErrors of a part file through to the
+    caller."""
 
     @property
     def takes_indexes(self) -> bool:
@@ -59,38 +60,40 @@ class Storage(Protocol):
 
     @property
     def reads_anew(self) -> bool:
-        """Whether bytes that were checked once may be others the next time: they come over a network."""
+        """Whether bytes that were checked once may differ the next time, because they come over a network."""
         ...
 
     def reading(self, path: str, start: int, end: int) -> AbstractContextManager[Bytes]:
-        """A file's bytes at their own positions. Only those from `start` to `end` need be true."""
+        """Returns a file's bytes at their own positions. Only those from `start` to `end` need be valid."""
         ...
 
     def new_part(self, base_offset: int, source: Extent | None) -> PartFile:
-        """`source` is all that it is made of, if that is one stretch."""
+        """`source` is the one range that the part is made from, if it is only one."""
         ...
 
     def write_segment(self, output: Output) -> str:
-        """The new segment's .log under its ``.cleaned`` name; returns its path."""
+        """Writes the new segment's .log under its ``.cleaned`` name; returns its path."""
         ...
 
     def write_index(self, name: str, content: bytes) -> None: ...
 
     def remove_parts(self) -> None:
-        """Before any swap: a broker's recovery takes a leftover ``.cleaned`` for a swap that never completed.
+        """Must be called before any swap: a broker's recovery takes a leftover ``.cleaned`` file for a swap that never
+        completed.
 
-        By name, not by what tasks reported: a task that Spark gave up on may have left one, too."""
+        Parts are found by name, not by the results of tasks: a task that Spark gave up on may have left one, too.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Files in a directory that this process sees. Segments are read where their paths say."""
+    """Files in a directory that this process can see. Segments are read at their own paths."""
 
     directory: str
     like: str = ""
-    """A file of the log whose owner and mode new ones must have. Without it they are like the directory, if that may be
-    had: a broker made it, and takes them in."""
+    """A file of the log whose owner and mode new files must have. If empty, they get those of the directory if that is
+    permitted: a broker created it, and takes the files over."""
     takes_indexes: bool = True
     reads_anew: bool = False
 
@@ -122,7 +125,7 @@ class Folder:
             path.unlink(missing_ok=True)
 
     def _give(self, descriptor: int) -> None:
-        """A new file to whoever owns the log."""
+        """Makes the log's owner the owner of a new file."""
         if self.like:
             Owner.of_file(self.like).give(descriptor)
         else:
@@ -158,7 +161,7 @@ class LocalPart:
 
 
 def part_path(directory: str, base_offset: int) -> str:
-    """A name that no other attempt uses: one that Spark has given up on may still be writing."""
+    """Returns a name that no other attempt uses: one that Spark has given up on may still be writing."""
     return f"{directory}/{base_offset:020d}.log.part-{uuid.uuid4().hex}{names.CLEANED_SUFFIX}"
 
 
@@ -178,11 +181,11 @@ def disk_failure(error: OSError, directory: str) -> EnvironmentFailure:
 
 
 class PassFailedError(SextonError):
-    """A bug in the work on one partition. Others go on; what it did not expect may be in that partition's bytes."""
+    """A bug in the work on one partition. The others go on; the cause may be in that partition's bytes."""
 
 
 def failure_of(error: Exception, place: str) -> SextonError:
-    """Whatever a task meets is its own partition's failure: a job has hundreds of them."""
+    """Turns any exception of a task into a failure of its own partition: a job has hundreds of them."""
     if isinstance(error, SextonError):
         return error
     if isinstance(error, OSError):
@@ -198,9 +201,10 @@ def failure_of(error: Exception, place: str) -> SextonError:
 
 
 def _write_log(output: Output, directory: str, target: Path, give: Give) -> None:
-    """Flushed: a task's part as it is, or a copy of several.
+    """Writes and flushes the log: uses a task's part file as it is, or copies several ranges.
 
-    Spark may have it done again, also while it is being done: a part that is gone has become the segment."""
+    Spark may run this again, also while it is running: a part file that is gone has become the segment.
+    """
     part = Path(output.extents[0].path)
     if len(output.extents) == 1 and part.match(PART_PATTERN):
         try:
@@ -245,7 +249,7 @@ def _concatenate(output: Output, target: Path, give: Give) -> None:
 
 
 def _copy_range(source: int, start: int, end: int, target: int) -> None:
-    """Copy inside the kernel; across file systems that cannot, sendfile still avoids our memory."""
+    """Copies inside the kernel; across file systems that cannot, sendfile still avoids user memory."""
     while start < end:
         count = min(end - start, COPY_STEP_BYTES)
         try:
@@ -261,7 +265,7 @@ def _copy_range(source: int, start: int, end: int, target: int) -> None:
 
 
 def _start_writeback(descriptor: int, start: int, size_bytes: int) -> None:
-    """Have the disk begin now, so that the flush before the commit finds little left to do. A hint: failing is fine."""
+    """Starts writing to disk now, so that the flush before the commit has little left to do. A hint: it may fail."""
     if _sync_file_range is not None:
         _sync_file_range(descriptor, start, size_bytes, SYNC_FILE_RANGE_WRITE)
 

@@ -1,4 +1,4 @@
-"""The .txnindex of new segments: an entry for each ABORT marker that stays, and it leaves with the marker."""
+"""The .txnindex of new segments: an entry for each ABORT marker that stays; an entry is removed with its marker."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from sexton.records.batch import ControlType
 def of_outputs(
     log: PartitionLog, work: PartitionWork, events: TransactionEvents, outputs: Sequence[Output]
 ) -> dict[int, bytes]:
-    """By base offset. An entry is taken from the old index when it is there and names a real marker; when it is
-    missing it is made from the log, as long as the log still shows where the transaction began."""
+    """Returns the index content by base offset. An entry is taken from the old index if it is there and refers to an
+    existing marker; if it is missing it is made from the log, as long as the log still shows where the transaction
+    began."""
     staying = _staying_aborts(work, events)
     result = {}
     for output, following in zip(outputs, [*outputs[1:], None], strict=True):
@@ -73,7 +74,8 @@ def _entries(
 
 
 def _stable_after(offset: int, events: TransactionEvents) -> int:
-    """The last stable offset once the marker at ``offset`` is written: where the oldest open transaction begins."""
+    """Returns the last stable offset once the marker at ``offset`` is written: where the oldest open transaction
+    begins."""
     markers = events.markers
     spans = (markers["first_data_offset"] != NO_OFFSET) & (markers["first_data_offset"] < offset)
     begun = markers["first_data_offset"][spans & (markers["offset"] > offset)]

@@ -1,4 +1,4 @@
-"""Batches with their records unpacked, a run at a time: where every pass over records begins."""
+"""Batches with their records decompressed, one run at a time: the first step of every pass over records."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from sexton.records.kernels.scan import Table
 
 Longs = npt.NDArray[np.int64]
 Run = tuple[slice, Bytes, Longs, Longs]
-"""Rows of the table, a buffer with their records, and where each one's begin and end in it."""
+"""Rows of the table, a buffer with their records, and where each batch's records begin and end in it."""
 
 RUN_BYTES = 8 * 1024 * 1024
-"""How far a run may unfold, give or take a batch (which ``Unpacker`` bounds): batches of equal records can unfold a
+"""Decompressed size of a run, give or take a batch (which ``Unpacker`` limits): batches of equal records can grow a
 thousandfold. An Arrow batch of a run stays far below the 2 GiB that its 32-bit offsets reach."""
 
 RUN_RECORDS = 1 << 15
-"""Records in a run, give or take a batch: what is made of them stays in the cache."""
+"""Number of records in a run, give or take a batch: what is made of them stays in the cache."""
 
 _unpackers: dict[int, Unpacker] = {}
 
 
 def worker_unpacker(max_batch_bytes: int) -> Unpacker:
-    """This worker's unpacker: its buffer is worth keeping."""
+    """Returns this worker's unpacker: its buffer is worth keeping."""
     return _unpackers.setdefault(max_batch_bytes, Unpacker(max_batch_bytes))
 
 
 def unpacked_runs(data: Bytes, table: Table, unpacker: Unpacker, place: str) -> Iterator[Run]:
-    """Neighbouring batches in runs. A run is only good until the next one is asked for.
+    """Yields neighbouring batches in runs. A run is valid only until the next one is requested.
 
-    Batches that are not compressed are used where they lie; the others share the unpacker's buffer. No batch in a run
-    claims more records than its bytes can hold, whatever its header said.
+    Uncompressed batches are used in place; the others share the unpacker's buffer. No batch in a run claims more
+    records than its bytes can hold, whatever its header says.
     """
     is_packed = (table["attributes"] & CODEC_MASK) != 0
     edges = np.flatnonzero(np.diff(is_packed)) + 1

@@ -1,4 +1,4 @@
-"""A whole log cut up for tasks, the active segment included: for jobs that look and change nothing."""
+"""Cuts a whole log into chunks for tasks, including the active segment: for jobs that only read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from sexton.records.kernels.scan import scan
 
 
 def stable_end(log: PartitionLog, survey: LogSurvey) -> int:
-    """Where a ``read_committed`` consumer stops. A copy without checkpoints has no high watermark; its end counts."""
+    """Where a ``read_committed`` consumer stops. A copy without checkpoints has no high watermark; its log end is
+    used."""
     end = survey.log_end_offset
     return survey.last_stable_offset(end if log.high_watermark is None else min(log.high_watermark, end))
 
@@ -28,7 +29,7 @@ def chunks_below(
     partition: int,
     first_number: int,
 ) -> list[Chunk]:
-    """All batches that begin below ``end_offset``, as chunks that count as dirty. Numbers rise with offsets."""
+    """Returns all batches that begin below ``end_offset``, as chunks that count as dirty. Numbers rise with offsets."""
     pieces = list(_slices(log, survey, end_offset))
     if pieces and end_offset < survey.log_end_offset:
         last = pieces.pop()
@@ -59,7 +60,8 @@ def _slices(log: PartitionLog, survey: LogSurvey, end_offset: int) -> Iterator[S
 
 
 def _position_of(piece: Slice, offset: int) -> int:
-    """Where the first batch of a slice begins that starts at or above an offset; the slice's end if there is none."""
+    """Returns the position of the first batch of a slice that starts at or above an offset; the slice's end if there is
+    none."""
     with mapped(piece.path) as data:
         tables = scan(data, piece.start, piece.end, piece.path, check_crc=False, previous_offset=piece.previous_offset)
         for table in tables:
