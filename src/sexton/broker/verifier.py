@@ -73,8 +73,8 @@ class Question(NamedTuple):
     """Coordinator epoch of this producer's last marker in the log of the broker that asks: no coordinator with a lower
     epoch may answer."""
     verification: object = None
-    """What is held meanwhile (`log/producers.py`). A marker makes it void: a batch that arrives afterwards has another
-    one, and does not share an answer that was given before."""
+    """The verification that the batch holds meanwhile (`log/producers.py`). A marker voids it: a batch that arrives
+    afterwards has another one, so that it does not share an answer from before the marker."""
 
 
 Answers = Mapping[TopicPartition, ErrorCode]
