@@ -275,6 +275,20 @@ def test_what_is_not_flushed_may_be_lost_only_if_all_in_sync_replicas_lose_power
     assert PLACE in history.doubtful
 
 
+@pytest.mark.parametrize(
+    ("isr", "wiped", "expected"),
+    [((1, 2), {2}, True), ((1, 2, 3), {2}, False), ((1,), {2}, False), ((2, 3), {2}, False)],
+)
+def test_who_is_in_sync_with_lost_disks_alone_depends_on_them(
+    isr: tuple[int, ...], wiped: set[int], expected: bool
+) -> None:
+    """Seed 322: it lost power, and left the ISR to a machine whose disk had been replaced."""
+    judge, _, _ = judge_of_unflushed(History(), *isr)
+    for node in judge._cluster.nodes.values():
+        node.is_wiped = node.broker_id in wiped
+    assert judge.depends_on_lost_disks(judge._cluster.node_of(1)) is expected
+
+
 def test_a_replica_that_has_joined_anew_has_copied_what_it_lost() -> None:
     history = History()
     judge, key, row = judge_of_unflushed(history, 1, 2)

@@ -491,6 +491,18 @@ class Judge:
     def is_in_sync(self, node: Node) -> bool:
         return any(node.broker_id in row.isr for row in self._agreement.rows.values())
 
+    def depends_on_lost_disks(self, node: Node) -> bool:
+        """Whether a topic that acknowledges before the flush has it in sync with nobody but machines whose disks are
+        gone, which the metastore need not know yet."""
+        lost = {other.broker_id for other in self._cluster.nodes.values() if other.is_wiped}
+        return any(
+            node.broker_id in row.isr
+            and (others := set(row.isr) - {node.broker_id})
+            and others <= lost
+            and self._agreement.topics.get(topic_id) in self._unflushed
+            for (topic_id, _), row in self._agreement.rows.items()
+        )
+
     def ledger_end(self, key: Key) -> int:
         known = self._ledgers.get(key) or self.compaction.truths.get(key)
         return known.end_offset if known is not None else 0

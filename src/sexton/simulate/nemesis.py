@@ -46,14 +46,17 @@ class Nemesis:
         clients: Sequence[str],
         may_lose: Callable[[Node], bool],
         is_in_sync: Callable[[Node], bool],
+        depends_on_lost_disks: Callable[[Node], bool] = lambda _: False,
         force_leaders: Callable[[], object] = lambda: None,
     ) -> None:
         """`may_lose` says whether everything acknowledged is also on other machines than this one, `is_in_sync` whether
-        it is in the ISR of anything. `force_leaders` sends an operator."""
+        it is in the ISR of anything, `depends_on_lost_disks` whether after a power loss it would leave an ISR to
+        machines whose disks are gone. `force_leaders` sends an operator."""
         self._cluster = cluster
         self._clients = clients
         self._may_lose = may_lose
         self._is_in_sync = is_in_sync
+        self._depends_on_lost_disks = depends_on_lost_disks
         self._force_leaders = force_leaders
         self._is_quiet = False
         """An old disk has come back: until its broker has started, nothing else goes wrong."""
@@ -64,8 +67,8 @@ class Nemesis:
         self.old_images_count = 0
         self._starters: dict[Kind, Callable[[Fault], Undo | None]] = {
             Kind.KILL: lambda fault: self._down(fault, power_lost=False),
-            Kind.POWER: lambda fault: self._down(fault, power_lost=True),
-            Kind.ABSENCE: lambda fault: self._down(fault, power_lost=True),
+            Kind.POWER: self._power,
+            Kind.ABSENCE: self._power,
             Kind.RESTART: self._restart,
             Kind.PAUSE: self._pause,
             Kind.WIPE: self._wipe,
@@ -149,6 +152,14 @@ class Nemesis:
 
     def _down(self, fault: Fault, *, power_lost: bool) -> Undo:
         return self._down_node(self._node(fault), power_lost=power_lost)
+
+    def _power(self, fault: Fault) -> Undo | None:
+        node = self._node(fault)
+        if self._depends_on_lost_disks(node):
+            # It may lack what it had not flushed, and leaves the ISR to them: then only an operator can go on.
+            self._cluster.trace.note("nemesis", f"spares {node.name}: the others in sync have lost their disks")
+            return None
+        return self._down_node(node)
 
     def _down_node(self, node: Node, *, power_lost: bool = True) -> Undo:
         node.is_held_down += 1
@@ -388,10 +399,10 @@ class Nemesis:
 
         return undo
 
-    def _scatter(self, fault: Fault) -> Undo:
+    def _scatter(self, fault: Fault) -> Undo | None:
         weather = self._node(fault).volume.weather
         weather.page_bytes = PAGE_BYTES[fault.amount]
-        undo = self._down(fault, power_lost=True)
+        undo = self._power(fault)
         weather.page_bytes = 0
         return undo
 

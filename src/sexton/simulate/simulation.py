@@ -113,6 +113,7 @@ class Simulation:
             [ADMIN, OPERATOR, *MOVERS, *plan.clients],
             lambda node: not self.judge.holds_something_alone(node),
             self.judge.is_in_sync,
+            self.judge.depends_on_lost_disks,
             lambda: self._spawn(self._clients[OPERATOR][0], self._force_leaders()),
         )
         names = [ADMIN, OPERATOR, *MOVERS, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
