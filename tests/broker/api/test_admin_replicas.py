@@ -371,7 +371,35 @@ def test_records_are_deleted_at_the_leader(version: int) -> None:
     run(scenario())
 
 
-def test_a_deletion_is_not_left_half_way_because_its_client_waits_no_longer() -> None:
+def test_a_client_that_waits_for_no_replica_hears_of_the_deletion_all_the_same() -> None:
+    """Kafka's timeout is for the followers; librdkafka's tests ask with 0."""
+
+    async def scenario() -> None:
+        broker = await broker_in_a_cluster()
+        await broker.add_topic("t", (1,), (1,))
+
+        async def delete(offset: int) -> int:
+            await asyncio.to_thread(lambda: None)
+            return offset
+
+        async def refuse(offset: int) -> int:
+            await asyncio.to_thread(lambda: None)
+            raise KafkaError(ErrorCode.offset_out_of_range)
+
+        broker.replicas.known = {("t", 0): replica(delete_records=delete), ("t", 1): replica(delete_records=refuse)}
+        asked = [{"name": "t", "partitions": [{"partition_index": index, "offset": 6} for index in (0, 1)]}]
+        (topic,) = (await broker.ask(delete_records, 2, topics=asked, timeout=0)).topics
+        assert [(p.low_watermark, p.error_code) for p in topic.partitions] == [
+            (6, ErrorCode.none),
+            (-1, ErrorCode.offset_out_of_range),
+        ]
+
+    run(scenario())
+
+
+def test_a_deletion_is_not_left_half_way_because_its_client_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delete_records, "OWN_LOG_MS", 1)
+
     async def scenario() -> None:
         broker = await broker_in_a_cluster()
         await broker.add_topic("t", (1,))

@@ -4,7 +4,7 @@ The leader moves its log start; followers take it over with their next fetch, an
 deletion goes on to its end even if the request times out.
 
 Deviation from Kafka: the low watermark in the response is the leader's new log start. Kafka waits until all live
-replicas have followed.
+replicas have followed; the request's timeout limits that wait only, so even a timeout of 0 waits for the leader's own log.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ VERSIONS = (0, 2)
 
 NO_LOW_WATERMARK = -1
 
+OWN_LOG_MS = 5_000
+"""The least time that the leader's own log is given. It is limited, since a hanging disk must not block the connection."""
+
 
 async def handle(broker: Broker, request: Request) -> Answer:
     topics = []
-    timeout_ms = milliseconds(request.body.timeout)
+    timeout_ms = max(milliseconds(request.body.timeout), OWN_LOG_MS)
     for topic in request.body.topics:
         partitions = []
         for asked in topic.partitions:
