@@ -258,6 +258,10 @@ class FakeBroker:
     def lease_is_valid(self) -> bool:
         return True
 
+    def is_elected(self, topic: str, partition: int) -> bool:
+        """Coordinators are loaded by the tests themselves."""
+        return False
+
     async def catch_up(self) -> None:
         """The view is what it is."""
 

@@ -124,6 +124,7 @@ class Broker:
             self.lease_is_valid,
             self.supervisor,
             self.catch_up,
+            self.is_elected,
         )
         self.transactions = Transactions(self)
         self.news = News(self)
@@ -154,6 +155,10 @@ class Broker:
 
     def lease_is_valid(self) -> bool:
         return self.registration.is_valid()
+
+    def is_elected(self, topic: str, partition: int) -> bool:
+        row = self.view.partition(topic, partition)
+        return row is not None and row.leader == self.config.node_id
 
     @property
     def port(self) -> int:

@@ -45,6 +45,7 @@ class Transactions:
             self.markers.send,
             broker.lease_is_valid,
             broker.supervisor,
+            broker.is_elected,
         )
         self._coordinated: dict[int, Bindings] = {}
         """Bindings by partition of `__transaction_state`."""

@@ -44,13 +44,16 @@ class CoordinatorService(ABC, Generic[S]):
         partitions_count: Callable[[], int],
         may_serve: Callable[[], bool],
         supervisor: Supervisor | None = None,
+        is_elected: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> None:
         """`partitions_count` is that of the topic, 0 while it does not exist. `may_serve` says whether this broker's
-        lease is valid: if it is not, another broker may be the coordinator by now, and even reads must be refused."""
+        lease is valid: if it is not, another broker may be the coordinator by now, and even reads must be refused.
+        `is_elected` says whether this broker is the leader of a partition by its view, also before `load` is called."""
         self.supervisor = supervisor or Supervisor()
         self._clock = clock
         self._partitions_count = partitions_count
         self._may_serve = may_serve
+        self._is_elected = is_elected
         self._shards: dict[int, S] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
 
@@ -140,9 +143,14 @@ class CoordinatorService(ABC, Generic[S]):
         return partition_for(name, count)
 
     def _shard(self, name: str) -> S:
-        shard = self._shards.get(self.partition_of(name))
-        if shard is None or not self._may_serve():
+        partition = self.partition_of(name)
+        shard = self._shards.get(partition)
+        if not self._may_serve() or (shard is None and not self._is_elected(self.topic, partition)):
             raise KafkaError(ErrorCode.not_coordinator)
+        if shard is None:
+            # FindCoordinator already names this broker. NOT_COORDINATOR would make clients look it up again, and
+            # librdkafka reports it to the application.
+            raise KafkaError(ErrorCode.coordinator_load_in_progress)
         if not shard.is_loaded:
             doubtful = shard.is_doubtful
             raise KafkaError(ErrorCode.not_coordinator if doubtful else ErrorCode.coordinator_load_in_progress)

@@ -148,9 +148,9 @@ class TransactionalClient(Wire):
         for _ in range(ATTEMPTS_MAX):
             answer = self.call(txn_offset_commit.API_KEY, version, body)
             code = ErrorCode(answer.topics[0].partitions[0].error_code)
-            if code is not ErrorCode.coordinator_not_available:
+            if code not in (ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress):
                 break
-            time.sleep(0.05)  # markers of the transaction before are on their way: every client asks again
+            time.sleep(0.05)  # it loads, or markers of the transaction before are on their way: clients ask again
         return code
 
     def offset(self, group: str, topic: str, *, require_stable: bool = True) -> tuple[ErrorCode, int]:

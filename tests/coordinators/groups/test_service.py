@@ -173,6 +173,28 @@ def test_a_partition_that_is_not_led_or_not_loaded_yet_says_so() -> None:
     run(test())
 
 
+def test_who_is_elected_and_has_not_begun_to_load_says_that_it_loads() -> None:
+    """NOT_COORDINATOR is for others: clients that found this one would be sent to it again."""
+
+    async def test() -> None:
+        elected = {(GroupService.topic, PARTITION)}
+        service = GroupService(
+            LoopClock(),
+            random.Random(1),
+            SETTINGS,
+            FakeTopics({"t": 2}),
+            lambda: PARTITIONS,
+            is_elected=lambda *partition: partition in elected,
+        )
+        with refused(ErrorCode.coordinator_load_in_progress):
+            await offset_of(service)
+        elected.clear()
+        with refused(ErrorCode.not_coordinator):
+            await offset_of(service)
+
+    run(test())
+
+
 def test_without_the_topic_there_is_no_coordinator() -> None:
     service = GroupService(LoopClock(), random.Random(1), SETTINGS, FakeTopics(), lambda: 0)
     with refused(ErrorCode.coordinator_not_available):

@@ -4,7 +4,8 @@ The leader moves its log start; followers take it over with their next fetch, an
 deletion goes on to its end even if the request times out.
 
 Deviation from Kafka: the low watermark in the response is the leader's new log start. Kafka waits until all live
-replicas have followed; the request's timeout limits that wait only, so even a timeout of 0 waits for the leader's own log.
+replicas have followed; the request's timeout limits that wait only, so even with a timeout of 0 the leader's own log is
+waited for.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ VERSIONS = (0, 2)
 NO_LOW_WATERMARK = -1
 
 OWN_LOG_MS = 5_000
-"""The least time that the leader's own log is given. It is limited, since a hanging disk must not block the connection."""
+"""The least time that the leader's own log is given. Limited, since a hanging disk must not block the connection."""
 
 
 async def handle(broker: Broker, request: Request) -> Answer:

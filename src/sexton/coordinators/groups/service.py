@@ -75,10 +75,11 @@ class GroupService(CoordinatorService[Shard]):
         may_serve: Callable[[], bool] = lambda: True,
         supervisor: Supervisor | None = None,
         catch_up: Callable[[], Awaitable[None]] = up_to_date,
+        is_elected: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> None:
         """`timing_of` returns the own configs of a group. `catch_up` returns when `topics` shows every change that was
         made before the call."""
-        super().__init__(clock, partitions_count, may_serve, supervisor)
+        super().__init__(clock, partitions_count, may_serve, supervisor, is_elected)
         self.settings = settings
         self._rng = rng
         self._topics = topics

@@ -80,10 +80,11 @@ class TransactionService(CoordinatorService[Shard]):
         send_markers: Callable[[DueMarkers], None],
         may_serve: Callable[[], bool] = lambda: True,
         supervisor: Supervisor | None = None,
+        is_elected: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> None:
         """Reads, too, check `may_serve`: a partition that is verified for a transaction that has ended would get a
         hanging transaction."""
-        super().__init__(clock, partitions_count, may_serve, supervisor)
+        super().__init__(clock, partitions_count, may_serve, supervisor, is_elected)
         self.settings = settings
         self._next_producer_id = next_producer_id
         self._send_markers = send_markers
