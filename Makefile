@@ -28,7 +28,7 @@ test-all: ## Every target that tests something, one after another, with one tabl
 
 .PHONY: clients
 clients: ## Every Kafka client we know of, in several versions, against real brokers; transactions with each (takes long)
-	@scripts/setup test
+	@scripts/setup clients
 	@$(BIN)/python -m pytest tests/interop tests/transactions
 
 .PHONY: reproduce

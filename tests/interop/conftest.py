@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,16 +69,20 @@ def against(config: pytest.Config) -> str:
 
 @contextmanager
 def start_cluster(
-    request: pytest.FixtureRequest, directory: Path, brokers: int, settings: Settings
+    request: pytest.FixtureRequest,
+    directory: Path,
+    brokers: int,
+    settings: Settings,
+    node_settings: Mapping[int, Settings] | None = None,
 ) -> Iterator[ClusterUnderTest]:
     """Brokers of the kind that --against asks for; Sexton's where it names addresses, since those have their own
     settings. After a failure their logs stay."""
     kind = against(request.config).partition(":")
     running: KafkaCluster | SextonCluster
     if kind[0] == "kafka":
-        running = KafkaCluster(kind[2] or DEFAULT_VERSION, brokers, directory, settings, heap="512m")
+        running = KafkaCluster(kind[2] or DEFAULT_VERSION, brokers, directory, settings, node_settings, heap="512m")
     else:
-        running = SextonCluster(brokers, directory, settings)
+        running = SextonCluster(brokers, directory, settings, node_settings)
     with running:
         yield ClusterUnderTest(running.bootstrap, brokers, kind[0], running)
         running.keep = request.session.testsfailed > 0

@@ -10,15 +10,18 @@ import re
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from sexton.clusters.brokers import SextonCluster
+from sexton.clusters.compactor import CompactorProcess
 from sexton.clusters.errors import HarnessError
 from sexton.clusters.properties import Settings
-from tests.interop import golang
+from tests.interop import golang, librdkafka
 from tests.interop.clients import CODEC_LIBRARIES, ENVIRONMENTS_DIR, environment
 from tests.interop.conftest import ClusterUnderTest, start_cluster
 from tests.interop.suites import FRANZ_GO, FRANZ_GO_LEFT_OUT, KAFKA_PYTHON_LEFT_OUT
@@ -37,6 +40,16 @@ KAFKA_PYTHON_BROKER: Final[Settings] = {
     "num.partitions": 4,
 }
 """What its own brokers are started with, as far as its tests depend on it."""
+
+LIBRDKAFKA_TIMEOUT_S: Final = 3_600
+LIBRDKAFKA_BROKERS: Final[Settings] = {
+    "num.partitions": 4,
+    "default.replication.factor": 3,
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "group.initial.rebalance.delay.ms": 3000,
+}
+LIBRDKAFKA_RACKS: Final[dict[int, Settings]] = {number: {"broker.rack": f"RACK{number}"} for number in (1, 2, 3)}
+"""As librdkafka's own scripts set up brokers. The delay is Kafka's default, which clusters of tests do without."""
 
 KAFKA_PYTHON_SERVICE: Final = '''\
 """Stands in for a file of kafka-python's tests that its source package lacks: a broker that somebody else runs."""
@@ -156,3 +169,29 @@ def test_kafka_python_passes_its_own_suite(kafka_python_tests: Path, lone_broker
     passed = re.search(r"(\d+) passed", printed)
     assert passed is not None
     assert int(passed[1]) > 40, printed[-2000:]
+
+
+@pytest.mark.timeout(LIBRDKAFKA_TIMEOUT_S)
+@pytest.mark.parametrize("scenario", librdkafka.SCENARIOS)
+def test_librdkafka_passes_its_own_suite(scenario: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Every test that its authors run and that needs a broker, with groups of both protocols."""
+    tests = librdkafka.built()
+    settings = {**LIBRDKAFKA_BROKERS, "auto.create.topics.enable": scenario == librdkafka.DEFAULT_SCENARIO}
+    with start_cluster(request, tmp_path / "brokers", 3, settings, LIBRDKAFKA_RACKS) as cluster:
+        running = cluster.running
+        compacting = (
+            CompactorProcess(running.metastore_url, tmp_path) if isinstance(running, SextonCluster) else nullcontext()
+        )
+        with compacting:
+            if running is not None:
+                running.create_topic("compacted", config={"cleanup.policy": "compact"})  # keeps Spark warm, as in life
+            runner = librdkafka.Runner(tests, cluster.bootstrap, scenario, tmp_path)
+            outcomes = runner.run(librdkafka.cases(tests, scenario))
+    print("\n".join(f"{each.duration_s:6.1f} s {each.name}" for each in outcomes))
+    failed = [f"===== {each.name}\n{each.failure}" for each in outcomes if each.failure]
+    assert outcomes
+    assert not failed, f"{len(failed)} of {len(outcomes)} failed:\n" + "\n".join(failed)
+
+
+def test_what_is_left_out_of_librdkafkas_suite_is_in_it() -> None:
+    assert librdkafka.unknown_names(librdkafka.built()) == []
