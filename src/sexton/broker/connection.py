@@ -68,7 +68,7 @@ class Waiting:
 
 
 class ClientConnection:
-    """`ports.network.Receiver` on the broker's side. API modules see it as `request.connection`."""
+    """Implements `ports.network.Receiver` on the broker's side. API modules see it as `request.connection`."""
 
     def __init__(self, connection: Connection, dispatch: Dispatch, max_request_bytes: int) -> None:
         self.dispatch = dispatch

@@ -242,7 +242,7 @@ class Admin:
         answer = await self._ask(apis.DESCRIBE_LOG_DIRS, {"topics": wanted}, verify, broker_id=broker_id)
         return [_log_directory(broker_id, told) for told in answer.results]
 
-    # Settings
+    # Configs
 
     async def settings(self, resource: Resource, name: str) -> list[Setting]:
         """Returns all configs of a topic, a broker (empty name: the cluster's defaults) or a group."""

@@ -1,7 +1,7 @@
 """A member of a consumer group, by the classic protocol (join, sync, heartbeat), with the range assignor.
 
-The member that the coordinator makes the leader assigns partitions for all. Of the others' subscriptions it reads only
-their topics, with which every version of the format begins.
+The member that the coordinator makes the leader assigns partitions for all. It reads only the topics of the others'
+subscriptions, with which every version of the format begins.
 """
 
 from __future__ import annotations

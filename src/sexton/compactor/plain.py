@@ -47,7 +47,7 @@ def compact_and_count(
     first_dirty_offset: int = 0,
 ) -> tuple[list[Replacement], dict[str, int], int]:
     """Also returns how many records and markers met each fate, and how many bytes wait for replicas. Like the pipeline,
-    it does not look for duplicates below `first_dirty_offset`."""
+    it trusts that the log is clean below `first_dirty_offset`."""
     before = {base: _read(disk, directory, base, size) for base, size in segments}
     closed = [base for base, _ in segments if base < terms.bound]
     ends = {before[base][-1].last_offset for base in closed if before[base]}

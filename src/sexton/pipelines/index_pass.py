@@ -156,7 +156,7 @@ def _strike(
 
 
 class _Collector:
-    """Collects a chunk's entries. Those of a clean chunk are filtered step by step, while they are in the cache."""
+    """Collects a chunk's entries. Entries of a clean chunk are filtered step by step, while they are in the cache."""
 
     def __init__(self, chunk: Chunk, dirty_keys: Filter | None) -> None:
         # The survey's record counts are not covered by a checked CRC, so they are only a hint.

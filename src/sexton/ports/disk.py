@@ -4,9 +4,9 @@ Paths are absolute strings. Every call may raise `OSError` (full, read-only, out
 decides what that means. Plain methods return at once (page cache); those that wait for the device are coroutines. Their
 work is never stopped half way: a caller that is cancelled while it waits gets an error of the work first.
 
-After a crash each file has what was flushed. Of what was appended since, any pages may be there, in no order: missing
-ones read as zeros or as noise, and the file may end before, among or after them. Each directory has its names as of
-some moment since `flush_directory`. Flushed data may still be damaged one day: readers check a CRC.
+After a crash each file has what was flushed. Any pages that were appended since may be there, in no order: missing ones
+read as zeros or as noise, and the file may end before, among or after them. Each directory has its names as of some
+moment since `flush_directory`. Flushed data may still be damaged one day: readers check a CRC.
 """
 
 from __future__ import annotations

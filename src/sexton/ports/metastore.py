@@ -106,7 +106,7 @@ class PartitionRow:
     incarnations: Mapping[int, uuid.UUID] = field(default_factory=dict)
     """Id of the replica's log by broker id. New whenever the replica starts with an empty log."""
     generation: int = 0
-    """Of a compacted partition: raised when an unclean election is forced, which lowers its watermarks and wipes the
+    """Raised when an unclean election of a compacted partition is forced, which lowers its watermarks and wipes the
     other replicas."""
 
 

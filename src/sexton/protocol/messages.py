@@ -1,6 +1,6 @@
 """Encodes and decodes Kafka's messages, for every API and version that kio has.
 
-Decoded requests and responses are kio's frozen entities, from its native parser. Those to encode are nested mappings
+Decoded requests and responses are kio's frozen entities, from its native parser. Messages to encode are nested mappings
 with kio's field names (see `encoder.py` for what they may hold). Schema modules are imported when an API and version is
 first used: there are hundreds, and a broker must be ready within two seconds.
 

@@ -238,7 +238,7 @@ def _array_walk(shape: FieldShape) -> Skim:
 
 
 def _tags_walk(entity: Any) -> Skim:
-    """Tagged fields are skipped by their size. Those with arrays inside are walked."""
+    """Tagged fields are skipped by their size, but walked if they have arrays inside."""
     inside = {
         shape.tag: _field_walk(shape)
         for shape in shapes(entity)

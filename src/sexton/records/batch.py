@@ -1,4 +1,4 @@
-"""Record batch v2: the one format in which records travel, rest on disk and rest in objects.
+"""Record batch v2: the one format of records on the network, on disk and in objects.
 
 A batch is a 61-byte header and then its records, together compressed or not:
 

@@ -75,7 +75,7 @@ class Unpacker:
     """Decompresses batch after batch into one buffer that grows and is never freed: fresh pages are slow."""
 
     def __init__(self, limit_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES) -> None:
-        import numpy as np  # a tenth of a second: a broker, which leaves batches as they are, starts without it
+        import numpy as np  # takes 0.1 s to import; a broker rarely decompresses
 
         self._limit_bytes = limit_bytes
         self.buffer: npt.NDArray[np.uint8] = np.empty(1 << 20, dtype=np.uint8)
@@ -216,7 +216,7 @@ def _lz4_block(block: memoryview) -> memoryview:
 @functools.cache
 def _lz4_hard(level: int) -> Callable[[memoryview], memoryview]:
     """Returns LZ4's high-compression compressor, which cramjam does not have."""
-    import pyarrow as pa  # a third of a second, and few ask for it
+    import pyarrow as pa  # takes 0.3 s to import, and is rarely needed
 
     codec = pa.Codec("lz4_raw", compression_level=level)
     return lambda block: memoryview(codec.compress(block, asbytes=True))

@@ -338,7 +338,7 @@ def _partition_epochs(session: Session, rows: Sequence[PartitionRow]) -> dict[tu
     return epochs
 
 
-# Settings and producer ids
+# Configs and producer ids
 
 
 def change_settings(

@@ -128,7 +128,7 @@ class _Poll:
         if self._session.session_id == NO_SESSION:
             self._session.close()
 
-    # Looking
+    # Reading
 
     def _is_enough(self) -> bool:
         return self._is_urgent or self._size_bytes >= self._min_bytes

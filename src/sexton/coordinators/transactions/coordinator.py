@@ -276,7 +276,7 @@ class TransactionCoordinator:
             assert has_deadline or transaction.state is not State.ONGOING, f"rule 8: {transaction!r} would never end"
         assert self._unmarked.keys() <= self._transactions.keys()
 
-    # Inside
+    # Internals
 
     def _begin(self, now: Now) -> None:
         self._now = now

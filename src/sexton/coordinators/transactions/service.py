@@ -218,7 +218,7 @@ class TransactionService(CoordinatorService[Shard]):
     async def _list_one(self, shard: Shard, request: ListRequest) -> list[Transaction]:
         return await self._run(shard, lambda: (shard.coordinator.matching(request, self._now()), NOTHING))
 
-    # Inside
+    # Internals
 
     async def _patiently(
         self,
