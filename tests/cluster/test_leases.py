@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sexton.cluster.leases import ExpiredLease, LeaseWatch, OwnLease
+from sexton.cluster.leases import CountWatch, ExpiredLease, LeaseWatch, OwnLease
 from sexton.ports.metastore import LEASE_MARGIN, BrokerStatus
 from tests.cluster.rows import broker
 
@@ -133,3 +133,11 @@ def test_a_renewal_counts_as_later_only_between_two_later_looks() -> None:
     assert watched(*looks).has_renewed_since(ONE, 200)
     assert not watched(*looks).has_renewed_since(ONE, 201)
     assert not watched(*looks).has_renewed_since(replace(ONE, epoch=EPOCH + 1), 0)
+
+
+def test_who_is_gone_is_forgotten() -> None:
+    """A compactor has a new id with each start."""
+    watch: CountWatch[str, int] = CountWatch()
+    for at_ms in range(0, 1000, 10):
+        watch.observe({f"compactor-{at_ms}": 1}, at_ms)
+    assert len(watch._renewed_after_ms) <= 1

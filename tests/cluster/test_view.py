@@ -6,6 +6,8 @@ import random
 import uuid
 from dataclasses import replace
 
+import pytest
+
 from sexton.cluster.view import ClusterView, ViewDelta
 from sexton.ports.metastore import (
     BrokerStatus,
@@ -253,6 +255,16 @@ def test_a_snapshot_from_the_past_means_that_the_metastore_was_restored_and_is_r
     assert view.revision == 15
     assert view.broker(2) == broker(2)
     assert view.partition("orders", 0) == partition(index=0, replicas=(1, 3))
+
+
+@pytest.mark.parametrize("revision", [5, 15], ids=["an older snapshot", "a newer snapshot"])
+def test_settings_that_a_snapshot_lacks_are_among_what_changed(revision: int) -> None:
+    """Or the logs that are open would keep them."""
+    view = ClusterView()
+    view.apply(snapshot(10))
+    view.apply_rows(configs=[ConfigRow(ConfigScope.BROKER, "1", {"log.retention.ms": "1"})])
+    delta = view.apply(snapshot(revision))
+    assert (ConfigScope.BROKER, "1") in delta.configs
 
 
 def test_the_version_grows_with_every_change_own_ones_included() -> None:

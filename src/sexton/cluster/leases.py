@@ -74,6 +74,7 @@ class CountWatch(Generic[Id, Count]):
         if self._looks_ms:
             renewed = (id_ for id_, lease in leases.items() if self._seen.get(id_) != lease)
             self._renewed_after_ms |= dict.fromkeys(renewed, self._looks_ms[-1])
+        self._renewed_after_ms = {id_: at_ms for id_, at_ms in self._renewed_after_ms.items() if id_ in leases}
         self._looks_ms.append(now_ms)
         self._since_ms = {
             id_: self._since_ms[id_] if self._seen.get(id_) == lease else now_ms for id_, lease in leases.items()

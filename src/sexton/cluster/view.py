@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sexton.ports.metastore import (
     BrokerRow,
@@ -174,16 +174,7 @@ class ClusterView:
         set_now = {(row.scope, row.name) for row in snapshot.configs}
         cleared = [ConfigRow(*key, settings={}) for key in self._settings if key not in set_now]
         cleared_delta = self._take(Changes(self.revision, False, configs=cleared), [])
-        if not cleared_delta:
-            return delta
-        return ViewDelta(
-            delta.brokers,
-            delta.topics,
-            delta.partitions,
-            delta.configs + cleared_delta.configs,
-            delta.controller,
-            delta.deleted,
-        )
+        return replace(delta, configs=delta.configs + cleared_delta.configs) if cleared_delta else delta
 
     def _drop_brokers(self, snapshot: Changes) -> None:
         """Removes brokers that were unregistered. A broker epoch is the revision of its registration: a broker that
@@ -195,12 +186,14 @@ class ClusterView:
             self.version += 1
 
     def _start_over(self, snapshot: Changes) -> ViewDelta:
-        version, before = self.version, self._topics
+        version, before, settings = self.version, self._topics, self._settings
         self.__init__()  # type: ignore[misc]
         self.version = version
         self.revision = snapshot.revision
         gone = [topic for topic_id, topic in before.items() if all(t.topic_id != topic_id for t in snapshot.topics)]
-        return self._take(snapshot, gone)
+        delta = self._take(snapshot, gone)
+        cleared = tuple(key for key in settings if key not in self._settings)
+        return replace(delta, configs=delta.configs + cleared) if cleared else delta
 
     def _take(self, changes: Changes, deleted: Sequence[TopicRow]) -> ViewDelta:
         replaced: list[TopicRow] = []

@@ -490,7 +490,7 @@ class Replica:
         assert (self.leadership is None) or self.role is not Role.FOLLOWER, f"rule 1: {self!r} leads and follows"
         if self.leadership is not None:
             self.leadership.check_invariants()
-            assert not self.coordination.outlives_its_log, f"rule 5: {self!r} ends below its own watermarks, and leads"
+            assert not self.coordination.outlives_its_log, f"rule 7: {self!r} ends below its own watermarks, and leads"
         # The future of a flush completes before its caller resumes, and the high watermark rises only then.
         if self.leadership is not None and self._flushing is None:
             committed = self.leadership.committed_end(self.durable_end)

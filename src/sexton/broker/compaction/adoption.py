@@ -151,7 +151,8 @@ class Adopter:
         known = self._leaders.setdefault(leader, _Leader())
         new = [key for key, one in followed.items() if known.heard_of.get(key) != _asker(one)]
         waiting = [key for key in self._service.patience.waiting if key in followed]
-        about = list(dict.fromkeys([*(key for key in self._open if key in followed), *waiting, *new]))[:ABOUT_MAX]
+        # New ones first: each is new once, so that the others have their turn, too.
+        about = list(dict.fromkeys([*new, *(key for key in self._open if key in followed), *waiting]))[:ABOUT_MAX]
         answer = await self._ask(leader, PrivateApi.COMPACTION_ANNOUNCED, {"since": known.number, "about": about})
         if answer["process"] != known.process:
             # A new process counts from its own start. It is asked again at once, about everything: this response was to
