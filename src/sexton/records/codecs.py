@@ -75,7 +75,7 @@ class Unpacker:
     """Decompresses batch after batch into one buffer that grows and is never freed: fresh pages are slow."""
 
     def __init__(self, limit_bytes: int = MAX_UNCOMPRESSED_BATCH_BYTES) -> None:
-        import numpy as np  # takes 0.1 s to import; a broker rarely decompresses
+        import numpy as np  # takes 0.1 s to import; a broker starts without it
 
         self._limit_bytes = limit_bytes
         self.buffer: npt.NDArray[np.uint8] = np.empty(1 << 20, dtype=np.uint8)
