@@ -19,7 +19,7 @@ from sexton.simulate.checks import Judge, Ledger
 from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.final import _Log, _lost, _repeated
+from sexton.simulate.final import FoundLog, _lost, _repeated
 from sexton.simulate.history import History, Outcome, Place, Write
 from sexton.simulate.loop import new_loop
 from sexton.simulate.observe import Agreement
@@ -76,7 +76,7 @@ def test_a_record_of_unknown_outcome_may_be_read() -> None:
 def test_an_acknowledged_record_that_is_gone_breaks_rule_1() -> None:
     history = History()
     written(history, value(1), value(2), base_offset=0)
-    failure = _lost(PLACE, _Log(0, {0: value(1)}), history)
+    failure = _lost(PLACE, FoundLog(0, {0: value(1)}), history)
     assert failure is not None
     assert failure.rule == "rule 1"
 
@@ -84,19 +84,19 @@ def test_an_acknowledged_record_that_is_gone_breaks_rule_1() -> None:
 def test_an_acknowledged_record_below_the_log_start_may_be_gone() -> None:
     history = History()
     written(history, value(1), value(2), base_offset=0)
-    assert _lost(PLACE, _Log(1, {1: value(2)}), history) is None
+    assert _lost(PLACE, FoundLog(1, {1: value(2)}), history) is None
 
 
 def test_an_acknowledged_record_of_acks_1_may_be_gone() -> None:
     history = History()
     written(history, value(1), base_offset=0, acks=1)
-    assert _lost(PLACE, _Log(0), history) is None
+    assert _lost(PLACE, FoundLog(0), history) is None
 
 
 def test_an_acknowledged_record_somewhere_else_breaks_rule_2() -> None:
     history = History()
     written(history, value(1), base_offset=5)
-    failure = _lost(PLACE, _Log(0, {6: value(1)}), history)
+    failure = _lost(PLACE, FoundLog(0, {6: value(1)}), history)
     assert failure is not None
     assert failure.rule == "rule 2"
 
@@ -104,7 +104,7 @@ def test_an_acknowledged_record_somewhere_else_breaks_rule_2() -> None:
 def test_a_record_that_is_there_twice_breaks_rule_2() -> None:
     history = History()
     written(history, value(1))
-    failure = _repeated(PLACE, _Log(0, {0: value(1), 1: value(1)}), history)
+    failure = _repeated(PLACE, FoundLog(0, {0: value(1), 1: value(1)}), history)
     assert failure is not None
     assert "twice" in failure.evidence
 
@@ -113,8 +113,8 @@ def test_an_idempotent_producers_records_in_another_order_break_rule_2() -> None
     history = History()
     written(history, value(1))
     written(history, value(2))
-    assert _repeated(PLACE, _Log(0, {0: value(1), 7: value(2)}), history) is None
-    failure = _repeated(PLACE, _Log(0, {0: value(2), 7: value(1)}), history)
+    assert _repeated(PLACE, FoundLog(0, {0: value(1), 7: value(2)}), history) is None
+    failure = _repeated(PLACE, FoundLog(0, {0: value(2), 7: value(1)}), history)
     assert failure is not None
     assert "order" in failure.evidence
 

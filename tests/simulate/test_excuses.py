@@ -20,7 +20,7 @@ from sexton.simulate.compaction_checks import CompactionJudge
 from sexton.simulate.copies import Copy
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.final import _Log, _lost
+from sexton.simulate.final import FoundLog, _lost
 from sexton.simulate.history import History, Outcome, Place, Transaction, Write
 from sexton.simulate.loop import new_loop
 from sexton.simulate.observe import Agreement
@@ -355,9 +355,9 @@ def test_only_what_was_promised_at_or_above_a_loss_and_before_it_is_excused() ->
     history.lost(PLACE, 3, at_ns=100)
     written(history, b"w:0:3:", base_offset=3, started_ns=101)
     whole = {2: b"w:0:1:", 3: b"w:0:3:"}
-    assert _lost(PLACE, _Log(0, whole), history) is None
+    assert _lost(PLACE, FoundLog(0, whole), history) is None
     for missing in (2, 3):
-        failure = _lost(PLACE, _Log(0, {at: each for at, each in whole.items() if at != missing}), history)
+        failure = _lost(PLACE, FoundLog(0, {at: each for at, each in whole.items() if at != missing}), history)
         assert failure is not None
         assert failure.rule == "rule 1"
 

@@ -25,6 +25,7 @@ from sexton.simulate.transaction_checks import TransactionJudge
 from sexton.simulate.truth import Truth, difference, fold
 
 READER = "last reader"
+NO_OFFSET = -1
 
 
 def not_whole(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
@@ -119,9 +120,14 @@ def behind(cluster: SimulatedCluster, agreement: Agreement, topics: Collection[s
 
 
 @dataclass(slots=True)
-class _Log:
+class FoundLog:
     start_offset: int
     values: dict[int, bytes] = field(default_factory=dict)
+    times_ms: dict[int, int] = field(default_factory=dict)
+
+    def first_not_older(self, time_ms: int) -> int:
+        """-1 if there is none."""
+        return next((offset for offset, each_ms in self.times_ms.items() if each_ms >= time_ms), NO_OFFSET)
 
 
 def _places(history: History, compacted: Collection[str]) -> list[Place]:
@@ -141,6 +147,23 @@ async def read_everything(client: Client, history: History, compacted: Collectio
         ):
             if evidence is not None:
                 raise evidence
+        await check_times(client, place, log)
+
+
+async def check_times(client: Client, place: Place, log: FoundLog) -> None:
+    """Rule 1, for who begins at a time: nothing that is not older is passed over, and no older record is in its way.
+    Markers have times, too, and nobody reads them."""
+    times_ms = sorted(log.times_ms.values())
+    if not times_ms:
+        return
+    for time_ms in {times_ms[0], times_ms[len(times_ms) // 2], times_ms[-1], times_ms[-1] + 1}:
+        found = (await consuming.list_offsets(client, {place: time_ms}))[place]
+        expected = log.first_not_older(time_ms)
+        is_marker = found not in log.values and found != NO_OFFSET and (expected == NO_OFFSET or found < expected)
+        if found != expected and not is_marker:
+            raise SimulationFailure(
+                "rule 1", f"{place}: the first record not older than {time_ms} is at {expected}, not {found}"
+            )
 
 
 async def read_committed(client: Client, history: History, compacted: Collection[str]) -> None:
@@ -204,10 +227,10 @@ async def check_fold(client: Client, place: Place, truth: Truth, history: Histor
         raise SimulationFailure("rule 3", f"who reads {place} from its beginning finds that {evidence}")
 
 
-async def _read(client: Client, place: Place, history: History, isolation: int = READ_UNCOMMITTED) -> _Log:
+async def _read(client: Client, place: Place, history: History, isolation: int = READ_UNCOMMITTED) -> FoundLog:
     ends = await consuming.list_offsets(client, {place: LATEST})
     starts = await consuming.list_offsets(client, {place: EARLIEST})
-    log = _Log(starts[place])
+    log = FoundLog(starts[place])
     _check_start(place, log.start_offset, history)
     offset = log.start_offset
     while offset < ends[place]:
@@ -216,6 +239,7 @@ async def _read(client: Client, place: Place, history: History, isolation: int =
             known = identity(record)
             history.saw(READER, place, record.offset, known, is_committed=isolation == READ_COMMITTED)
             log.values[record.offset] = known or b""
+            log.times_ms[record.offset] = record.timestamp_ms
         if fetched.next_offset <= offset:
             raise SimulationFailure("liveness", f"{place}: nothing can be read at {offset}, the end is {ends[place]}")
         offset = fetched.next_offset
@@ -227,7 +251,7 @@ def _check_start(place: Place, start_offset: int, history: History) -> None:
         raise SimulationFailure("rule 1", f"{place} starts at {start_offset}, which nobody asked for")
 
 
-def _changed_reads(place: Place, log: _Log, history: History) -> SimulationFailure | None:
+def _changed_reads(place: Place, log: FoundLog, history: History) -> SimulationFailure | None:
     """What a consumer was given once is there for good."""
     for offset, value in history.reads.get(place, {}).items():
         if offset >= log.start_offset and log.values.get(offset) != value:
@@ -235,7 +259,7 @@ def _changed_reads(place: Place, log: _Log, history: History) -> SimulationFailu
     return None
 
 
-def _lost(place: Place, log: _Log, history: History) -> SimulationFailure | None:
+def _lost(place: Place, log: FoundLog, history: History) -> SimulationFailure | None:
     """Rule 1: what was acknowledged by all in-sync replicas is where its producer was told that it is."""
     where = {value: offset for offset, value in log.values.items()}
     for write in history.acknowledged(place):
@@ -259,12 +283,12 @@ def _lost(place: Place, log: _Log, history: History) -> SimulationFailure | None
     return None
 
 
-def _may_be_deleted(write: Write, log: _Log) -> bool:
+def _may_be_deleted(write: Write, log: FoundLog) -> bool:
     """Acknowledged as a duplicate, without an offset: it may lie below the log's start."""
     return write.base_offset < 0 and log.start_offset > 0
 
 
-def _repeated(place: Place, log: _Log, history: History) -> SimulationFailure | None:
+def _repeated(place: Place, log: FoundLog, history: History) -> SimulationFailure | None:
     """Every value is there at most once, and those of an idempotent producer in the order in which it sent them."""
     seen: dict[bytes, int] = {}
     newest: dict[str, tuple[int, int]] = {}
