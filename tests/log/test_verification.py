@@ -80,10 +80,21 @@ def test_all_who_ask_at_once_hold_the_same() -> None:
     assert producers.begin_verification(P, 1) is not producers.begin_verification(P + 1, 1)
 
 
-def test_a_newer_epoch_makes_the_older_ones_void() -> None:
+@pytest.mark.parametrize("other", [0, 2], ids=["a zombie", "a later instance, or one who says so"])
+def test_a_batch_of_another_epoch_voids_nothing(other: int) -> None:
+    """The coordinator knows which of them is a zombie."""
+    producers = states()
+    verification = producers.begin_verification(P, 1)
+    producers.end_verification(P, producers.begin_verification(P, other))
+    producers.begin_verification(P, other)
+    assert not is_refused(producers, 1, verification)
+
+
+def test_what_a_newer_epoch_has_written_makes_the_older_ones_void() -> None:
     producers = states()
     old = producers.begin_verification(P, 0)
     producers.begin_verification(P, 1)
+    write(producers, 1, 0)
     assert is_refused(producers, 0, old)
 
 

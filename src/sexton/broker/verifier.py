@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,12 +73,12 @@ class Question(NamedTuple):
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
     """Coordinator epoch of this producer's last marker in the log of the broker that asks: no coordinator with a lower
     epoch may answer."""
-    verification: object = None
-    """The verification that the batch holds meanwhile (`log/producers.py`). A marker voids it: a batch that arrives
-    afterwards has another one, so that it does not share an answer from before the marker."""
 
 
 Answers = Mapping[TopicPartition, ErrorCode]
+
+Asked = Mapping[TopicPartition, Sequence[object]]
+"""The partitions of a question, each with the verifications that wait for the answer."""
 
 GoOn = Callable[[ErrorCode], None]
 """Called with the answer, at once. It must do all its work in the call: a later request could find it undone."""
@@ -87,41 +88,48 @@ class Verifier:
     def __init__(self, broker: Broker, peers: Peers) -> None:
         self._broker = broker
         self._peers = peers
-        self._under_way: dict[tuple[Question, TopicPartition], list[GoOn]] = {}
-        self._gathered: dict[Question, dict[TopicPartition, None]] = {}
+        self._under_way: dict[tuple[Question, TopicPartition, object], list[GoOn]] = {}
+        self._gathered: dict[Question, dict[TopicPartition, list[object]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, question: Question, place: TopicPartition, go_on: GoOn) -> None:
-        waiting = self._under_way.get((question, place))
+    def ask(self, question: Question, place: TopicPartition, verification: object, go_on: GoOn) -> None:
+        """`verification` is what the batch holds meanwhile (`log/producers.py`). A marker voids it: a batch that
+        arrives afterwards has another one, and does not share an answer from before the marker."""
+        waiting = self._under_way.get((question, place, verification))
         if waiting is not None:
             waiting.append(go_on)
             return
-        self._under_way[question, place] = [go_on]
+        self._under_way[question, place, verification] = [go_on]
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self._send)
-        self._gathered.setdefault(question, {})[place] = None
+        self._gathered.setdefault(question, {}).setdefault(place, []).append(verification)
 
     async def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for key in list(self._under_way):
-            self._answer(*key, ErrorCode.network_exception)
+            _resume(self._under_way.pop(key, ()), ErrorCode.network_exception)
 
     def _send(self) -> None:
+        """The results of a request name no producer, so two questions about one transactional id, of two instances of
+        an application, go in two requests."""
         gathered, self._gathered = self._gathered, {}
-        by_broker: dict[tuple[int, int], list[tuple[Question, list[TopicPartition]]]] = {}
-        for question, places in gathered.items():
+        by_request: dict[tuple[int, int, int], dict[Question, Asked]] = {}
+        seen: Counter[str] = Counter()
+        for question, asked in gathered.items():
             leader = self._coordinator_of(question)
             if leader is None:
-                self._answer_all(question, list(places), ErrorCode.coordinator_not_available)
+                self._answer_all(question, asked, ErrorCode.coordinator_not_available)
             elif leader == self._broker.config.node_id:
-                self._spawn(self._ask_here(question, list(places)), [(question, list(places))])
+                self._spawn(self._ask_here(question, asked), {question: asked})
             else:
                 is_new = question.client_version >= EPOCH_BUMP_VERSION
                 version = NEW_CLIENTS_VERSION if is_new else OLD_CLIENTS_VERSION
-                by_broker.setdefault((leader, version), []).append((question, list(places)))
-        for (leader, version), questions in by_broker.items():
+                request = leader, version, seen[question.transactional_id]
+                by_request.setdefault(request, {})[question] = asked
+                seen[question.transactional_id] += 1
+        for (leader, version, _), questions in by_request.items():
             self._spawn(self._ask_there(leader, version, questions), questions)
 
     def _coordinator_of(self, question: Question) -> int | None:
@@ -135,33 +143,33 @@ class Verifier:
             return None
         return row.leader if _may_answer(row, question) else None
 
-    async def _ask_here(self, question: Question, places: list[TopicPartition]) -> None:
-        answers = await answer(self._broker, question, places)
-        for place in places:
-            self._answer(question, place, answers[place])
+    async def _ask_here(self, question: Question, asked: Asked) -> None:
+        answers = await answer(self._broker, question, list(asked))
+        for place in asked:
+            self._answer(question, place, asked, answers[place])
 
-    async def _ask_there(
-        self, leader: int, version: int, questions: Sequence[tuple[Question, list[TopicPartition]]]
-    ) -> None:
+    async def _ask_there(self, leader: int, version: int, questions: Mapping[Question, Asked]) -> None:
         try:
             codes = await self._call(leader, version, questions)
         except SextonError as error:
             logger.info("cannot ask broker %d to verify transactions: %s", leader, error)
             codes = {}
-        for question, places in questions:
-            for place in places:
+        for question, asked in questions.items():
+            for place in asked:
                 code = codes.get((question.transactional_id, place), ErrorCode.network_exception)
-                self._answer(question, place, code)
+                self._answer(question, place, asked, code)
 
     async def _call(
-        self, leader: int, version: int, questions: Sequence[tuple[Question, list[TopicPartition]]]
+        self, leader: int, version: int, questions: Mapping[Question, Asked]
     ) -> dict[tuple[str, TopicPartition], ErrorCode]:
         row = self._broker.view.broker(leader)
         assert row is not None
-        body = {"transactions": [_body(question, places) for question, places in questions]}
+        body = {"transactions": [_body(question, list(asked)) for question, asked in questions.items()]}
         response = await self._peers.call(row, ADD_PARTITIONS_TO_TXN, version, body)
         if response.error_code is not ErrorCode.none:
-            return {(q.transactional_id, place): response.error_code for q, places in questions for place in places}
+            return {
+                (q.transactional_id, place): response.error_code for q, asked in questions.items() for place in asked
+            }
         return {
             (result.transactional_id, TopicPartition(topic.name, one.partition_index)): one.partition_error_code
             for result in response.results_by_transaction
@@ -169,29 +177,26 @@ class Verifier:
             for one in topic.results_by_partition
         }
 
-    def _answer_all(self, question: Question, places: list[TopicPartition], code: ErrorCode) -> None:
-        for place in places:
-            self._answer(question, place, code)
+    def _answer_all(self, question: Question, asked: Asked, code: ErrorCode) -> None:
+        for place in asked:
+            self._answer(question, place, asked, code)
 
-    def _answer(self, question: Question, place: TopicPartition, code: ErrorCode) -> None:
-        _resume(self._under_way.pop((question, place), ()), code)
+    def _answer(self, question: Question, place: TopicPartition, asked: Asked, code: ErrorCode) -> None:
+        for verification in asked[place]:
+            _resume(self._under_way.pop((question, place, verification), ()), code)
 
-    def _spawn(
-        self, asking: Coroutine[Any, Any, None], questions: Sequence[tuple[Question, list[TopicPartition]]]
-    ) -> None:
+    def _spawn(self, asking: Coroutine[Any, Any, None], questions: Mapping[Question, Asked]) -> None:
         task = self._broker.supervisor.work(self._answered(asking, questions), "verification")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answered(
-        self, asking: Coroutine[Any, Any, None], questions: Sequence[tuple[Question, list[TopicPartition]]]
-    ) -> None:
+    async def _answered(self, asking: Coroutine[Any, Any, None], questions: Mapping[Question, Asked]) -> None:
         """If asking fails with a bug, the questions are answered all the same, so that the clients retry."""
         try:
             await asking
         except Exception:
-            for question, places in questions:
-                self._answer_all(question, places, ErrorCode.network_exception)
+            for question, asked in questions.items():
+                self._answer_all(question, asked, ErrorCode.network_exception)
             raise
 
 

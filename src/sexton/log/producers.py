@@ -20,7 +20,7 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -125,7 +125,8 @@ class ProducerStates:
         lowest."""
         self._decided: list[tuple[int, int]] = []
         """First offset and marker offset of ended transactions whose marker may lie above the high watermark."""
-        self._verifications: dict[int, Verification] = {}
+        self._verifications: dict[int, dict[int, Verification]] = {}
+        """By producer id and epoch: a batch of a zombie voids nothing of the instance that replaced it."""
         """By producer id: verifications that this leader is waiting for."""
 
     def __len__(self) -> int:
@@ -183,24 +184,29 @@ class ProducerStates:
     def begin_verification(self, producer_id: int, epoch: int) -> Verification:
         """Called before the coordinator is asked. Concurrent callers for the same producer and epoch share one
         verification."""
-        verification = self._verifications.get(producer_id)
-        if verification is None or verification.epoch != epoch:
-            verification = self._verifications[producer_id] = Verification(epoch)
-        return verification
+        by_epoch = self._verifications.setdefault(producer_id, {})
+        return by_epoch.setdefault(epoch, Verification(epoch))
 
     def end_verification(self, producer_id: int, verification: Verification) -> None:
         """Called when the coordinator has refused."""
-        if self._verifications.get(producer_id) is verification:
-            del self._verifications[producer_id]
+        if self._verification(producer_id, verification.epoch) is verification:
+            self._drop_verifications(producer_id, lambda epoch: epoch == verification.epoch)
 
     def void_verifications(self, producer_id: int, last_epoch: int) -> None:
         """Called when a marker was appended that ends the producer's transactions up to and including `last_epoch`."""
-        verification = self._verifications.get(producer_id)
-        if verification is not None and verification.epoch <= last_epoch:
-            del self._verifications[producer_id]
+        self._drop_verifications(producer_id, lambda epoch: epoch <= last_epoch)
+
+    def _verification(self, producer_id: int, epoch: int) -> Verification | None:
+        return self._verifications.get(producer_id, {}).get(epoch)
+
+    def _drop_verifications(self, producer_id: int, is_over: Callable[[int], bool]) -> None:
+        by_epoch = self._verifications.pop(producer_id, {})
+        kept = {epoch: one for epoch, one in by_epoch.items() if not is_over(epoch)}
+        if kept:
+            self._verifications[producer_id] = kept
 
     def check_verified(self, producer_id: int, epoch: int, verification: Verification) -> None:
-        if not self.is_open(producer_id, epoch) and self._verifications.get(producer_id) is not verification:
+        if not self.is_open(producer_id, epoch) and self._verification(producer_id, epoch) is not verification:
             raise KafkaError(
                 ErrorCode.invalid_txn_state,
                 f"{self._place}: the transaction of producer {producer_id} ended while its batch was on its way",
@@ -268,7 +274,7 @@ class ProducerStates:
         batches.append(PastBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp_ms))
         producer.last_timestamp_ms = timestamp_ms
         if is_transactional and self._verifications:
-            self._verifications.pop(producer_id, None)
+            self.void_verifications(producer_id, epoch)
         if is_transactional and producer.transaction_start == NO_OFFSET:
             producer.transaction_start = first_offset
             self._open[producer_id] = first_offset

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,7 +130,7 @@ def test_one_that_fails_in_an_unexpected_way_keeps_nobody_behind_it(coordinator:
         ask = FakeBroker().transactions.verifier.ask
         question = verifier.Question("app", ProducerIdAndEpoch(*PRODUCER), 1, adds=False)
         for go_on in (fail, told.append):
-            ask(question, TopicPartition(TOPIC, 0), go_on)
+            ask(question, TopicPartition(TOPIC, 0), None, go_on)
         await turns()
         coordinator[0].set_result(None)
         await turns()
@@ -221,6 +223,59 @@ def test_a_batch_that_comes_after_a_marker_does_not_share_an_answer_from_before_
         assert codes(second) == []
         assert len(coordinator) == 2
         assert not producers.is_open(*PRODUCER)
+
+    asyncio.run(main())
+
+
+def test_partitions_of_one_transaction_are_asked_about_together_and_instances_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What another coordinator answers names the transactional id and the partition, and not the producer."""
+    requests: list[list[dict[str, Any]]] = []
+
+    async def call(row: object, api_key: int, version: int, body: dict[str, Any]) -> Any:
+        requests.append(body["transactions"])
+        results = [
+            SimpleNamespace(
+                transactional_id=one["transactional_id"],
+                topic_results=[
+                    SimpleNamespace(
+                        name=topic["name"],
+                        results_by_partition=[
+                            SimpleNamespace(
+                                partition_index=number,
+                                partition_error_code=ErrorCode.none
+                                if one["producer_epoch"] == PRODUCER[1]
+                                else ErrorCode.producer_fenced,
+                            )
+                            for number in topic["partitions"]
+                        ],
+                    )
+                    for topic in one["topics"]
+                ],
+            )
+            for one in body["transactions"]
+        ]
+        return SimpleNamespace(error_code=ErrorCode.none, results_by_transaction=results)
+
+    async def main() -> None:
+        asking = FakeBroker().transactions.verifier
+        monkeypatch.setattr(asking, "_peers", SimpleNamespace(call=call))
+        monkeypatch.setattr(asking, "_coordinator_of", lambda question: BROKER_ID + 1)
+        monkeypatch.setattr(asking._broker.view, "broker", lambda broker_id: object(), raising=False)
+        told: dict[tuple[int, int], ErrorCode] = {}
+        for epoch in (PRODUCER[1], PRODUCER[1] - 1):
+            question = verifier.Question("app", ProducerIdAndEpoch(PRODUCER[0], epoch), 2, adds=True)
+            for number in (0, 1):
+                answered = partial(told.__setitem__, (epoch, number))
+                asking.ask(question, TopicPartition(TOPIC, number), object(), answered)
+        await turns()
+        assert [[len(one["topics"][0]["partitions"]) for one in request] for request in requests] == [[2], [2]]
+        assert told == {
+            (epoch, number): ErrorCode.none if epoch == PRODUCER[1] else ErrorCode.producer_fenced
+            for epoch in (PRODUCER[1], PRODUCER[1] - 1)
+            for number in (0, 1)
+        }
 
     asyncio.run(main())
 

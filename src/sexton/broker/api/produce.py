@@ -212,7 +212,7 @@ class _Produce:
                 outcome.take(appended, committed)
                 _follow(committed, then)
 
-        self.broker.transactions.verifier.ask(held.question, held.place, go_on)
+        self.broker.transactions.verifier.ask(held.question, held.place, held.verification, go_on)
 
     def _broken(self, outcome: Outcome, name: str | None, error: OSError) -> None:
         logger.error("%s-%d: cannot append: %s. Check the disk", name, outcome.index, error)

@@ -72,7 +72,7 @@ def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) ->
     version = NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION
     coordinator_epoch = last_coordinator_epoch(producers, producer_id)
     verification = producers.begin_verification(producer_id, epoch)
-    question = Question(transactional_id, producer, version, is_new, coordinator_epoch, verification)
+    question = Question(transactional_id, producer, version, is_new, coordinator_epoch)
     place = TopicPartition(replica.topic, replica.partition)
     return Held(question, place, verification, sequence)
 

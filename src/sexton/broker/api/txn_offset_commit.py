@@ -98,12 +98,12 @@ def _when_verified(
         except Exception as error:
             begun.set_exception(error)
 
-    question, place = _question(broker, request, verification)
-    broker.transactions.verifier.ask(question, place, go_on)
+    question, place = _question(broker, request)
+    broker.transactions.verifier.ask(question, place, verification, go_on)
     return begun
 
 
-def _question(broker: Broker, request: Request, verification: object) -> tuple[Question, TopicPartition]:
+def _question(broker: Broker, request: Request) -> tuple[Question, TopicPartition]:
     body = request.body
     is_new = request.version >= NEW_CLIENTS_SINCE
     place = TopicPartition(OFFSETS_TOPIC, broker.groups.partition_of(body.group_id))
@@ -113,7 +113,6 @@ def _question(broker: Broker, request: Request, verification: object) -> tuple[Q
         NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION,
         is_new,
         last_coordinator_epoch(broker.replicas.leader(*place).log.producers, body.producer_id),
-        verification,
     )
     return question, place
 
