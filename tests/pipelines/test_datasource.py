@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import crc32c
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -32,6 +33,12 @@ OUTCOMES = {ControlType.COMMIT: "committed", ControlType.ABORT: "aborted", None:
 
 def moment(timestamp_ms: int | None) -> datetime | None:
     return None if timestamp_ms is None else EPOCH + timedelta(milliseconds=timestamp_ms)
+
+
+@pytest.mark.parametrize("timestamp_ms", [-(2**63), -(2**63) + 1, 2**63 - 1])
+def test_a_time_that_no_clock_shows_is_null(timestamp_ms: int) -> None:
+    found = arrow_columns.moments(np.array([timestamp_ms, 5], dtype=np.int64), None, pa.timestamp("us", tz="UTC"))
+    assert found.to_pylist() == [None, moment(5)]
 
 
 def outcomes_of(batches: list[Batch]) -> dict[int, str | None]:

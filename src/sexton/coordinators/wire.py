@@ -154,6 +154,9 @@ class Reader:
             raise self._corrupt("bytes that must be there are null")
         return self._take(length)
 
+    def skip(self, size_bytes: int) -> None:
+        self._take(size_bytes)
+
     def array(self, read: Callable[[], T]) -> list[T]:
         items = self.nullable_array(read)
         if items is None:

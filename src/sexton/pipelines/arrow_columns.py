@@ -172,7 +172,7 @@ def _offset(run: Run, kind: Any) -> Array:
 
 
 def _timestamp(run: Run, kind: Any) -> Array:
-    return _moments(run.records["timestamp"], None, kind)
+    return moments(run.records["timestamp"], None, kind)
 
 
 def _timestamp_type(run: Run, kind: Any) -> Array:
@@ -187,7 +187,7 @@ def _sequence(run: Run, kind: Any) -> Array:
 
 
 def _delete_horizon(run: Run, kind: Any) -> Array:
-    return _moments(run.of_batch("base_timestamp").astype(np.int64), ~run.has_attribute(DELETE_HORIZON), kind)
+    return moments(run.of_batch("base_timestamp").astype(np.int64), ~run.has_attribute(DELETE_HORIZON), kind)
 
 
 def _codec(run: Run, kind: Any) -> Array:
@@ -271,8 +271,8 @@ def _numbers(values: Column, kind: Any, is_null: Mask | None = None) -> Array:
     return numbers
 
 
-def _moments(timestamp_ms: Longs, is_null: Mask | None, kind: Any) -> Array:
-    out_of_range = np.abs(timestamp_ms) > TIMESTAMP_MS_MAX
+def moments(timestamp_ms: Longs, is_null: Mask | None, kind: Any) -> Array:
+    out_of_range = (timestamp_ms > TIMESTAMP_MS_MAX) | (timestamp_ms < -TIMESTAMP_MS_MAX)  # abs(-2^63) is negative
     mask = out_of_range if is_null is None else out_of_range | is_null
     micros = np.where(mask, 0, timestamp_ms) * 1000
     moments: Array = pa.array(micros, type=pa.int64(), mask=mask).cast(kind)

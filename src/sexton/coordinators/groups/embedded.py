@@ -92,9 +92,7 @@ def write_assignment(partitions: Mapping[str, Sequence[int]], version: int) -> b
 
 
 def _skip_user_data(r: Reader) -> None:
-    length = r.i32()
-    for _ in range(max(length, 0)):
-        r.i8()
+    r.skip(max(r.i32(), 0))
 
 
 def _read_topics(r: Reader) -> dict[str, list[int]]:
