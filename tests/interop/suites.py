@@ -31,8 +31,7 @@ LIBRDKAFKA_LEFT_OUT: Final = {
     "0045_subscribe_update_topic_remove (consumer)": "waits for what only the classic protocol does; fails "
     "with Kafka 4.3 too",
     "0045_subscribe_update_non_exist_and_partchange (consumer)": "the same",
-    "0045_resubscribe_with_regex (consumer)": "waits for two assignments: Kafka matches patterns after the "
-    "first, Sexton at once",
+    "0045_resubscribe_with_regex (consumer)": "waits for two assignments where one comes; fails with Kafka 4.3 too",
     "0055_producer_latency": "fails when a message takes a few milliseconds more, as on a machine with other work",
     "0081_admin/do_test_CreateAcls": "access control is not part of Sexton; Kafka without it fails too",
     "0081_admin/do_test_DescribeAcls": "access control",
@@ -41,10 +40,12 @@ LIBRDKAFKA_LEFT_OUT: Final = {
     "0081_admin/do_test_AlterConfigs": "changes a setting of a broker that is about SASL, which Sexton has not; "
     "all else in it passes",
     "0081_admin/do_test_IncrementalAlterConfigs": "the same",
-    "0081_admin/do_test_UserScramCredentials": "needs brokers with SASL",
+    "0081_admin/do_test_UserScramCredentials": "about users of SASL, which Sexton has not",
     "0092_mixed_msgver": "message format 1, which Kafka 4 has dropped (KIP-896): it skips itself",
     "0097_ssl_verify": "needs brokers with TLS",
     "0113_cooperative_rebalance/g_incremental_assign_call_eager (consumer)": "about the classic protocol alone",
+    "0113_cooperative_rebalance/subscription_variation: ? (consumer)": "librdkafka itself hangs now and then where it "
+    "destroys a consumer that was not closed",
     "0113_cooperative_rebalance/o_java_interop": "skips itself: it takes a default of librdkafka for SASL",
     "0115_producer_auth": "access control",
     "0119_consumer_auth": "access control",
