@@ -110,7 +110,7 @@ def test_a_leader_holds_what_its_watermarks_speak_of() -> None:
         kept.value = replace(kept.value, planned_high_watermark=1)
         replica.check_invariants()
         kept.value = replace(kept.value, planned_high_watermark=2)
-        with pytest.raises(AssertionError, match="rule 5"):
+        with pytest.raises(AssertionError, match="rule 7"):
             replica.check_invariants()
 
     story.run(tell())
