@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 
 from benchmarks.broker_groups import seconds_to_join
 from benchmarks.broker_systems import Cluster, Results, System, create_topic, measured, pids, resident_bytes
-from sexton.clusters.errors import HarnessError
-from sexton.clusters.kafka_tools import run_tool
+from sexton.harness.errors import HarnessError
+from sexton.harness.kafka_tools import run_tool
 
 TOOL_TIMEOUT_S: Final = 900
 BULK_PARTITIONS: Final = 6

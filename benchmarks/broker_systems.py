@@ -13,9 +13,9 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient
 
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.properties import Settings
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.properties import Settings
 
 Cluster = KafkaCluster | SextonCluster
 

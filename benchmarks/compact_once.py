@@ -25,9 +25,9 @@ from tests.compactor.live import statuses
 
 from sexton.client.admin import Admin, Resource
 from sexton.client.client import Client
-from sexton.clusters.asking import ask
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.compactor import CompactorProcess
+from sexton.harness.asking import ask
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.compactor import CompactorProcess
 
 NEVER_MS = str(10**12)
 TOPIC_SETTINGS = {

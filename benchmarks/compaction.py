@@ -30,11 +30,11 @@ from rich.table import Table
 
 from benchmarks.logs import LogShape, write_partition
 from benchmarks.memory import PeakMemory
-from sexton.clusters.kafka import KafkaCluster
-from sexton.pipelines import session
-from sexton.pipelines.offline import Coordination, Options, compact_directories
+from sexton.harness.kafka import KafkaCluster
 from sexton.records import checkpoints
 from sexton.records.codecs import Codec
+from sexton.spark import session
+from sexton.spark.offline import Coordination, Options, compact_directories
 
 TOPIC = "bench"
 KAFKA_PASS = re.compile(

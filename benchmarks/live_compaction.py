@@ -47,7 +47,7 @@ from tests.project import PROJECT_DIR
 
 from benchmarks.broker_systems import create_topic
 from benchmarks.live_systems import DEFAULT_LOOK_MS, LOOK_MS, NEVER, SOON, Live, running, seconds_until_compacted
-from sexton.clusters.properties import Settings
+from sexton.harness.properties import Settings
 
 SYSTEMS: Final = ("kafka", "sexton")
 NODES: Final = 3

@@ -15,10 +15,10 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 
 from benchmarks.broker_systems import CLOCK_TICKS, KAFKA_HEAP, Cluster, pids
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.compactor import CompactorProcess
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.processes import HOST, Port
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.compactor import CompactorProcess
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.processes import HOST, Port
 
 LOOK_MS: Final = 1_000
 """How often either system looks for partitions that are due."""

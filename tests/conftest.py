@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from sexton.pipelines import session
+from sexton.spark import session
 
 # A first call may have to compile a kernel, and machines are busy: how long an example takes says nothing.
 settings.register_profile("sexton", deadline=None, print_blob=True)

@@ -1,4 +1,5 @@
-"""docs/rules.md is the page that "rule N" means: what it names exists, and no trap of the model is missing."""
+"""docs/rules.md is the page that "rule N" means: what it names exists, and no trap of the model is missing. And what
+docs/architecture.md names exists."""
 
 from __future__ import annotations
 
@@ -56,6 +57,23 @@ def test_arenas_that_the_page_names_exist_and_no_row_of_the_models_table_is_miss
     known = {*traps.TRAPS, *traps.MORE, *COMPACT_ONCE, *insync.TRAPS}
     assert named <= known
     assert set(traps.TRAPS) - named <= {"records and aborted list from two states, however late index entries go"}
+
+
+ARCHITECTURE: Final = (PROJECT_DIR / "docs" / "architecture.md").read_text()
+
+
+@pytest.mark.parametrize("named", sorted(set(re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE))))
+def test_files_on_the_walks_through_the_architecture_exist(named: str) -> None:
+    assert (PROJECT_DIR / "src" / "sexton" / named).exists()
+
+
+def test_the_tree_of_the_architecture_is_the_tree() -> None:
+    shown = set(
+        re.findall(r"^(\w+(?:/|\.py)) ", ARCHITECTURE.split("## The tree")[1].split("## Five walks")[0], re.MULTILINE)
+    )
+    sources = PROJECT_DIR / "src" / "sexton"
+    packages = {f"{one.name}/" for one in sources.iterdir() if one.is_dir() and not one.name.startswith("_")}
+    assert shown == packages | {one.name for one in sources.glob("[a-z]*.py")}
 
 
 def test_decisions_that_the_page_links_to_exist() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from sexton.broker.config import BrokerConfig, Endpoint, parse_properties
-from sexton.cluster.settings import CLUSTER_DEFAULT, BadSettingError
+from sexton.metadata.settings import CLUSTER_DEFAULT, BadSettingError
 from sexton.ports.metastore import ConfigScope
 
 NEEDED = {"node.id": "3", "log.dirs": "/data", "metastore.url": "sqlite:///m.db"}

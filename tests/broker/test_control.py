@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from sexton.broker.control import Control
-from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
+from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import BrokerRow, ControllerRow, PartitionRow, StaleError
-from tests.cluster.rows import TOPIC, brokers, partition
+from tests.metadata.rows import TOPIC, brokers, partition
 
 
 class Refusing:

@@ -9,7 +9,7 @@ import pytest
 from sexton.client.consumer import EARLIEST
 from sexton.client.errors import ConnectionLostError
 from sexton.client.groups import GroupConsumer, fetch_offsets
-from sexton.cluster.topics import OFFSETS_TOPIC
+from sexton.metadata.topics import OFFSETS_TOPIC
 from tests.simulated import TOPIC, Story
 
 GROUP = "g"

@@ -20,7 +20,7 @@ import pytest
 
 from sexton.broker import api
 from sexton.broker.request import Request
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker
 from tests.broker.fuzzing import hostile_stream
 from tests.logs import data, encode_as_broker

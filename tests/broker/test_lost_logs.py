@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from sexton.cluster.incarnations import is_missing
+from sexton.metadata.incarnations import is_missing
 from tests.simulated import TOPIC, Story, crashing_at
 
 OWNER, OTHER = 1, 2

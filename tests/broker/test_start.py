@@ -15,7 +15,7 @@ from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.broker import Broker
 from sexton.broker.config import BrokerConfig
 from sexton.broker.topics import NewTopic, create_topic
-from sexton.cluster.settings.layers import CLUSTER_DEFAULT
+from sexton.metadata.settings.layers import CLUSTER_DEFAULT
 from sexton.ports.metastore import ConfigScope
 
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sexton.cli.main import app
-from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
+from sexton.harness.brokers import ENVIRONMENT, SextonCluster
 
 TIMEOUT_S = 120
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from tests.cli.conftest import Sexton
 
 pytestmark = pytest.mark.cluster

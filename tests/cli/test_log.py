@@ -17,11 +17,11 @@ from typer.testing import CliRunner, Result
 
 from sexton.cli import show
 from sexton.cli.main import app
+from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE
+from sexton.compaction.watermarks.checkpoint import encode as encode_watermarks
+from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.errors import CorruptLogError
 from sexton.records import checkpoints, names
-from sexton.watermarks.checkpoint import WATERMARKS_FILE
-from sexton.watermarks.checkpoint import encode as encode_watermarks
-from sexton.watermarks.replica import Pair, ReplicaWatermarks
 from tests import logs
 
 LOG = logs.Log(

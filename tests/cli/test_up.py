@@ -23,9 +23,9 @@ from sexton.cli.cluster_folder import ClusterFolder, Wishes
 from sexton.cli.compactor_process import CompactorProcess
 from sexton.cli.processes import exclusively
 from sexton.cli.supervisor import BACKOFF_S, STEADY_S, Child, Restarts, State, Supervisor
-from sexton.clusters.brokers import ENVIRONMENT
-from sexton.clusters.processes import HOST, Port
 from sexton.errors import EnvironmentFailure, LogInUseError
+from sexton.harness.brokers import ENVIRONMENT
+from sexton.harness.processes import HOST, Port
 from sexton.ports.metastore import BrokerRow, BrokerStatus
 from tests.cli.up import TIMEOUT_S, Up
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from sexton.clusters.brokers import ENVIRONMENT
+from sexton.harness.brokers import ENVIRONMENT
 
 TIMEOUT_S = 120
 

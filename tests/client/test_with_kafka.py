@@ -20,7 +20,7 @@ from sexton.client.fetching import READ_COMMITTED
 from sexton.client.groups import GroupConsumer, commit_body, commit_offsets, fetch_offsets
 from sexton.client.producer import Message, Producer
 from sexton.client.transactions import TransactionalProducer
-from sexton.clusters.kafka import KafkaCluster
+from sexton.harness.kafka import KafkaCluster
 from sexton.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.kafka

@@ -22,7 +22,6 @@ from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore import open_metastore
 from sexton.adapters.sockets import SocketNetwork
-from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
 from sexton.compaction.reference import fold_by_key
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Engine
@@ -30,6 +29,7 @@ from sexton.compactor.plain_engine import PlainEngine
 from sexton.compactor.schedule import Limits
 from sexton.compactor.worker import Compactor
 from sexton.errors import SextonError
+from sexton.harness.brokers import ENVIRONMENT, SextonCluster
 from sexton.protocol.private import PrivateApi
 from sexton.records.batch import Batch, decode_all
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from sexton.adapters.metastore import open_metastore
 from sexton.cli.main import app
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from sexton.logdir import identical
 from sexton.logdir.partition import open_partition
 from sexton.logdir.surroundings import SextonReplicaError, Surroundings

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.compactor import CompactorProcess
 from sexton.compaction.reference import fold_by_key
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.compactor import CompactorProcess
 from tests.compactor.live import (
     NODES,
     SETTINGS,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sexton.clusters.brokers import SextonCluster
 from sexton.compactor.engine import Engine
+from sexton.harness.brokers import SextonCluster
 from tests.compactor.live import (
     NODES,
     SETTINGS,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from tests.compactor.live import (
     NODES,
     SETTINGS,

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from sexton.cli.cluster_folder import ClusterFolder
-from sexton.clusters.asking import create_topic
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.compactor import CompactorProcess
-from sexton.clusters.processes import Port
 from sexton.compaction.reference import fold_by_key
+from sexton.harness.asking import create_topic
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.compactor import CompactorProcess
+from sexton.harness.processes import Port
 from tests.cli.up import Up
 from tests.compactor.live import (
     NODES,

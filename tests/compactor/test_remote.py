@@ -20,14 +20,14 @@ import pytest
 from sexton.adapters.metastore import open_metastore
 from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.compaction import bulk
-from sexton.clusters.brokers import SextonCluster
 from sexton.compaction.contract import Plan
 from sexton.compactor import spark_pass
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Outcome
-from sexton.pipelines import rewrite_pass
+from sexton.harness.brokers import SextonCluster
 from sexton.ports.work_queue import WorkKey
 from sexton.protocol.private import PrivateApi
+from sexton.spark import rewrite_pass
 from tests.compactor.live import (
     NODES,
     SETTINGS,
@@ -38,8 +38,8 @@ from tests.compactor.live import (
     status_of,
     wait_until,
 )
-from tests.pipelines.local_context import LocalContext
 from tests.project import PROJECT_DIR
+from tests.spark.local_context import LocalContext
 from tests.standalone_spark import ENVIRONMENT, LAUNCHED, standalone_cluster
 
 pytestmark = pytest.mark.cluster

@@ -22,8 +22,8 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Final
 
-from sexton.clusters.errors import HarnessError
-from sexton.clusters.jars import VERSIONS, classpath, fetched_jars
+from sexton.harness.errors import HarnessError
+from sexton.harness.jars import VERSIONS, classpath, fetched_jars
 from tests.interop.scenarios.run import load
 from tests.project import PROJECT_DIR
 

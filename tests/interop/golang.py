@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from sexton.clusters.errors import HarnessError
+from sexton.harness.errors import HarnessError
 from tests.interop.clients import ENVIRONMENTS_DIR, environment
 from tests.interop.suites import FRANZ_GO
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sexton.clusters.errors import HarnessError
-from sexton.clusters.jars import DEFAULT_VERSION, jar_dir, java
+from sexton.harness.errors import HarnessError
+from sexton.harness.jars import DEFAULT_VERSION, jar_dir, java
 from tests.interop.clients import ENVIRONMENTS_DIR, environment
 from tests.interop.more.programs import NODE
 from tests.interop.suites import LIBRDKAFKA, LIBRDKAFKA_LEFT_OUT

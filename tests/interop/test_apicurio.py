@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from sexton.clusters.processes import HOST, Port
+from sexton.harness.processes import HOST, Port
 from tests.interop.clients import environment
 from tests.interop.conftest import start_cluster
 from tests.interop.frameworks.programs import fault_settings, kill_and_start, wait_until

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from tests.interop import chaos
 from tests.postgres import Postgres, running_postgres
 

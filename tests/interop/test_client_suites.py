@@ -17,10 +17,10 @@ from typing import Final
 
 import pytest
 
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.compactor import CompactorProcess
-from sexton.clusters.errors import HarnessError
-from sexton.clusters.properties import Settings
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.compactor import CompactorProcess
+from sexton.harness.errors import HarnessError
+from sexton.harness.properties import Settings
 from tests.interop import golang, librdkafka
 from tests.interop.clients import CODEC_LIBRARIES, ENVIRONMENTS_DIR, environment
 from tests.interop.conftest import ClusterUnderTest, start_cluster

@@ -1,1 +1,1 @@
-"""Compaction of real Apache Kafka's directories, with real brokers before and after (`sexton.clusters` runs them)."""
+"""Compaction of real Apache Kafka's directories, with real brokers before and after (`sexton.harness` runs them)."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from sexton.cli import main
 from sexton.logdir import swap
-from sexton.pipelines import session
+from sexton.spark import session
 
 MASTER: Final = "local[2]"
 STEP_SECONDS_MAX: Final = 0.006

@@ -15,12 +15,12 @@ from confluent_kafka.admin._metadata import PartitionMetadata
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.properties import Settings
 from sexton.compaction.fates import Fate
 from sexton.errors import LogInUseError
-from sexton.pipelines.compact import Report
-from sexton.pipelines.offline import Coordination, Options, compact_directories
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.properties import Settings
+from sexton.spark.compact import Report
+from sexton.spark.offline import Coordination, Options, compact_directories
 from tests.kafka.command import run_sexton, sexton_json
 from tests.kafka.directories import digests, fold_dir, partition_dirs, read_log
 from tests.kafka.workload import (

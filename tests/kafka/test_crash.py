@@ -20,9 +20,9 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from sexton.clusters.kafka import KafkaCluster
+from sexton.harness.kafka import KafkaCluster
 from sexton.logdir import locks, swap
-from sexton.pipelines.offline import Coordination, Options, compact_directories
+from sexton.spark.offline import Coordination, Options, compact_directories
 from tests.kafka.command import ENVIRONMENT
 from tests.kafka.conftest import CRASHES
 from tests.kafka.directories import Fold, Name, fold_dir, partition_dirs

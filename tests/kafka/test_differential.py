@@ -21,13 +21,13 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.kafka_tools import dump_log
 from sexton.compaction.fates import Fate
-from sexton.pipelines.compact import Report
-from sexton.pipelines.offline import Coordination, Options, compact_directories
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka_tools import dump_log
 from sexton.records import checkpoints, indexes
 from sexton.records.batch import Batch, ControlType, Header, decode_all
+from sexton.spark.compact import Report
+from sexton.spark.offline import Coordination, Options, compact_directories
 from tests.kafka.directories import Fold, Name, fold, partition_dirs, partition_name, read_log
 from tests.kafka.workload import (
     NO_CLEANING,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sexton.clusters.kafka_tools import DUMP_FAULTS, dump_log
+from sexton.harness.kafka_tools import DUMP_FAULTS, dump_log
 from sexton.records.batch import decode_all
 from tests.records.framings import ODD
 from tests.records.test_batch import GOOD_RECORD, with_body

@@ -19,13 +19,13 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from sexton.clusters import jars
-from sexton.clusters.errors import HarnessError
-from sexton.clusters.jars import VERSIONS
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.kafka_logs import log_events
-from sexton.clusters.kafka_tools import DUMP_FAULTS, dump_log, run_tool
-from sexton.clusters.properties import Settings
+from sexton.harness import jars
+from sexton.harness.errors import HarnessError
+from sexton.harness.jars import VERSIONS
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka_logs import log_events
+from sexton.harness.kafka_tools import DUMP_FAULTS, dump_log, run_tool
+from sexton.harness.properties import Settings
 from tests.project import PROJECT_DIR
 
 CLIENT: Settings = {"log_level": 0, "socket.timeout.ms": 4_000}
@@ -225,7 +225,7 @@ def test_three_nodes_replicate_and_a_copy_of_the_last_one_serves_alone(tmp_path:
 def test_no_broker_outlives_the_process_that_started_it(tmp_path: Path) -> None:
     """SIGKILL leaves no time for atexit: this is the watchdog's work."""
     script = (
-        "import sys, time; from pathlib import Path; from sexton.clusters.kafka import KafkaCluster\n"
+        "import sys, time; from pathlib import Path; from sexton.harness.kafka import KafkaCluster\n"
         "kafka = KafkaCluster(base_dir=Path(sys.argv[1])); kafka.start()\n"
         "print(kafka.pid(1), flush=True); time.sleep(600)\n"
     )

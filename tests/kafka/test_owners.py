@@ -18,10 +18,10 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 
-from sexton.clusters import jars
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.kafka_node import KafkaNode
-from sexton.clusters.properties import Settings
+from sexton.harness import jars
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka_node import KafkaNode
+from sexton.harness.properties import Settings
 from tests.kafka.command import sexton_json
 from tests.kafka.workload import NO_CLEANING, QUICK_START, QUIET, consume_committed, delivered, flush, fold_rows
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sexton.broker.api import api_versions
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.kafka import KafkaCluster
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.kafka import KafkaCluster
 from tests.broker.api.test_admin_security import ACL, ANY_ACL, component
 from tests.robustness.wire import API_VERSIONS, Wire
 

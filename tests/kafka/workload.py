@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.kafka_tools import run_tool
-from sexton.clusters.properties import Settings
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka_tools import run_tool
+from sexton.harness.properties import Settings
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 KINDS: Final = ("plain", "idempotent", "transactional")

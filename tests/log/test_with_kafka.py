@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sexton.adapters.files import FileDisk
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.kafka_tools import DUMP_FAULTS, dump_log
 from sexton.compaction.config import TopicConfig
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka_tools import DUMP_FAULTS, dump_log
 from sexton.log.log import Log
 from sexton.records.batch import ControlType
 from sexton.records.checkpoints import read_partition_metadata

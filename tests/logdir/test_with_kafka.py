@@ -14,12 +14,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from sexton.clusters.errors import HarnessError
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.kafka_node import KafkaNode
-from sexton.clusters.kafka_tools import run_tool
 from sexton.compaction.config import BadSettingError
 from sexton.errors import LogInUseError
+from sexton.harness.errors import HarnessError
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka_node import KafkaNode
+from sexton.harness.kafka_tools import run_tool
 from sexton.logdir import locks, swap
 from sexton.logdir.metadata import read_metadata
 from sexton.logdir.surroundings import Surroundings

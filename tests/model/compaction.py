@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sexton.watermarks.replica import NOTHING, Pair
+from sexton.compaction.watermarks.replica import NOTHING, Pair
 from tests.model import real
 from tests.model.cluster import Cluster
 from tests.model.errors import Violation

@@ -1,8 +1,8 @@
-"""Reports, tellings, and what leaders make of them. What is decided is decided by `sexton.watermarks`."""
+"""Reports, tellings, and what leaders make of them. What is decided is decided by `sexton.compaction.watermarks`."""
 
 from __future__ import annotations
 
-from sexton.watermarks.replica import NOTHING
+from sexton.compaction.watermarks.replica import NOTHING
 from tests.model import real
 from tests.model.arenas import Arena
 from tests.model.logs import (

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from sexton.compaction.reference import LastOfProducer, compact
 from sexton.compaction.terms import Terms
+from sexton.compaction.watermarks.leader import LeaderWatermarks
+from sexton.compaction.watermarks.leader import Report as RealReport
+from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.log.epochs import EpochHistory
 from sexton.ports.metastore import PartitionRow
 from sexton.records.batch import DELETE_HORIZON, NO_PRODUCER_ID, Batch, ControlType, Record, make_batch, make_marker
@@ -20,9 +23,6 @@ from sexton.records.batch import TRANSACTIONAL as TRANSACTIONAL_BIT
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication import history
 from sexton.replication.leadership import Leadership
-from sexton.watermarks.leader import LeaderWatermarks
-from sexton.watermarks.leader import Report as RealReport
-from sexton.watermarks.replica import Pair, ReplicaWatermarks
 from tests.model import logs
 from tests.model.logs import Records
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sexton.watermarks.replica import Pair
+from sexton.compaction.watermarks.replica import Pair
 from tests.model.logs import NO_LOG, Log, Records, show_log, show_record
 from tests.model.real import UNKNOWN, History, Marks
 

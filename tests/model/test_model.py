@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sexton.watermarks.replica import Pair
+from sexton.compaction.watermarks.replica import Pair
 from tests.model import logs, real
 from tests.model.arenas import ABORTS, COMMITS, DELETE_A, PUT_A, PUT_B, T_PUT_A, T_PUT_B, Arena, script
 from tests.model.errors import Violation

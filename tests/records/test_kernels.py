@@ -548,7 +548,7 @@ def test_a_header_says_the_same_to_both_when_its_bits_are_flipped() -> None:
 
 SECOND_START = """
 import sys
-from sexton.pipelines import warm_up
+from sexton.spark import warm_up
 warm_up.run()
 from numba.core.dispatcher import Dispatcher
 missed = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from sexton.cluster.incarnations import marked_as_missing
+from sexton.metadata.incarnations import marked_as_missing
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
 from sexton.replication import messages

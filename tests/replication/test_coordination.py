@@ -14,6 +14,8 @@ import pytest
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.watermarks.checkpoint import Kept
+from sexton.compaction.watermarks.replica import NOTHING, Claim, Pair
 from sexton.log.log import Log
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import PartitionRow
@@ -27,8 +29,6 @@ from sexton.replication.fetcher import _Following, _held, _take
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
 from sexton.replication.session import FollowerSession
-from sexton.watermarks.checkpoint import Kept
-from sexton.watermarks.replica import NOTHING, Claim, Pair
 from tests.replication.answers import answered
 
 TOPIC = uuid.UUID(int=1)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from sexton.adapters.clock import SystemClock
-from sexton.cluster.view import ClusterView
+from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.replication.leadership import Leadership
 from sexton.replication.membership import Membership

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from sexton.cluster.incarnations import marked_as_missing
+from sexton.metadata.incarnations import marked_as_missing
 from sexton.ports.metastore import PartitionRow
 from sexton.replication.leadership import UNKNOWN_OFFSET, IsrChange, Leadership
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from sexton.adapters.clock import SystemClock
-from sexton.cluster.view import ClusterView
+from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import (
     BrokerRow,
     BrokerStatus,

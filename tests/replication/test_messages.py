@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from sexton.compaction.watermarks.replica import Claim, Pair
 from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.messages import (
@@ -19,7 +20,6 @@ from sexton.replication.messages import (
     encode_answer,
     encode_request,
 )
-from sexton.watermarks.replica import Claim, Pair
 
 TOPIC = uuid.UUID(int=77)
 LOG = uuid.UUID(int=78, version=4)

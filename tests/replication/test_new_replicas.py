@@ -14,16 +14,16 @@ import pytest
 
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
-from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.log.log import Log
+from sexton.metadata.view import ClusterView
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import PartitionRow, TopicRow
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.fetcher import FetchLimits
 from sexton.replication.replica import Role
 from sexton.replication.replicas import Replicas
-from sexton.watermarks.checkpoint import Kept
 from tests.log.stepping import SteppingDisk
 
 OWN, OTHER = 1, 2

@@ -14,6 +14,7 @@ import pytest
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.watermarks.replica import Pair
 from sexton.log.log import Log
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import PartitionRow
@@ -25,7 +26,6 @@ from sexton.replication.history import epoch_before
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
 from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
-from sexton.watermarks.replica import Pair
 from tests.replication.answers import answered
 
 TOPIC = uuid.UUID(int=7, version=4)

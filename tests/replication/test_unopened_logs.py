@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from sexton.client.admin import Resource
-from sexton.cluster.incarnations import is_missing
 from sexton.log.flushed import MARK_FILE
+from sexton.metadata.incarnations import is_missing
 from sexton.ports.metastore import BrokerStatus
 from sexton.simulate.cluster import DATA
 from sexton.simulate.disk import Trouble

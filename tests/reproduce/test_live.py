@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sexton.clusters.brokers import ENVIRONMENT
+from sexton.harness.brokers import ENVIRONMENT
 
 TIMEOUT_S = 800
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sexton.cli.broker import UsageError
 from sexton.cli.main import app
-from sexton.clusters.errors import HarnessError
+from sexton.harness.errors import HarnessError
 from sexton.reproduce import report, timeline
 from sexton.reproduce.run import Outcome
 from sexton.reproduce.scenarios import SCENARIOS

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from tests.robustness.wire import API_VERSIONS, Wire
 
 _topics = itertools.count(1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from sexton.log.flushed import decode_points
 from sexton.protocol.errors import ErrorCode
 from sexton.replication.log_folder import FLUSHED_POINTS_FILE

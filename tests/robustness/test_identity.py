@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sexton.clusters.brokers import ENVIRONMENT, SextonCluster
+from sexton.harness.brokers import ENVIRONMENT, SextonCluster
 from tests.robustness.conftest import Watched
 
 pytestmark = pytest.mark.cluster

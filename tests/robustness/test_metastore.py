@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from sexton.protocol.errors import ErrorCode
 from tests.postgres import Postgres, running_postgres
 from tests.robustness.conftest import Watched, wait_until

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 
 pytestmark = pytest.mark.cluster
 

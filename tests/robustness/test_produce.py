@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import encode_request
 from sexton.records.batch import Record, encode, make_batch

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from tests.robustness.conftest import Watched, wait_until
 
 pytestmark = pytest.mark.cluster

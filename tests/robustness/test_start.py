@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from sexton.clusters.brokers import ENVIRONMENT
+from sexton.harness.brokers import ENVIRONMENT
 
 HEAVY = ("hypothesis", "numpy", "numba", "pandas", "pyarrow", "pyspark", "psycopg")
 """kio imports the first wherever it is installed; the last is for who has a PostgreSQL; the others are for bulk data,

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from sexton.compaction.watermarks.checkpoint import encode
+from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.ports.metastore import PartitionRow
 from sexton.records import batch as batches
 from sexton.records.batch import Record
@@ -19,8 +21,6 @@ from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import new_loop
 from sexton.simulate.snapshots import Snapshot, Watermarks
-from sexton.watermarks.checkpoint import encode
-from sexton.watermarks.replica import ReplicaWatermarks
 
 TOPIC = uuid.UUID(int=1)
 NODE = cast(Any, SimpleNamespace(name="broker-1", broker_id=1, is_disk_damaged=False, broker=None))

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from sexton.compaction.watermarks.leader import LeaderWatermarks, Report
+from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.ports.metastore import PartitionRow
 from sexton.replication.leadership import Leadership
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.invariants import TURNS_PER_BROKER, TURNS_PER_COORDINATOR, Invariants
 from sexton.simulate.loop import Process
-from sexton.watermarks.leader import LeaderWatermarks, Report
-from sexton.watermarks.replica import Pair, ReplicaWatermarks
 from tests.simulated import Story
 
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.jars import DEFAULT_VERSION
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.properties import Settings
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.jars import DEFAULT_VERSION
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.properties import Settings
 from tests.interop import page
 from tests.interop.clients import Client
 from tests.transactions.clients import ClientProcess, client_named, newest

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from sexton.clusters.kafka_tools import tool_command
+from sexton.harness.kafka_tools import tool_command
 from tests.transactions.drivers.base import Place
 from tests.transactions.reading import places_of, settled
 from tests.transactions.under_test import UnderTest

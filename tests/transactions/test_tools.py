@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sexton.clusters.kafka_tools import run_tool
+from sexton.harness.kafka_tools import run_tool
 from tests.transactions.kit import Kit
 from tests.transactions.reading import read, settled, values
 from tests.transactions.under_test import UnderTest, wait_until

@@ -12,9 +12,9 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.kafka import KafkaCluster
-from sexton.clusters.properties import Settings
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.properties import Settings
 from tests.interop.clients import Client
 
 WAIT_S: Final = 60.0

@@ -21,13 +21,13 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sexton.cluster.topics import check_topic_name
+from sexton.metadata.topics import check_topic_name
 from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, PartitionRow, StaleError
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.cluster.view import ClusterView
+    from sexton.metadata.view import ClusterView
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -38,13 +38,13 @@ from sexton.broker.topics import ensure_topic
 from sexton.broker.transactions import Transactions
 from sexton.broker.unpacking import Unpacking
 from sexton.client.errors import NotConnectedError
-from sexton.cluster.settings import group_config, topic_config
-from sexton.cluster.topics import OFFSETS_TOPIC
-from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.view_topics import ViewTopics
+from sexton.metadata.settings import group_config, topic_config
+from sexton.metadata.topics import OFFSETS_TOPIC
+from sexton.metadata.view import ClusterView
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import (

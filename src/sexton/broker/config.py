@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sexton.cluster.settings import (
+from sexton.compaction.settings import REQUIRED, settings_of
+from sexton.metadata.settings import (
     RACK_AWARE_SELECTOR,
     BadSettingError,
     BrokerSettings,
@@ -20,7 +21,6 @@ from sexton.cluster.settings import (
     broker_values,
     check_topic_defaults,
 )
-from sexton.compaction.settings import REQUIRED, settings_of
 
 LOOPBACK = "127.0.0.1"
 _ANY_ADDRESS = ("0.0.0.0", "::", "*")

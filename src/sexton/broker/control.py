@@ -1,4 +1,4 @@
-"""Carries out the controller's steps (`sexton.cluster.controller`) if this broker is the controller, or claims that
+"""Carries out the controller's steps (`sexton.metadata.controller`) if this broker is the controller, or claims that
 role."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sexton.broker.handover import ANSWER_SHARE
-from sexton.cluster.controller import (
+from sexton.metadata.controller import (
     Action,
     Claim,
     ControllerMemory,
@@ -18,8 +18,8 @@ from sexton.cluster.controller import (
     UpdatePartitions,
     controller_steps,
 )
-from sexton.cluster.elections import allows_unclean
-from sexton.cluster.leases import LeaseWatch
+from sexton.metadata.elections import allows_unclean
+from sexton.metadata.leases import LeaseWatch
 from sexton.ports.metastore import BrokerRow, LeaseLostError, MetastoreUnavailableError, StaleError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.admin import serving_brokers
 from sexton.broker.folder import Folder, Past
-from sexton.cluster import elections
-from sexton.cluster.elections import LogState
-from sexton.cluster.incarnations import is_missing, new_id
+from sexton.metadata import elections
+from sexton.metadata.elections import LogState
+from sexton.metadata.incarnations import is_missing, new_id
 from sexton.ports.metastore import BrokerRow, PartitionRow, StaleError
 
 if TYPE_CHECKING:

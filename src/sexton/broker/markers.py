@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
 from sexton.broker.marker_batches import append_marker
-from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.shard import EndMarker, Owner
 from sexton.coordinators.transactions.service import DueMarkers, TransactionService
 from sexton.coordinators.transactions.transaction import TopicPartition
 from sexton.errors import SextonError
+from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.supervision import BACK_OFF_MS

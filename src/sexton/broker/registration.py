@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from sexton.cluster.leases import OwnLease
 from sexton.errors import SextonError
+from sexton.metadata.leases import OwnLease
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import (
     LEASE_MARGIN,

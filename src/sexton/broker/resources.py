@@ -11,7 +11,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.broker.admin import make_change
-from sexton.cluster.settings import (
+from sexton.compaction.settings import INT32_MAX, Kind, Setting
+from sexton.metadata.settings import (
     MIN_INSYNC,
     BadSettingError,
     broker_setting,
@@ -22,8 +23,7 @@ from sexton.cluster.settings import (
     group_setting,
     topic_setting,
 )
-from sexton.cluster.topics import check_topic_name
-from sexton.compaction.settings import INT32_MAX, Kind, Setting
+from sexton.metadata.topics import check_topic_name
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode, KafkaError
 

@@ -1,6 +1,6 @@
 """Topic creation: by CreateTopics, by auto-creation, or for an internal topic.
 
-What a new topic looks like is decided in `sexton.cluster.topics`; here it is written to the metastore and waited for.
+What a new topic looks like is decided in `sexton.metadata.topics`; here it is written to the metastore and waited for.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import METADATA_TOPIC, before_deadline, is_serving, make_change
-from sexton.cluster.incarnations import new_id
-from sexton.cluster.settings import MIN_INSYNC, BadSettingError, check_min_insync, check_topic
-from sexton.cluster.topics import (
+from sexton.metadata.incarnations import new_id
+from sexton.metadata.settings import MIN_INSYNC, BadSettingError, check_min_insync, check_topic
+from sexton.metadata.topics import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,

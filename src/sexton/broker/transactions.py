@@ -12,10 +12,10 @@ from sexton.broker.markers import MarkerSender
 from sexton.broker.peers import Peers
 from sexton.broker.request import DropConnectionError
 from sexton.broker.verifier import Verifier
-from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.transactions.connections import ANY_CONNECTION, Admission, Bindings
 from sexton.coordinators.transactions.service import TransactionService
 from sexton.coordinators.transactions.settings import TransactionSettings
+from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.metastore import MetastoreUnavailableError
 
 if TYPE_CHECKING:

@@ -30,12 +30,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
-from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.messages import AddRequest
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.errors import SextonError
 from sexton.log.producers import ProducerStates
+from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 

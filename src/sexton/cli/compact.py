@@ -16,10 +16,10 @@ from sexton.compaction.config import BadSettingError
 from sexton.compaction.fates import Fate
 from sexton.compaction.terms import OFFSET_MAX
 from sexton.errors import SextonError
-from sexton.pipelines import session
-from sexton.pipelines.compact import Report
-from sexton.pipelines.offline import Coordination, Options, check_free, compact_directories
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
+from sexton.spark import session
+from sexton.spark.compact import Report
+from sexton.spark.offline import Coordination, Options, check_free, compact_directories
 
 
 def compact(

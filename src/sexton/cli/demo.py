@@ -17,11 +17,11 @@ from rich.table import Table
 from sexton.cli import show
 from sexton.compaction.fates import Fate
 from sexton.compaction.reference import fold_by_key
-from sexton.pipelines import datasource, session
-from sexton.pipelines.compact import Report
-from sexton.pipelines.offline import Options, compact_directories
 from sexton.records import batch, checkpoints, names
 from sexton.records.batch import Batch, ControlType, Record
+from sexton.spark import datasource, session
+from sexton.spark.compact import Report
+from sexton.spark.offline import Options, compact_directories
 
 TOPIC = "orders"
 CUSTOMERS = 500

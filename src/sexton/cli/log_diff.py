@@ -14,10 +14,10 @@ from rich.table import Table
 from sexton.cli import show
 from sexton.logdir import identical
 from sexton.logdir.partition import find_partitions, open_partition
-from sexton.pipelines import session
-from sexton.pipelines.diff import Diff, Difference, Side
-from sexton.pipelines.diff import diff as compare
 from sexton.records.batch import Record
+from sexton.spark import session
+from sexton.spark.diff import Diff, Difference, Side
+from sexton.spark.diff import diff as compare
 
 DIFFERENT = 1
 """The exit code when they differ, as diff's."""

@@ -16,9 +16,9 @@ from sexton.cli import show
 from sexton.cli.compact import parse_settings, read_properties
 from sexton.compaction.fates import Fate
 from sexton.logdir.partition import find_partitions
-from sexton.pipelines import session
-from sexton.pipelines.stats import Options, PartitionStats, Transactions, collect
-from sexton.pipelines.stats_pass import ABOVE_BOUND, Span
+from sexton.spark import session
+from sexton.spark.stats import Options, PartitionStats, Transactions, collect
+from sexton.spark.stats_pass import ABOVE_BOUND, Span
 
 OPEN_SHOWN_MAX = 5
 """Open transactions that a table names; --json names all."""

@@ -1,7 +1,7 @@
 """A topic's configs, with Kafka's names and defaults.
 
 For `sexton compact` they are read from a Kafka cluster's metadata; in a Sexton cluster, from the metastore
-(`sexton.cluster.settings`).
+(`sexton.metadata.settings`).
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ import numpy as np
 from sexton.compaction.contract import READ_BYTES_MAX, WRITE_BYTES_MAX
 from sexton.compaction.plan import Extent, Output
 from sexton.errors import EnvironmentFailure
-from sexton.pipelines.storage import PartFile, part_path
 from sexton.protocol import private
 from sexton.protocol.private import PrivateApi
 from sexton.records import names
 from sexton.records.kernels.primitives import Bytes
+from sexton.spark.storage import PartFile, part_path
 
 CONNECT_TIMEOUT_S: Final = 10.0
 ANSWER_TIMEOUT_S: Final = 60.0
@@ -42,7 +42,7 @@ _HEADER: Final = struct.Struct(">hhih")
 
 @dataclass(frozen=True, slots=True)
 class BrokerFiles:
-    """Implements `sexton.pipelines.storage.Storage`."""
+    """Implements `sexton.spark.storage.Storage`."""
 
     host: str
     port: int

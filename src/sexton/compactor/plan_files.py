@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from sexton.compaction.plan import Extent, Output
 from sexton.compactor.broker_files import BrokerFiles
-from sexton.pipelines.storage import Folder, PartFile, Storage
 from sexton.records.kernels.primitives import Bytes
+from sexton.spark.storage import Folder, PartFile, Storage
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFiles:
-    """Implements `sexton.pipelines.storage.Storage`."""
+    """Implements `sexton.spark.storage.Storage`."""
 
     through_broker: BrokerFiles
     directory: str

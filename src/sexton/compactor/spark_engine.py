@@ -73,7 +73,7 @@ class SparkEngine:
     def _start(self) -> SparkSession:
         from pyspark import SparkContext
 
-        from sexton.pipelines import session
+        from sexton.spark import session
 
         self._is_ours = SparkContext._active_spark_context is None
         return session.start("sexton compactor", self._master, {"spark.scheduler.mode": "FAIR"})

@@ -22,10 +22,10 @@ from sexton.compactor.engine import Outcome
 from sexton.compactor.plan_files import PlanFiles
 from sexton.errors import SextonError
 from sexton.logdir.partition import PartitionLog, Segment
-from sexton.pipelines.compact import Request, Staged, stage, survey_logs
-from sexton.pipelines.passes import Progress
-from sexton.pipelines.storage import Storage
 from sexton.records import names
+from sexton.spark.compact import Request, Staged, stage, survey_logs
+from sexton.spark.passes import Progress
+from sexton.spark.storage import Storage
 
 
 def run(

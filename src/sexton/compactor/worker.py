@@ -14,7 +14,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sexton.cluster.leases import CountWatch
 from sexton.compaction.contract import Committed, Plan
 from sexton.compaction.rate import ByteRate
 from sexton.compactor.brokers import Brokers
@@ -22,6 +21,7 @@ from sexton.compactor.compacted_topics import CompactedTopics
 from sexton.compactor.engine import Engine, EngineUnavailableError, Outcome
 from sexton.compactor.schedule import Lane, Limits, choose
 from sexton.errors import SextonError
+from sexton.metadata.leases import CountWatch
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError, StaleError
 from sexton.ports.work_queue import CompactorRow, RunRow, WorkKey, WorkRow

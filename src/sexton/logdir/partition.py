@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE
+from sexton.compaction.watermarks.checkpoint import decode as decode_watermarks
+from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.errors import EnvironmentFailure, NotALogError, SextonError
 from sexton.records import checkpoints, names
 from sexton.records.kernels.primitives import Bytes
-from sexton.watermarks.checkpoint import WATERMARKS_FILE
-from sexton.watermarks.checkpoint import decode as decode_watermarks
-from sexton.watermarks.replica import ReplicaWatermarks
 
 
 @dataclass(frozen=True, slots=True)

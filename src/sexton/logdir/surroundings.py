@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from sexton.compaction.config import BadSettingError, TopicConfig, topic_names
+from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE
 from sexton.errors import LogInUseError, NotALogError, SextonError
 from sexton.logdir.metadata import ClusterMetadata, read_metadata
 from sexton.records import checkpoints, names
 from sexton.records.checkpoints import MetaProperties
-from sexton.watermarks.checkpoint import WATERMARKS_FILE
 
 SEXTON_FILES: Final = (names.INCARNATION_FILE, WATERMARKS_FILE)
 """Files in a partition's directory that only a Sexton broker's replica has."""

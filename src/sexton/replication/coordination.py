@@ -1,8 +1,8 @@
 """One replica's part in coordinated compaction (docs/rules.md): its own progress, what it has received of the others',
 and, on the leader, the result of their reports.
 
-The decisions are in `sexton.watermarks`; here they are made durable before they count, and carried by `ReplicaFetch`:
-followers report their progress with what they hold, leaders send MTRO and MXRO with the records.
+The decisions are in `compaction.watermarks`; here they are made durable before they count, and `ReplicaFetch` carries
+them: followers report their progress with what they hold, leaders send MTRO and MXRO with the records.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from sexton.compaction.watermarks.checkpoint import Kept
+from sexton.compaction.watermarks.leader import LeaderWatermarks, Report
+from sexton.compaction.watermarks.replica import NO_CLAIM, UNKNOWN_EPOCH, Claim, Pair, ReplicaWatermarks
 from sexton.errors import SextonError
 from sexton.log.log import Log
 from sexton.ports.metastore import PartitionRow
@@ -22,9 +25,6 @@ from sexton.records.checkpoints import EpochEntry
 from sexton.replication.history import end_of_epoch
 from sexton.replication.messages import NO_INCARNATION, Held, News
 from sexton.supervision import Supervisor
-from sexton.watermarks.checkpoint import Kept
-from sexton.watermarks.leader import LeaderWatermarks, Report
-from sexton.watermarks.replica import NO_CLAIM, UNKNOWN_EPOCH, Claim, Pair, ReplicaWatermarks
 
 logger = logging.getLogger(__name__)
 

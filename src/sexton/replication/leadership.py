@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from sexton.cluster.incarnations import known_incarnation
+from sexton.metadata.incarnations import known_incarnation
 from sexton.ports.metastore import PartitionRow
 
 UNKNOWN_OFFSET = -1

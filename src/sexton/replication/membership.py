@@ -23,9 +23,9 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sexton.cluster.incarnations import new_id
-from sexton.cluster.isr import expand, shrink
-from sexton.cluster.view import ClusterView
+from sexton.metadata.incarnations import new_id
+from sexton.metadata.isr import expand, shrink
+from sexton.metadata.view import ClusterView
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import BrokerStatus, Metastore, MetastoreUnavailableError, PartitionRow, StaleError
 from sexton.replication.leadership import IsrChange, Leadership

@@ -2,8 +2,8 @@
 
 It is Sexton's own (API key 30000, never advertised), because it must carry what Kafka's Fetch has no field for: the
 *durable* end of the follower's log, the leader's whole epoch history, and, since version 1, the watermarks of
-coordinated compaction (`sexton.watermarks`). It is incremental by connection: a request names only the partitions whose
-state changed since the connection's last request, a response only the partitions that have something new. A new
+coordinated compaction (`compaction.watermarks`). It is incremental by connection: a request names only the partitions
+whose state changed since the connection's last request, a response only the partitions that have something new. A new
 connection starts from nothing, so there is no session to expire or to agree on.
 
 Since version 2 a response names the follower's log that it is for, and where that log ended when the request was sent:
@@ -27,11 +27,11 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from sexton.compaction.watermarks.replica import NO_CLAIM, NOTHING, Claim, Pair
 from sexton.ports.disk import Buffer
 from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
-from sexton.watermarks.replica import NO_CLAIM, NOTHING, Claim, Pair
 
 VERSION = 2
 

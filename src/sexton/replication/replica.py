@@ -18,6 +18,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.watermarks.checkpoint import Kept
+from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.log import flushed
 from sexton.log.flushed import FlushedPoint
 from sexton.log.inside import Rules
@@ -31,8 +33,6 @@ from sexton.replication.coordination import Coordination
 from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
 from sexton.replication.messages import NO_INCARNATION
 from sexton.supervision import BACK_OFF_MS, Supervisor
-from sexton.watermarks.checkpoint import Kept
-from sexton.watermarks.replica import ReplicaWatermarks
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,15 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
-from sexton.cluster.incarnations import is_missing, known_incarnation
-from sexton.cluster.view import ClusterView
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE, Kept
+from sexton.compaction.watermarks.checkpoint import encode as encode_watermarks
+from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.errors import SextonError
 from sexton.log import flushed
 from sexton.log.log import Log
+from sexton.metadata.incarnations import is_missing, known_incarnation
+from sexton.metadata.view import ClusterView
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import NO_LEADER, Metastore, PartitionRow
@@ -40,9 +43,6 @@ from sexton.replication.replica import Replica, Role
 from sexton.replication.session import FollowerSession
 from sexton.replication.throttle import UNTHROTTLED, Throttles
 from sexton.supervision import Supervisor
-from sexton.watermarks.checkpoint import WATERMARKS_FILE, Kept
-from sexton.watermarks.checkpoint import encode as encode_watermarks
-from sexton.watermarks.replica import ReplicaWatermarks
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from sexton.cluster.incarnations import known_incarnation
+from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
+from sexton.metadata.incarnations import known_incarnation
 from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication import messages
@@ -23,7 +24,6 @@ from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.replica import Replica
 from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import Supervisor
-from sexton.watermarks.replica import Pair, ReplicaWatermarks
 
 Key = tuple[uuid.UUID, int]
 

@@ -1,4 +1,4 @@
-"""A real cluster as a script's world: requests through Sexton's client, processes through `sexton.clusters`."""
+"""A real cluster as a script's world: requests through Sexton's client, processes through `sexton.harness`."""
 
 from __future__ import annotations
 

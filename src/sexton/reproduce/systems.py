@@ -10,12 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from sexton.clusters import jars
-from sexton.clusters.asking import client_of
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.compactor import CompactorProcess
-from sexton.clusters.errors import HarnessError
-from sexton.clusters.kafka import KafkaCluster
+from sexton.harness import jars
+from sexton.harness.asking import client_of
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.compactor import CompactorProcess
+from sexton.harness.errors import HarnessError
+from sexton.harness.kafka import KafkaCluster
 from sexton.reproduce.live import Cluster, LiveWorld
 from sexton.reproduce.pace import HURRIED, Pace
 from sexton.reproduce.world import BROKERS

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sexton.adapters.metastore.inprocess import InProcessMetastore
 from sexton.broker.broker import Broker
 from sexton.broker.config import BrokerConfig
-from sexton.cluster.settings import RACK_AWARE_SELECTOR
+from sexton.metadata.settings import RACK_AWARE_SELECTOR
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.simulate.clock import RATE_PPM_MAX, SimulatedClock, WallClock
 from sexton.simulate.disk import VirtualDisk

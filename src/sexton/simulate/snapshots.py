@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 from sexton.broker.broker import Broker
+from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.replication.leadership import IsrChange, Leadership
 from sexton.replication.replica import Replica, Role
-from sexton.watermarks.replica import ReplicaWatermarks
 
 Key = tuple[uuid.UUID, int]
 """A partition: its topic's id, and its number."""
@@ -68,7 +68,7 @@ class Snapshot(NamedTuple):
 
 
 class Machine(Protocol):
-    """Of `cluster.Node`, what is needed here."""
+    """Of `metadata.Node`, what is needed here."""
 
     @property
     def broker_id(self) -> int: ...

@@ -12,7 +12,7 @@ import pytest
 from sexton.adapters.metastore import open_metastore, operations
 from sexton.adapters.metastore.session import Session
 from sexton.adapters.metastore.threaded import ThreadedMetastore
-from sexton.cluster.view import ClusterView
+from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import AlreadyExistsError, Changes, ConfigScope, Metastore, StaleError
 from tests.adapters.metastore.conftest import Opener
 from tests.adapters.metastore.rows import CLUSTER, partitions, register, topic

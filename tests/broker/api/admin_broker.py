@@ -16,8 +16,8 @@ from typing import Any
 
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.broker.config import BrokerConfig
-from sexton.cluster.settings import TopicConfig, topic_config
-from sexton.cluster.view import ClusterView
+from sexton.metadata.settings import TopicConfig, topic_config
+from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, PartitionRow, TopicRow
 from sexton.protocol.encoder import encoder
 from sexton.protocol.errors import ErrorCode, KafkaError

@@ -14,12 +14,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from sexton.broker.request import Request
-from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.view_topics import ViewTopics
 from sexton.coordinators.shard import EndMarker, Owner
+from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
 from tests.broker.api.admin_broker import OWN_ID, FakeBroker, broker_in_a_cluster, encode
 

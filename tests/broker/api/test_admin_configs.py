@@ -9,7 +9,7 @@ import pytest
 
 from sexton.broker.api import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from sexton.broker.resources import Operation, ResourceType
-from sexton.cluster.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from sexton.metadata.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster, run

@@ -10,7 +10,7 @@ import pytest
 from sexton.broker.api import create_partitions, create_topics, delete_topics
 from sexton.broker.broker import Broker
 from sexton.broker.topics import ensure_topic
-from sexton.cluster.topics import TRANSACTIONS_TOPIC
+from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster, run
 

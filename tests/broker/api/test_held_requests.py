@@ -13,10 +13,10 @@ import pytest
 
 from sexton.broker import verifier
 from sexton.broker.verifier import Answers, Verifier
-from sexton.cluster.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.log.producers import Marker, Verification
 from sexton.log.types import Appended
+from sexton.metadata.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken import breaking
 from tests.broker.api.transactional_client import batch

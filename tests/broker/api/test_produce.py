@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sexton.broker.refused import KEPT_MS
-from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.log.types import Appended
+from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.metastore import TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError, RecordFault, RecordsError
 from sexton.records.batch import Record, encode, make_batch

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from sexton.clusters.brokers import SextonCluster
 from sexton.coordinators.hashing import partition_for
+from sexton.harness.brokers import SextonCluster
 from sexton.protocol.errors import ErrorCode
 from tests.broker.api.transactional_client import TransactionalClient
 

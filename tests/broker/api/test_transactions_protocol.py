@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from sexton.broker.api import end_txn, produce
-from sexton.clusters.brokers import SextonCluster
+from sexton.harness.brokers import SextonCluster
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import decode_response, encode_request
 from tests.broker.api.transactional_client import (

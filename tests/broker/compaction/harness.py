@@ -16,13 +16,13 @@ from sexton.broker.compaction.requests import Requests
 from sexton.broker.compaction.service import CompactionService
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import fold_by_key
+from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.log.log import Log
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol import private
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
 from sexton.replication.replica import Replica
-from sexton.watermarks.checkpoint import Kept
 from tests.adapters.metastore.rows import CLUSTER, register
 from tests.log.helpers import content, read_all
 

@@ -17,7 +17,7 @@ from sexton.broker.compaction.due import (
 )
 from sexton.compaction.config import INT64_MAX, TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
-from sexton.watermarks.replica import NOTHING, Pair, ReplicaWatermarks
+from sexton.compaction.watermarks.replica import NOTHING, Pair, ReplicaWatermarks
 
 CONFIG = TopicConfig(cleanup_policy=frozenset({"compact"}))
 CLEAN = ReplicaWatermarks(uuid.UUID(int=1), compacted=Pair(20, 20))

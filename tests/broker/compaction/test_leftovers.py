@@ -13,9 +13,9 @@ import pytest
 
 from sexton.broker.compaction.leftovers import LEFTOVERS_FILE
 from sexton.broker.compaction.service import NotDueError
+from sexton.compaction.watermarks.checkpoint import Kept
+from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.plain_pass import carry_out
-from sexton.watermarks.checkpoint import Kept
-from sexton.watermarks.replica import Pair
 from tests.broker.compaction.harness import CONFIG, LOG, TOPIC, Broker
 from tests.log.helpers import read_all
 

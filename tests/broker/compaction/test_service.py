@@ -13,14 +13,14 @@ import pytest
 from sexton.broker.compaction import bulk
 from sexton.broker.compaction.service import NotDueError
 from sexton.compaction.contract import PassResult, decode_plan
+from sexton.compaction.watermarks.checkpoint import Kept
+from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.plain_pass import carry_out
 from sexton.log.swapping import SwapRefusedError
 from sexton.protocol import private
 from sexton.protocol.private import PrivateApi
 from sexton.records.batch import decode_all
 from sexton.replication.replica import Replica
-from sexton.watermarks.checkpoint import Kept
-from sexton.watermarks.replica import Pair
 from tests.broker.compaction.harness import CONFIG, LOG, TOPIC, Broker, scenario
 from tests.log.helpers import read_all
 

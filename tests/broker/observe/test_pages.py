@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from sexton.cli.main import app
-from sexton.clusters.brokers import SextonCluster
-from sexton.clusters.processes import HOST, Port
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.processes import HOST, Port
 from tests.compactor.live import SETTINGS, TOPIC_SETTINGS, RunningCompactor, status_of, wait_until
 
 pytestmark = pytest.mark.cluster

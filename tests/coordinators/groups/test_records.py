@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sexton.clusters.jars import VERSIONS
-from sexton.clusters.kafka_tools import dump_log
 from sexton.coordinators.groups import records as r
 from sexton.errors import CorruptLogError
+from sexton.harness.jars import VERSIONS
+from sexton.harness.kafka_tools import dump_log
 from sexton.records import batch as batches
 from tests.coordinators.groups.samples import RECORDS, SHOWN
 

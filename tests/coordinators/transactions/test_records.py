@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sexton.clusters.jars import VERSIONS
-from sexton.clusters.kafka_tools import DUMP_FAULTS, dump_log
 from sexton.coordinators.transactions.records import decode_key, decode_value, encode_key, encode_value
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import TopicPartition, Transaction
 from sexton.errors import CorruptLogError
+from sexton.harness.jars import VERSIONS
+from sexton.harness.kafka_tools import DUMP_FAULTS, dump_log
 from sexton.records import batch as batches
 
 RECORDED = [state for state in State if state not in (State.DEAD, State.PREPARE_EPOCH_FENCE)]

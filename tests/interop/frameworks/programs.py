@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sexton.clusters.properties import Settings
+from sexton.harness.properties import Settings
 from tests.interop.conftest import ClusterUnderTest, against
 from tests.project import PROJECT_DIR
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sexton.clusters.jars import java, logging_config
-from sexton.clusters.kafka_logs import LOG_PATTERN, LogEvent, log_events
-from sexton.clusters.processes import HOST, Port, ServerProcess
-from sexton.clusters.properties import Settings, tail_of, write_properties
+from sexton.harness.jars import java, logging_config
+from sexton.harness.kafka_logs import LOG_PATTERN, LogEvent, log_events
+from sexton.harness.processes import HOST, Port, ServerProcess
+from sexton.harness.properties import Settings, tail_of, write_properties
 from tests.interop.frameworks.versions import Framework
 
 JVM_OPTIONS: Final = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sexton.clusters.jars import fetched_jars
+from sexton.harness.jars import fetched_jars
 
 POMS: Final = Path(__file__).parents[1] / "java"
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from sexton.clusters.errors import HarnessError
+from sexton.harness.errors import HarnessError
 from tests.interop.clients import ENVIRONMENTS_DIR, environment
 from tests.interop.golang import built
 

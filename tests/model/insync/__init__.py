@@ -5,7 +5,7 @@ carried out or refused by the metastore at any later time, answered or not, and 
 when they poll; brokers lose power, come back as other processes, with older disks or none; replicas are wiped, removed
 and added again between two looks. Nothing is assumed about leases: a leader that was deposed goes on until it sees it.
 
-What decides is the real code: `replication/leadership.py`, `cluster/isr.py`, `elections.py`, `reassignment.py`.
+What decides is the real code: `replication/leadership.py`, `metadata/isr.py`, `elections.py`, `reassignment.py`.
 
     rules.py     the rules as switches
     state.py     the state of everything, and its canonical form

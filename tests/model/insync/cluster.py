@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sexton.cluster.elections import LogState
+from sexton.metadata.elections import LogState
 from tests.model.errors import Violation
 from tests.model.insync import real
 from tests.model.insync.leaders import Leaders

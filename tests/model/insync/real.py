@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from sexton.cluster import elections, isr, reassignment
-from sexton.cluster.elections import LogState
-from sexton.cluster.incarnations import is_missing, known_incarnation, marked_as_missing
+from sexton.metadata import elections, isr, reassignment
+from sexton.metadata.elections import LogState
+from sexton.metadata.incarnations import is_missing, known_incarnation, marked_as_missing
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import KafkaError
 from sexton.replication.leadership import IsrChange, Leadership

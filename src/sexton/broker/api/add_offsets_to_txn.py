@@ -9,9 +9,9 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer, for_version
-from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.transactions.messages import AddRequest
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
+from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from sexton.broker.admin import Answer, PlannedRow, told, update_rows
 from sexton.broker.handover import first_heard, heard_of
 from sexton.broker.topics import with_incarnations
-from sexton.cluster import reassignment
-from sexton.cluster.elections import allows_unclean
+from sexton.metadata import reassignment
+from sexton.metadata.elections import allows_unclean
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from sexton.broker.admin import Answer, failure, make_change, outcome, repeated
 from sexton.broker.request import milliseconds
 from sexton.broker.topics import wait_for_leaders
-from sexton.cluster.placement import check_assignment
-from sexton.cluster.topics import INTERNAL_TOPICS, assigned_partition_rows, new_partition_rows
+from sexton.metadata.placement import check_assignment
+from sexton.metadata.topics import INTERNAL_TOPICS, assigned_partition_rows, new_partition_rows
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sexton.broker.admin import Answer, failure, repeated
 from sexton.broker.request import milliseconds
 from sexton.broker.topics import NewTopic, create_topic, wait_for_leaders
-from sexton.cluster.settings import describe_topic
+from sexton.metadata.settings import describe_topic
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

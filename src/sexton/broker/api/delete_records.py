@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.admin import Answer
 from sexton.broker.request import milliseconds
-from sexton.cluster.topics import INTERNAL_TOPICS
+from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

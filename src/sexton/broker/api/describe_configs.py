@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import Answer, failure
 from sexton.broker.resources import Resource, current_settings, resource_of
-from sexton.cluster.settings import (
+from sexton.compaction.settings import Update
+from sexton.metadata.settings import (
     Resolved,
     describe_broker,
     describe_cluster_default,
     describe_group,
     describe_topic,
 )
-from sexton.compaction.settings import Update
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode, KafkaError
 

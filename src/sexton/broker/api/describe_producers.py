@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import Answer, failure
-from sexton.cluster.topics import check_topic_name
+from sexton.metadata.topics import check_topic_name
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

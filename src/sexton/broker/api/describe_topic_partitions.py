@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.admin import TOPIC_OPERATIONS, Answer, is_valid_topic_name, serving_ids
 from sexton.broker.api.metadata import describe_partition
-from sexton.cluster.topics import INTERNAL_TOPICS
+from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.admin import Answer, PlannedRow, told, update_rows
 from sexton.broker.handover import first_heard, heard_of
-from sexton.cluster.elections import elect_on_request
+from sexton.metadata.elections import elect_on_request
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 

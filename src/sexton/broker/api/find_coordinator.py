@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.admin import is_serving
 from sexton.broker.api.group_common import Answer
-from sexton.cluster.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.coordinators.hashing import partition_for
+from sexton.metadata.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.ports.metastore import BrokerRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 

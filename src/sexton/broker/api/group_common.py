@@ -11,7 +11,7 @@ from sexton.coordinators.groups.messages import Client
 
 if TYPE_CHECKING:
     from sexton.broker.request import Request
-    from sexton.cluster.view import ClusterView
+    from sexton.metadata.view import ClusterView
 
 Answer = dict[str, Any]
 

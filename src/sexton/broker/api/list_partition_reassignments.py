@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import Answer
-from sexton.cluster.reassignment import is_in_progress
+from sexton.metadata.reassignment import is_in_progress
 from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

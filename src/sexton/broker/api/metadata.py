@@ -31,14 +31,14 @@ from sexton.broker.admin import (
     serving_ids,
 )
 from sexton.broker.topics import ensure_topic
-from sexton.cluster.topics import INTERNAL_TOPICS
+from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.ports.metastore import NO_LEADER, PartitionRow, TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
     from sexton.broker.request import Request
-    from sexton.cluster.view import ClusterView
+    from sexton.metadata.view import ClusterView
 
 API_KEY = 3
 VERSIONS = (0, 13)

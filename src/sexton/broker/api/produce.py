@@ -24,8 +24,8 @@ from sexton.broker.leader_hints import leader_hint
 from sexton.broker.refused import TopicKey
 from sexton.broker.request import Answer, DropConnectionError, Request, milliseconds
 from sexton.broker.unpacking import Judged
-from sexton.cluster.topics import INTERNAL_TOPICS
 from sexton.log.inside import is_zstd
+from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode, KafkaError, RecordsError
 
 if TYPE_CHECKING:

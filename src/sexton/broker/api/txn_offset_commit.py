@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
 from sexton.broker.verifier import RETRIABLE, Question, last_coordinator_epoch
-from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups.messages import NO_GENERATION, CommittedOffset, OffsetCommitRequest
 from sexton.coordinators.shard import Owner
 from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
+from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

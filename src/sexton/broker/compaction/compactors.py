@@ -9,13 +9,13 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-from sexton.cluster.leases import CountWatch
+from sexton.metadata.leases import CountWatch
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow, WorkQueue
 
 LOOK_MS: Final = 5_000
-"""A third of a compactor's lease: a watcher that looks less often sees none expire (`cluster.leases.BLIND_SHARE`)."""
+"""A third of a compactor's lease: a watcher that looks less often sees none expire (`metadata.leases.BLIND_SHARE`)."""
 
 
 class LiveCompactors:

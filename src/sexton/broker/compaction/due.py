@@ -22,7 +22,7 @@ from sexton.compaction.fates import (
     WAIT_FOR_REPLICAS,
     count,
 )
-from sexton.watermarks.replica import Pair, ReplicaWatermarks
+from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 
 CLOCKS_DIFFER_MS: Final = 10_000
 """Pause between two compactions that check whether an overdue horizon has passed: each of them reads the whole log."""

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from sexton.broker.compaction.due import UNKNOWN, Leftovers
+from sexton.compaction.watermarks.replica import Pair
 from sexton.ports.disk import Disk
 from sexton.protocol import private
 from sexton.replication.replica import Replica
-from sexton.watermarks.replica import Pair
 
 logger = logging.getLogger(__name__)
 

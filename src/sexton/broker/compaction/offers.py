@@ -17,6 +17,7 @@ from sexton.broker.compaction import leftovers
 from sexton.broker.compaction.bulk import Handler, answered
 from sexton.broker.compaction.due import Leftovers
 from sexton.broker.compaction.service import CompactionService
+from sexton.compaction.watermarks.replica import Pair
 from sexton.errors import SextonError
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Part
@@ -24,7 +25,6 @@ from sexton.protocol.errors import KafkaError
 from sexton.protocol.private import PrivateApi, decode, refusal
 from sexton.replication.replica import Replica
 from sexton.replication.replicas import Replicas
-from sexton.watermarks.replica import Pair
 
 ANNOUNCED_MAX: Final = 1000
 """The most partitions announced in one response. The rest comes with the next."""

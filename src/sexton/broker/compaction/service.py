@@ -24,6 +24,7 @@ from sexton.broker.compaction.records import LastPass, LastRun, Totals, closed_s
 from sexton.broker.compaction.uncleanable import Uncleanable, UncleanableReplicas
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.contract import Committed, PassResult, Plan
+from sexton.compaction.watermarks.replica import Pair
 from sexton.errors import SextonError
 from sexton.log.replacement import Replacement
 from sexton.log.swap_disk import staging_path
@@ -36,7 +37,6 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication.replica import Replica, Role
 from sexton.replication.replicas import Replicas
 from sexton.supervision import Pauses, Supervisor
-from sexton.watermarks.replica import Pair
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.core import Effects
 from sexton.coordinators.groups.messages import (
@@ -49,6 +48,7 @@ from sexton.coordinators.groups.shard import Shard, TransactionalLog, Verificati
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.service import CoordinatorService
 from sexton.coordinators.shard import EndMarker, Owner
+from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.supervision import Supervisor

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from sexton.cluster.settings import BrokerSettings
+from sexton.metadata.settings import BrokerSettings
 
 SIZE_UNLIMITED = 2**31 - 1
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sexton.cluster.topics import OFFSETS_TOPIC
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.core import Effects
 from sexton.coordinators.groups.records import encode
@@ -20,6 +19,7 @@ from sexton.coordinators.shard import (
     fail,
 )
 from sexton.coordinators.timers import Now
+from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, ControlType, Record
 from sexton.supervision import Supervisor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-from sexton.cluster.view import ClusterView
+from sexton.metadata.view import ClusterView
 
 
 class ViewTopics:

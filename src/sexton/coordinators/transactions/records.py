@@ -12,11 +12,11 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TopicPartition, Transaction
 from sexton.coordinators.wire import Reader, Writer
 from sexton.errors import CorruptLogError
+from sexton.metadata.topics import TRANSACTIONS_TOPIC
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1

@@ -24,7 +24,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
-from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.service import CoordinatorService
 from sexton.coordinators.shard import CoordinatorLog
@@ -47,6 +46,7 @@ from sexton.coordinators.transactions.transaction import (
     TopicPartition,
     Transaction,
 )
+from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.supervision import Supervisor

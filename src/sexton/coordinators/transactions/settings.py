@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sexton.cluster.settings import BrokerSettings
+from sexton.metadata.settings import BrokerSettings
 
 
 @dataclass(frozen=True, slots=True)

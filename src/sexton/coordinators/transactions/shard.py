@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from sexton.cluster.topics import TRANSACTIONS_TOPIC
 from sexton.coordinators.shard import CoordinatorLog, LedPartition, fail
 from sexton.coordinators.timers import Now
 from sexton.coordinators.transactions.coordinator import TransactionCoordinator
 from sexton.coordinators.transactions.messages import Effects, Markers
 from sexton.coordinators.transactions.records import encode_key, encode_value
+from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.protocol.errors import KafkaError
 from sexton.records.batch import Batch, Record
 from sexton.supervision import Supervisor

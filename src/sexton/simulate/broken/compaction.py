@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sexton.compaction.watermarks.leader import LeaderWatermarks, Report
+from sexton.compaction.watermarks.replica import UNKNOWN_EPOCH, Claim, ReplicaWatermarks
 from sexton.replication import replicas
 from sexton.replication.coordination import Coordination
 from sexton.replication.messages import Held, News
 from sexton.replication.replica import Replica
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
-from sexton.watermarks.leader import LeaderWatermarks, Report
-from sexton.watermarks.replica import UNKNOWN_EPOCH, Claim, ReplicaWatermarks
 
 
 async def _keeps_without_a_flush(self: Coordination, change: Callable[[ReplicaWatermarks], ReplicaWatermarks]) -> None:

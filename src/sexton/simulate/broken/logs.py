@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.errors import CorruptLogError
 from sexton.log.recovery import Recovery
 from sexton.log.segment import Segment
@@ -13,7 +14,6 @@ from sexton.replication.replica import Replica
 from sexton.replication.replicas import Key, Replicas
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
-from sexton.watermarks.checkpoint import Kept
 
 
 def _goes_on(self: LogState | Segment) -> None:

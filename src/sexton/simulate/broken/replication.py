@@ -8,10 +8,10 @@ from sexton.broker import handover
 from sexton.broker.api import alter_partition_reassignments
 from sexton.broker.broker import Broker
 from sexton.broker.control import Control
-from sexton.cluster import reassignment
-from sexton.cluster.controller import Action
-from sexton.cluster.elections import Brokers
 from sexton.compaction.config import TopicConfig
+from sexton.metadata import reassignment
+from sexton.metadata.controller import Action
+from sexton.metadata.elections import Brokers
 from sexton.ports.metastore import BrokerRow, PartitionRow
 from sexton.replication import membership
 from sexton.replication.leadership import IsrChange, Leadership, Progress

@@ -1,0 +1,122 @@
+"""What a leader computes from its replicas' reports: MTRO and MXRO, and which replicas may go on fetching its log.
+
+| what happens to the leader                 | effect                                                                |
+|--------------------------------------------|-----------------------------------------------------------------------|
+| it takes over                              | it starts from the values it last received, without any report        |
+| a replica reports                          | its value rises, if the report is of its present incarnation          |
+| a replica reports after a restart          | the new report counts, even if lower: its disk may be an old one      |
+| a replica is silent                        | it counts at its last report                                          |
+| a replica has never reported               | it counts at the present MTRO/MXRO: nothing rises past it             |
+| a replica is added, or a new incarnation   | as if it had never reported                                           |
+| a replica is removed                       | it no longer counts, and the values may rise                          |
+| a replica fetches                          | `may_copy`, the fetch fence                                           |
+
+The leader's own progress counts like any other's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A follower's progress, durable on its side before it is sent."""
+
+    incarnation: uuid.UUID
+    generation: int
+    compacted: Pair
+    process: int = 0
+    """Broker epoch of the sender. A new process may report less than its predecessor: a broker that starts with an old
+    image of its disk has the same incarnation and has compacted less."""
+
+
+class LeaderWatermarks:
+    def __init__(self, broker_id: int, own: ReplicaWatermarks, incarnations: Mapping[int, uuid.UUID]) -> None:
+        """`incarnations` are those of all replicas, the leader's included, as in the metastore."""
+        self._broker_id = broker_id
+        self._incarnations = dict(incarnations)
+        self._last_known: dict[int, Pair] = {}
+        self._processes: dict[int, int] = {}
+        self.own = own
+
+    def set_replicas(self, incarnations: Mapping[int, uuid.UUID]) -> None:
+        """Drops the reports of replicas that were removed or have another incarnation now."""
+        self._last_known = {
+            broker: pair
+            for broker, pair in self._last_known.items()
+            if incarnations.get(broker) == self._incarnations.get(broker)
+        }
+        self._incarnations = dict(incarnations)
+
+    def take_report(self, broker_id: int, report: Report) -> bool:
+        """Returns False if the report does not count: it is late, or of a replica that is to be wiped."""
+        if report.generation != self.own.generation or self._incarnations.get(broker_id) != report.incarnation:
+            return False
+        heard = self._processes.get(broker_id, report.process)
+        if report.process < heard:
+            return False
+        known = self._last_known.get(broker_id, report.compacted)
+        self._last_known[broker_id] = report.compacted if report.process > heard else known.join(report.compacted)
+        self._processes[broker_id] = report.process
+        return True
+
+    def last_known(self, broker_id: int) -> Pair | None:
+        """The replica's last report; None if it has not reported with its present incarnation."""
+        return self._last_known.get(broker_id)
+
+    def computed(self) -> Pair:
+        """The smallest progress of all replicas, and never less than the present MTRO and MXRO. The result must be
+        durable here (`own.told`) before it is sent or acted on."""
+        smallest = self.own.compacted
+        for broker in self._incarnations:
+            if broker != self._broker_id:
+                smallest = smallest.meet(self._last_known.get(broker, self.own.removable))
+        return smallest.join(self.own.removable)
+
+    def holding_back(self) -> dict[int, Pair | None]:
+        """Replicas that keep the values from rising to the leader's own progress, each with its last report (None:
+        never reported)."""
+        return {
+            broker: self._last_known.get(broker)
+            for broker in self._incarnations
+            if broker != self._broker_id
+            and not self._last_known.get(broker, self.own.removable).covers(self.own.compacted)
+        }
+
+    def check_invariants(self) -> None:
+        """Rules 5 to 7: what is removable was reported by present replicas, for the logs that they have now."""
+        assert self._broker_id in self._incarnations, "rule 7: the leader is no replica"
+        assert self._last_known.keys() <= self._incarnations.keys(), "rule 7: a report of one that is gone counts"
+        assert self.computed().covers(self.own.removable), "rule 7: MTRO, MXRO would go back"
+        self.own.check_invariants()
+
+    def may_copy(self, end_offset: int, report: Report, *, in_sync: bool) -> bool:
+        """The fetch fence. `end_offset` is the follower's log end after truncation by epoch.
+
+        A follower whose log ends at or above everything that was removed lacks only what can still be copied. One that
+        ends below must itself have compacted that far, or its log may hold what all others have removed: it must be
+        wiped.
+
+        A follower outside the ISR must in any case have compacted up to MTRO and MXRO, as every replica has whose disk
+        is current: a disk that went back in time still holds values whose tombstones are about to be removed, and would
+        serve them to consumers that then miss the tombstone.
+
+        It must not have lost the end of what it has compacted either, because it would copy that back less compacted
+        than it claims: only what all replicas have compacted is copied as it was.
+        """
+        if report.generation != self.own.generation:
+            return False
+        removable = self.own.removable
+        if not in_sync and (not report.compacted.covers(removable) or self._has_lost_its_end(end_offset, report)):
+            return False
+        gone = removable.join(Pair(self.own.fence_below, self.own.fence_below))
+        return end_offset >= gone.highest or report.compacted.covers(gone)
+
+    def _has_lost_its_end(self, end_offset: int, report: Report) -> bool:
+        """Not if all that it has compacted is at most MTRO and MXRO: a new replica is still copying up to there."""
+        return end_offset < report.compacted.highest and not self.own.removable.covers(report.compacted)

@@ -1,0 +1,47 @@
+"""A real compactor beside real brokers: the process that `sexton compactor` is, with Spark on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from sexton.harness.brokers import ENVIRONMENT
+from sexton.harness.processes import ServerProcess
+
+STOP_TIMEOUT_S: Final = 60
+"""For Spark to stop. What it was doing is lost, and costs work only."""
+
+
+class CompactorProcess:
+    """Runs from when it is made until it is stopped or killed. What it says is in the directory, `<name>.log`."""
+
+    def __init__(self, metastore_url: str, directory: Path, *options: str, name: str = "compactor") -> None:
+        self.log_path = directory / f"{name}.log"
+        command = [sys.executable, "-m", "sexton.cli.main", "compactor", "--metastore", metastore_url, *options]
+        command += ["--log-file", str(self.log_path)]
+        self._process = ServerProcess(command, directory / f"{name}.out", ENVIRONMENT)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_TIMEOUT_S)
+        self._process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,257 @@
+"""Real Apache Kafka on this machine, for tests, benchmarks and shows.
+
+A `KafkaCluster` is one to a few KRaft nodes, each broker and controller at once, each a JVM that speaks on
+loopback only. Nodes can be stopped, killed, paused, started again on a data directory that was edited
+meanwhile, and started from a copy of another cluster's directory:
+
+    with KafkaCluster(settings={"log.cleaner.backoff.ms": 100}) as kafka:
+        kafka.create_topic("t", config={"cleanup.policy": "compact"})
+        ...  # produce to kafka.bootstrap
+        kafka.stop_node(1)
+        ...  # edit the files in kafka.partition_dir(1, "t", 0)
+        kafka.start_node(1)
+        assert kafka.warnings(1) == []
+
+On disk, `<base_dir>/node-<id>/` holds `data/` (Kafka's one log directory, with `meta.properties` and
+`__cluster_metadata-0`), `server.properties`, `server.log` (every logger at INFO) and `console.log` (what the
+JVM itself printed).
+
+The controller quorum is static (`controller.quorum.voters`), so voters and ports are plain settings. In
+Kafka's dynamic quorum they are records in the metadata log, and a copied directory would go looking for
+the controllers of the cluster that it was copied from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, Final, Self
+
+from sexton.harness.cluster import Cluster
+from sexton.harness.errors import HarnessError
+from sexton.harness.jars import DEFAULT_VERSION, classpath, java, logging_config
+from sexton.harness.kafka_logs import (
+    CLEANER_LOGGERS,
+    LOG_PATTERN,
+    METADATA_PARTITION,
+    NOISE,
+    RECOVERY_MESSAGES,
+    log_events,
+)
+from sexton.harness.kafka_node import KafkaNode, forget_voters, new_cluster_id, read_meta
+from sexton.harness.kafka_tools import format_storage
+from sexton.harness.processes import ServerProcess
+from sexton.harness.properties import Settings, write_properties
+
+BROKER_JVM_OPTIONS: Final = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+"""What kafka-run-class.sh passes: a benchmark must meet the broker that people run."""
+
+CLEAN_SHUTDOWN_NAME: Final = ".kafka_cleanshutdown"
+"""Left in the log directory by a clean stop; without it the next start recovers unflushed segments."""
+
+
+class KafkaCluster(Cluster[KafkaNode]):
+    own_settings: ClassVar = frozenset(
+        {
+            "node.id",
+            "broker.id",
+            "process.roles",
+            "listeners",
+            "advertised.listeners",
+            "controller.listener.names",
+            "controller.quorum.voters",
+            "controller.quorum.bootstrap.servers",
+            "log.dir",
+            "log.dirs",
+            "metadata.log.dir",
+        }
+    )
+    ready_timeout_s: ClassVar = 90
+    """A node is up in 3 s on two idle cores, three at once in 9 s; a busy CI machine may need ten times that."""
+    sees_all_timeout_ms: ClassVar = 10_000
+
+    def __init__(
+        self,
+        version: str = DEFAULT_VERSION,
+        nodes: int = 1,
+        base_dir: Path | None = None,
+        settings: Settings | None = None,
+        node_settings: Mapping[int, Settings] | None = None,
+        *,
+        heap: str = "1g",
+        jvm_options: Sequence[str] = BROKER_JVM_OPTIONS,
+        format_args: Sequence[str] = (),
+        keep: bool = False,
+    ) -> None:
+        """Takes directories and ports, starts nothing.
+
+        `settings` go to every node, `node_settings[i]` to node i on top; both are read at each start of a
+        node, so `metadata.settings[...] = ...` and a restart change them. `format_args` go to `StorageTool
+        format`, e.g. `("--feature", "transaction.version=1")`. `keep` leaves the directories after success.
+
+        A node that was killed comes back only when its old session has run out: 9 s, as Kafka has it, or
+        what `broker.session.timeout.ms` says.
+        """
+        super().__init__(f"kafka-{version}-", base_dir, settings, node_settings, keep)
+        self.version = version
+        self.heap = heap
+        self.jvm_options = tuple(jvm_options)
+        self.format_args = tuple(format_args)
+        for node_id in range(1, nodes + 1):
+            self._nodes[node_id] = KafkaNode(node_id, self.base_dir / f"node-{node_id}")
+
+    @classmethod
+    def adopt(
+        cls,
+        base_dir: Path,
+        version: str = DEFAULT_VERSION,
+        settings: Settings | None = None,
+        node_settings: Mapping[int, Settings] | None = None,
+        *,
+        heap: str = "1g",
+        jvm_options: Sequence[str] = BROKER_JVM_OPTIONS,
+        keep: bool = True,
+    ) -> Self:
+        """A cluster on a copy of another one's directories, with ports of its own.
+
+        `base_dir` is a copied base directory, of which every `node-<id>` found is adopted, or a copied
+        `node-<id>` directory by itself. The adopted nodes are the whole controller quorum from now on,
+        however many there were: what only the others knew is gone, and brokers left behind stay in the
+        metadata, fenced once their session has run out. Copy while the nodes are stopped or killed. The
+        copy is the caller's, so it stays unless `keep` is false.
+        """
+        cluster = cls(version, 0, base_dir, settings, node_settings, heap=heap, jvm_options=jvm_options, keep=keep)
+        cluster._owns_base_dir = True  # if it is not to be kept, that is
+        found = sorted(base_dir.glob("node-*/data/meta.properties"))
+        for meta_path in found or sorted(base_dir.glob("data/meta.properties")):
+            data_dir = meta_path.resolve().parent
+            node_id = int(read_meta(data_dir)["node.id"])
+            cluster._nodes[node_id] = KafkaNode(node_id, data_dir.parent)
+        if not cluster._nodes:
+            raise HarnessError(
+                f"{base_dir} holds no Kafka data: expected node-<id>/data/meta.properties or "
+                "data/meta.properties in it (copy base_dir or node_dir(i), not only log_dir(i))"
+            )
+        for node in cluster._nodes.values():
+            forget_voters(node.data_dir, cluster.node_ids)
+        return cluster
+
+    # ---- What a test wants to know.
+
+    def server_log(self, node_id: int) -> str:
+        node = self._node(node_id)
+        return node.log_text(node.log_start_bytes)
+
+    def cleaner_log(self, node_id: int) -> str:
+        """The cleaner's events, with the statistics of each pass ("Log cleaner thread 0 cleaned log")."""
+        return "\n".join(
+            event.text for event in log_events(self.server_log(node_id)) if CLEANER_LOGGERS.match(event.logger)
+        )
+
+    def warnings(self, node_id: int) -> list[str]:
+        """What the node has complained about since its last start, without what any healthy start says."""
+        return [
+            event.text
+            for event in self._node(node_id).run_events()
+            if event.level in ("WARN", "ERROR", "FATAL")
+            and not any(noise.search(event.text) for noise in NOISE.values())
+        ]
+
+    def recoveries(self, node_id: int) -> list[str]:
+        """Segments that the last start did not take as they were, but read whole and indexed anew.
+
+        None after a clean stop, unless an `.index` is missing: Kafka then opens indexes without looking into
+        them, damaged or not. To have their content judged, look for DUMP_FAULTS in `dump_log(index)`.
+        """
+        return [
+            event.text
+            for event in self._node(node_id).run_events()
+            if RECOVERY_MESSAGES.search(event.text) and METADATA_PARTITION not in event.text
+        ]
+
+    # ---- Inside.
+
+    def _prepare(self) -> None:
+        """Give each new log directory its identity: Kafka refuses to start on one without."""
+        if not self._nodes:
+            raise HarnessError("a cluster needs at least one node")
+        metas = {node_id: read_meta(node.data_dir) for node_id, node in self._nodes.items()}
+        known_ids = {meta["cluster.id"] for meta in metas.values() if meta}
+        cluster_id = known_ids.pop() if known_ids else new_cluster_id()
+        new = [node for node in self._nodes.values() if not metas[node.node_id]]
+        configs = [write_properties(node.directory / "server.properties", self._settings_of(node)) for node in new]
+        format_storage(configs, cluster_id, *self.format_args, version=self.version)
+
+    def _spawn(self, node: KafkaNode) -> None:
+        node.spawn(self._command(node, "server", self._settings_of(node)))
+
+    def _command(self, node: KafkaNode, name: str, settings: Settings) -> list[str]:
+        """What runs Kafka with these settings, written to `<name>.properties`, and logs to `<name>.log`."""
+        config, option = logging_config(self.version, node.directory / f"{name}.log", LOG_PATTERN)
+        logging_path = node.directory / f"{name}.logging.properties"
+        logging_path.write_text(config)
+        properties_path = write_properties(node.directory / f"{name}.properties", settings)
+        return [
+            java(),
+            f"-Xmx{self.heap}",
+            *self.jvm_options,
+            f"{option}{logging_path}",
+            "-cp",
+            classpath(self.version),
+            "kafka.Kafka",
+            str(properties_path),
+        ]
+
+    def _settings_of(self, node: KafkaNode) -> dict[str, str | int | float | bool]:
+        voters = [f"{each.node_id}@{each.controller_address}" for each in self._nodes.values()]
+        return {
+            **self._asked_of(node),
+            "node.id": node.node_id,
+            "process.roles": "broker,controller",
+            "listeners": f"PLAINTEXT://{node.address},CONTROLLER://{node.controller_address}",
+            "advertised.listeners": f"PLAINTEXT://{node.address}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": ",".join(voters),
+            "log.dirs": str(node.data_dir),
+        }
+
+    def _has_started(self, node: KafkaNode) -> bool:
+        return node.has_started()
+
+    def _check_stopped(self, node: KafkaNode) -> None:
+        if not (node.data_dir / CLEAN_SHUTDOWN_NAME).exists():
+            raise HarnessError(f"node {node.node_id} ended, but not cleanly.\n{node.describe_end()}")
+
+    @contextmanager
+    def _while_stopping(self, stopping: KafkaNode) -> Iterator[None]:
+        """Lend the controllers a majority while a node stops.
+
+        A broker asks the controller for leave, and waits for minutes when a majority of the controllers is
+        gone. They are gone with their brokers here, so the last nodes of a cluster would never stop: the
+        controllers of nodes that are down come back meanwhile, without their brokers, as witnesses.
+        """
+        others = [node for node in self._nodes.values() if node is not stopping]
+        down = [node for node in reversed(others) if not node.is_running]
+        majority_count = len(self._nodes) // 2 + 1
+        missing_count = majority_count - 1 - sum(node.is_serving for node in others)
+        witnesses = [self._spawn_witness(node) for node in down[: max(0, missing_count)]]
+        try:
+            yield
+        finally:
+            for witness in witnesses:
+                witness.kill()
+
+    def _spawn_witness(self, node: KafkaNode) -> ServerProcess:
+        settings = self._settings_of(node)
+        del settings["advertised.listeners"]
+        settings["process.roles"] = "controller"
+        settings["listeners"] = f"CONTROLLER://{node.controller_address}"
+        return ServerProcess(self._command(node, "witness", settings), node.console_path)
