@@ -3,6 +3,7 @@ there, or they are about another log (docs/decisions, 16)."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import suppress
 
@@ -14,7 +15,7 @@ from sexton.simulate.cluster import DATA
 from sexton.simulate.copies import Copy
 from sexton.simulate.inode import Inode
 from sexton.simulate.truth import fold
-from tests.simulated import TOPIC, Story
+from tests.simulated import TOPIC, Ledger, Story
 
 UNFLUSHED = {"cleanup.policy": "compact", "flush.before.ack": "false", "min.insync.replicas": "1"}
 OLD, NEW = (b"precious", b"old"), (b"precious", b"new")
@@ -269,5 +270,30 @@ def test_watermarks_do_not_outlive_an_unclean_election_while_the_topic_was_not_c
         await equal(story, 1, 2)
         assert values(story, 1) == values(story, 2)
         assert values(story, 1)[b"precious"] == b"old"
+
+    story.run(told())
+
+
+def test_what_is_cut_below_the_high_watermark_lowers_its_checkpoint_at_once() -> None:
+    """Else records that nobody commits would lie below the one that the next process takes. Seed 455."""
+    story = Story(2)
+    ledger = Ledger(story)
+
+    async def told() -> None:
+        await story.start()
+        await story.create_topic([1, 2], {"unclean.leader.election.enable": "true"})
+        await story.in_sync(1, 2)
+        await ledger.write(10)
+        story.cluster.kill(story.node(2), power_lost=True)
+        await ledger.write(10)
+        await asyncio.sleep(6)  # longer than a checkpoint takes
+        assert story.broker(1).replicas.folder.high_watermarks[TOPIC, 0] == 20
+        story.cluster.kill(story.node(1), power_lost=True)
+        await story.start(2)
+        await story.led_by(2)
+        story.cluster.start(story.node(1))
+        await story.in_sync(1, 2)
+        assert story.replica(1).high_watermark == 10
+        assert story.broker(1).replicas.folder.high_watermarks[TOPIC, 0] == 10
 
     story.run(told())

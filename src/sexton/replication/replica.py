@@ -14,7 +14,7 @@ import asyncio
 import heapq
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from sexton.compaction.config import TopicConfig
@@ -76,6 +76,8 @@ class Replica:
         self.coordination.on_moved = self._watermarks_moved
         self.on_fenced: Callable[[Replica, int], None] = lambda replica, follower: None
         """Set by `Replicas`; called when the fetch fence refuses a follower's log."""
+        self.on_lowered: Callable[[Replica], Awaitable[None]] = _nothing_to_keep
+        """Set by `Replicas`; called before a log is cut below its high watermark."""
         self.on_reportable: Callable[[], None] = lambda: None
         """Set by the fetcher; called when there is something new to send to the leader."""
         planned = kept.value.planned_high_watermark
@@ -440,11 +442,13 @@ class Replica:
     async def start_over(self, offset: int) -> None:
         """Discards the whole log, because none of it is on the leader's history."""
         self._give_up_from(offset)
+        await self.on_lowered(self)
         await self.restart_log(offset)
 
     async def cut_to(self, offset: int) -> None:
         """Truncates what the leader does not have."""
         self._give_up_from(offset)
+        await self.on_lowered(self)
         await self.log.truncate_to(offset)
 
     def _give_up_from(self, offset: int) -> None:
@@ -496,6 +500,10 @@ class Replica:
             committed = self.leadership.committed_end(self.durable_end)
             assert committed == UNKNOWN_OFFSET or committed <= self._high_watermark, f"rule 7: {self!r} < {committed}"
         assert not self._waiting or self._waiting[0][0] > self._high_watermark, f"rule 1: {self!r} owes an answer"
+
+
+async def _nothing_to_keep(_: Replica) -> None:
+    pass
 
 
 def void(_: object) -> None:

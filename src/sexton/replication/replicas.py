@@ -183,6 +183,11 @@ class Replicas:
         if not here:
             return
         await some_at_once(OPEN_AT_ONCE, (self._make_sure_it_is_open(row) for row in here))
+        try:
+            opened = (self._by_key.get((row.topic_id, row.partition)) for row in here)
+            await self._lower_checkpoint(*(one for one in opened if one is not None))
+        except OSError as error:
+            logger.error("cannot write %s: %s", HIGH_WATERMARKS_FILE, error)
         await asyncio.gather(*(self._take_role(row) for row in here))
 
     async def remove_unplaced(self) -> None:
@@ -320,6 +325,7 @@ class Replicas:
         replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept, self._supervisor)
         replica.on_caught_up = self.membership.may_join
         replica.on_fenced = self.membership.fence
+        replica.on_lowered = self._lower_checkpoint
         replica.is_made_here = expected is not None and on_disk != expected
         return replica
 
@@ -439,6 +445,13 @@ class Replicas:
                     logger.error("cannot remove %s: %s", replica.log.directory, error)
                 except Exception as bug:
                     self._supervisor.survived(bug, "a change of role", f"{replica!r}, which is to go")
+
+    async def _lower_checkpoint(self, *replicas: Replica) -> None:
+        """Called before a replica appends behind a high watermark that was lowered, or that its log did not reach when
+        it was opened: after a crash, records that were never committed would lie below the one in the checkpoint."""
+        written = self.folder.high_watermarks
+        if any(one.high_watermark < written.get((one.topic, one.partition), 0) for one in replicas):
+            await self.write_high_watermarks()
 
     async def _forget_high_watermarks(self, removed: Sequence[Replica]) -> None:
         """Called before the logs are removed: a partition created again under the same name must not look as if its log
