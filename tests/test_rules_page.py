@@ -72,7 +72,7 @@ def test_the_tree_of_the_architecture_is_the_tree() -> None:
         re.findall(r"^(\w+(?:/|\.py)) ", ARCHITECTURE.split("## The tree")[1].split("## Five walks")[0], re.MULTILINE)
     )
     sources = PROJECT_DIR / "src" / "sexton"
-    packages = {f"{one.name}/" for one in sources.iterdir() if one.is_dir() and not one.name.startswith("_")}
+    packages = {f"{one.parent.name}/" for one in sources.glob("*/__init__.py")}
     assert shown == packages | {one.name for one in sources.glob("[a-z]*.py")}
 
 
