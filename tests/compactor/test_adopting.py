@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from sexton.adapters.metastore import open_metastore
 from sexton.cli.main import app
 from sexton.harness.brokers import SextonCluster
-from sexton.logdir import identical
-from sexton.logdir.partition import open_partition
-from sexton.logdir.surroundings import SextonReplicaError, Surroundings
+from sexton.log.stopped import identical
+from sexton.log.stopped.partition import open_partition
+from sexton.log.stopped.surroundings import SextonReplicaError, Surroundings
 from tests.compactor.live import (
     NODES,
     SETTINGS,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sexton.cli import main
-from sexton.logdir import swap
+from sexton.log.stopped import swap
 from sexton.spark import session
 
 MASTER: Final = "local[2]"

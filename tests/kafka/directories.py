@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sexton.compaction import reference
-from sexton.logdir.locks import LOCK_FILE
+from sexton.log.stopped.locks import LOCK_FILE
 from sexton.records.batch import Batch, decode_all
 
 Name = tuple[str, int]

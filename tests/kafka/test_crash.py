@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sexton.harness.kafka import KafkaCluster
-from sexton.logdir import locks, swap
+from sexton.log.stopped import locks, swap
 from sexton.spark.offline import Coordination, Options, compact_directories
 from tests.kafka.command import ENVIRONMENT
 from tests.kafka.conftest import CRASHES

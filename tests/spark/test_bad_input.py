@@ -22,7 +22,7 @@ from sexton.compaction.config import TopicConfig
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
-from sexton.logdir.partition import open_partition
+from sexton.log.stopped.partition import open_partition
 from sexton.records import names
 from sexton.records.batch import HEADER_BYTES, Batch, decode_all, encode
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES, Codec, compress

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sexton.compaction.reference import fold_by_key
-from sexton.logdir import swap
+from sexton.log.stopped import swap
 from sexton.spark import compact as pipeline
 from tests import logs
 from tests.spark.local_context import LocalContext

@@ -28,7 +28,7 @@ from sexton.compaction.fates import Fate
 from sexton.compaction.reference import Compacted, compact, fold_by_key
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
-from sexton.logdir.partition import open_partition
+from sexton.log.stopped.partition import open_partition
 from sexton.records import indexes, names
 from sexton.records.batch import Batch, ControlType
 from sexton.spark import compact as pipeline

@@ -16,7 +16,7 @@ from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable
 from sexton.compaction.fates import Fate
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
-from sexton.logdir.partition import open_partition
+from sexton.log.stopped.partition import open_partition
 from sexton.records.batch import Batch
 from sexton.spark import compact as pipeline
 from sexton.spark.compact import Report, Request

@@ -19,7 +19,7 @@ from sexton.compaction.reference import compact
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.errors import SextonError
-from sexton.logdir.partition import open_partition
+from sexton.log.stopped.partition import open_partition
 from sexton.records import names
 from sexton.records.batch import Batch
 from sexton.spark import compact as pipeline

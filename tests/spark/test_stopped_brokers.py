@@ -17,16 +17,16 @@ import pytest
 from sexton.cli.demo import write_sample
 from sexton.compaction.config import BadSettingError
 from sexton.errors import EnvironmentFailure, LogInUseError, NotALogError
-from sexton.logdir import locks
-from sexton.logdir.locks import LOCK_FILE
-from sexton.logdir.surroundings import SextonReplicaError
+from sexton.log.stopped import locks
+from sexton.log.stopped.locks import LOCK_FILE
+from sexton.log.stopped.surroundings import SextonReplicaError
 from sexton.records import checkpoints
 from sexton.records.checkpoints import MetaProperties, PartitionMetadata
 from sexton.spark.compact import Report
 from sexton.spark.offline import Coordination, Options, check_free, compact_directories
 from tests.kafka.directories import digests
-from tests.logdir import test_metadata as metadata
-from tests.logdir.test_metadata import ORDERS, Metadata
+from tests.log.stopped import test_kraft_metadata as metadata
+from tests.log.stopped.test_kraft_metadata import ORDERS, Metadata
 from tests.spark.local_context import LocalContext
 
 COMPACTED = {"cleanup.policy": "compact"}

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from sexton.logdir import locks
+from sexton.log.stopped import locks
 from sexton.ports.disk import Buffer
 
 FLUSH_THREADS: Final = 64

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from sexton.cli import show
-from sexton.logdir import identical
-from sexton.logdir.partition import find_partitions, open_partition
+from sexton.log.stopped import identical
+from sexton.log.stopped.partition import find_partitions, open_partition
 from sexton.records.batch import Record
 from sexton.spark import session
 from sexton.spark.diff import Diff, Difference, Side

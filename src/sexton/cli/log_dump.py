@@ -22,7 +22,7 @@ import typer
 from sexton.cli import show
 from sexton.compaction.config import BadSettingError
 from sexton.errors import NotALogError
-from sexton.logdir.partition import find_partitions, mapped, open_partition
+from sexton.log.stopped.partition import find_partitions, mapped, open_partition
 from sexton.records import codecs, names
 from sexton.records.batch import (
     ATTRIBUTES_POSITION,

@@ -15,7 +15,7 @@ from rich.table import Table
 from sexton.cli import show
 from sexton.cli.compact import parse_settings, read_properties
 from sexton.compaction.fates import Fate
-from sexton.logdir.partition import find_partitions
+from sexton.log.stopped.partition import find_partitions
 from sexton.spark import session
 from sexton.spark.stats import Options, PartitionStats, Transactions, collect
 from sexton.spark.stats_pass import ABOVE_BOUND, Span

@@ -21,7 +21,7 @@ from sexton.compactor.broker_files import BrokerFiles
 from sexton.compactor.engine import Outcome
 from sexton.compactor.plan_files import PlanFiles
 from sexton.errors import SextonError
-from sexton.logdir.partition import PartitionLog, Segment
+from sexton.log.stopped.partition import PartitionLog, Segment
 from sexton.records import names
 from sexton.spark.compact import Request, Staged, stage, survey_logs
 from sexton.spark.passes import Progress

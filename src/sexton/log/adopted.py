@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
+from sexton.compaction.swap import SwapRefusedError
 from sexton.log.batches import SCAN_BYTES, Head, Walk
 from sexton.log.replacement import Judged, Replacement, SwapTerms, Turns, refusal
 from sexton.log.segment import INT32_MAX, Segment
-from sexton.logdir.swap_steps import SwapRefusedError
 from sexton.ports.disk import File
 from sexton.records.batch import CONTROL, TRANSACTIONAL
 

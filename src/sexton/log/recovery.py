@@ -30,6 +30,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 from sexton.compaction.config import TopicConfig
+from sexton.compaction.swap import Outcome
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.log import flushed, swap_disk
 from sexton.log.batches import SCAN_BYTES, Walk, find_batch
@@ -38,7 +39,6 @@ from sexton.log.flushed import FlushedPoint
 from sexton.log.producers import ProducerStates
 from sexton.log.replay import note_batch, replay
 from sexton.log.segment import Segment
-from sexton.logdir.swap_steps import Outcome
 from sexton.ports.disk import Disk
 from sexton.records import names
 from sexton.records.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, WHAT_TO_DO_WITH_A_CORRUPT_BATCH

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from sexton.compaction.swap import SwapRefusedError
 from sexton.log.batches import SCAN_BYTES, Head, Walk
 from sexton.log.producers import ProducerStates
 from sexton.log.segment import INT32_MAX, AbortedEntry, Segment
-from sexton.logdir.swap_steps import SwapRefusedError
 from sexton.ports.disk import File
 from sexton.records.batch import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 

@@ -1,14 +1,14 @@
-"""Carries out the steps of a swap (`sexton.logdir.swap_steps`) on the disk port."""
+"""Carries out the steps of a swap (`sexton.compaction.swap`) on the disk port."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+from sexton.compaction import swap
+from sexton.compaction.swap import Action, Contents, Recovery, Step
 from sexton.errors import CorruptLogError
 from sexton.log.batches import SCAN_BYTES, Walk
-from sexton.logdir import swap_steps
-from sexton.logdir.swap_steps import Action, Contents, Recovery, Step
 from sexton.ports.disk import Disk
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.names import CLEANED_SUFFIX, DELETED_SUFFIX, OFFSET_INDEX_SUFFIX, SWAP_SUFFIX, SegmentFile
@@ -27,7 +27,7 @@ def staging_path(directory: str, staging_id: str) -> str:
 
 
 def contents(disk: Disk, directory: str) -> Contents:
-    parsed = [swap_steps.parse(name) for name in disk.list(directory)]
+    parsed = [swap.parse(name) for name in disk.list(directory)]
     found = [file for file in parsed if file is not None]
     return Contents(directory, found, lambda log: _next_offset(disk, directory, log))
 
@@ -65,7 +65,7 @@ def is_settled(names: Iterable[str]) -> bool:
 
 async def recover(disk: Disk, directory: str) -> Recovery:
     """Completes or undoes an interrupted swap."""
-    plan = swap_steps.recover(contents(disk, directory))
+    plan = swap.recover(contents(disk, directory))
     await carry_out(disk, directory, plan.steps)
     return plan.recovery
 

@@ -22,7 +22,9 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from sexton.compaction import swap
 from sexton.compaction.eligibility import SegmentSummary
+from sexton.compaction.swap import Outcome, StagedSegment, SwapRefusedError
 from sexton.errors import SextonError
 from sexton.log import swap_disk
 from sexton.log.adopted import AdoptedJudge
@@ -43,8 +45,6 @@ from sexton.log.replacement import (
 )
 from sexton.log.segment import Segment, encode_aborted
 from sexton.log.sparse import SparseIndex
-from sexton.logdir import swap_steps
-from sexton.logdir.swap_steps import Outcome, StagedSegment, SwapRefusedError
 from sexton.ports.disk import File, FileSlice
 from sexton.records import names
 
@@ -304,7 +304,7 @@ class Swapping(Changing):
             self._move_into_place(staging, replacement)
             contents = swap_disk.contents(self._disk, self.directory)
             staged = [StagedSegment(replacement.base_offset, replacement.end_offset)]
-            steps = swap_steps.commit(contents, staged, replacement.old_base_offsets)
+            steps = swap.commit(contents, staged, replacement.old_base_offsets)
 
             async def committed() -> None:
                 self._exchange(old, new)
@@ -334,7 +334,7 @@ class Swapping(Changing):
         return segment
 
     def _move_into_place(self, staging: str, replacement: Replacement) -> None:
-        for kind in swap_steps.SEGMENT_KINDS:
+        for kind in swap.SEGMENT_KINDS:
             name = names.segment_file_name(replacement.base_offset, kind, names.CLEANED_SUFFIX)
             if self._disk.exists(f"{staging}/{name}"):
                 self._disk.rename(f"{staging}/{name}", f"{self.directory}/{name}")

@@ -34,8 +34,8 @@ from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, liv
 from sexton.compaction.terms import Terms
 from sexton.compaction.transactions import for_tasks
 from sexton.errors import SextonError
-from sexton.logdir import swap
-from sexton.logdir.partition import PartitionLog, write_cleaner_offset
+from sexton.log.stopped import swap
+from sexton.log.stopped.partition import PartitionLog, write_cleaner_offset
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.spark import passes, rewrite_pass, transaction_index
 from sexton.spark.passes import Progress

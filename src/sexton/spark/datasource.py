@@ -72,7 +72,7 @@ from pyspark.sql.types import (
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, survey_segment
 from sexton.compaction.transactions import MARKER
 from sexton.errors import SextonError
-from sexton.logdir.partition import PartitionLog, Segment, find_partitions, mapped, open_partition
+from sexton.log.stopped.partition import PartitionLog, Segment, find_partitions, mapped, open_partition
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.spark.arrow_columns import Source, read_runs, to_arrow
 from sexton.spark.unpacking import worker_unpacker

@@ -24,7 +24,7 @@ from sexton.compaction.plan import Chunk
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.transactions import NO_OFFSET, TransactionIndex
 from sexton.errors import NotALogError, SextonError
-from sexton.logdir.partition import PartitionLog, find_partitions, mapped, open_partition
+from sexton.log.stopped.partition import PartitionLog, find_partitions, mapped, open_partition
 from sexton.records.batch import Batch, ControlType, Record, decode
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.kernels.keys import FLAG_BITS

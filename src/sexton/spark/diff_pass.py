@@ -18,7 +18,7 @@ from sexton.compaction.kernels.contents import CONTENT, Contents, buckets_of, ha
 from sexton.compaction.plan import Chunk, Slice
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
-from sexton.logdir.partition import mapped
+from sexton.log.stopped.partition import mapped
 from sexton.records.batch import CONTROL, ControlType
 from sexton.records.kernels.keys import TOMBSTONE
 from sexton.records.kernels.scan import scan_whole

@@ -28,9 +28,9 @@ from sexton.compaction.fates import Fate
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.errors import EnvironmentFailure, NotALogError, SextonError
-from sexton.logdir import locks, swap
-from sexton.logdir.partition import PartitionLog, find_partitions, open_partition
-from sexton.logdir.surroundings import Surroundings, topic_id_of
+from sexton.log.stopped import locks, swap
+from sexton.log.stopped.partition import PartitionLog, find_partitions, open_partition
+from sexton.log.stopped.surroundings import Surroundings, topic_id_of
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.ownership import Owner
 from sexton.spark.compact import Report, Request, compact, survey_logs

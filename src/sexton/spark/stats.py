@@ -30,8 +30,8 @@ from sexton.compaction.terms import Terms
 from sexton.compaction.transactions import NO_OFFSET, for_tasks
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.errors import SextonError
-from sexton.logdir.partition import PartitionLog, open_partition
-from sexton.logdir.surroundings import Surroundings, is_sextons
+from sexton.log.stopped.partition import PartitionLog, open_partition
+from sexton.log.stopped.surroundings import Surroundings, is_sextons
 from sexton.records.batch import ControlType
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.keyhash import random_hash_key

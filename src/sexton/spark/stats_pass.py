@@ -18,7 +18,7 @@ from sexton.compaction.plan import Chunk, PartitionWork, Slice
 from sexton.compaction.terms import NO_HORIZON
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
-from sexton.logdir.partition import mapped
+from sexton.log.stopped.partition import mapped
 from sexton.records.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL, ControlType
 from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE
 from sexton.records.kernels.primitives import Bytes

@@ -20,7 +20,7 @@ from typing import Final, Protocol, cast
 
 from sexton.compaction.plan import Extent, Output
 from sexton.errors import EnvironmentFailure, SextonError
-from sexton.logdir.partition import mapped
+from sexton.log.stopped.partition import mapped
 from sexton.records import names
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.ownership import Owner

@@ -11,7 +11,7 @@ from sexton.compaction import rules
 from sexton.compaction.fates import Fate
 from sexton.compaction.plan import Output, PartitionWork
 from sexton.compaction.transactions import NO_OFFSET, TransactionEvents
-from sexton.logdir.partition import PartitionLog
+from sexton.log.stopped.partition import PartitionLog
 from sexton.records import checkpoints, indexes, names
 from sexton.records.batch import ControlType
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sexton.compaction.plan import CHUNK_RECORDS_MAX, Chunk, Slice
 from sexton.compaction.survey import LogSurvey
-from sexton.logdir.partition import PartitionLog, mapped
+from sexton.log.stopped.partition import PartitionLog, mapped
 from sexton.records.kernels.scan import scan
 
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 from sexton.compaction.config import BadSettingError, TopicConfig, topic_names
 from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE
 from sexton.errors import LogInUseError, NotALogError, SextonError
-from sexton.logdir.metadata import ClusterMetadata, read_metadata
+from sexton.log.stopped.kraft_metadata import ClusterMetadata, read_metadata
 from sexton.records import checkpoints, names
 from sexton.records.checkpoints import MetaProperties
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from sexton.errors import CorruptLogError
-from sexton.logdir.partition import PartitionLog, mapped
+from sexton.log.stopped.partition import PartitionLog, mapped
 from sexton.records.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from sexton.logdir.swap import Files
+from sexton.log.stopped.swap import Files
 
 SUBSETS_MAX = 3
 """Few operations that are pending are tried in every combination; of many, a sample at each crash point."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sexton.errors import CorruptLogError
-from sexton.logdir.identical import compare
-from sexton.logdir.partition import PartitionLog, open_partition
+from sexton.log.stopped.identical import compare
+from sexton.log.stopped.partition import PartitionLog, open_partition
 from sexton.records.batch import Record, encode, make_batch
 from sexton.records.names import log_file_name
 

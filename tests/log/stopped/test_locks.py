@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sexton.errors import EnvironmentFailure, LogInUseError, NotALogError
-from sexton.logdir import locks
+from sexton.log.stopped import locks
 from tests.ownership import theirs
 
 TAKE_AND_WAIT = """

@@ -37,8 +37,8 @@ same file does nothing and says it succeeded, so no rename here may meet an exis
 sure of that before it starts, and `recover` unlinks instead.
 
 Nothing here touches a disk: what is in the directory comes in, the steps to take come out, one by one and in
-order. So the rule is written once, for the directories of a stopped broker (`swap`) and for the log of a running
-one (`sexton.log.swapping`).
+order. So the rule is written once, for the directories of a stopped broker (`sexton.log.stopped.swap`) and for the
+log of a running one (`sexton.log.swapping`).
 
 Our recovery differs from the loader's where the loader is careless: it keeps the producer snapshot of a
 base offset that continues to exist, and it flushes and orders its own steps, so it may itself crash

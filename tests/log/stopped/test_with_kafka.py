@@ -20,13 +20,13 @@ from sexton.harness.errors import HarnessError
 from sexton.harness.kafka import KafkaCluster
 from sexton.harness.kafka_node import KafkaNode
 from sexton.harness.kafka_tools import run_tool
-from sexton.logdir import locks, swap
-from sexton.logdir.metadata import read_metadata
-from sexton.logdir.surroundings import Surroundings
-from sexton.logdir.swap import StagedSegment
+from sexton.log.stopped import locks, swap
+from sexton.log.stopped.kraft_metadata import read_metadata
+from sexton.log.stopped.surroundings import Surroundings
+from sexton.log.stopped.swap import StagedSegment
 from sexton.records import batch, checkpoints, indexes
 from sexton.records.names import parse_segment_file, segment_file_name
-from tests.logdir.disks import Crash, StoppingFiles
+from tests.log.stopped.disks import Crash, StoppingFiles
 
 pytestmark = pytest.mark.kafka
 

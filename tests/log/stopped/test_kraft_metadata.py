@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sexton.errors import CorruptLogError, UnsupportedFormatError
-from sexton.logdir import metadata as cluster
-from sexton.logdir.metadata import read_metadata
+from sexton.log.stopped import kraft_metadata as cluster
+from sexton.log.stopped.kraft_metadata import read_metadata
 from sexton.records import batch
 from sexton.records.names import log_file_name
 

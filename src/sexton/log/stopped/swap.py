@@ -1,5 +1,5 @@
 """Replaces segments in the directory of a stopped broker. The steps, and the reasons for their order, are in
-`swap_steps`.
+`sexton.compaction.swap`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from sexton.errors import CorruptLogError, EnvironmentFailure, NotALogError, UnsupportedFormatError
-from sexton.logdir import swap_steps
-from sexton.logdir.swap_steps import (
+from sexton.compaction import swap as steps
+from sexton.compaction.swap import (
     Action,
     Contents,
     Outcome,
@@ -24,6 +23,7 @@ from sexton.logdir.swap_steps import (
     Step,
     SwapRefusedError,
 )
+from sexton.errors import CorruptLogError, EnvironmentFailure, NotALogError, UnsupportedFormatError
 from sexton.records import batch
 from sexton.records.names import OFFSET_INDEX_SUFFIX, SegmentFile
 
@@ -70,17 +70,17 @@ def commit(
     directory on which `recover` (or a broker's start) yields exactly the old or exactly the new segments.
     """
     with _environment(partition_dir, "replace segments of"):
-        _carry_out(files, partition_dir, swap_steps.commit(_contents(partition_dir), new, old_base_offsets))
+        _carry_out(files, partition_dir, steps.commit(_contents(partition_dir), new, old_base_offsets))
 
 
 def recover(partition_dir: Path, files: Files = FILES) -> Recovery:
     """Completes or undoes what a crash interrupted, ours or a broker's. The caller holds the lock."""
-    return _recover(partition_dir, files, "recover", swap_steps.recover)
+    return _recover(partition_dir, files, "recover", steps.recover)
 
 
 def clear_staging(partition_dir: Path, files: Files = FILES) -> Recovery:
     """Removes what a failed job staged, and undoes a swap that was not committed."""
-    return _recover(partition_dir, files, "clear what was staged in", swap_steps.clear_staging)
+    return _recover(partition_dir, files, "clear what was staged in", steps.clear_staging)
 
 
 def _recover(partition_dir: Path, files: Files, verb: str, decide: Callable[[Contents], RecoveryPlan]) -> Recovery:
@@ -124,7 +124,7 @@ def _scan(partition_dir: Path) -> list[SegmentFile]:
     if not partition_dir.is_dir():
         raise NotALogError("no such directory", str(partition_dir), "Name a partition directory, such as orders-0")
     with os.scandir(partition_dir) as entries:
-        parsed = [swap_steps.parse(entry.name) for entry in entries if entry.is_file()]
+        parsed = [steps.parse(entry.name) for entry in entries if entry.is_file()]
     return sorted((file for file in parsed if file is not None), key=lambda file: file.name)
 
 

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from sexton.errors import CorruptLogError, EnvironmentFailure, NotALogError
-from sexton.logdir import swap
-from sexton.logdir.swap import Files, Outcome, StagedSegment, SwapRefusedError
+from sexton.log.stopped import swap
+from sexton.log.stopped.swap import Files, Outcome, StagedSegment, SwapRefusedError
 from sexton.records import batch, indexes
 from sexton.records.names import parse_segment_file, segment_file_name
-from tests.logdir import kafka_loader
-from tests.logdir.disks import Crash, LosingFiles, StoppingFiles, restore
+from tests.log.stopped import kafka_loader
+from tests.log.stopped.disks import Crash, LosingFiles, StoppingFiles, restore
 
 Log = dict[int, dict[str, bytes]]
 """What a partition directory amounts to: base offset, then kind of file, then content. Snapshots apart."""
