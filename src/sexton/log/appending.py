@@ -7,14 +7,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from sexton.log.batches import (
-    Head,
-    check_client_batch,
-    check_frame,
-    has_valid_crc,
-    head_at,
-    read_marker,
-)
+from sexton.log.batches import check_client_batch, check_frame, read_marker
 from sexton.log.inside import Rules, bad_times, judged
 from sexton.log.producers import EndedTransaction, Marker, PastBatch, Verification
 from sexton.log.segment import INT32_MAX, AbortedEntry, Segment
@@ -30,6 +23,7 @@ from sexton.records.batch import (
     LOG_APPEND_TIME,
     TRANSACTIONAL,
 )
+from sexton.records.header import Head, has_valid_crc, head_at
 
 _FRONT = struct.Struct(">qii")
 """Base offset, length, leader epoch: all that a leader changes of a batch that keeps its timestamps."""

@@ -1,4 +1,4 @@
-"""Batch headers: decoded from bytes, walked in a file, checked before an append.
+"""Batch headers: walked in a file, checked before an append.
 
 A batch is opaque except for its header; a marker's outcome is in its record, and `inside.py` says when a leader unpacks
 a client's batch. Declared difference from Kafka: a client may not set the delete horizon.
@@ -7,7 +7,7 @@ a client's batch. Declared difference from Kafka: a client may not set the delet
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
@@ -24,11 +24,11 @@ from sexton.records.batch import (
     LOG_APPEND_TIME,
     LOG_OVERHEAD_BYTES,
     MAGIC,
-    OFFSET_MAX,
     OLDEST_LENGTH_MIN,
     ControlType,
     control_type_of_key,
 )
+from sexton.records.header import LENGTH_MIN, Head, has_valid_crc, head_at
 from sexton.records.varint import read_varint
 
 CODEC_MAX: Final = 4
@@ -37,61 +37,6 @@ SCAN_BYTES: Final = 1 << 20
 
 LOOKUP_BYTES: Final = 1 << 13
 """Bytes read at once by a lookup: an index entry is at most a few batches away."""
-
-_LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD_BYTES
-
-
-class Head(NamedTuple):
-    """A batch header with its position in the file."""
-
-    position: int
-    size_bytes: int
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    attributes: int
-    base_timestamp_ms: int
-    max_timestamp_ms: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
-
-
-def head_at(data: Buffer, at: int, position: int) -> Head | str:
-    """The header at `at`, which lies at `position` of its file; or a text that says what is wrong with it."""
-    if at + HEADER_BYTES > len(data):
-        return "the batch is cut off"
-    base_offset, length, leader_epoch, magic, _, attributes, delta, base_ts, max_ts, pid, epoch, sequence, count = (
-        HEADER.unpack_from(data, at)
-    )
-    if length < _LENGTH_MIN:
-        return f"the batch says it is {length} bytes long"
-    if magic != MAGIC:
-        return (
-            f"message format v{magic} is not supported" if magic in (0, 1) else f"magic byte {magic} is no known format"
-        )
-    if delta < 0 or not 0 <= count <= delta + 1 or not 0 <= base_offset <= OFFSET_MAX - delta:
-        return f"base offset {base_offset}, last offset delta {delta} and record count {count} cannot be right"
-    return Head(
-        position,
-        LOG_OVERHEAD_BYTES + length,
-        base_offset,
-        base_offset + delta,
-        leader_epoch,
-        attributes,
-        base_ts,
-        max_ts,
-        pid,
-        epoch,
-        sequence,
-        count,
-    )
-
-
-def has_valid_crc(batch: Buffer) -> bool:
-    stored = int.from_bytes(batch[17:21], "big")
-    return bool(crc32c(batch[ATTRIBUTES_POSITION:]) == stored)
 
 
 class Walk:
@@ -217,7 +162,7 @@ def _frame_error(records: Buffer, place: str) -> KafkaError:
             return KafkaError(
                 ErrorCode.unsupported_for_message_format, f"{place}: message format v{magic} is from before Kafka 0.11"
             )
-        if magic == MAGIC and _LENGTH_MIN <= length < size - LOG_OVERHEAD_BYTES:
+        if magic == MAGIC and LENGTH_MIN <= length < size - LOG_OVERHEAD_BYTES:
             return KafkaError(ErrorCode.invalid_record, f"{place}: more than one batch in one request")
     return KafkaError(ErrorCode.corrupt_message, f"{place}: {size} bytes that are no whole batch")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sexton.log.batches import SCAN_BYTES, Head, read_marker
+from sexton.log.batches import SCAN_BYTES, read_marker
 from sexton.log.producers import ProducerStates
 from sexton.log.segment import AbortedEntry, Segment
 from sexton.records.batch import CONTROL, HEADER_BYTES, TRANSACTIONAL
+from sexton.records.header import Head
 from sexton.records.producer_snapshot import ProducerEntry
 
 RECALLED_BYTES = 1 << 20

@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 
 from sexton.compaction.config import TopicConfig
 from sexton.errors import CorruptLogError
-from sexton.log.batches import LOOKUP_BYTES, SCAN_BYTES, Head, Walk
+from sexton.log.batches import LOOKUP_BYTES, SCAN_BYTES, Walk
 from sexton.log.sparse import NO_TIMESTAMP, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SparseIndex
 from sexton.ports.disk import Buffer, Disk, File
 from sexton.records import names
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.header import Head
 
 TIME_ENTRY: Final = struct.Struct(">qi")
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from sexton.client.connection import ANSWER_HEADER_BYTES, Rpc
 from sexton.errors import SextonError
 from sexton.log.appending import OFFSET_MAX
-from sexton.log.batches import head_at
 from sexton.log.log import Log
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.private import PrivateApi
+from sexton.records.header import head_at
 from sexton.replication import messages
 from sexton.replication.history import common_end, epoch_before
 from sexton.replication.messages import FetchRequest, Held, News
