@@ -24,7 +24,7 @@ from sexton.client.producer import Message, Producer
 from sexton.compactor.plain_pass import carry_out
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import KafkaError
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cluster import BrokerTimes, Node, SimulatedCluster
 from sexton.simulate.loop import Process, SimulatedLoop, new_loop
@@ -92,8 +92,10 @@ class Story:
         assert found is not None, f"broker {broker_id} is down"
         return found
 
-    def replica(self, broker_id: int, topic: str = TOPIC) -> Replica:
-        return self.broker(broker_id).replicas.local(topic, 0)
+    def replica(self, broker_id: int, topic: str = TOPIC) -> LocalReplica:
+        found = self.broker(broker_id).replicas.local(topic, 0)
+        assert isinstance(found, LocalReplica)
+        return found
 
     def row(self, topic: str = TOPIC) -> PartitionRow:
         """As the metastore has it."""

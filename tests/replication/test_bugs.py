@@ -13,8 +13,8 @@ from sexton.broker.compaction.service import CompactionService
 from sexton.broker.observe.metrics import metrics
 from sexton.protocol.messages import MalformedMessageError
 from sexton.replication import fetcher, messages
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.membership import Membership
-from sexton.replication.replica import Replica
 from sexton.replication.replicas import Replicas
 from sexton.replication.session import FollowerSession
 from sexton.simulate.errors import SimulationFailure
@@ -41,8 +41,8 @@ class Bug:
 
 
 def _topic(argument: Any) -> str | None:
-    replica = argument if isinstance(argument, Replica) else getattr(argument, "replica", None)
-    return replica.topic if isinstance(replica, Replica) else None
+    replica = argument if isinstance(argument, LocalReplica) else getattr(argument, "replica", None)
+    return replica.topic if isinstance(replica, LocalReplica) else None
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.coordination import AbsurdWatermarkError, LostRecordsError
 from sexton.replication.fetcher import _Following, _held, _take
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchRequest, Held, News
-from sexton.replication.replica import Replica
 from sexton.replication.session import FollowerSession
 from tests.replication.answers import answered
 
@@ -47,15 +47,15 @@ class Two:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.fenced: list[int] = []
-        self.leader: Replica
-        self.follower: Replica
+        self.leader: LocalReplica
+        self.follower: LocalReplica
 
-    async def open(self, broker: int, row: PartitionRow, config: TopicConfig = COMPACTED) -> Replica:
+    async def open(self, broker: int, row: PartitionRow, config: TopicConfig = COMPACTED) -> LocalReplica:
         directory = str(self.path / f"broker-{broker}" / "t-0")
         disk = FileDisk()
         log = await Log.open(disk, directory, "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False)
         kept = await Kept.open(disk, directory, IDS[broker], log.start_offset, log.end_offset)
-        return Replica(row, log, broker, 0, SystemClock(), lambda: True, kept)
+        return LocalReplica(row, log, broker, 0, SystemClock(), lambda: True, kept)
 
     async def start(self, row: PartitionRow = ROW, config: TopicConfig = COMPACTED) -> None:
         self.leader = await self.open(1, row, config)
@@ -68,7 +68,7 @@ class Two:
     def reconnect(self) -> None:
         self.session = FollowerSession(self)
 
-    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> LocalReplica:
         return self.leader
 
     def held(self) -> Held:
@@ -103,13 +103,13 @@ def scenario(work: Callable[[Two], Awaitable[None]]) -> Any:
     return test
 
 
-async def compacted(replica: Replica, bound: int) -> None:
+async def compacted(replica: LocalReplica, bound: int) -> None:
     await replica.coordination.plan(replica.high_watermark)
     await replica.coordination.committed(bound)
     await advanced(replica)
 
 
-async def advanced(replica: Replica) -> None:
+async def advanced(replica: LocalReplica) -> None:
     await asyncio.sleep(0.02)
     while replica.coordination._advancing is not None:  # a slow disk takes longer
         await asyncio.sleep(0.005)

@@ -21,8 +21,8 @@ from sexton.records.batch import Record, encode, make_batch
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import News
-from sexton.replication.replica import Replica
 from tests.log.helpers import lead, read_all, sequenced
 
 TOPIC = uuid.UUID(int=7, version=4)
@@ -32,7 +32,7 @@ class Followed:
     """A fetcher that follows two partitions of a leader without an address, and what it would send."""
 
     def __init__(self) -> None:
-        self.replicas: list[Replica] = []
+        self.replicas: list[LocalReplica] = []
         self.fetcher = Fetcher(1, lambda: None, lambda: (2, 5), cast(Any, None), SystemClock(), FetchLimits())
 
     async def start(self, directory: Path) -> None:
@@ -42,7 +42,7 @@ class Followed:
             log = await Log.open(
                 FileDisk(), place, "t", partition, TOPIC, TopicConfig(), now_ms=1000, stopped_cleanly=False
             )
-            replica = Replica(row, log, 2, 0, SystemClock(), lambda: True)
+            replica = LocalReplica(row, log, 2, 0, SystemClock(), lambda: True)
             replica.become_follower(row)
             self.replicas.append(replica)
             self.fetcher.follow(replica)
@@ -93,7 +93,7 @@ def records(*offsets: int) -> tuple[list[memoryview], int]:
     return [memoryview(data)], len(data)
 
 
-def answer(replica: Replica, held_end: int, *offsets: int, **changes: Any) -> News:
+def answer(replica: LocalReplica, held_end: int, *offsets: int, **changes: Any) -> News:
     """What the leader of `HISTORY` sends to a log that ended there."""
     log = replica.coordination.watermarks.incarnation
     told: dict[str, Any] = {
@@ -111,7 +111,7 @@ def answer(replica: Replica, held_end: int, *offsets: int, **changes: Any) -> Ne
 HISTORY = [EpochEntry(3, 0)]
 
 
-def offsets_of(replica: Replica) -> list[int]:
+def offsets_of(replica: LocalReplica) -> list[int]:
     return [batch.base_offset for batch in read_all(replica.log)]
 
 

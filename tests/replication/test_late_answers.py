@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sexton.records.batch import Record, encode, make_batch
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from sexton.simulate.broken import breaking
 from tests.log.helpers import read_all
 from tests.simulated import TOPIC, Story
@@ -15,7 +15,7 @@ from tests.simulated import TOPIC, Story
 NOW_MS = 1_750_000_000_000
 
 
-def contents(replica: Replica) -> list[tuple[int, bytes | None]]:
+def contents(replica: LocalReplica) -> list[tuple[int, bytes | None]]:
     return [(batch.base_offset, record.value) for batch in read_all(replica.log) for record in batch.records]
 
 

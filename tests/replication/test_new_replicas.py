@@ -22,7 +22,7 @@ from sexton.ports.disk import Disk
 from sexton.ports.metastore import PartitionRow, TopicRow
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.fetcher import FetchLimits
-from sexton.replication.replica import Role
+from sexton.replication.local_replica import Role
 from sexton.replication.replicas import Replicas
 from tests.log.stepping import SteppingDisk
 

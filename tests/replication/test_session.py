@@ -23,8 +23,8 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
 from sexton.replication import messages
 from sexton.replication.history import epoch_before
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchRequest, Held, News
-from sexton.replication.replica import Replica
 from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
 from tests.replication.answers import answered
 
@@ -37,11 +37,11 @@ def batch(value: bytes) -> bytes:
 
 
 class Leader:
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: LocalReplica) -> None:
         self.replica = replica
         self.session = FollowerSession(self)
 
-    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> LocalReplica:
         return self.replica
 
     def held(self, end_offset: int) -> Held:
@@ -66,7 +66,7 @@ def with_leader(tmp_path: Path) -> Callable[[Callable[[Leader], Awaitable[None]]
             log = await Log.open(
                 FileDisk(), str(tmp_path / "t-0"), "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False
             )
-            replica = Replica(ROW, log, 1, 0, SystemClock(), lambda: True)
+            replica = LocalReplica(ROW, log, 1, 0, SystemClock(), lambda: True)
             await replica.become_leader(ROW)
             await scenario(Leader(replica))
             replica.check_invariants()
@@ -135,7 +135,7 @@ def test_an_append_to_a_log_that_the_leader_made_anew_wakes_a_follower_that_knew
     async def scenario(leader: Leader) -> None:
         await leader.fetch(leader.held(0))
         former = leader.replica
-        leader.replica = Replica(ROW, former.log, 1, 0, SystemClock(), lambda: True)
+        leader.replica = LocalReplica(ROW, former.log, 1, 0, SystemClock(), lambda: True)
         await leader.replica.become_leader(replace(ROW, leader_epoch=4, partition_epoch=2))
         held = leader.held(0)._replace(leader_epoch=4)
         waiting = asyncio.ensure_future(leader.fetch(held, wait_ms=60_000))
@@ -314,7 +314,7 @@ def test_after_a_bug_in_a_flush_producers_are_told_and_it_is_tried_again(
     with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else may come that would have it tried again."""
-    monkeypatch.setattr("sexton.replication.replica.BACK_OFF_MS", (1, 1))
+    monkeypatch.setattr("sexton.replication.local_replica.BACK_OFF_MS", (1, 1))
 
     async def scenario(leader: Leader) -> None:
         replica = leader.replica

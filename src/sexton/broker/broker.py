@@ -61,7 +61,7 @@ from sexton.ports.network import Listener, Network
 from sexton.protocol.errors import KafkaError
 from sexton.protocol.private import PrivateApi
 from sexton.replication.fetcher import FetchLimits
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas
 from sexton.replication.throttle import Throttle, Throttles
 from sexton.supervision import Supervisor
@@ -435,7 +435,7 @@ class Broker:
         if self.config.controlled_shutdown_enable:
             await handover.hand_over(self, self._answering)
 
-    async def _role_changed(self, replica: Replica) -> None:
+    async def _role_changed(self, replica: LocalReplica) -> None:
         self.transactions.role_changed(replica)
         if replica.topic == OFFSETS_TOPIC:
             if replica.is_leader:

@@ -11,7 +11,7 @@ from sexton.log.producers import NO_SEQUENCE, Marker
 from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import TRANSACTIONAL, Record, encode, make_batch
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 
 READ_BYTES = 1 << 20
 COMMIT_POLL_S = 0.02
@@ -19,7 +19,7 @@ COMMIT_POLL_S = 0.02
 
 
 class CoordinatorLog:
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: LocalReplica) -> None:
         self._replica = replica
         self._leader_epoch = replica.leader_epoch
 

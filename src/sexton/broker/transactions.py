@@ -21,7 +21,7 @@ from sexton.ports.metastore import MetastoreUnavailableError
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
     from sexton.broker.connection import ClientConnection
-    from sexton.replication.replica import Replica
+    from sexton.replication.local_replica import LocalReplica
 
 READY_WAIT_MS = 3_000
 READY_POLL_S = 0.02
@@ -66,7 +66,7 @@ class Transactions:
         await self.verifier.close()
         self.peers.close()
 
-    def role_changed(self, replica: Replica) -> None:
+    def role_changed(self, replica: LocalReplica) -> None:
         newest = self._broker.dispatch.accepted_count
         key = replica.topic, replica.partition
         if replica.is_leader:

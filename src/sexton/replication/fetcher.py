@@ -25,8 +25,8 @@ from sexton.protocol.private import PrivateApi
 from sexton.records.header import head_at
 from sexton.replication import messages
 from sexton.replication.history import common_end, epoch_before
+from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.messages import FetchRequest, Held, News
-from sexton.replication.replica import Replica, Role
 from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import Supervisor, back_off_ms
 
@@ -56,7 +56,7 @@ class FetchLimits:
 
 @dataclass(slots=True)
 class _Following:
-    replica: Replica
+    replica: LocalReplica
     leader_epoch: int
     retry_at_ms: int = 0
     bugs_count: int = 0
@@ -90,7 +90,7 @@ class Fetcher:
         self._told_identity = (-1, -1)
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, replica: Replica) -> None:
+    def follow(self, replica: LocalReplica) -> None:
         key = replica.topic_id, replica.partition
         self._following[key] = _Following(replica, replica.leader_epoch)
         replica.on_reportable = lambda: self._report(key)
@@ -100,7 +100,7 @@ class Fetcher:
         if self._task is None:
             self._task = self._supervisor.loop(self._run(), f"replication from broker {self.leader_id}")
 
-    def forget(self, replica: Replica) -> None:
+    def forget(self, replica: LocalReplica) -> None:
         key = replica.topic_id, replica.partition
         if self._following.pop(key, None) is not None:
             self._changed.pop(key, None)
@@ -204,7 +204,7 @@ class Fetcher:
         encoded = messages.encode_request(request)
         return rpc.start_raw(PrivateApi.REPLICA_FETCH, [encoded], version=messages.VERSION)
 
-    def _is_throttled(self, replica: Replica) -> bool:
+    def _is_throttled(self, replica: LocalReplica) -> bool:
         own_id = self._identity()[0]
         throttled = replica.config.follower_replication_throttled_replicas
         return own_id not in replica.row.isr and is_throttled(throttled, replica.partition, own_id)
@@ -292,7 +292,7 @@ def _still_follows(following: _Following, news: News) -> bool:
     )
 
 
-def _is_for(replica: Replica, news: News) -> bool:
+def _is_for(replica: LocalReplica, news: News) -> bool:
     """Whether the response was requested by this log, and the log has not been truncated below the first record since.
     A log that has grown meanwhile skips the batches that it has: a request sent only to report something fetches the
     same records again."""
@@ -300,7 +300,7 @@ def _is_for(replica: Replica, news: News) -> bool:
     return news.incarnation == asked and news.held_end_offset <= replica.log.end_offset
 
 
-def _gaps_below(replica: Replica, news: News) -> int:
+def _gaps_below(replica: LocalReplica, news: News) -> int:
     """The offset below which compaction may have left gaps. Every compaction makes the high watermark that it was
     planned at durable before it removes anything, and sends it to all that copy its result; what was removed without
     that (by Kafka, by `compaction.coordination=independent`) lies below the fence. So a topic that was compacted once
@@ -309,7 +309,7 @@ def _gaps_below(replica: Replica, news: News) -> int:
     return OFFSET_MAX if replica.config.compacts else max(news.planned_high_watermark, news.fence_below)
 
 
-async def _take(replica: Replica, news: News) -> None:
+async def _take(replica: LocalReplica, news: News) -> None:
     """Applies a leader's response: truncates to the common prefix, takes the whole epoch history, then the compaction
     watermarks, records, high watermark and log start. In this order, so that after a crash between any two steps the
     next request reports the truth. Only a log start within our log is taken before the history: a history without the
@@ -364,7 +364,7 @@ def _without_held(records: memoryview, end_offset: int) -> memoryview:
     return records[position:]
 
 
-async def _make_room(replica: Replica, records: memoryview) -> None:
+async def _make_room(replica: LocalReplica, records: memoryview) -> None:
     """The leader's log may start in the middle of a batch (DeleteRecords). An empty copy then begins with that batch,
     as in Kafka; the log start moves to the leader's once the batch is appended."""
     log = replica.log

@@ -29,7 +29,7 @@ from sexton.metadata.view import ClusterView
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import BrokerStatus, Metastore, MetastoreUnavailableError, PartitionRow, StaleError
 from sexton.replication.leadership import IsrChange, Leadership
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from sexton.supervision import Pauses, Supervisor
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ BATCH_ROWS_MAX = 500
 class Asked:
     """One partition's ISR change as it is sent."""
 
-    replica: Replica
+    replica: LocalReplica
     leadership: Leadership
     change: IsrChange
     before: PartitionRow
@@ -58,7 +58,7 @@ class Asked:
 class Membership:
     def __init__(
         self,
-        replicas: Callable[[], Sequence[Replica]],
+        replicas: Callable[[], Sequence[LocalReplica]],
         view: ClusterView,
         metastore: Metastore,
         clock: Clock,
@@ -89,7 +89,7 @@ class Membership:
         meanwhile."""
         self._wake.set()
 
-    def fence(self, replica: Replica, follower: int) -> None:
+    def fence(self, replica: LocalReplica, follower: int) -> None:
         """The fetch fence refused this follower (docs/rules.md): it leaves the ISR and gets a new incarnation, in one
         compare-and-set, so that only the current leader can order it. When it sees the new incarnation, it discards its
         log."""
@@ -124,7 +124,7 @@ class Membership:
                 changes.append(Asked(replica, leadership, leadership.pending, leadership.row))
         return changes
 
-    def _decided_calmly(self, replica: Replica, leadership: Leadership, now_ms: int) -> IsrChange | None:
+    def _decided_calmly(self, replica: LocalReplica, leadership: Leadership, now_ms: int) -> IsrChange | None:
         """A bug in the decision about one partition does not affect the others."""
         if self._pauses.last(leadership, now_ms):
             return None
@@ -137,7 +137,7 @@ class Membership:
         self._pauses.succeeded(leadership)
         return decided
 
-    def _decided(self, replica: Replica, leadership: Leadership, now_ms: int) -> IsrChange | None:
+    def _decided(self, replica: LocalReplica, leadership: Leadership, now_ms: int) -> IsrChange | None:
         row = leadership.row
         changed = self._changed(replica, leadership, now_ms)
         if changed is None:
@@ -146,7 +146,7 @@ class Membership:
         new_ids = {b: id_ for b, id_ in changed.incarnations.items() if row.incarnations.get(b) != id_}
         return IsrChange(changed.isr, new_ids, processes)
 
-    def _changed(self, replica: Replica, leadership: Leadership, now_ms: int) -> PartitionRow | None:
+    def _changed(self, replica: LocalReplica, leadership: Leadership, now_ms: int) -> PartitionRow | None:
         row = leadership.row
         turned_away, leadership.turned_away = leadership.turned_away, {}
         fenced = {b: id_ for b, id_ in turned_away.items() if row.incarnations.get(b) == id_ and b != row.leader}

@@ -30,6 +30,7 @@ from sexton.protocol.messages import MalformedMessageError
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
+from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.log_folder import (
     HIGH_WATERMARKS_FILE,
     INCARNATION_FILE,
@@ -39,7 +40,7 @@ from sexton.replication.log_folder import (
     some_at_once,
 )
 from sexton.replication.membership import Membership
-from sexton.replication.replica import Replica, Role
+from sexton.replication.replica import Replica
 from sexton.replication.session import FollowerSession
 from sexton.replication.throttle import UNTHROTTLED, Throttles
 from sexton.supervision import Supervisor
@@ -89,15 +90,15 @@ class Replicas:
         self._topic_config = topic_config
         self._limits = limits
         self._producer_expiry_ms = producer_expiry_ms
-        self._by_key: dict[Key, Replica] = {}
-        self._by_name: dict[tuple[str, int], Replica] = {}
+        self._by_key: dict[Key, LocalReplica] = {}
+        self._by_name: dict[tuple[str, int], LocalReplica] = {}
         self._unopened: dict[Key, Unopened] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._sessions: dict[Hashable, FollowerSession] = {}
         self.membership = Membership(
             self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng, self._supervisor
         )
-        self.on_role: Callable[[Replica], Awaitable[None]] | None = None
+        self.on_role: Callable[[LocalReplica], Awaitable[None]] | None = None
         """Called after every role change; coordinators load and unload their partitions here."""
 
     # Lookup
@@ -120,13 +121,13 @@ class Replicas:
         replica.check_serving_as_leader()
         return replica
 
-    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> LocalReplica:
         replica = self._by_key.get((topic_id, partition))
         if replica is None:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{topic_id}-{partition} is not on this broker")
         return replica
 
-    def all(self) -> list[Replica]:
+    def all(self) -> list[LocalReplica]:
         return list(self._by_key.values())
 
     # Checkpoints and stray directories
@@ -236,11 +237,11 @@ class Replicas:
             if own_id in replica.row.isr and not replica.is_leader and outlives_its_log(replica, replica.row)
         ]
 
-    def damaged(self) -> list[Replica]:
+    def damaged(self) -> list[LocalReplica]:
         """Replicas whose log no longer holds what was once flushed."""
         return [replica for replica in self._by_key.values() if replica.log.damage is not None]
 
-    def doubtful(self) -> list[Replica]:
+    def doubtful(self) -> list[LocalReplica]:
         """Replicas whose log was truncated at recovery where it is not known whether the rest had been flushed."""
         return [replica for replica in self._by_key.values() if replica.log.is_doubtful]
 
@@ -280,7 +281,7 @@ class Replicas:
                     self._stop_following(replica)
                     replica.stop()
 
-    async def _try_to_open(self, topic: str, row: PartitionRow) -> Replica | None:
+    async def _try_to_open(self, topic: str, row: PartitionRow) -> LocalReplica | None:
         """A log that cannot be opened makes one partition unavailable here; it does not stop the broker."""
         key = row.topic_id, row.partition
         incarnation = row.incarnations.get(self._identity()[0])
@@ -302,7 +303,7 @@ class Replicas:
             logger.info("%s-%d was opened on a retry", topic, row.partition)
         return replica
 
-    async def _open(self, topic: str, row: PartitionRow) -> Replica:
+    async def _open(self, topic: str, row: PartitionRow) -> LocalReplica:
         own_id = self._identity()[0]
         directory = self.folder.directory(topic, row.partition)
         expected = row.incarnations.get(own_id)
@@ -322,7 +323,7 @@ class Replicas:
             incarnation = on_disk or messages.NO_INCARNATION
             kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
         high_watermark = self.folder.high_watermarks.get((topic, row.partition), 0)
-        replica = Replica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept, self._supervisor)
+        replica = LocalReplica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept, self._supervisor)
         replica.on_caught_up = self.membership.may_join
         replica.on_fenced = self.membership.fence
         replica.on_lowered = self._lower_checkpoint
@@ -350,7 +351,7 @@ class Replicas:
         directory = self.folder.directory(topic, row.partition)
         return self._disk, directory, topic, row.partition, row.topic_id, self._topic_config(topic)
 
-    async def _change_role(self, replica: Replica, row: PartitionRow) -> None:
+    async def _change_role(self, replica: LocalReplica, row: PartitionRow) -> None:
         is_first = replica.role is Role.IDLE
         if not is_first and row.partition_epoch <= replica.row.partition_epoch:
             return
@@ -381,7 +382,7 @@ class Replicas:
             and _was_led(replica, replica.row.leader_epoch)
         ]
 
-    async def _lead(self, replica: Replica, row: PartitionRow) -> None:
+    async def _lead(self, replica: LocalReplica, row: PartitionRow) -> None:
         if _was_led(replica, row.leader_epoch):
             # Led by our former process, which may have sent more than what is on our disk. Or by this one, before it
             # met a bug, and then its requests may still be carried out. Only a new epoch may go on.
@@ -400,7 +401,7 @@ class Replicas:
         except (OSError, KafkaError) as error:
             logger.error("%r cannot lead: %s", replica, error)
 
-    def _stop_following(self, replica: Replica) -> None:
+    def _stop_following(self, replica: LocalReplica) -> None:
         for fetcher in self._fetchers.values():
             fetcher.forget(replica)
 
@@ -446,14 +447,14 @@ class Replicas:
                 except Exception as bug:
                     self._supervisor.survived(bug, "a change of role", f"{replica!r}, which is to go")
 
-    async def _lower_checkpoint(self, *replicas: Replica) -> None:
+    async def _lower_checkpoint(self, *replicas: LocalReplica) -> None:
         """Called before a replica appends behind a high watermark that was lowered, or that its log did not reach when
         it was opened: after a crash, records that were never committed would lie below the one in the checkpoint."""
         written = self.folder.high_watermarks
         if any(one.high_watermark < written.get((one.topic, one.partition), 0) for one in replicas):
             await self.write_high_watermarks()
 
-    async def _forget_high_watermarks(self, removed: Sequence[Replica]) -> None:
+    async def _forget_high_watermarks(self, removed: Sequence[LocalReplica]) -> None:
         """Called before the logs are removed: a partition created again under the same name must not look as if its log
         had been lost (`was_lost`)."""
         if any((replica.topic, replica.partition) in self.folder.high_watermarks for replica in removed):
@@ -501,7 +502,7 @@ class Replicas:
             except Exception as bug:
                 self._supervisor.survived(bug, "retention", replica)
 
-    async def _retain(self, replica: Replica, now_ms: int) -> None:
+    async def _retain(self, replica: LocalReplica, now_ms: int) -> None:
         replica.log.producers.expire(now_ms)
         if replica.is_leader and replica.config.deletes:
             start = replica.log.retention_start(replica.high_watermark, now_ms)
@@ -533,12 +534,12 @@ class Replicas:
         return is_clean and not errors
 
 
-def _was_led(replica: Replica, leader_epoch: int) -> bool:
+def _was_led(replica: LocalReplica, leader_epoch: int) -> bool:
     is_known = any(entry.epoch == leader_epoch for entry in replica.log.epochs.entries)
     return is_known and not replica.is_made_here
 
 
-def outlives_its_log(replica: Replica, row: PartitionRow) -> bool:
+def outlives_its_log(replica: LocalReplica, row: PartitionRow) -> bool:
     """Whether the watermarks of an in-sync replica go beyond its log. A new generation lowers them, so they do not
     then."""
     return replica.coordination.outlives_its_log and row.generation <= replica.coordination.kept.value.generation

@@ -20,8 +20,8 @@ from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication import messages
 from sexton.replication.history import is_prefix
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchRequest, Held, News
-from sexton.replication.replica import Replica
 from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import Supervisor
 
@@ -34,7 +34,7 @@ that follower wait for it. Longer than it takes, under load, until the next reco
 
 
 class LocalReplicas(Protocol):
-    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> LocalReplica:
         """Raises KafkaError if this broker does not have the replica."""
         ...
 
@@ -45,7 +45,7 @@ class _Followed:
     held: Held
     forget: Sequence[Callable[[], None]]
     """Functions that cancel the callbacks for appends and for the high watermark."""
-    replica: Replica
+    replica: LocalReplica
     told: tuple[object, ...] = ()
     """High watermark, log start and compaction watermarks as last sent."""
     told_of: ReplicaWatermarks | None = None
@@ -67,7 +67,7 @@ class _Followed:
             and replica.serves_in(self.held.leader_epoch)
         )
 
-    def tell(self, replica: Replica) -> None:
+    def tell(self, replica: LocalReplica) -> None:
         self.replica, self.told, self.told_of = replica, _told(replica), replica.coordination.kept.value
 
 
@@ -165,7 +165,7 @@ class FollowerSession:
             self._stale[key] = None
         replica.coordination.take_report(request.broker_id, request.broker_epoch, held)
 
-    def _could_take(self, known: _Followed, held: Held, replica: Replica) -> bool:
+    def _could_take(self, known: _Followed, held: Held, replica: LocalReplica) -> bool:
         """Returns False if the records sent last are corrupt here. A follower that was sent records and fetches
         them again has a full disk, or sent a report before they arrived, or received damaged batches: nothing in this
         process has looked at what went out by sendfile."""
@@ -179,7 +179,7 @@ class FollowerSession:
             return False
         return True
 
-    def _fence(self, key: Key, replica: Replica, request: FetchRequest) -> None:
+    def _fence(self, key: Key, replica: LocalReplica, request: FetchRequest) -> None:
         """The follower's log may hold records that all others have removed: it is sent nothing, and the ISR change that
         follows makes it discard its log."""
         self._left(key, request)
@@ -209,7 +209,7 @@ class FollowerSession:
         self._supervisor.survived(bug, "replication", f"{key[0]}-{key[1]}")
         self._fail(key, KafkaError(ErrorCode.unknown_server_error, str(bug)))
 
-    def _leader(self, held: Held, follower: int) -> Replica:
+    def _leader(self, held: Held, follower: int) -> LocalReplica:
         replica = self._replicas.by_id(held.topic_id, held.partition)
         replica.check_epoch(held.leader_epoch)
         replica.check_serving_as_leader()
@@ -225,7 +225,7 @@ class FollowerSession:
         return replica
 
     @staticmethod
-    def _lies_on(held: Held, replica: Replica) -> bool:
+    def _lies_on(held: Held, replica: LocalReplica) -> bool:
         if held.end_offset < replica.log.start_offset:
             return False
         return is_prefix(held.end_offset, held.last_epoch, replica.log.epochs.entries, replica.log.end_offset)
@@ -301,7 +301,7 @@ class FollowerSession:
             watermarks.planned_high_watermark,
         )
 
-    def _throttle_of(self, replica: Replica, follower: int) -> Throttle | None:
+    def _throttle_of(self, replica: LocalReplica, follower: int) -> Throttle | None:
         throttled = replica.config.leader_replication_throttled_replicas
         if self._throttle is None or follower in replica.row.isr:
             return None
@@ -380,7 +380,7 @@ def _resolve(waiting: asyncio.Future[bool], is_over: bool) -> None:
         waiting.set_result(is_over)
 
 
-def _told(replica: Replica) -> tuple[int, int, int, Pair, int, int]:
+def _told(replica: LocalReplica) -> tuple[int, int, int, Pair, int, int]:
     """Everything that can change without new records."""
     watermarks = replica.coordination.kept.value
     return (

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from sexton.broker.broker import Broker
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.replication.leadership import IsrChange, Leadership
-from sexton.replication.replica import Replica, Role
+from sexton.replication.local_replica import LocalReplica, Role
 
 Key = tuple[uuid.UUID, int]
 """A partition: its topic's id, and its number."""
@@ -84,7 +84,7 @@ class Glances:
     """Remembers what was seen of each replica, so that little is done where nothing changed."""
 
     def __init__(self) -> None:
-        self._seen: dict[Replica, tuple[int, int, ReplicaWatermarks, Role, IsrChange | None]] = {}
+        self._seen: dict[LocalReplica, tuple[int, int, ReplicaWatermarks, Role, IsrChange | None]] = {}
 
     def changed(self, machines: Iterable[M]) -> Iterator[tuple[M, Snapshot]]:
         """Replicas whose high watermark, log start, durable watermarks or role are not what they were, and leaders that
@@ -128,13 +128,13 @@ def damaged(machine: Machine) -> list[tuple[str, str]]:
     return found + [(f"{one.topic}-{key[1]}", str(one.error)) for key, one in replicas.refused().items()]
 
 
-def _open_on(machine: Machine) -> list[Replica]:
+def _open_on(machine: Machine) -> list[LocalReplica]:
     """None before a broker has got so far as to have any."""
     replicas = getattr(machine.broker, "replicas", None)
     return replicas.all() if replicas is not None else []
 
 
-def _snapshot(machine: Machine, replica: Replica) -> Snapshot:
+def _snapshot(machine: Machine, replica: LocalReplica) -> Snapshot:
     log, coordination, leadership = replica.log, replica.coordination, replica.leadership
     return Snapshot(
         replica.topic,

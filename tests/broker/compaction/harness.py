@@ -22,7 +22,7 @@ from sexton.ports.metastore import PartitionRow
 from sexton.protocol import private
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from tests.adapters.metastore.rows import CLUSTER, register
 from tests.log.helpers import content, read_all
 
@@ -49,7 +49,7 @@ class Broker:
         log = await Log.open(self.disk, directory, "t", 0, TOPIC, self.config, now_ms=1000, stopped_cleanly=False)
         incarnation = self.row.incarnations[self.node_id]
         kept = await Kept.open(self.disk, directory, incarnation, log.start_offset, log.end_offset)
-        self.replica = Replica(self.row, log, self.node_id, 0, self.clock, lambda: True, kept)
+        self.replica = LocalReplica(self.row, log, self.node_id, 0, self.clock, lambda: True, kept)
         if self.row.leader == self.node_id:
             await self.replica.become_leader(self.row)
         else:
@@ -70,10 +70,10 @@ class Broker:
         )
         self.handlers = Requests(self.service, replicas, self.disk, self.node_id, self.metastore).handlers()
 
-    def all(self) -> list[Replica]:
+    def all(self) -> list[LocalReplica]:
         return [self.replica]
 
-    def by_id(self, topic_id: uuid.UUID, partition: int) -> Replica:
+    def by_id(self, topic_id: uuid.UUID, partition: int) -> LocalReplica:
         if (topic_id, partition) != (TOPIC, 0):
             raise KafkaError(ErrorCode.not_leader_or_follower, "not here")
         return self.replica

@@ -20,7 +20,7 @@ from sexton.log.swapping import SwapRefusedError
 from sexton.protocol import private
 from sexton.protocol.private import PrivateApi
 from sexton.records.batch import decode_all
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from tests.broker.compaction.harness import CONFIG, LOG, TOPIC, Broker, scenario
 from tests.log.helpers import read_all
 
@@ -391,7 +391,7 @@ async def test_a_replica_that_is_wiped_while_a_plan_is_made_gets_none(broker: Br
     assert broker.staged() == []
 
 
-async def another(broker: Broker) -> Replica:
+async def another(broker: Broker) -> LocalReplica:
     """To take the place of the one that is there."""
     other = Broker(broker.directory.parent / "anew")
     await other.start()

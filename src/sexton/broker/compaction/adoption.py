@@ -39,7 +39,7 @@ from sexton.protocol import private
 from sexton.protocol.errors import KafkaError
 from sexton.protocol.private import PrivateApi, RefusedError
 from sexton.records import names
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.replicas import Replicas
 from sexton.supervision import Pauses, Supervisor
 
@@ -132,7 +132,7 @@ class Adopter:
 
     async def step(self) -> None:
         """Asks every leader once, and adopts what it can."""
-        by_leader: dict[int, dict[Key, Replica]] = {}
+        by_leader: dict[int, dict[Key, LocalReplica]] = {}
         for replica in self._replicas.all():
             if self._service.may_adopt(replica):
                 by_leader.setdefault(replica.row.leader, {})[replica.topic_id, replica.partition] = replica
@@ -147,7 +147,7 @@ class Adopter:
                 self._supervisor.survived(bug, "adoption", f"what broker {leader} offers")
         await self._write_history()
 
-    async def _follow(self, leader: int, followed: Mapping[Key, Replica]) -> None:
+    async def _follow(self, leader: int, followed: Mapping[Key, LocalReplica]) -> None:
         known = self._leaders.setdefault(leader, _Leader())
         new = [key for key, one in followed.items() if known.heard_of.get(key) != _asker(one)]
         waiting = [key for key in self._service.patience.waiting if key in followed]
@@ -179,12 +179,12 @@ class Adopter:
         gate = asyncio.Semaphore(AT_ONCE)
         await asyncio.gather(*(self._take(leader, followed[key], gate) for key in wanted))
 
-    def _is_worth(self, replica: Replica, bound: int, made_ms: int) -> bool:
+    def _is_worth(self, replica: LocalReplica, bound: int, made_ms: int) -> bool:
         """Whether the leader has compacted further; or as far, by a later compaction."""
         compacted = min(replica.coordination.watermarks.compacted)
         return bound > compacted or (bound == compacted and made_ms > self._service.pass_of(replica).made_ms)
 
-    async def _take(self, leader: int, replica: Replica, gate: asyncio.Semaphore) -> None:
+    async def _take(self, leader: int, replica: LocalReplica, gate: asyncio.Semaphore) -> None:
         key = replica.topic_id, replica.partition
         async with gate:
             try:
@@ -209,7 +209,7 @@ class Adopter:
 
     # One partition
 
-    async def adopt(self, leader: int, replica: Replica) -> None:
+    async def adopt(self, leader: int, replica: LocalReplica) -> None:
         """Raises SwapRefusedError if the offer does not fit, another error if it cannot be fetched. Then nothing was
         changed."""
         started_ms = self._clock.monotonic_ms()
@@ -234,7 +234,7 @@ class Adopter:
             )
         )
 
-    async def _swap_in(self, leader: int, replica: Replica) -> tuple[Offer, Swapped]:
+    async def _swap_in(self, leader: int, replica: LocalReplica) -> tuple[Offer, Swapped]:
         place = {"topic_id": replica.topic_id, "partition": replica.partition}
         offer = decode_offer((await self._ask(leader, PrivateApi.COMPACTION_OFFER, place))["offer"])
         obstacle = self._obstacle(replica, offer)
@@ -276,7 +276,7 @@ class Adopter:
             self._remove(staging)
         return offer, swapped
 
-    def _obstacle(self, replica: Replica, offer: Offer) -> str:
+    def _obstacle(self, replica: LocalReplica, offer: Offer) -> str:
         """Why the offer is not for this replica; empty if it is."""
         if not self._service.may_adopt(replica):
             return "it is no in-sync follower of a coordinated topic, or may not adopt"
@@ -290,14 +290,14 @@ class Adopter:
             f"to {own.compacted.keys}, in generation {own.generation}"
         )
 
-    def _check(self, replica: Replica, offer: Offer) -> None:
+    def _check(self, replica: LocalReplica, offer: Offer) -> None:
         """Checked at the moment of the swap, whatever held before."""
         obstacle = self._obstacle(replica, offer)
         if obstacle:
             raise SwapRefusedError(obstacle)
 
     async def _stage(
-        self, leader: int, replica: Replica, group: Group, closed: ClosedSegments, offer: Offer, staging: str
+        self, leader: int, replica: LocalReplica, group: Group, closed: ClosedSegments, offer: Offer, staging: str
     ) -> Replacement:
         """Copies the leader's segments one after the other, then what our last segment holds above the bound."""
         base_offset = group.own[0]
@@ -315,7 +315,7 @@ class Adopter:
             file.close()
         return Replacement(base_offset, UNKNOWN_END, group.own)
 
-    async def _copy(self, leader: int, replica: Replica, segment: OfferedSegment, file: File) -> None:
+    async def _copy(self, leader: int, replica: LocalReplica, segment: OfferedSegment, file: File) -> None:
         position = checksum = 0
         while position < segment.size_bytes:
             data = await self._piece(leader, replica, segment, position)
@@ -326,7 +326,7 @@ class Adopter:
         if (position, checksum) != (segment.size_bytes, segment.checksum):
             raise SwapRefusedError(f"the segment at {segment.base_offset} came damaged, or changed meanwhile")
 
-    async def _piece(self, leader: int, replica: Replica, segment: OfferedSegment, position: int) -> memoryview:
+    async def _piece(self, leader: int, replica: LocalReplica, segment: OfferedSegment, position: int) -> memoryview:
         asked = {
             "topic_id": replica.topic_id,
             "partition": replica.partition,
@@ -358,7 +358,7 @@ class Adopter:
                 logger.debug("%d adoptions are missing in the history: %s", len(runs), error)
 
 
-def _asker(replica: Replica) -> tuple[int, uuid.UUID]:
+def _asker(replica: LocalReplica) -> tuple[int, uuid.UUID]:
     return replica.leader_epoch, replica.coordination.watermarks.incarnation
 
 

@@ -20,7 +20,7 @@ from sexton.broker.compaction.due import UNKNOWN, Leftovers
 from sexton.compaction.watermarks.replica import Pair
 from sexton.ports.disk import Disk
 from sexton.protocol import private
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 
 logger = logging.getLogger(__name__)
 
@@ -43,24 +43,24 @@ class KeptLeftovers:
         self._known: dict[uuid.UUID, _Note] = {}
         """By incarnation: a note says nothing about another log."""
 
-    def of(self, replica: Replica) -> Leftovers | None:
+    def of(self, replica: LocalReplica) -> Leftovers | None:
         """What the replica's last compaction left; None if nothing has been compacted yet."""
         watermarks = replica.coordination.watermarks
         found = self._note(replica).leftovers
         is_compacted = min(watermarks.compacted) > replica.log.start_offset
         return UNKNOWN if found is None and is_compacted else found
 
-    def compacted_ms(self, replica: Replica) -> int | None:
+    def compacted_ms(self, replica: LocalReplica) -> int | None:
         """When its last compaction was committed; None if unknown."""
         return self._note(replica).compacted_ms
 
-    def _note(self, replica: Replica) -> _Note:
+    def _note(self, replica: LocalReplica) -> _Note:
         incarnation = replica.coordination.watermarks.incarnation
         if incarnation not in self._known:
             self._known[incarnation] = self._read(replica)
         return self._known[incarnation]
 
-    async def keep(self, replica: Replica, leftovers: Leftovers | None, now_ms: int) -> None:
+    async def keep(self, replica: LocalReplica, leftovers: Leftovers | None, now_ms: int) -> None:
         """`leftovers` is None if the leader that made the compaction does not know them: then the previous ones are
         kept and only the time is updated."""
         incarnation = replica.coordination.watermarks.incarnation
@@ -72,7 +72,7 @@ class KeptLeftovers:
     def keep_only(self, logs: Collection[uuid.UUID]) -> None:
         self._known = {log: note for log, note in self._known.items() if log in logs}
 
-    def _read(self, replica: Replica) -> _Note:
+    def _read(self, replica: LocalReplica) -> _Note:
         try:
             data = self._disk.read_file(_path(replica))
             if data is None:
@@ -96,5 +96,5 @@ def decode(fields: dict[str, object]) -> Leftovers:
     return Leftovers(**{**fields, "removable": Pair(int(keys), int(transactions))})  # type: ignore[arg-type]
 
 
-def _path(replica: Replica) -> str:
+def _path(replica: LocalReplica) -> str:
     return f"{replica.log.directory}/{LEFTOVERS_FILE}"

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from sexton.broker.compaction.due import Due, Leftovers, looks_different_ms
 from sexton.ports.clock import Clock
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 
 
 class Lookout:
@@ -20,12 +20,12 @@ class Lookout:
         self._looked_at: dict[uuid.UUID, tuple[object, int]] = {}
         """By incarnation: the state that the last look was based on, and the time until which its result holds."""
 
-    def looked(self, replica: Replica, due: Due, leftovers: Leftovers | None) -> None:
+    def looked(self, replica: LocalReplica, due: Due, leftovers: Leftovers | None) -> None:
         summaries, now_ms = replica.log.summaries(), self._clock.now_ms()
         until_ms = looks_different_ms(due, summaries, leftovers, now_ms, replica.config)
         self._looked_at[replica.coordination.watermarks.incarnation] = _based_on(replica), until_ms
 
-    def has_news(self, replicas: Iterable[Replica]) -> bool:
+    def has_news(self, replicas: Iterable[LocalReplica]) -> bool:
         now_ms = self._clock.now_ms()
         for replica in replicas:
             if not replica.config.compacts or replica.log.failure is not None:
@@ -39,7 +39,7 @@ class Lookout:
         self._looked_at = {log: one for log, one in self._looked_at.items() if log in logs}
 
 
-def _based_on(replica: Replica) -> object:
+def _based_on(replica: LocalReplica) -> object:
     watermarks = replica.coordination.watermarks
     active, is_empty = replica.log.active
     reached = min(replica.last_stable_offset, active)

@@ -23,7 +23,7 @@ from sexton.ports.disk import FileSlice
 from sexton.ports.network import Part
 from sexton.protocol.errors import KafkaError
 from sexton.protocol.private import PrivateApi, decode, refusal
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.replicas import Replicas
 
 ANNOUNCED_MAX: Final = 1000
@@ -72,7 +72,7 @@ def decode_offer(fields: Mapping[str, Any]) -> Offer:
     return Offer(**known)
 
 
-def offered_bound(replica: Replica) -> int:
+def offered_bound(replica: LocalReplica) -> int:
     """The offset up to which it has compacted, if one of its segments ends there; else 0. A leader that has itself
     adopted a compaction may have no segment that ends there; its next compaction makes one."""
     bound = min(replica.coordination.watermarks.compacted)
@@ -130,7 +130,7 @@ class Offers:
             "news": [self._headline(one) for one in led if (str(one.topic_id), one.partition) in wanted],
         }
 
-    def _headline(self, replica: Replica) -> dict[str, Any]:
+    def _headline(self, replica: LocalReplica) -> dict[str, Any]:
         return {
             "topic_id": str(replica.topic_id),
             "partition": replica.partition,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sexton.broker.compaction.uncleanable import Sizes
 from sexton.compaction.contract import PlannedProducer
 from sexton.log.replacement import last_words
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 
 
 @dataclass(slots=True)
@@ -42,11 +42,11 @@ class LastPass:
     """"compacted", or the broker from which it was adopted."""
 
 
-def closed_sizes(replica: Replica) -> Sizes:
+def closed_sizes(replica: LocalReplica) -> Sizes:
     return frozenset((one.base_offset, one.size_bytes) for one in replica.log.summaries()[:-1])
 
 
-def planned_producers(replica: Replica, bound: int) -> tuple[PlannedProducer, ...]:
+def planned_producers(replica: LocalReplica, bound: int) -> tuple[PlannedProducer, ...]:
     """Producers whose last batch lies below the bound, or that have none in their epoch."""
     words = last_words(replica.log.producers)
     return tuple(

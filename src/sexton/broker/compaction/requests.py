@@ -33,7 +33,7 @@ from sexton.ports.disk import Disk
 from sexton.ports.network import Part
 from sexton.ports.work_queue import WorkQueue
 from sexton.protocol.private import PrivateApi
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.replicas import Replicas
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Requests:
                 await asyncio.sleep(0)  # let client requests run
         return found
 
-    def _status_of(self, replica: Replica) -> dict[str, Any]:
+    def _status_of(self, replica: LocalReplica) -> dict[str, Any]:
         watermarks = replica.coordination.watermarks
         due = self._service.due(replica)
         leftovers = self._service.leftovers(replica)

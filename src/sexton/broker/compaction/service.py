@@ -34,7 +34,7 @@ from sexton.ports.disk import Disk
 from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError
 from sexton.ports.work_queue import WorkKey, WorkRow
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.replication.replica import Replica, Role
+from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.replicas import Replicas
 from sexton.supervision import Pauses, Supervisor
 
@@ -56,7 +56,7 @@ class NotDueError(SextonError):
 @dataclass(slots=True)
 class _Underway:
     plan: Plan
-    replica: Replica
+    replica: LocalReplica
     closed: ClosedSegments
     planned_ms: int
     config: TopicConfig
@@ -156,24 +156,24 @@ class CompactionService:
         except (MetastoreUnavailableError, LeaseLostError) as error:
             logger.debug("what is due cannot be published: %s", error)
 
-    def _close_active(self, replica: Replica) -> None:
+    def _close_active(self, replica: LocalReplica) -> None:
         active = replica.log.summaries()[-1]
         if must_close_active(active, self._clock.now_ms(), replica.config):
             replica.log.close_active(self._clock.now_ms())
             replica.settle()
 
-    def _note_held_back(self, replica: Replica) -> None:
+    def _note_held_back(self, replica: LocalReplica) -> None:
         key, leader = (replica.topic_id, replica.partition), replica.coordination.leader
         if leader is not None and leader.holding_back():
             self._held_back_since_ms.setdefault(key, self._clock.now_ms())
         else:
             self._held_back_since_ms.pop(key, None)
 
-    def held_back_since_ms(self, replica: Replica) -> int | None:
+    def held_back_since_ms(self, replica: LocalReplica) -> int | None:
         """Since when, as far as this leader has looked, some replica has kept MTRO or MXRO from rising."""
         return self._held_back_since_ms.get((replica.topic_id, replica.partition))
 
-    def last_run(self, replica: Replica) -> LastRun | None:
+    def last_run(self, replica: LocalReplica) -> LastRun | None:
         return self._last_runs.get((replica.topic_id, replica.partition))
 
     def longest_due_ms(self) -> int:
@@ -183,7 +183,7 @@ class CompactionService:
     def underway_count(self) -> int:
         return len(self._underway)
 
-    def _work_row(self, replica: Replica) -> WorkRow | None:
+    def _work_row(self, replica: LocalReplica) -> WorkRow | None:
         key = replica.topic_id, replica.partition
         due = self.due(replica)
         if not due.is_due or self._is_barred(replica):
@@ -208,7 +208,7 @@ class CompactionService:
         self._since_ms.pop(key, None)
         self.patience.forget(key)
 
-    def _follows_compactions(self, replica: Replica) -> bool:
+    def _follows_compactions(self, replica: LocalReplica) -> bool:
         """Whether this follower gets its leader's compactions: now, or as soon as it is in sync."""
         return (
             replica.role is Role.FOLLOWER
@@ -218,23 +218,23 @@ class CompactionService:
             and replica.log.failure is None
         )
 
-    def may_adopt(self, replica: Replica) -> bool:
+    def may_adopt(self, replica: LocalReplica) -> bool:
         return self._follows_compactions(replica) and self.broker_id in replica.row.isr
 
-    def is_coming(self, replica: Replica) -> bool:
+    def is_coming(self, replica: LocalReplica) -> bool:
         """Whether the replica will be compacted by this broker soon."""
         if any(one.replica is replica for one in self._underway.values()):
             return True
         return self.due(replica).is_due and not self._is_barred(replica)
 
-    def uncleanable(self, replica: Replica) -> Uncleanable | None:
+    def uncleanable(self, replica: LocalReplica) -> Uncleanable | None:
         return self._uncleanable.of(replica.coordination.watermarks.incarnation)
 
-    def _is_barred(self, replica: Replica) -> bool:
+    def _is_barred(self, replica: LocalReplica) -> bool:
         log = replica.coordination.watermarks.incarnation
         return self._uncleanable.bars(log, closed_sizes(replica), replica.config, self._clock.monotonic_ms())
 
-    def due(self, replica: Replica, high_watermark: int | None = None) -> Due:
+    def due(self, replica: LocalReplica, high_watermark: int | None = None) -> Due:
         log, watermarks = replica.log, replica.coordination.watermarks
         high_watermark = replica.high_watermark if high_watermark is None else high_watermark
         return is_due(
@@ -250,15 +250,15 @@ class CompactionService:
             is_requested=(replica.topic_id, replica.partition) in self._requested,
         )
 
-    def leftovers(self, replica: Replica) -> Leftovers | None:
+    def leftovers(self, replica: LocalReplica) -> Leftovers | None:
         return self._leftovers.of(replica)
 
-    def compacted_ms(self, replica: Replica) -> int | None:
+    def compacted_ms(self, replica: LocalReplica) -> int | None:
         """When its last compaction was committed, by this broker's clock, also by an earlier process; None if
         unknown."""
         return self._leftovers.compacted_ms(replica)
 
-    def pass_of(self, replica: Replica) -> LastPass:
+    def pass_of(self, replica: LocalReplica) -> LastPass:
         return self._passes.get(replica.coordination.watermarks.incarnation, LastPass())
 
     async def request(self, topic: str, partition: int | None) -> list[int]:
@@ -301,7 +301,7 @@ class CompactionService:
         logger.info("%s-%d: planned a compaction up to offset %d: %s", replica.topic, partition, plan.bound, due.why)
         return plan
 
-    def _plan(self, replica: Replica, due: Due, high_watermark: int) -> Plan:
+    def _plan(self, replica: LocalReplica, due: Due, high_watermark: int) -> Plan:
         log, config = replica.log, replica.config
         watermarks = replica.coordination.watermarks
         plan_id = f"{self._rng.getrandbits(128):032x}"
@@ -331,7 +331,7 @@ class CompactionService:
             planned_producers(replica, due.bound),
         )
 
-    def _make_room_for_plan(self, replica: Replica) -> None:
+    def _make_room_for_plan(self, replica: LocalReplica) -> None:
         mine = [plan_id for plan_id, one in self._underway.items() if one.replica is replica]
         for plan_id in mine[: max(0, len(mine) - PLANS_PER_REPLICA_MAX + 1)]:
             self.abandon(plan_id)
@@ -378,8 +378,8 @@ class CompactionService:
                 del by_place[place]
         self.patience.keep_only(places)
 
-    def _is_here(self, replica: Replica) -> bool:
-        """Whether the replica is still the one on this broker. A `Replica` object that was removed, or wiped and
+    def _is_here(self, replica: LocalReplica) -> bool:
+        """Whether the replica is still the one on this broker. A `LocalReplica` object that was removed, or wiped and
         created again, does not show that: its log, its watermarks and the planned segments still fit together, but its
         directory may belong to another log by now."""
         try:
@@ -435,7 +435,7 @@ class CompactionService:
         )
         return Committed(swapped.bytes_before, swapped.bytes_after, swapped.segments_before, swapped.segments_after)
 
-    def count(self, replica: Replica, bytes_before: int, bytes_after: int) -> None:
+    def count(self, replica: LocalReplica, bytes_before: int, bytes_after: int) -> None:
         key, totals = (replica.topic_id, replica.partition), self.totals
         totals.bytes_before += bytes_before
         totals.bytes_after += bytes_after
@@ -464,19 +464,19 @@ class CompactionService:
             return SwapTerms(plan.bound, plan.bound, None)
         return SwapTerms(plan.bound, plan.mxro, found.replica.coordination.watermarks.compacted.transactions)
 
-    def _left_by(self, plan: Plan, replica: Replica, result: PassResult) -> Leftovers:
+    def _left_by(self, plan: Plan, replica: LocalReplica, result: PassResult) -> Leftovers:
         removable = Pair(plan.mtro, plan.mxro)
         before = self.leftovers(replica)
         retention_ms, held_back_bytes = plan.delete_retention_ms, result.held_back_bytes
         return Leftovers.of_pass(before, result.fates, removable, plan.now_ms, retention_ms, held_back_bytes)
 
-    async def keep(self, replica: Replica, bound: int, leftovers: Leftovers | None) -> None:
+    async def keep(self, replica: LocalReplica, bound: int, leftovers: Leftovers | None) -> None:
         """Records a compaction that has just been swapped in, own or adopted. Nothing else is swapped in before this
         ends: a compaction that went less far would end up below an MCCO that is about to be written."""
         await self._leftovers.keep(replica, leftovers, self._clock.now_ms())
         await replica.coordination.committed(bound)
 
-    def note(self, replica: Replica, made_ms: int, how: str) -> None:
+    def note(self, replica: LocalReplica, made_ms: int, how: str) -> None:
         """Called after a compaction was committed, own or adopted."""
         incarnation = replica.coordination.watermarks.incarnation
         self.passes_count += 1

@@ -16,7 +16,7 @@ from sexton.broker.observe.traffic import BOUNDS_S
 from sexton.http.exposition import Exposition
 from sexton.ports.metastore import NO_LEADER
 from sexton.protocol.private import PrivateApi
-from sexton.replication.replica import Role
+from sexton.replication.local_replica import Role
 from sexton.supervision import WORK
 
 if TYPE_CHECKING:

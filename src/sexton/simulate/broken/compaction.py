@@ -8,8 +8,8 @@ from sexton.compaction.watermarks.leader import LeaderWatermarks, Report
 from sexton.compaction.watermarks.replica import UNKNOWN_EPOCH, Claim, ReplicaWatermarks
 from sexton.replication import replicas
 from sexton.replication.coordination import Coordination
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import Held, News
-from sexton.replication.replica import Replica
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
 
@@ -18,7 +18,7 @@ async def _keeps_without_a_flush(self: Coordination, change: Callable[[ReplicaWa
     await self.kept.keep(change)
 
 
-def _as_acknowledged(self: Replica) -> bool:
+def _as_acknowledged(self: LocalReplica) -> bool:
     return self.config.flush_before_ack
 
 
@@ -39,7 +39,7 @@ def _is_whole(self: LeaderWatermarks, end_offset: int, report: Report) -> bool:
     return False
 
 
-def _leads_as_it_is(replica: Replica, row: object) -> bool:
+def _leads_as_it_is(replica: LocalReplica, row: object) -> bool:
     return False
 
 
@@ -47,7 +47,7 @@ COMPACTION: dict[str, Break] = {
     "watermarks-outlive-log": Break(
         (
             Patch(Coordination, "_keep", _keeps_without_a_flush),
-            Patch(Replica, "_must_be_flushed", property(_as_acknowledged)),
+            Patch(LocalReplica, "_must_be_flushed", property(_as_acknowledged)),
             Patch(Coordination, "claim", property(_of_planned)),
             Patch(Coordination, "has_what_is_claimed", _believes),
             Patch(Coordination, "check_claim", _takes_any),

@@ -8,8 +8,8 @@ from sexton.broker.compaction.offers import Offer
 from sexton.log.appending import OFFSET_MAX
 from sexton.log.swapping import ClosedSegments
 from sexton.replication import fetcher
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import News
-from sexton.replication.replica import Replica
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
 
@@ -19,11 +19,11 @@ def _takes_nothings_place(offer: Offer, closed: ClosedSegments) -> list[Group]:
     return grouped(offer.segments, closed.base_offsets)
 
 
-def _is_for_whatever_is_there(replica: Replica, news: News) -> bool:
+def _is_for_whatever_is_there(replica: LocalReplica, news: News) -> bool:
     return True
 
 
-def _gaps_anywhere(replica: Replica, news: News) -> int:
+def _gaps_anywhere(replica: LocalReplica, news: News) -> int:
     return OFFSET_MAX
 
 

@@ -10,7 +10,7 @@ from sexton.log.state import LogState
 from sexton.ports.metastore import PartitionRow
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.names import LOG_SUFFIX
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from sexton.replication.replicas import Key, Replicas
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
@@ -28,7 +28,7 @@ def _finds_nobody_stranded(self: Replicas) -> list[Key]:
     return []
 
 
-async def _begins_its_epoch_first(self: Replica, row: PartitionRow) -> None:
+async def _begins_its_epoch_first(self: LocalReplica, row: PartitionRow) -> None:
     await self.log.begin_epoch(row.leader_epoch)
     await self.coordination.enter_generation(row.generation)
 
@@ -52,7 +52,7 @@ LOGS: dict[str, Break] = {
         profile=None,
     ),
     "epoch-before-generation": Break(
-        (Patch(Replica, "_enter", _begins_its_epoch_first), Patch(Replicas, "stranded", _finds_nobody_stranded)),
+        (Patch(LocalReplica, "_enter", _begins_its_epoch_first), Patch(Replicas, "stranded", _finds_nobody_stranded)),
         Profile.COMPACTION,
     ),
 }

@@ -15,7 +15,7 @@ from sexton.compaction.eligibility import SegmentSummary
 from sexton.compaction.fates import Fate
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.replication.leadership import Leadership
-from sexton.replication.replica import Replica
+from sexton.replication.local_replica import LocalReplica
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
 
@@ -24,11 +24,11 @@ def _commits_alone(self: Leadership, own_end: int) -> int:
     return own_end
 
 
-def _counts_unflushed(self: Replica) -> int:
+def _counts_unflushed(self: LocalReplica) -> int:
     return self.log.end_offset
 
 
-async def _keeps_its_tail(self: Replica, offset: int) -> None:
+async def _keeps_its_tail(self: LocalReplica, offset: int) -> None:
     """Does not drop what its leader lacks."""
 
 
@@ -59,10 +59,10 @@ def _keeps_one_segment(segments: Sequence[SegmentSummary], config: Any, high_wat
 
 RULES: dict[str, Break] = {
     "1": Break(Patch(Leadership, "committed_end", _commits_alone)),
-    "1-flush": Break(Patch(Replica, "durable_end", property(_counts_unflushed))),
+    "1-flush": Break(Patch(LocalReplica, "durable_end", property(_counts_unflushed))),
     "1-disk": Break(Patch(Folder, "past", _trusts_its_disk), Profile.COMPACTION),
     "1-retention": Break(Patch(retention, "retained_from", _keeps_one_segment), Profile.COMPACTION),
-    "2": Break(Patch(Replica, "cut_to", _keeps_its_tail)),
+    "2": Break(Patch(LocalReplica, "cut_to", _keeps_its_tail)),
     "5": Break(Patch(rules, "tombstone_fate", _forgets_tombstones), Profile.COMPACTION),
     "8": Break(Patch(MarkerSender, "_answered", _counts_as_written), Profile.TRANSACTIONS),
     "9": Break(Patch(produce, "NO_OFFSET", 0)),
