@@ -19,7 +19,7 @@ from sexton.broker.folder import Folder, Past, Start
 from sexton.broker.registration import proposed_row
 from sexton.client.admin import Admin
 from sexton.client.client import Client
-from sexton.ports.metastore import NO_LEADER, PartitionRow
+from sexton.ports.metastore import PartitionRow
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cluster import BrokerTimes, Node, SimulatedCluster
 from sexton.simulate.loop import Process, SimulatedLoop, new_loop
@@ -27,6 +27,7 @@ from sexton.simulate.metastore import HOST as METASTORE
 from sexton.simulate.network import Fabric, Weather
 from sexton.simulate.observe import Agreement
 from sexton.simulate.trace import Trace
+from sexton.types import NO_LEADER
 
 CLIENT = "client"
 

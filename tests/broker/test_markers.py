@@ -17,7 +17,6 @@ from sexton.broker.markers import MarkerSender
 from sexton.broker.peers import Peers
 from sexton.coordinators.transactions.messages import Markers
 from sexton.coordinators.transactions.service import DueMarkers
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Record
 from sexton.simulate import transactional
@@ -26,11 +25,12 @@ from sexton.simulate.disk import Trouble
 from sexton.simulate.history import Outcome
 from sexton.simulate.transactional import TransactionalProducer
 from sexton.supervision import Supervisor
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 from tests.log.helpers import read_all
 from tests.simulated import TOPIC, Story
 
 BROKER_ID, EPOCH = 1, 5
-PLACES = [TopicPartition("t", partition) for partition in range(3)]
+PLACES = [("t", partition) for partition in range(3)]
 DUE = DueMarkers(0, EPOCH, Markers("app", ProducerIdAndEpoch(7, 0), True, 0, tuple(PLACES)))
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from sexton.client import apis, groups
 from sexton.client.client import Client
-from sexton.client.consumer import EARLIEST, TopicPartition
+from sexton.client.consumer import EARLIEST
 from sexton.client.errors import RefusedError
 from sexton.client.groups import GroupConsumer, commit_body, commit_offsets
+from sexton.types import TopicPartition
 from tests.simulated import TOPIC, Story
 
 GROUP = "g"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sexton.compaction.config import INT64_MAX, BadSettingError, TopicConfig, topic_names
+from sexton.compaction.config import BadSettingError, TopicConfig, topic_names
 from sexton.compaction.eligibility import (
     Bound,
     Eligibility,
@@ -15,6 +15,7 @@ from sexton.compaction.eligibility import (
     first_dirty_offset,
     judge,
 )
+from sexton.types import INT64_MAX
 
 NOW_MS = 1_000_000
 COMPACT = frozenset({"compact"})

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sexton.compaction import plan, survey
-from sexton.compaction.plan import EMPTIED_RATIO, INT32_MAX, Extent, Output, Rewritten, Slice, cut, group_outputs
+from sexton.compaction.plan import EMPTIED_RATIO, Extent, Output, Rewritten, Slice, cut, group_outputs
 from sexton.compaction.survey import LogSurvey, join_surveys, survey_segment
 from sexton.records.batch import encode
+from sexton.types import INT32_MAX
 from tests import logs
 
 some = settings(max_examples=80)

@@ -19,7 +19,7 @@ from sexton.compaction.fates import Fate
 from sexton.compaction.reference import Compacted, LastOfProducer, compact, fold_by_key
 from sexton.compaction.rules import Action
 from sexton.compaction.survey import LogSurvey, join_surveys, survey_segment
-from sexton.compaction.terms import OFFSET_MAX, Terms
+from sexton.compaction.terms import Terms
 from sexton.records.batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -31,6 +31,7 @@ from sexton.records.batch import (
     encode,
     make_batch,
 )
+from sexton.types import OFFSET_MAX
 from tests import logs
 from tests.logs import NOW_MS, RETENTION_MS, abort, commit, data, in_transaction
 

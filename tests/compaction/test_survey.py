@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from sexton.compaction import survey
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
-from sexton.compaction.transactions import NO_OFFSET, TransactionEvents, TransactionIndex, events_of, join_events
+from sexton.compaction.transactions import TransactionEvents, TransactionIndex, events_of, join_events
 from sexton.errors import CorruptLogError
 from sexton.records.batch import Batch, ControlType, encode
 from sexton.records.kernels import scan
 from sexton.records.kernels.scan import Table, scan_whole
+from sexton.types import NO_OFFSET
 from tests import logs
 from tests.logs import abort, commit, data, in_transaction
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from sexton.ports.metastore import NO_LEADER, BrokerRow, BrokerStatus, PartitionRow, TopicRow
+from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow, TopicRow
+from sexton.types import NO_LEADER
 
 STATUSES = {
     "A": BrokerStatus.ACTIVE,

@@ -34,7 +34,8 @@ from sexton.ports.metastore import (
     StaleError,
     TopicRow,
 )
-from tests.metadata.rows import NO_LEADER, TOPIC, broker, brokers, log_id, partition, told
+from sexton.types import NO_LEADER
+from tests.metadata.rows import TOPIC, broker, brokers, log_id, partition, told
 
 SETTINGS = ControllerSettings(allows_unclean=lambda topic: False)
 IDLE = LeaseWatch()

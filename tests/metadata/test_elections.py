@@ -24,7 +24,8 @@ from sexton.metadata.elections import (
 from sexton.metadata.incarnations import is_missing, known_incarnation, marked_as_missing
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
-from tests.metadata.rows import NO_LEADER, STATUSES, broker, brokers, log_id, partition, told
+from sexton.types import NO_LEADER
+from tests.metadata.rows import STATUSES, broker, brokers, log_id, partition, told
 
 FRESH = log_id(999)
 OWN_LOG = log_id(1)

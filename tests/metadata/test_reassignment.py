@@ -15,7 +15,8 @@ from sexton.metadata.isr import expand, shrink
 from sexton.metadata.reassignment import cancel, in_progress, is_in_progress, progress, start
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
-from tests.metadata.rows import NO_LEADER, brokers, partition, told
+from sexton.types import NO_LEADER
+from tests.metadata.rows import brokers, partition, told
 
 ALL = brokers("AAAAAA")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sexton.compaction.settings import INT64_MAX, Kind, Update
+from sexton.compaction.settings import Kind, Update
 from sexton.metadata.settings import (
     BROKER_SETTINGS,
     CLUSTER_DEFAULT,
@@ -29,6 +29,7 @@ from sexton.metadata.settings import (
 )
 from sexton.metadata.settings.reference import reference
 from sexton.ports.metastore import ConfigScope
+from sexton.types import INT64_MAX
 
 BROKER_ID = 1
 DAY_MS = 24 * 60 * 60 * 1000

@@ -18,11 +18,12 @@ from sexton.compaction.watermarks.leader import Report as RealReport
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.log.epochs import EpochHistory
 from sexton.ports.metastore import PartitionRow
-from sexton.records.batch import DELETE_HORIZON, NO_PRODUCER_ID, Batch, ControlType, Record, make_batch, make_marker
+from sexton.records.batch import DELETE_HORIZON, Batch, ControlType, Record, make_batch, make_marker
 from sexton.records.batch import TRANSACTIONAL as TRANSACTIONAL_BIT
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication import history
 from sexton.replication.leadership import Leadership
+from sexton.types import NO_PRODUCER_ID
 from tests.model import logs
 from tests.model.logs import Records
 

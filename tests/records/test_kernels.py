@@ -22,9 +22,9 @@ from sexton.compaction.rules import Action
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.records import keyhash, varint
 from sexton.records.batch import (
+    BATCH_OFFSET_MAX,
     DELETE_HORIZON,
     HEADER_BYTES,
-    OFFSET_MAX,
     Batch,
     ControlType,
     Record,
@@ -170,7 +170,7 @@ def with_bytes(content: bytes, position: int, new: bytes) -> bytes:
         (0, struct.pack(">q", -1), CorruptLogError, "impossible"),
         (0, struct.pack(">q", 11), CorruptLogError, "not above"),
         (0, struct.pack(">q", 2**63 - 1), CorruptLogError, "impossible"),
-        (0, struct.pack(">q", OFFSET_MAX + 1), CorruptLogError, "impossible"),
+        (0, struct.pack(">q", BATCH_OFFSET_MAX + 1), CorruptLogError, "impossible"),
         (23, struct.pack(">i", -1), CorruptLogError, "impossible"),
         (57, struct.pack(">i", -1), CorruptLogError, "impossible"),
         (57, struct.pack(">i", 2), CorruptLogError, "impossible"),
@@ -230,9 +230,9 @@ def test_a_scan_wants_offsets_to_rise_from_the_given_one() -> None:
 
 
 def test_the_largest_offset_is_scanned_and_hashed() -> None:
-    content = encode(logs.data((b"a", None), at=OFFSET_MAX))
+    content = encode(logs.data((b"a", None), at=BATCH_OFFSET_MAX))
     entries, _ = hash_all(content, HashKey(3, 5), 0)
-    assert entries["code"].tolist() == [OFFSET_MAX << 2 | keys.TOMBSTONE]
+    assert entries["code"].tolist() == [BATCH_OFFSET_MAX << 2 | keys.TOMBSTONE]
 
 
 @few

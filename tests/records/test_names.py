@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from sexton.errors import NotALogError
 from sexton.records import names
 from sexton.records.names import DirState, PartitionDir, SegmentFile
+from sexton.types import OFFSET_MAX
 
 KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 STATES = ("", ".cleaned", ".swap", ".deleted")
 
-offsets = st.integers(0, names.OFFSET_MAX)
+offsets = st.integers(0, OFFSET_MAX)
 topics = st.from_regex(r"[a-zA-Z0-9._-]{1,100}", fullmatch=True).filter(names.is_topic_name)
 partitions = st.integers(0, names.PARTITION_MAX)
 unique_ids = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)

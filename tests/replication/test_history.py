@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sexton.records.checkpoints import EpochEntry
-from sexton.replication.history import NO_EPOCH, common_end, end_of_epoch, epoch_before, is_prefix
+from sexton.replication.history import common_end, end_of_epoch, epoch_before, is_prefix
+from sexton.types import NO_EPOCH
 
 
 def history(*entries: tuple[int, int]) -> list[EpochEntry]:

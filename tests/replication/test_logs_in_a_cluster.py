@@ -11,13 +11,13 @@ import pytest
 from sexton.broker.topics import NewTopic, create_topic
 from sexton.client.admin import Resource
 from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE, decode
-from sexton.ports.metastore import NO_LEADER
 from sexton.protocol.errors import KafkaError
 from sexton.simulate.broken import breaking
 from sexton.simulate.cluster import DATA
 from sexton.simulate.disk import Trouble
 from sexton.simulate.inode import Inode
 from sexton.simulate.metastore import HOST as METASTORE
+from sexton.types import NO_LEADER
 from tests.log.helpers import NOW_MS, offsets, plain, read_all
 from tests.simulated import TOPIC, Story
 

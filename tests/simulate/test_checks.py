@@ -20,13 +20,14 @@ from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.final import FoundLog, _lost, _repeated
-from sexton.simulate.history import History, Outcome, Place, Write
+from sexton.simulate.history import History, Outcome, Write
 from sexton.simulate.loop import new_loop
 from sexton.simulate.observe import Agreement
-from sexton.simulate.snapshots import Key, Snapshot, Watermarks
+from sexton.simulate.snapshots import Snapshot, Watermarks
 from sexton.simulate.trace import Trace
+from sexton.types import PartitionId, TopicPartition
 
-PLACE: Place = ("t", 0)
+PLACE: TopicPartition = ("t", 0)
 
 
 def written(history: History, *values: bytes, base_offset: int = -1, **fields: object) -> Write:
@@ -205,7 +206,7 @@ def test_who_asked_for_everything_to_be_deleted_may_find_any_committed_start_unt
 # An empty copy
 
 
-def snapshot(judge_key: Key, **fields: Any) -> Snapshot:
+def snapshot(judge_key: PartitionId, **fields: Any) -> Snapshot:
     known = Watermarks(uuid.UUID(int=9))
     made = Snapshot(
         "t", judge_key[0], judge_key[1], "follower", False, 0, uuid.UUID(int=9), 8, 8, 5, 5, 5, known, known, False
@@ -236,7 +237,7 @@ def test_only_an_empty_copy_may_begin_below_the_start_that_somebody_asked_for(
 # Topics that acknowledge before the flush
 
 
-def judge_of_unflushed(history: History, *isr: int) -> tuple[Judge, Key, PartitionRow]:
+def judge_of_unflushed(history: History, *isr: int) -> tuple[Judge, PartitionId, PartitionRow]:
     """With one partition, whose in-sync replicas these are. No broker runs."""
     loop = new_loop(random.Random(1))
     trace = Trace(loop)

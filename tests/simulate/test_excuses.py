@@ -21,15 +21,16 @@ from sexton.simulate.copies import Copy
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.final import FoundLog, _lost
-from sexton.simulate.history import History, Outcome, Place, Transaction, Write
+from sexton.simulate.history import History, Outcome, Transaction, Write
 from sexton.simulate.loop import new_loop
 from sexton.simulate.observe import Agreement
 from sexton.simulate.snapshots import Snapshot, Watermarks
 from sexton.simulate.trace import Trace
 from sexton.simulate.transaction_checks import TransactionJudge
 from sexton.simulate.truth import Truth
+from sexton.types import TopicPartition
 
-PLACE: Place = ("t", 0)
+PLACE: TopicPartition = ("t", 0)
 TOPIC = uuid.UUID(int=1)
 KEY = (TOPIC, 0)
 

@@ -13,11 +13,11 @@ from sexton.client.client import Client
 from sexton.client.errors import ConnectionLostError
 from sexton.client.metadata import PartitionInfo, TopicInfo
 from sexton.simulate import movers
-from sexton.simulate.history import Place
 from sexton.simulate.loop import SimulatedLoop, new_loop
 from sexton.simulate.movers import Movers
 from sexton.simulate.plan import Action, AdminPlan
 from sexton.simulate.trace import Trace
+from sexton.types import TopicPartition
 
 PLACE = ("t", 0)
 LATE_S = 6
@@ -34,7 +34,7 @@ class Cluster:
     async def topic(self, name: str) -> TopicInfo:
         return TopicInfo(name, None, False, {0: PartitionInfo(0, 1, 1, self.replicas, (1,), ())})
 
-    async def reassign(self, targets: Mapping[Place, Sequence[int]]) -> None:
+    async def reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
         self.asked_count += 1
         target = tuple(targets[PLACE])
         if self.asked_count > 1:
@@ -50,7 +50,7 @@ def test_a_move_that_comes_late_is_put_right_again(monkeypatch: pytest.MonkeyPat
     cluster = Cluster()
     monkeypatch.setattr(movers, "Admin", lambda client: client)
 
-    async def nothing(place: Place, rng: random.Random) -> None:
+    async def nothing(place: TopicPartition, rng: random.Random) -> None:
         raise AssertionError("nothing is deleted")
 
     clients = [cast(Client, cluster)] * 2

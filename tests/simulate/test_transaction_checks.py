@@ -6,11 +6,12 @@ import pytest
 
 from sexton.records.batch import TRANSACTIONAL, Batch, ControlType, Record, make_batch, make_marker
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Outcome, Place, Transaction, Write
+from sexton.simulate.history import History, Outcome, Transaction, Write
 from sexton.simulate.transaction_checks import TransactionJudge
+from sexton.types import TopicPartition
 
-HERE: Place = ("t", 0)
-THERE: Place = ("t", 1)
+HERE: TopicPartition = ("t", 0)
+THERE: TopicPartition = ("t", 1)
 PRODUCER = 7
 
 
@@ -20,7 +21,7 @@ class Story:
     def __init__(self) -> None:
         self.history = History()
         self.judge = TransactionJudge(self.history)
-        self._ends: dict[Place, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
 
     def begin(self, number: int, *, offset: int | None = None) -> Transaction:
         transaction = Transaction("txn", 1, number, offset=offset)
@@ -31,18 +32,18 @@ class Story:
             transaction.writes.append(self.history.begin(write))
         return transaction
 
-    def write(self, place: Place, transaction: Transaction) -> None:
+    def write(self, place: TopicPartition, transaction: Transaction) -> None:
         (value,) = transaction.writes[place[1]].values
         record = Record(self._next(place), 0, b"k", value)
         self._put(place, make_batch([record], attributes=TRANSACTIONAL, producer_id=PRODUCER))
 
-    def mark(self, place: Place, control_type: ControlType) -> None:
+    def mark(self, place: TopicPartition, control_type: ControlType) -> None:
         self._put(place, make_marker(self._next(place), control_type, PRODUCER, 0, 0))
 
-    def _next(self, place: Place) -> int:
+    def _next(self, place: TopicPartition) -> int:
         return self._ends.get(place, 0)
 
-    def _put(self, place: Place, batch: Batch) -> None:
+    def _put(self, place: TopicPartition, batch: Batch) -> None:
         self._ends[place] = batch.next_offset
         self.judge.committed(place, batch)
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from sexton.ports.metastore import NO_LEADER, PartitionRow
+from sexton.ports.metastore import PartitionRow
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.unclean import UncleanElections
+from sexton.types import NO_LEADER
 
 ROW = PartitionRow(uuid.UUID(int=1), 0, (1, 2, 3), (1, 2), 1, 0, 0)
 

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from sexton.broker.marker_batches import append_marker
-from sexton.coordinators.shard import EndMarker, Owner
-from sexton.log.producers import NO_SEQUENCE, Marker
+from sexton.coordinators.shard import EndMarker
+from sexton.log.producers import Marker
 from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import TRANSACTIONAL, Record, encode, make_batch
 from sexton.replication.local_replica import LocalReplica
+from sexton.types import NO_SEQUENCE, ProducerIdAndEpoch
 
 READ_BYTES = 1 << 20
 COMMIT_POLL_S = 0.02
@@ -32,7 +33,7 @@ class CoordinatorLog:
             await committed
 
     async def append_in_transaction(
-        self, owner: Owner, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
+        self, owner: ProducerIdAndEpoch, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
     ) -> None:
         """Appends the records as one batch of a client's transaction: they take effect when it commits."""
         self._replica.check_epoch(self._leader_epoch)
@@ -49,7 +50,7 @@ class CoordinatorLog:
         if committed is not None:
             await committed
 
-    def check_owner(self, owner: Owner) -> None:
+    def check_owner(self, owner: ProducerIdAndEpoch) -> None:
         self._replica.log.producers.check_data(*owner, NO_SEQUENCE, is_transactional=True, from_client=False)
 
     def check_marker(self, marker: EndMarker) -> bool:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from sexton.ports.metastore import NO_LEADER
 from sexton.protocol.encoder import write_varint
 from sexton.protocol.errors import ErrorCode
+from sexton.types import NO_LEADER
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

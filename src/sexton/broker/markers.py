@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
 from sexton.broker.marker_batches import append_marker
-from sexton.coordinators.shard import EndMarker, Owner
+from sexton.coordinators.shard import EndMarker
 from sexton.coordinators.transactions.service import DueMarkers, TransactionService
-from sexton.coordinators.transactions.transaction import TopicPartition
 from sexton.errors import SextonError
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.supervision import BACK_OFF_MS
+from sexton.types import TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -58,10 +58,11 @@ async def write_marker(broker: Broker, marker: EndMarker, place: TopicPartition)
     """Writes a marker into a partition that this broker leads. Returns the error code for its sender."""
     try:
         async with asyncio.timeout(COMMIT_WAIT_S):
-            if place.topic == OFFSETS_TOPIC:
-                await broker.groups.end_transaction(place.partition, marker)
+            topic, partition = place
+            if topic == OFFSETS_TOPIC:
+                await broker.groups.end_transaction(partition, marker)
             else:
-                committed = append_marker(broker.replicas.leader(*place), marker, broker.clock.now_ms())
+                committed = append_marker(broker.replicas.leader(topic, partition), marker, broker.clock.now_ms())
                 if committed is not None:
                     await committed
     except KafkaError as error:
@@ -81,8 +82,7 @@ class _Item(NamedTuple):
     @property
     def marker(self) -> EndMarker:
         markers = self.due.markers
-        owner = Owner(*markers.producer)
-        return EndMarker(owner, markers.is_commit, self.due.coordinator_epoch, markers.client_version)
+        return EndMarker(markers.producer, markers.is_commit, self.due.coordinator_epoch, markers.client_version)
 
     @property
     def way(self) -> tuple[int, TopicPartition]:
@@ -180,7 +180,7 @@ class MarkerSender:
     def _survive(self, bug: BaseException, item: _Item) -> None:
         """Without its marker a transaction never ends, so it is retried. If it was written after all, it is written
         once however often it is sent."""
-        self._broker.supervisor.survived(bug, "markers", f"{item.place.topic}-{item.place.partition}")
+        self._broker.supervisor.survived(bug, "markers", "{}-{}".format(*item.place))
         self._retry(item, BACK_OFF_MS[0] / 1000)
 
     def _take(self, leader: int) -> list[_Item]:
@@ -252,7 +252,8 @@ class MarkerSender:
 def _bodies(items: Iterable[_Item]) -> list[dict[str, Any]]:
     topics: dict[EndMarker, dict[str, list[int]]] = {}
     for item in items:
-        topics.setdefault(item.marker, {}).setdefault(item.place.topic, []).append(item.place.partition)
+        topic, partition = item.place
+        topics.setdefault(item.marker, {}).setdefault(topic, []).append(partition)
     return [
         {
             "producer_id": marker.owner.producer_id,

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.broker.admin import make_change
-from sexton.compaction.settings import INT32_MAX, Kind, Setting
+from sexton.compaction.settings import Kind, Setting
 from sexton.metadata.settings import (
     MIN_INSYNC,
     BadSettingError,
@@ -26,6 +26,7 @@ from sexton.metadata.settings import (
 from sexton.metadata.topics import check_topic_name
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import INT32_MAX
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sexton.broker.admin import is_serving
 from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.messages import AddRequest
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.errors import SextonError
 from sexton.log.producers import ProducerStates
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -171,7 +171,7 @@ class Verifier:
                 (q.transactional_id, place): response.error_code for q, asked in questions.items() for place in asked
             }
         return {
-            (result.transactional_id, TopicPartition(topic.name, one.partition_index)): one.partition_error_code
+            (result.transactional_id, (topic.name, one.partition_index)): one.partition_error_code
             for result in response.results_by_transaction
             for topic in result.topic_results
             for one in topic.results_by_partition

@@ -14,12 +14,12 @@ from sexton.broker.config import parse_properties
 from sexton.cli import show
 from sexton.compaction.config import BadSettingError
 from sexton.compaction.fates import Fate
-from sexton.compaction.terms import OFFSET_MAX
 from sexton.errors import SextonError
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.spark import session
 from sexton.spark.compact import Report
 from sexton.spark.offline import Coordination, Options, check_free, compact_directories
+from sexton.types import OFFSET_MAX
 
 
 def compact(

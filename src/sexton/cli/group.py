@@ -13,6 +13,7 @@ from rich.table import Table
 from sexton.cli import show
 from sexton.cli.broker import UsageError
 from sexton.cli.connect import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, confirm, parse_ids, parse_time_ms, with_client
+from sexton.types import TopicPartition
 
 if TYPE_CHECKING:
     from sexton.client.client import Client
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show consumer groups, move their offsets, delete them.", no_args_is_help=True)
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
-Place = tuple[str, int]
 
 
 @app.command("list")
@@ -48,7 +48,7 @@ def list_groups(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRA
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    place: Place
+    place: TopicPartition
     committed: int | None
     end: int
     member: str | None
@@ -165,7 +165,7 @@ def reset_offsets(
         raise UsageError("where to is not clear", "", "Give --to or --shift-by")
     wanted = parse_ids(partition) if partition is not None else None
 
-    async def work(client: Client) -> list[tuple[Place, int | None, int]]:
+    async def work(client: Client) -> list[tuple[TopicPartition, int | None, int]]:
         from sexton.client import groups
 
         info = await client.topic(topic)
@@ -206,8 +206,12 @@ async def _check_empty(client: Client, group: str) -> None:
 
 
 async def _destinations(
-    client: Client, places: list[Place], to: str | None, shift_by: int | None, before: dict[Place, int]
-) -> dict[Place, int]:
+    client: Client,
+    places: list[TopicPartition],
+    to: str | None,
+    shift_by: int | None,
+    before: dict[TopicPartition, int],
+) -> dict[TopicPartition, int]:
     """Within each partition's bounds: an offset that is not there would only be reset again by the consumer."""
     from sexton.client.consumer import EARLIEST, LATEST, list_offsets, start_positions
 

@@ -29,8 +29,6 @@ from sexton.records.batch import (
     CODEC_MASK,
     CONTROL,
     HEADER_BYTES,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
     Batch,
     ControlType,
     Header,
@@ -40,11 +38,11 @@ from sexton.records.batch import (
 )
 from sexton.records.codecs import Codec
 from sexton.records.kernels.scan import scan
+from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, OFFSET_MAX
 
 SCAN_ROWS = 64
 """Batches looked at before the first of them is printed: a reader of a pipe should not wait."""
 
-OFFSET_MAX = 2**63 - 1
 SEQUENCE_COUNT = 1 << 31
 
 

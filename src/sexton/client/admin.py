@@ -13,9 +13,9 @@ from typing import Any
 
 from sexton.client import apis
 from sexton.client.client import Client
-from sexton.client.consumer import TopicPartition
 from sexton.client.errors import RefusedError, check, refusal
 from sexton.protocol.errors import ErrorCode
+from sexton.types import TopicPartition
 
 BROKER_DEFAULT = -1
 """As a number of partitions or replicas: the brokers' configured default."""

@@ -23,10 +23,11 @@ from sexton.client.errors import (
     check,
     refusal,
 )
-from sexton.client.metadata import NO_LEADER, Address, Metadata, TopicInfo
+from sexton.client.metadata import Address, Metadata, TopicInfo
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
 from sexton.protocol.errors import ErrorCode
+from sexton.types import NO_LEADER
 
 BACKOFF_MIN_MS = 20
 BACKOFF_MAX_MS = 1_000

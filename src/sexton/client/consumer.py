@@ -12,6 +12,7 @@ from sexton.client.errors import ConnectionLostError, NotConnectedError, Refused
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED, Aborted
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Record
+from sexton.types import TopicPartition
 
 EARLIEST = -2
 LATEST = -1
@@ -27,8 +28,6 @@ LOST_PAUSE_MS = 100
 
 FETCH_MARGIN_MS = 10_000
 """How much longer than `max_wait_ms` we wait for the broker's response."""
-
-TopicPartition = tuple[str, int]
 
 
 class Consumed(NamedTuple):

@@ -8,10 +8,10 @@ from typing import Any
 
 from sexton.client import apis
 from sexton.client.client import Client
-from sexton.client.consumer import TopicPartition
 from sexton.client.errors import check
 from sexton.client.groups import PROTOCOL, decode_assignment
 from sexton.protocol.errors import ErrorCode
+from sexton.types import TopicPartition
 
 CLASSIC = "classic"
 CONSUMER = "consumer"

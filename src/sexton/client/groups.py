@@ -15,10 +15,11 @@ from typing import Any
 
 from sexton.client import apis
 from sexton.client.client import Client
-from sexton.client.consumer import LATEST, MAX_WAIT_MS, Consumed, Consumer, TopicPartition, start_positions
+from sexton.client.consumer import LATEST, MAX_WAIT_MS, Consumed, Consumer, start_positions
 from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError, check
 from sexton.client.fetching import READ_UNCOMMITTED
 from sexton.protocol.errors import ErrorCode
+from sexton.types import TopicPartition
 
 SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_MS = 3_000

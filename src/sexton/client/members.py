@@ -16,11 +16,12 @@ from typing import Any
 
 from sexton.client import apis
 from sexton.client.client import Client
-from sexton.client.consumer import LATEST, MAX_WAIT_MS, Consumed, Consumer, TopicPartition, start_positions
+from sexton.client.consumer import LATEST, MAX_WAIT_MS, Consumed, Consumer, start_positions
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
 from sexton.client.fetching import READ_UNCOMMITTED
 from sexton.client.groups import commit_body, commit_offsets, fetch_offsets
 from sexton.protocol.errors import ErrorCode
+from sexton.types import TopicPartition
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

@@ -10,7 +10,6 @@ from typing import Any
 from sexton.protocol.errors import ErrorCode
 
 Address = tuple[str, int]
-NO_LEADER = -1
 
 
 @dataclass(frozen=True, slots=True)

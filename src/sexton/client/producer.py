@@ -33,7 +33,8 @@ from sexton.client.errors import (
 )
 from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
-from sexton.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, Header, Record
+from sexton.records.batch import Header, Record
+from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE
 
 _Failure = RefusedError | NotConnectedError | ConnectionLostError | BadAnswerError
 

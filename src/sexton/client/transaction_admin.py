@@ -17,8 +17,7 @@ from sexton.client import apis
 from sexton.client.client import Client, Peer
 from sexton.client.errors import RefusedError, check
 from sexton.protocol.errors import ErrorCode
-
-Place = tuple[str, int]
+from sexton.types import TopicPartition
 
 TRANSACTION_KEY = 1
 """Key type of FindCoordinator: a transactional id, not a group."""
@@ -46,7 +45,7 @@ class TransactionDescription:
     timeout_ms: int
     start_ms: int | None
     """Start of the last transaction, whether it has ended or not; None if none has begun."""
-    places: tuple[Place, ...]
+    places: tuple[TopicPartition, ...]
 
     @property
     def is_open(self) -> bool:
@@ -58,7 +57,7 @@ class TransactionDescription:
 class ProducerAt:
     """A producer in a partition's producer state."""
 
-    place: Place
+    place: TopicPartition
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
@@ -119,7 +118,7 @@ async def transaction_coordinator(client: Client, transactional_id: str) -> tupl
     return int(found.node_id), await client.peer(found.node_id)
 
 
-async def describe_producers(client: Client, places: Iterable[Place]) -> list[ProducerAt]:
+async def describe_producers(client: Client, places: Iterable[TopicPartition]) -> list[ProducerAt]:
     """Asks each partition's leader. Returns the producers in the order of the partitions."""
 
     async def at(topic: str, partition: int) -> list[ProducerAt]:
@@ -136,7 +135,7 @@ async def describe_producers(client: Client, places: Iterable[Place]) -> list[Pr
     return [each for part in found for each in part]
 
 
-def _producer_at(place: Place, told: Any) -> ProducerAt:
+def _producer_at(place: TopicPartition, told: Any) -> ProducerAt:
     start = told.current_txn_start_offset
     return ProducerAt(
         place,
@@ -172,7 +171,7 @@ async def abort_at(client: Client, producer: ProducerAt) -> None:
     await client.retry(attempt, is_repeatable=False)
 
 
-async def find_hanging(client: Client, places: Sequence[Place], older_than_ms: int) -> list[ProducerAt]:
+async def find_hanging(client: Client, places: Sequence[TopicPartition], older_than_ms: int) -> list[ProducerAt]:
     """Returns the open transactions in these partitions that have got no record for `older_than_ms` and that no
     coordinator knows."""
     now_ms = client.clock.now_ms()

@@ -13,9 +13,10 @@ from sexton.client import apis
 from sexton.client.client import Client
 from sexton.client.errors import check
 from sexton.client.producer import ACKS_ALL, ANSWER_MARGIN_MS, Message, records_of
-from sexton.client.transaction_admin import Place, transaction_coordinator
+from sexton.client.transaction_admin import transaction_coordinator
 from sexton.records import batch as batches
 from sexton.records.batch import TRANSACTIONAL
+from sexton.types import TopicPartition
 
 TRANSACTION_TIMEOUT_MS: Final = 600_000
 """The coordinator aborts transactions that are open for longer. Scripts wait for compaction in the middle of a
@@ -31,8 +32,8 @@ class TransactionalProducer:
         self._timeout_ms = timeout_ms
         self.producer_id = -1
         self._epoch = -1
-        self._sequences: dict[Place, int] = {}
-        self._joined: list[Place] | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+        self._joined: list[TopicPartition] | None = None
         """Partitions of the open transaction; None if none is open."""
 
     @property
@@ -99,7 +100,7 @@ class TransactionalProducer:
         _, peer = await transaction_coordinator(self._client, self.transactional_id)
         return await peer.call(api, body)
 
-    async def _join(self, place: Place) -> None:
+    async def _join(self, place: TopicPartition) -> None:
         body = {
             "v3_and_below_transactional_id": self.transactional_id,
             "v3_and_below_producer_id": self.producer_id,

@@ -14,7 +14,6 @@ from typing import Any
 from sexton.compaction.settings import (
     DAY_MS,
     HOUR_MS,
-    INT64_MAX,
     MINUTE_MS,
     BadSettingError,
     Kind,
@@ -24,6 +23,7 @@ from sexton.compaction.settings import (
     setting,
     settings_of,
 )
+from sexton.types import INT64_MAX
 
 __all__ = [
     "BROKER_DEFAULT_NAMES",

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sexton.compaction.config import INT64_MAX, TopicConfig
+from sexton.compaction.config import TopicConfig
+from sexton.types import INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)

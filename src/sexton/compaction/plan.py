@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.errors import UnsupportedFormatError
+from sexton.types import INT32_MAX
 
 CHUNK_BYTES_MAX = 1024 * 1024 * 1024
 CHUNK_BYTES_MIN = 8 * 1024 * 1024
@@ -21,7 +22,6 @@ MB."""
 BUCKET_ENTRIES = 1 << 17
 """Entries a bucket should have: 3 MB, so that finding the newest stays within the CPU cache."""
 
-INT32_MAX = 2**31 - 1
 SEGMENT_BYTES_MAX = INT32_MAX
 """The largest segment: positions in its index are 32-bit numbers."""
 

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from sexton.errors import SextonError
 
-INT64_MAX = 2**63 - 1
-INT32_MAX = 2**31 - 1
 MINUTE_MS = 60 * 1000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS

@@ -18,6 +18,7 @@ from sexton.errors import CorruptLogError
 from sexton.records.batch import CONTROL, TRANSACTIONAL
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan
+from sexton.types import INT32_MAX, NO_OFFSET
 
 GRAIN = np.dtype(
     [
@@ -45,9 +46,6 @@ PRODUCER = np.dtype(
     ]
 )
 """A producer's last state: its epoch, the last offset of its last data batch in that epoch (-1: only a marker)."""
-
-NO_OFFSET = -1
-INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sexton.types import OFFSET_MAX
+
 NO_HORIZON: Final = -1
-OFFSET_MAX: Final = 2**63 - 1
 TIMESTAMP_MAX_MS: Final = 2**63 - 1
 
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction.terms import NO_HORIZON
-from sexton.records.batch import CONTROL, DELETE_HORIZON, NO_PRODUCER_ID, TRANSACTIONAL, ControlType
+from sexton.records.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL, ControlType
 from sexton.records.kernels.scan import Table
+from sexton.types import NO_OFFSET, NO_PRODUCER_ID
 
 Longs = npt.NDArray[np.int64]
 
@@ -30,8 +31,6 @@ MARKER = np.dtype(
 )
 """A COMMIT or ABORT marker, the offset where its transaction's data begins (-1: none left in the log), and its delete
 horizon or -1."""
-
-NO_OFFSET = -1
 
 
 @dataclass(frozen=True, slots=True)

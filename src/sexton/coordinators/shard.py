@@ -26,6 +26,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
 from sexton.records.batch import Batch, Record
 from sexton.supervision import Supervisor
+from sexton.types import ProducerIdAndEpoch
 
 logger = logging.getLogger(__name__)
 
@@ -81,17 +82,10 @@ class CoordinatorLog(Protocol):
         ...
 
 
-class Owner(NamedTuple):
-    """The producer in whose transaction records are written."""
-
-    producer_id: int
-    epoch: int
-
-
 class EndMarker(NamedTuple):
     """A marker that ends a producer's transaction in one partition."""
 
-    owner: Owner
+    owner: ProducerIdAndEpoch
     is_commit: bool
     coordinator_epoch: int
     transaction_version: int = 0
@@ -111,11 +105,13 @@ class EndMarker(NamedTuple):
 class TransactionalLog(CoordinatorLog, Protocol):
     """A log that clients' transactions write to as well."""
 
-    def append_in_transaction(self, owner: Owner, records: Sequence[EncodedRecord], now_ms: int) -> Awaitable[None]: ...
+    def append_in_transaction(
+        self, owner: ProducerIdAndEpoch, records: Sequence[EncodedRecord], now_ms: int
+    ) -> Awaitable[None]: ...
 
     def append_marker(self, marker: EndMarker, now_ms: int) -> Awaitable[None]: ...
 
-    def check_owner(self, owner: Owner) -> None:
+    def check_owner(self, owner: ProducerIdAndEpoch) -> None:
         """Raises KafkaError if a newer epoch of the producer has written."""
         ...
 
@@ -132,7 +128,7 @@ class _Entry(NamedTuple):
     """Number of the last operation that is committed with this entry."""
     records: list[EncodedRecord]
     size_bytes: int
-    owner: Owner | None = None
+    owner: ProducerIdAndEpoch | None = None
     marker: EndMarker | None = None
 
     @property
@@ -242,7 +238,7 @@ class LedPartition(ABC):
     # Writing
 
     def write(
-        self, records: Sequence[EncodedRecord], owner: Owner | None = None, marker: EndMarker | None = None
+        self, records: Sequence[EncodedRecord], owner: ProducerIdAndEpoch | None = None, marker: EndMarker | None = None
     ) -> None:
         """Records that are too large for one batch go into several, one after the other. A crash may then keep only the
         first of them: the client has not got a response, and retries."""

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from sexton.compaction.swap import SwapRefusedError
 from sexton.log.batches import SCAN_BYTES, Walk
 from sexton.log.replacement import Judged, Replacement, SwapTerms, Turns, refusal
-from sexton.log.segment import INT32_MAX, Segment
+from sexton.log.segment import Segment
 from sexton.ports.disk import File
 from sexton.records.batch import CONTROL, TRANSACTIONAL
 from sexton.records.header import Head
+from sexton.types import INT32_MAX
 
 
 class AdoptedJudge:

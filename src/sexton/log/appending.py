@@ -10,7 +10,7 @@ from crc32c import crc32c
 from sexton.log.batches import check_client_batch, check_frame, read_marker
 from sexton.log.inside import Rules, bad_times, judged
 from sexton.log.producers import EndedTransaction, Marker, PastBatch, Verification
-from sexton.log.segment import INT32_MAX, AbortedEntry, Segment
+from sexton.log.segment import AbortedEntry, Segment
 from sexton.log.state import LogState
 from sexton.log.types import Appended
 from sexton.ports.disk import Buffer
@@ -24,6 +24,7 @@ from sexton.records.batch import (
     TRANSACTIONAL,
 )
 from sexton.records.header import Head, has_valid_crc, head_at
+from sexton.types import INT32_MAX, OFFSET_MAX
 
 _FRONT = struct.Struct(">qii")
 """Base offset, length, leader epoch: all that a leader changes of a batch that keeps its timestamps."""
@@ -32,7 +33,6 @@ _TIMED_FRONT = struct.Struct(">qiibIhiqq")
 """The header up to and including the max timestamp."""
 
 _CRC = struct.Struct(">I")
-OFFSET_MAX = (1 << 63) - 1
 OWN_BATCH_BYTES_MAX = 1 << 20
 """Batches that a broker writes itself, such as a group's state, may have this size whatever `max.message.bytes` and
 `segment.bytes` say: those are for clients, and a coordinator that cannot write cannot work."""

@@ -32,6 +32,7 @@ from sexton.records.checkpoints import (
     encode_offset_checkpoint,
 )
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
+from sexton.types import OFFSET_MAX
 
 
 class Changing(LogState):
@@ -185,7 +186,7 @@ class Changing(LogState):
 
     def _reload_producers(self) -> None:
         """Reloads from the newest snapshot left and the batches after it. No producer expires here."""
-        snapshot_offset, entries = self._newest_snapshot(names.OFFSET_MAX)
+        snapshot_offset, entries = self._newest_snapshot(OFFSET_MAX)
         replay(self.producers, self._segments, snapshot_offset, entries, now_ms=-1)
 
     def _newest_snapshot(self, limit: int) -> tuple[int, tuple[ProducerEntry, ...]]:

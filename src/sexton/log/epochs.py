@@ -12,8 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from sexton.records.checkpoints import EpochEntry
-
-NO_EPOCH = -1
+from sexton.types import NO_EPOCH
 
 
 class EpochHistory:

@@ -19,9 +19,10 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from sexton.log.epochs import NO_EPOCH, EpochHistory
+from sexton.log.epochs import EpochHistory
 from sexton.ports.disk import Disk
 from sexton.records.checkpoints import EpochEntry
+from sexton.types import NO_EPOCH
 
 MARK_FILE: Final = "acknowledges-unflushed"
 logger = logging.getLogger(__name__)

@@ -25,14 +25,12 @@ from typing import Final, NamedTuple
 
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.producer_snapshot import ProducerEntry, encode_producer_snapshot
+from sexton.types import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
 
 BATCHES_MAX: Final = 5
 """The most batches that Kafka's idempotent clients have in flight."""
 
 SEQUENCE_MAX: Final = 2**31 - 1
-NO_SEQUENCE: Final = -1
-NO_OFFSET: Final = -1
-NO_EPOCH: Final = -1
 
 
 class PastBatch(NamedTuple):

@@ -51,6 +51,7 @@ from sexton.records.checkpoints import (
     encode_leader_epochs,
 )
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
+from sexton.types import OFFSET_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Recovery:
             segment.create()
             self.segments.append(segment)
         certified = max([self.segments[0].base_offset, *self.snapshots])
-        snapshot, entries = self._newest_snapshot(names.OFFSET_MAX)
+        snapshot, entries = self._newest_snapshot(OFFSET_MAX)
         is_believed = self.stopped_cleanly or is_new
         if is_believed:
             self._believe_all()

@@ -16,10 +16,11 @@ from typing import Final, NamedTuple
 from sexton.compaction.swap import SwapRefusedError
 from sexton.log.batches import SCAN_BYTES, Walk
 from sexton.log.producers import ProducerStates
-from sexton.log.segment import INT32_MAX, AbortedEntry, Segment
+from sexton.log.segment import AbortedEntry, Segment
 from sexton.ports.disk import File
 from sexton.records.batch import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from sexton.records.header import Head
+from sexton.types import INT32_MAX
 
 _MAY_CHANGE: Final = TRANSACTIONAL | DELETE_HORIZON
 TURN_BYTES: Final = 1 << 20

@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 from sexton.compaction.config import TopicConfig
 from sexton.errors import CorruptLogError
 from sexton.log.batches import LOOKUP_BYTES, SCAN_BYTES, Walk
-from sexton.log.sparse import NO_TIMESTAMP, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SparseIndex
+from sexton.log.sparse import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SparseIndex
 from sexton.ports.disk import Buffer, Disk, File
 from sexton.records import names
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.header import Head
+from sexton.types import INT32_MAX, NO_TIMESTAMP
 
 TIME_ENTRY: Final = struct.Struct(">qi")
 
@@ -31,7 +32,6 @@ RECENT_MAX: Final = 1024
 HINTS_MAX: Final = 64
 """Number of sequential readers of a segment whose next positions are kept."""
 
-INT32_MAX: Final = 2**31 - 1
 NOWHERE: Final = 2**63 - 1
 """No offset is at or above it: no batch's position is kept."""
 

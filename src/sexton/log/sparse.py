@@ -14,9 +14,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from sexton.types import NO_TIMESTAMP
+
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
-NO_TIMESTAMP: Final = -1
 
 _TIME_ENTRY: Final = struct.Struct(">qi")
 

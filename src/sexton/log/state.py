@@ -17,9 +17,10 @@ from sexton.log.epochs import EpochHistory
 from sexton.log.inside import Rules
 from sexton.log.producers import ProducerStates
 from sexton.log.recovery import Recovered
-from sexton.log.segment import INT32_MAX, Segment
+from sexton.log.segment import Segment
 from sexton.ports.disk import Disk
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import INT32_MAX
 
 logger = logging.getLogger(__name__)
 

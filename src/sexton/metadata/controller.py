@@ -18,7 +18,8 @@ from sexton.metadata import reassignment
 from sexton.metadata.elections import elect, elect_preferred
 from sexton.metadata.leases import ExpiredLease, LeaseWatch
 from sexton.metadata.view import ClusterView
-from sexton.ports.metastore import NO_LEADER, BrokerRow, BrokerStatus, PartitionRow
+from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
+from sexton.types import NO_LEADER
 
 ROWS_PER_ACTION_MAX = 1000
 """Rows per transaction: large enough to move a dead broker's partitions at once, small enough for its timeout."""

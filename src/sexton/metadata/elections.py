@@ -24,8 +24,9 @@ from enum import Enum
 
 from sexton.compaction.config import TopicConfig
 from sexton.metadata.incarnations import is_missing, known_incarnation, marked_as_missing
-from sexton.ports.metastore import NO_LEADER, BrokerRow, BrokerStatus, PartitionRow
+from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_LEADER
 
 Brokers = Mapping[int, BrokerRow]
 

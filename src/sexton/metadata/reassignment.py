@@ -14,8 +14,9 @@ from dataclasses import replace
 from sexton.metadata.elections import Brokers, elect, elect_uncleanly, is_proven
 from sexton.metadata.incarnations import is_missing
 from sexton.metadata.placement import check_assignment
-from sexton.ports.metastore import NO_LEADER, PartitionRow
+from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_LEADER
 
 
 def is_in_progress(row: PartitionRow) -> bool:

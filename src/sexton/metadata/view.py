@@ -24,8 +24,7 @@ from sexton.ports.metastore import (
     PartitionRow,
     TopicRow,
 )
-
-PartitionKey = tuple[uuid.UUID, int]
+from sexton.types import PartitionId
 
 _NO_SETTINGS: Mapping[str, str] = {}
 
@@ -68,7 +67,7 @@ class ClusterView:
         self._topics_by_name: dict[str, TopicRow] = {}
         self._partitions: dict[uuid.UUID, dict[int, PartitionRow]] = {}
         self._rows_of_topic: dict[uuid.UUID, tuple[PartitionRow, ...]] = {}
-        self._keys_on_broker: dict[int, dict[PartitionKey, None]] = {}
+        self._keys_on_broker: dict[int, dict[PartitionId, None]] = {}
         self._settings: dict[tuple[ConfigScope, str], Mapping[str, str]] = {}
 
     # Lookups

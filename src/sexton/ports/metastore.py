@@ -25,9 +25,6 @@ from typing import Protocol
 from sexton.errors import SextonError
 from sexton.ports.work_queue import WorkQueue
 
-NO_LEADER = -1
-"""Leader of a partition whose in-sync replicas are all dead."""
-
 LEASE_MARGIN = 1.1
 """How much longer than `lease_ms` a watcher waits: the rates of clocks may differ by a tenth."""
 

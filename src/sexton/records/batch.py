@@ -28,6 +28,7 @@ import crc32c
 from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.records import codecs
 from sexton.records.varint import read_varint, write_varint
+from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61
@@ -42,13 +43,10 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 
-OFFSET_MAX = 2**61 - 1
+BATCH_OFFSET_MAX = 2**61 - 1
 """Two bits less than Kafka's: the index entries of compaction (`kernels/keys.py`) keep two flags below the offset. No
 log gets near either limit."""
 
-NO_PRODUCER_ID = -1
-NO_TIMESTAMP = -1
-NO_SEQUENCE = -1
 
 WHAT_TO_DO_WITH_A_CORRUPT_BATCH = (
     "Nothing was changed. Restore this partition from another replica (stop the broker, move the directory "
@@ -223,7 +221,7 @@ def decode_header(data: bytes | memoryview, position: int, place: str = "") -> B
     _, _, leader_epoch, _, _, attributes, delta, base_ts, max_ts, pid, epoch, sequence, count = HEADER.unpack_from(
         data, position
     )
-    if delta < 0 or count < 0 or count > delta + 1 or not 0 <= base_offset <= OFFSET_MAX - delta:
+    if delta < 0 or count < 0 or count > delta + 1 or not 0 <= base_offset <= BATCH_OFFSET_MAX - delta:
         raise CorruptLogError(
             f"base offset {base_offset}, last offset delta {delta} and record count {count} cannot be right",
             where,

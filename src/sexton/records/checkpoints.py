@@ -37,8 +37,9 @@ from pathlib import Path
 from typing import Final
 
 from sexton.errors import CorruptLogError, EnvironmentFailure, UnsupportedFormatError
-from sexton.records.names import CLEAN_SHUTDOWN_FILE, OFFSET_MAX, PARTITION_MAX, is_topic_name
+from sexton.records.names import CLEAN_SHUTDOWN_FILE, PARTITION_MAX, is_topic_name
 from sexton.records.ownership import Owner
+from sexton.types import OFFSET_MAX, TopicPartition
 
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
@@ -63,8 +64,6 @@ _ENTRY = re.compile(r"(\S+)\s+(\S+)\s+(\S+)\s*", re.ASCII)
 _EPOCH_ENTRY = re.compile(r"(\S+)\s+(\S+)\s*", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _UUID = re.compile(r"[A-Za-z0-9_-]{22}")
-
-TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

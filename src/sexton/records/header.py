@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from sexton.records.batch import ATTRIBUTES_POSITION, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, OFFSET_MAX
+from sexton.records.batch import ATTRIBUTES_POSITION, BATCH_OFFSET_MAX, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 
 Buffer = bytes | bytearray | memoryview
 
@@ -44,7 +44,7 @@ def head_at(data: Buffer, at: int, position: int) -> Head | str:
         return (
             f"message format v{magic} is not supported" if magic in (0, 1) else f"magic byte {magic} is no known format"
         )
-    if delta < 0 or not 0 <= count <= delta + 1 or not 0 <= base_offset <= OFFSET_MAX - delta:
+    if delta < 0 or not 0 <= count <= delta + 1 or not 0 <= base_offset <= BATCH_OFFSET_MAX - delta:
         return f"base offset {base_offset}, last offset delta {delta} and record count {count} cannot be right"
     return Head(
         position,

@@ -64,6 +64,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from sexton.types import INT32_MAX, NO_TIMESTAMP
+
 OFFSET_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 TIME_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 TRANSACTION_ENTRY: Final = np.dtype(
@@ -77,8 +79,6 @@ TRANSACTION_ENTRY: Final = np.dtype(
 )
 
 TRANSACTION_ENTRY_VERSION: Final = 0
-NO_TIMESTAMP_MS: Final = -1
-INT32_MAX: Final = 2**31 - 1
 
 Buffer = bytes | bytearray | memoryview
 Entries = npt.NDArray[np.void]
@@ -190,7 +190,7 @@ class SegmentFacts:
     base_offset: int
     next_offset: int
     log_size_bytes: int
-    max_timestamp_ms: int = NO_TIMESTAMP_MS
+    max_timestamp_ms: int = NO_TIMESTAMP
     max_timestamp_offset: int = -1
     closed: bool = True
 

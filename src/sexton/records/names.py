@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Final
 
 from sexton.errors import NotALogError
+from sexton.types import OFFSET_MAX
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
@@ -48,7 +49,6 @@ CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 REMOTE_INDEX_CACHE_DIR: Final = "remote-log-index-cache"
 """The one directory in a log directory that is no partition and that Kafka tolerates (tiered storage)."""
 
-OFFSET_MAX: Final = 2**63 - 1
 PARTITION_MAX: Final = 2**31 - 1
 TOPIC_LENGTH_MAX: Final = 249
 DIR_NAME_LENGTH_MAX: Final = 255

@@ -35,8 +35,6 @@ from sexton.errors import CorruptLogError, NotALogError, UnsupportedFormatError
 from sexton.records.checkpoints import read_file, replace_file
 
 VERSION: Final = 1
-NO_SEQUENCE: Final = -1
-NO_OFFSET: Final = -1
 
 _VERSION = struct.Struct(">h")
 _CRC = struct.Struct(">I")

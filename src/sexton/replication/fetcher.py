@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sexton.client.connection import ANSWER_HEADER_BYTES, Rpc
 from sexton.errors import SextonError
-from sexton.log.appending import OFFSET_MAX
 from sexton.log.log import Log
 from sexton.ports.clock import Clock
 from sexton.ports.network import Network
@@ -29,10 +27,10 @@ from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import Supervisor, back_off_ms
+from sexton.types import OFFSET_MAX, PartitionId
 
 logger = logging.getLogger(__name__)
 
-Key = tuple[uuid.UUID, int]
 
 RECONNECT_MS = (50, 1000)
 """First and longest pause between two attempts to connect to the leader."""
@@ -83,9 +81,9 @@ class Fetcher:
         self._network = network
         self._clock = clock
         self._limits = limits
-        self._following: dict[Key, _Following] = {}
-        self._changed: dict[Key, None] = {}
-        self._forgotten: dict[Key, None] = {}
+        self._following: dict[PartitionId, _Following] = {}
+        self._changed: dict[PartitionId, None] = {}
+        self._forgotten: dict[PartitionId, None] = {}
         self._poke = asyncio.Event()
         self._told_identity = (-1, -1)
         self._task: asyncio.Task[None] | None = None
@@ -107,7 +105,7 @@ class Fetcher:
             self._forgotten[key] = None
             self._poke.set()
 
-    def _report(self, key: Key) -> None:
+    def _report(self, key: PartitionId) -> None:
         if key in self._following:
             self._mark(key)
 
@@ -118,7 +116,7 @@ class Fetcher:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _mark(self, key: Key) -> None:
+    def _mark(self, key: PartitionId) -> None:
         self._changed[key] = None
         self._poke.set()
 
@@ -209,7 +207,7 @@ class Fetcher:
         throttled = replica.config.follower_replication_throttled_replicas
         return own_id not in replica.row.isr and is_throttled(throttled, replica.partition, own_id)
 
-    def _is_durable(self, key: Key, following: _Following) -> bool:
+    def _is_durable(self, key: PartitionId, following: _Following) -> bool:
         """Whether the partition may be fetched now. The leader's records must follow everything in our log, so we fetch
         only when all of it is on disk: what the leader has just sent, or the tail from a former leader. The leader's
         other partitions do not wait for this one."""
@@ -249,13 +247,13 @@ class Fetcher:
             except Exception as bug:
                 self._survive(bug, key, following)
 
-    def _survive(self, bug: Exception, key: Key, following: _Following) -> None:
+    def _survive(self, bug: Exception, key: PartitionId, following: _Following) -> None:
         """A bug with one partition does not stop replication of the others."""
         following.bugs_count += 1
         self._supervisor.survived(bug, "replication", following.replica)
         self._retry_later(key, following, back_off_ms(following.bugs_count))
 
-    def _retry_later(self, key: Key, following: _Following, pause_ms: int) -> None:
+    def _retry_later(self, key: PartitionId, following: _Following, pause_ms: int) -> None:
         """Schedules a retry, unless the partition has been forgotten meanwhile."""
         following.retry_at_ms = self._clock.monotonic_ms() + pause_ms
         if self._following.get(key) is following:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sexton.records.checkpoints import EpochEntry
-
-NO_EPOCH = -1
+from sexton.types import NO_EPOCH
 
 
 def epoch_before(history: Sequence[EpochEntry], end_offset: int) -> int:

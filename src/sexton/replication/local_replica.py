@@ -27,12 +27,13 @@ from sexton.log.log import Appended, Log, Read
 from sexton.log.producers import Verification
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Buffer
-from sexton.ports.metastore import NO_LEADER, PartitionRow
+from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication.coordination import Coordination
 from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
 from sexton.replication.messages import NO_INCARNATION
 from sexton.supervision import BACK_OFF_MS, Supervisor
+from sexton.types import NO_LEADER
 
 logger = logging.getLogger(__name__)
 

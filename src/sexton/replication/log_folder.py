@@ -19,10 +19,10 @@ from sexton.log.flushed import FlushedPoint
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import PartitionRow
 from sexton.records import checkpoints, names
+from sexton.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-Name = tuple[str, int]
 
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
 FLUSHED_POINTS_FILE = "flushed-points"
@@ -47,11 +47,11 @@ class LogFolder:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self.high_watermarks: dict[Name, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
         """High watermarks as last written to disk."""
         self._writing_high_watermarks = asyncio.Lock()
-        self._going: set[Name] = set()
-        self.flushed_points: dict[Name, FlushedPoint] = {}
+        self._going: set[TopicPartition] = set()
+        self.flushed_points: dict[TopicPartition, FlushedPoint] = {}
         """Flushed points as last written to disk."""
         self.stopped_cleanly = False
         """Whether the previous process stopped cleanly. Set to False once this process has opened all logs at startup:
@@ -105,7 +105,7 @@ class LogFolder:
             return (topic, row.partition) in self.high_watermarks
         return on_disk != row.incarnations.get(broker_id, on_disk)
 
-    async def write_high_watermarks(self, present: Callable[[], dict[Name, int]]) -> None:
+    async def write_high_watermarks(self, present: Callable[[], dict[TopicPartition, int]]) -> None:
         """Calls `present` only when it is this write's turn, so that a write that waited does not restore an entry that
         another write removed."""
         async with self._writing_high_watermarks:
@@ -128,7 +128,7 @@ class LogFolder:
         await self._disk.flush_directory(self._path)
         self._disk.remove_tree(doomed)
 
-    async def _forget_high_watermark(self, name: Name) -> None:
+    async def _forget_high_watermark(self, name: TopicPartition) -> None:
         """Durable on return. Callers that arrive during a write share the next one."""
         if name not in self.high_watermarks:
             return
@@ -141,12 +141,12 @@ class LogFolder:
         finally:
             self._going.discard(name)
 
-    async def _replace_high_watermarks(self, watermarks: dict[Name, int]) -> None:
+    async def _replace_high_watermarks(self, watermarks: dict[TopicPartition, int]) -> None:
         content = checkpoints.encode_offset_checkpoint(watermarks)
         await self._disk.replace_file(f"{self._path}/{HIGH_WATERMARKS_FILE}", content)
         self.high_watermarks = watermarks
 
-    async def write_flushed_points(self, points: dict[Name, FlushedPoint]) -> None:
+    async def write_flushed_points(self, points: dict[TopicPartition, FlushedPoint]) -> None:
         if points != self.flushed_points:
             await self._disk.replace_file(f"{self._path}/{FLUSHED_POINTS_FILE}", flushed.encode_points(points))
             self.flushed_points = points

@@ -23,7 +23,7 @@ from sexton.metadata.incarnations import is_missing, known_incarnation
 from sexton.metadata.view import ClusterView
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
-from sexton.ports.metastore import NO_LEADER, Metastore, PartitionRow
+from sexton.ports.metastore import Metastore, PartitionRow
 from sexton.ports.network import Network, Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import MalformedMessageError
@@ -31,23 +31,16 @@ from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
 from sexton.replication.local_replica import LocalReplica, Role
-from sexton.replication.log_folder import (
-    HIGH_WATERMARKS_FILE,
-    INCARNATION_FILE,
-    LogFolder,
-    Name,
-    Unopened,
-    some_at_once,
-)
+from sexton.replication.log_folder import HIGH_WATERMARKS_FILE, INCARNATION_FILE, LogFolder, Unopened, some_at_once
 from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica
 from sexton.replication.session import FollowerSession
 from sexton.replication.throttle import UNTHROTTLED, Throttles
 from sexton.supervision import Supervisor
+from sexton.types import NO_LEADER, PartitionId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-Key = tuple[uuid.UUID, int]
 
 OPEN_AT_ONCE = 64
 """Number of logs opened or closed concurrently: they wait for flushes, not for memory or CPU."""
@@ -90,9 +83,9 @@ class Replicas:
         self._topic_config = topic_config
         self._limits = limits
         self._producer_expiry_ms = producer_expiry_ms
-        self._by_key: dict[Key, LocalReplica] = {}
+        self._by_key: dict[PartitionId, LocalReplica] = {}
         self._by_name: dict[tuple[str, int], LocalReplica] = {}
-        self._unopened: dict[Key, Unopened] = {}
+        self._unopened: dict[PartitionId, Unopened] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._sessions: dict[Hashable, FollowerSession] = {}
         self.membership = Membership(
@@ -135,7 +128,7 @@ class Replicas:
     async def write_high_watermarks(self) -> None:
         await self.folder.write_high_watermarks(self._present_high_watermarks)
 
-    def _present_high_watermarks(self) -> dict[Name, int]:
+    def _present_high_watermarks(self) -> dict[TopicPartition, int]:
         """Includes logs that could not be opened, so that it is known that there was one (`was_lost`) when it is
         gone."""
         written = self.folder.high_watermarks
@@ -209,7 +202,7 @@ class Replicas:
             return not (key in self._unopened and self._unopened[key].is_damaged)
         return replica.log.failure is None and replica.role is Role.IDLE and row.leader != NO_LEADER
 
-    def unkept(self) -> list[tuple[Key, bool]]:
+    def unkept(self) -> list[tuple[PartitionId, bool]]:
         """Partitions that this broker should host and cannot, each with whether its log can still be read: the disk
         failed under the log (readable), or the log is damaged. The former stop following: their reports to the leader
         would not be trustworthy."""
@@ -219,15 +212,15 @@ class Replicas:
                 self._stop_following(replica)
         return [(key, True) for key, _ in failed] + [(key, False) for key in self.refused()]
 
-    def refused(self) -> dict[Key, Unopened]:
+    def refused(self) -> dict[PartitionId, Unopened]:
         """Damaged logs, which are not opened again until an operator has looked at them."""
         return {key: unopened for key, unopened in self._unopened.items() if unopened.is_damaged}
 
-    def unserved(self) -> list[Key]:
+    def unserved(self) -> list[PartitionId]:
         """Partitions that this broker should host and cannot serve, possibly only for now."""
         return [*self._unopened, *(key for key, replica in self._by_key.items() if replica.log.failure is not None)]
 
-    def outlived(self) -> list[Key]:
+    def outlived(self) -> list[PartitionId]:
         """Partitions in the ISR whose log ends below its own watermarks, except those led here: that was checked when
         they became leader."""
         own_id = self._identity()[0]
@@ -370,7 +363,7 @@ class Replicas:
         if self.on_role is not None:
             await self.on_role(replica)
 
-    def stranded(self) -> list[Key]:
+    def stranded(self) -> list[PartitionId]:
         """Partitions that this broker should lead in an epoch that was led before. It may not, and no other broker will
         start a new epoch."""
         return [
@@ -424,7 +417,7 @@ class Replicas:
         broker = self._view.broker(broker_id)
         return None if broker is None else (broker.host, broker.port)
 
-    async def _remove(self, keys: Sequence[Key]) -> None:
+    async def _remove(self, keys: Sequence[PartitionId]) -> None:
         removed = []
         for key in keys:
             replica = self._by_key.pop(key, None)

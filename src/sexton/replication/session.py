@@ -24,9 +24,7 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import Supervisor
-
-Key = tuple[uuid.UUID, int]
-
+from sexton.types import PartitionId
 
 HIGH_WATERMARK_DELAY_S = 0.02
 """How long a rise of the high watermark may wait for other news of the follower before it is sent alone: consumers of
@@ -78,10 +76,10 @@ class FollowerSession:
         self._replicas = replicas
         self._throttle = throttle
         self._supervisor = supervisor or Supervisor()
-        self._followed: dict[Key, _Followed] = {}
-        self._news: dict[Key, None] = {}
-        self._failed: dict[Key, ErrorCode] = {}
-        self._stale: dict[Key, None] = {}
+        self._followed: dict[PartitionId, _Followed] = {}
+        self._news: dict[PartitionId, None] = {}
+        self._failed: dict[PartitionId, ErrorCode] = {}
+        self._stale: dict[PartitionId, None] = {}
         """Partitions whose new high watermark has not been sent yet and that have no response pending."""
         self._waiting: asyncio.Future[bool] | None = None
         """The request that waits, if any. Resolves to True when its wait time is over, to False if something ends the
@@ -179,14 +177,14 @@ class FollowerSession:
             return False
         return True
 
-    def _fence(self, key: Key, replica: LocalReplica, request: FetchRequest) -> None:
+    def _fence(self, key: PartitionId, replica: LocalReplica, request: FetchRequest) -> None:
         """The follower's log may hold records that all others have removed: it is sent nothing, and the ISR change that
         follows makes it discard its log."""
         self._left(key, request)
         self._fail(key, KafkaError(ErrorCode.unknown_leader_epoch, "the fetch fence"))
         replica.on_fenced(replica, request.broker_id)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: PartitionId) -> None:
         followed = self._followed.pop(key, None)
         if followed is not None:
             for forget in followed.forget:
@@ -194,17 +192,17 @@ class FollowerSession:
         self._news.pop(key, None)
         self._stale.pop(key, None)
 
-    def _left(self, key: Key, request: FetchRequest) -> None:
+    def _left(self, key: PartitionId, request: FetchRequest) -> None:
         """The follower cannot, or may not, follow any more: what it held must not count for it later."""
         with suppress(KafkaError):
             self._replicas.by_id(*key).follower_left(request.broker_id, request.broker_epoch)
 
-    def _fail(self, key: Key, error: KafkaError) -> None:
+    def _fail(self, key: PartitionId, error: KafkaError) -> None:
         """The error is sent once, and the partition forgotten: the follower sends it again after a pause."""
         self._forget(key)
         self._failed[key] = error.code
 
-    def _survive(self, bug: Exception, key: Key) -> None:
+    def _survive(self, bug: Exception, key: PartitionId) -> None:
         """A bug with one partition affects no other; the follower sends this one again."""
         self._supervisor.survived(bug, "replication", f"{key[0]}-{key[1]}")
         self._fail(key, KafkaError(ErrorCode.unknown_server_error, str(bug)))
@@ -307,7 +305,7 @@ class FollowerSession:
             return None
         return self._throttle if is_throttled(throttled, replica.partition, replica.row.leader) else None
 
-    def _moved_watermarks(self, keys: Sequence[Key]) -> list[News]:
+    def _moved_watermarks(self, keys: Sequence[PartitionId]) -> list[News]:
         """Responses for partitions without new records: what has changed since it was last sent."""
         moved = []
         for key in keys:
@@ -342,11 +340,11 @@ class FollowerSession:
                 )
         return moved
 
-    def _note(self, key: Key) -> None:
+    def _note(self, key: PartitionId) -> None:
         self._news[key] = None
         self._stop_waiting()
 
-    def _committed(self, key: Key) -> None:
+    def _committed(self, key: PartitionId) -> None:
         followed = self._followed.get(key)
         if followed is not None and not followed.is_answered:
             self._stale[key] = None

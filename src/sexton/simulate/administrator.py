@@ -14,9 +14,10 @@ from sexton.client.consumer import LATEST
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError, check
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Place
+from sexton.simulate.history import History
 from sexton.simulate.plan import Action, AdminPlan, TopicPlan
 from sexton.simulate.trace import Trace
+from sexton.types import TopicPartition
 
 NAME = "admin"
 PARTITIONS_MAX = 6
@@ -32,8 +33,8 @@ class Administrator:
         history: History,
         trace: Trace,
         brokers_count: int,
-        segment_bases: Callable[[Place], Sequence[int]] = lambda place: (),
-        bounds: Callable[[Place], Sequence[int]] = lambda place: (),
+        segment_bases: Callable[[TopicPartition], Sequence[int]] = lambda place: (),
+        bounds: Callable[[TopicPartition], Sequence[int]] = lambda place: (),
     ) -> None:
         """`segment_bases` says where the segments of a partition begin, `bounds` how far its replicas are compacted."""
         self._client = client
@@ -141,7 +142,7 @@ class Administrator:
         bounds = [bound for bound in self._bounds(place) if 0 < bound <= end]
         return await self._delete_below(place, rng.choice(bounds)) if bounds else "nothing is compacted"
 
-    async def delete_records_of(self, place: Place, rng: random.Random) -> str:
+    async def delete_records_of(self, place: TopicPartition, rng: random.Random) -> str:
         """Refused where cleanup.policy does not include delete."""
         draw = rng.random()
         if draw < 0.25:
@@ -153,14 +154,14 @@ class Administrator:
             before = rng.choice(bases)
         return await self._delete_below(place, before)
 
-    async def _delete_below(self, place: Place, before: int) -> str:
+    async def _delete_below(self, place: TopicPartition, before: int) -> str:
         self._history.deleting_records(place, before)
         start = (await self._admin.delete_records({place: before}))[place]
         if start > before and not self._history.may_start_at(place, start) and not self._history.is_gone(place):
             raise SimulationFailure("rule 1", f"{place}: {before} was asked for, but the log now starts at {start}")
         return f"{place[1]} starts at {start}"
 
-    async def _delete_all_records(self, place: Place) -> str:
+    async def _delete_all_records(self, place: TopicPartition) -> str:
         """Everything that is committed by then. Asked once: whoever is not told how that went must expect it at any
         time, and one that is asked again could be carried out twice, at two high watermarks."""
         peer = await self._client.leader(*place)

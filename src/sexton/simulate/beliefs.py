@@ -20,7 +20,8 @@ from sexton.simulate import snapshots
 from sexton.simulate.cluster import Node
 from sexton.simulate.copies import Copy
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.snapshots import Key, Snapshot
+from sexton.simulate.snapshots import Snapshot
+from sexton.types import PartitionId
 
 SNAPSHOT_SUFFIX = ".snapshot"
 WATERMARKS_FILE = "compaction-watermarks"
@@ -45,7 +46,7 @@ def check_counted(node: Node, replica: Snapshot, row: PartitionRow) -> None:
 class Joins:
     """Of rows as they are carried out, and of the processes that are registered by then (KIP-903)."""
 
-    _rows: dict[Key, PartitionRow] = field(default_factory=dict)
+    _rows: dict[PartitionId, PartitionRow] = field(default_factory=dict)
     _processes: dict[int, int] = field(default_factory=dict)
 
     def registered(self, broker_id: int, broker_epoch: int) -> None:
@@ -96,7 +97,7 @@ class _Followed:
 class Shapes:
     """Of logs that brokers have open: what lies on their disks has the shape of a log."""
 
-    _followed: dict[tuple[str, Key], _Followed] = field(default_factory=dict)
+    _followed: dict[tuple[str, PartitionId], _Followed] = field(default_factory=dict)
 
     def check(self, node: Node, replica: Snapshot, copy: Copy, *, is_compacted: bool) -> None:
         where = f"{node.name}: {replica.name}"
@@ -113,7 +114,7 @@ class Shapes:
         if watermarks is not None and about not in watermarks:
             raise SimulationFailure("rule 11", f"{where}: the watermarks beside it are another log's")
 
-    def _check_gaps(self, where: str, place: tuple[str, Key], replica: Snapshot, copy: Copy) -> None:
+    def _check_gaps(self, where: str, place: tuple[str, PartitionId], replica: Snapshot, copy: Copy) -> None:
         known = self._followed.get(place)
         if known is None or known.copy is not copy or known.version != copy.version:
             known = self._followed[place] = _Followed(copy, copy.version)

@@ -29,14 +29,15 @@ from sexton.simulate.cluster import DATA, Node, SimulatedCluster
 from sexton.simulate.compaction_checks import CompactionJudge, Known
 from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Place
+from sexton.simulate.history import History
 from sexton.simulate.losses import Line, Losses
 from sexton.simulate.observe import Agreement
-from sexton.simulate.snapshots import Glances, Key, Snapshot
+from sexton.simulate.snapshots import Glances, Snapshot
 from sexton.simulate.trace import Trace
 from sexton.simulate.transaction_checks import TransactionJudge
 from sexton.simulate.truth import Retention
 from sexton.simulate.unclean import UncleanElections
+from sexton.types import PartitionId, TopicPartition
 
 
 @dataclass(slots=True)
@@ -117,13 +118,13 @@ class Judge:
         self._losses = Losses(history)
         self.transactions = TransactionJudge(history)
         self.compaction = CompactionJudge(self.transactions.committed, is_left_behind=self._losses.is_left_behind)
-        self._ledgers: dict[Key, Ledger] = {}
-        self._watermarks: dict[tuple[str, Key, uuid.UUID | None], tuple[int, int]] = {}
+        self._ledgers: dict[PartitionId, Ledger] = {}
+        self._watermarks: dict[tuple[str, PartitionId, uuid.UUID | None], tuple[int, int]] = {}
         """High watermarks, and how many losses of their partitions had been followed by then."""
         self._glances = Glances()
         self._shapes = Shapes()
         self._joins = Joins()
-        self._verified: dict[tuple[str, Key], _Verified] = {}
+        self._verified: dict[tuple[str, PartitionId], _Verified] = {}
 
     # Every few callbacks: what brokers believe
 
@@ -198,7 +199,7 @@ class Judge:
         for key, row in list(self._agreement.rows.items()):
             self.sweep_partition(key, row)
 
-    def row_changed(self, who: str, key: Key, row: PartitionRow) -> None:
+    def row_changed(self, who: str, key: PartitionId, row: PartitionRow) -> None:
         """Whoever is no longer in sync and comes back has copied what it lost. But a leader's last words may be carried
         out when it is dead: that it alone is in sync, say, when it has lost power. Nobody can tell that from a loss of
         power that came later. From one who lives, such a change would be a mistake: unless an operator has removed the
@@ -232,7 +233,7 @@ class Judge:
         self._joins.registered(broker_id, broker_epoch)
         self._losses.registered(broker_id)
 
-    def _note_loss(self, key: Key, row: PartitionRow) -> None:
+    def _note_loss(self, key: PartitionId, row: PartitionRow) -> None:
         if not self._losses.is_any_left(key, row):
             self._trace.note("judge", f"all in-sync replicas of {self._agreement.name(key)} have lost power")
             self._losses.doubt(key, self._place(key), row.leader_epoch + 1, is_forced=False)
@@ -267,14 +268,14 @@ class Judge:
         if is_forced and place[0] in self._compacted:
             self._learn(node, key, replica)  # at once: it may be gone before anybody looks again
 
-    def _agreed_end(self, key: Key, replica: Snapshot, copy: Copy) -> int:
+    def _agreed_end(self, key: PartitionId, replica: Snapshot, copy: Copy) -> int:
         truth, start = self.compaction.truths.get(key), replica.start_offset
         if truth is not None:
             return truth.agreed_end(copy.batches_from(start), start)
         deleted_below = self._history.start_bounds.get(self._place(key), 0)
         return self._ledgers[key].agreed_end(copy.entries_from(start), start, deleted_below)
 
-    def _begin_line(self, key: Key, line: Line, copy: Copy, *, is_forced: bool) -> None:
+    def _begin_line(self, key: PartitionId, line: Line, copy: Copy, *, is_forced: bool) -> None:
         place, truth = self._place(key), self.compaction.truths.get(key)
         self.compaction.forget(key)
         left = copy.batches_from(0)
@@ -293,7 +294,7 @@ class Judge:
             if of == key:
                 seen.until_offset = min(seen.until_offset, line.offset)
 
-    def _leader_of(self, who: str, key: Key) -> Snapshot | None:
+    def _leader_of(self, who: str, key: PartitionId) -> Snapshot | None:
         """The replica that this process leads, if it does, and lives."""
         found = ((node.process, snapshots.find(node, key)) for node in self._cluster.nodes.values())
         return next((each for process, each in found if process is not None and process.name == who), None)
@@ -308,10 +309,10 @@ class Judge:
     def disk_replaced(self, node: Node) -> None:
         self.compaction.disk_replaced(node.name)
 
-    def _place(self, key: Key) -> Place:
+    def _place(self, key: PartitionId) -> TopicPartition:
         return self._agreement.topics[key[0]], key[1]
 
-    def _learn(self, node: Node, key: Key, replica: Snapshot) -> None:
+    def _learn(self, node: Node, key: PartitionId, replica: Snapshot) -> None:
         if key in self._losses.doubts:
             return
         generation = replica.kept.generation
@@ -324,16 +325,16 @@ class Judge:
         copy = self._seen(node, key).copy
         self.compaction.learn(self._place(key), key, copy, replica.high_watermark, self._others(key, node, replica))
 
-    def _others(self, key: Key, of: Node, than: Snapshot) -> Iterator[Known]:
+    def _others(self, key: PartitionId, of: Node, than: Snapshot) -> Iterator[Known]:
         for node, replica in self._running(key):
             if node.broker_id != of.broker_id and replica.kept.generation == than.kept.generation:
                 yield self._seen(node, key).copy, replica.high_watermark
 
-    def _running(self, key: Key) -> list[tuple[Node, Snapshot]]:
+    def _running(self, key: PartitionId) -> list[tuple[Node, Snapshot]]:
         found = ((node, snapshots.find(node, key)) for node in self._cluster.nodes.values())
         return [(node, replica) for node, replica in found if replica is not None]
 
-    def _check_start(self, node: Node, key: Key, replica: Snapshot) -> None:
+    def _check_start(self, node: Node, key: PartitionId, replica: Snapshot) -> None:
         """Where nobody asked for it, only retention moves a log start. From here on, what is below may be gone."""
         place, start = (replica.topic, replica.partition), replica.start_offset
         allowed = self._history.start_bounds.get(place, 0)
@@ -354,7 +355,7 @@ class Judge:
         running = [(node.wall, node.process) for node in self._cluster.nodes.values() if node.process is not None]
         return max((SimulatedClock(wall, process, loop).now_ms() for wall, process in running), default=0)
 
-    def _sweep_compacted(self, key: Key, row: PartitionRow) -> None:
+    def _sweep_compacted(self, key: PartitionId, row: PartitionRow) -> None:
         found = self._running(key)
         for node, replica in found:
             self._settle(node, replica)
@@ -369,7 +370,7 @@ class Judge:
             self.compaction.check(node.name, key, self._place(key), replica, copy, in_sync=in_sync)
         self._require_ends(key, row, {node.broker_id for node, _ in found})
 
-    def _require_ends(self, key: Key, row: PartitionRow, running: Collection[int]) -> None:
+    def _require_ends(self, key: PartitionId, row: PartitionRow, running: Collection[int]) -> None:
         """Rule 1, of those that do not run, too: compaction leaves the last batch of a log where it is. What lies
         before that is judged as well."""
         truth = self.compaction.truths.get(key)
@@ -394,7 +395,7 @@ class Judge:
                 start_bound = self._history.start_bounds.get(place, 0)
                 self.compaction.check_stopped(node.name, key, place, copy, start_bound)
 
-    def sweep_partition(self, key: Key, row: PartitionRow) -> None:
+    def sweep_partition(self, key: PartitionId, row: PartitionRow) -> None:
         place = self._place(key)
         for node, replica in self._running(key):
             self._history.starts(place, replica.start_offset, replica.high_watermark)
@@ -421,7 +422,7 @@ class Judge:
                 self._losses.caught_up(key, broker_id)
             self._require(node, key, ledger)
 
-    def _commit(self, node: Node, key: Key, ledger: Ledger, hw: int, start_offset: int) -> None:
+    def _commit(self, node: Node, key: PartitionId, ledger: Ledger, hw: int, start_offset: int) -> None:
         """What lies below a replica's high watermark is committed, and agrees with what already was. What was deleted
         on request may have gone from the first replica that is looked at before it was written down."""
         seen = self._seen(node, key)
@@ -438,7 +439,7 @@ class Judge:
                     self.transactions.committed(self._place(key), next(seen.copy.batches_from(entry.base_offset)))
             seen.until_offset = entry.last_offset + 1
 
-    def _require(self, node: Node, key: Key, ledger: Ledger) -> None:
+    def _require(self, node: Node, key: PartitionId, ledger: Ledger) -> None:
         """An in-sync replica holds everything that is committed (rule 1), and nothing else there (rule 4)."""
         seen = self._seen(node, key)
         start_offset = self._history.start_bounds.get((self._agreement.topics[key[0]], key[1]), 0)
@@ -458,7 +459,7 @@ class Judge:
             self._missing(node, key, expected, ledger.end_offset)
         seen.until_offset = max(seen.until_offset, expected)
 
-    def _missing(self, node: Node, key: Key, low: int, high: int) -> None:
+    def _missing(self, node: Node, key: PartitionId, low: int, high: int) -> None:
         state = "is running" if node.is_started else "is starting" if node.is_up else "is down"
         raise SimulationFailure(
             "rule 1",
@@ -466,7 +467,7 @@ class Judge:
             f"offsets {low} to {high - 1}",
         )
 
-    def _seen(self, node: Node, key: Key) -> _Verified:
+    def _seen(self, node: Node, key: PartitionId) -> _Verified:
         seen = self._verified.get((node.name, key))
         if seen is None or seen.copy.volume is not node.volume:
             directory = f"{DATA}/{self._agreement.topics[key[0]]}-{key[1]}"
@@ -503,6 +504,6 @@ class Judge:
             for (topic_id, _), row in self._agreement.rows.items()
         )
 
-    def ledger_end(self, key: Key) -> int:
+    def ledger_end(self, key: PartitionId) -> int:
         known = self._ledgers.get(key) or self.compaction.truths.get(key)
         return known.end_offset if known is not None else 0

@@ -23,12 +23,13 @@ from dataclasses import dataclass, field
 from sexton.records.batch import Batch
 from sexton.simulate.copies import Copy
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Place, identity
-from sexton.simulate.snapshots import Key, Snapshot, Watermarks
+from sexton.simulate.history import History, identity
+from sexton.simulate.snapshots import Snapshot, Watermarks
 from sexton.simulate.truth import Fold, Retention, Truth, difference, fold
+from sexton.types import PartitionId, TopicPartition
 
-Learned = Callable[[Place, Batch], None]
-LeftBehind = Callable[[Key, int, int], bool]
+Learned = Callable[[TopicPartition, Batch], None]
+LeftBehind = Callable[[PartitionId, int, int], bool]
 Known = tuple[Copy, int]
 """One, and the high watermark of its replica."""
 
@@ -37,14 +38,16 @@ Known = tuple[Copy, int]
 class CompactionJudge:
     on_learned: Learned
     """Told of every batch as it is committed."""
-    truths: dict[Key, Truth] = field(default_factory=dict)
-    _checked: dict[tuple[str, Key], tuple[int, int, int, Watermarks | None]] = field(default_factory=dict)
-    _watermarks: dict[tuple[str, Key, uuid.UUID], Watermarks] = field(default_factory=dict)
+    truths: dict[PartitionId, Truth] = field(default_factory=dict)
+    _checked: dict[tuple[str, PartitionId], tuple[int, int, int, Watermarks | None]] = field(default_factory=dict)
+    _watermarks: dict[tuple[str, PartitionId, uuid.UUID], Watermarks] = field(default_factory=dict)
     folds_count: int = 0
     is_left_behind: LeftBehind = lambda key, offset, leader_epoch: False
     """Whether a batch of a partition went with a loss: replicas that are not in sync may still have it."""
 
-    def learn(self, place: Place, key: Key, copy: Copy, high_watermark: int, others: Iterable[Known]) -> None:
+    def learn(
+        self, place: TopicPartition, key: PartitionId, copy: Copy, high_watermark: int, others: Iterable[Known]
+    ) -> None:
         """What lies below a high watermark is committed. Called as soon as one rises: before it can be compacted. What
         the log start has passed in one copy even so is found in others, as far as their own high watermarks go."""
         truth = self.truths.setdefault(key, Truth())
@@ -58,7 +61,9 @@ class CompactionJudge:
             raise SimulationFailure("rule 1", f"{_name(place)}: {lacking} were committed by nobody")
         self._learn_from(place, key, truth, copy, high_watermark)
 
-    def _learn_from(self, place: Place, key: Key, truth: Truth, copy: Copy, high_watermark: int) -> int | None:
+    def _learn_from(
+        self, place: TopicPartition, key: PartitionId, truth: Truth, copy: Copy, high_watermark: int
+    ) -> int | None:
         """Where what is known ends, and the copy goes on only later: where that is."""
         if high_watermark > truth.end_offset:
             for batch in copy.batches_from(truth.end_offset):
@@ -72,17 +77,17 @@ class CompactionJudge:
                 self.on_learned(place, batch)
         return None
 
-    def begin_generation(self, key: Key, generation: int, log_end_offset: int) -> None:
+    def begin_generation(self, key: PartitionId, generation: int, log_end_offset: int) -> None:
         """A leader was forced: from here on its log is the truth."""
         self.truths[key] = Truth(generation, log_end_offset)
         self.forget(key)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: PartitionId) -> None:
         """What was checked is checked again."""
         self._checked = {known: value for known, value in self._checked.items() if known[1] != key}
 
     def check_start(
-        self, where: str, key: Key, starts: tuple[int, int], retention: Retention, now_ms: int, tail_bytes: int
+        self, where: str, key: PartitionId, starts: tuple[int, int], retention: Retention, now_ms: int, tail_bytes: int
     ) -> None:
         """Rule 1: a log start moved, from one offset to another, though nobody asked for that. Every value that has
         gone with it is older than retention.ms, or has retention.bytes behind it. `tail_bytes` are not committed yet.
@@ -102,7 +107,7 @@ class CompactionJudge:
                     "rule 1", f"{where} now starts at {now}: {name!r}@{newest.offset}, {age_ms} ms old, went too early"
                 )
 
-    def look(self, node: str, key: Key, place: Place, replica: Snapshot) -> None:
+    def look(self, node: str, key: PartitionId, place: TopicPartition, replica: Snapshot) -> None:
         """Rule 7."""
         now = replica.kept
         known = self._watermarks.get((node, key, now.incarnation))
@@ -123,7 +128,9 @@ class CompactionJudge:
         self._watermarks = {known: value for known, value in self._watermarks.items() if known[0] != node}
         self._checked = {known: value for known, value in self._checked.items() if known[0] != node}
 
-    def check(self, node: str, key: Key, place: Place, replica: Snapshot, copy: Copy, *, in_sync: bool) -> None:
+    def check(
+        self, node: str, key: PartitionId, place: TopicPartition, replica: Snapshot, copy: Copy, *, in_sync: bool
+    ) -> None:
         high_watermark, watermarks = replica.high_watermark, replica.watermarks
         log_start = replica.start_offset
         state = (copy.version, high_watermark, log_start, watermarks)
@@ -155,7 +162,7 @@ class CompactionJudge:
                 _check_markers(where, truth, expected.stable_offset, batches, watermarks, log_start)
             self._checked[node, key] = state  # as long as it is not in sync, it is looked at again
 
-    def check_stopped(self, node: str, key: Key, place: Place, copy: Copy, log_start: int) -> None:
+    def check_stopped(self, node: str, key: PartitionId, place: TopicPartition, copy: Copy, log_start: int) -> None:
         """Rules 1, 3 and 4 of an in-sync replica that does not run: its disk holds what was committed and nothing else
         there, and folds to the same. Where its log starts nobody says: anywhere up to `log_start`."""
         truth = self.truths.get(key)
@@ -174,7 +181,7 @@ class CompactionJudge:
             raise SimulationFailure("rule 4", f"{where}, in sync, at {truth.end_offset}: {evidence}")
         self._checked[node, key] = state
 
-    def check_acknowledged(self, history: History, place: Place, key: Key) -> None:
+    def check_acknowledged(self, history: History, place: TopicPartition, key: PartitionId) -> None:
         """Rule 1: what a producer was promised was committed, at that offset."""
         truth = self.truths.get(key) or Truth()
         known = {identity(record): offset for offset, record in truth.records.items()}
@@ -254,5 +261,5 @@ def _check_markers(
             raise SimulationFailure("rule 6", f"{where} has lost the marker at {offset}, MXRO is {mxro}")
 
 
-def _name(place: Place) -> str:
+def _name(place: TopicPartition) -> str:
     return f"{place[0]}-{place[1]}"

@@ -12,20 +12,19 @@ from sexton.client.consumer import EARLIEST, LATEST
 from sexton.client.errors import RefusedError, check
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.client.raw import raw_batches
-from sexton.ports.metastore import NO_LEADER
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Batch
 from sexton.simulate import snapshots
 from sexton.simulate.cluster import SimulatedCluster
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Outcome, Place, Write, identity
+from sexton.simulate.history import History, Outcome, Write, identity
 from sexton.simulate.observe import Agreement
 from sexton.simulate.readers import Reader
 from sexton.simulate.transaction_checks import TransactionJudge
 from sexton.simulate.truth import Truth, difference, fold
+from sexton.types import NO_LEADER, NO_OFFSET, TopicPartition
 
 READER = "last reader"
-NO_OFFSET = -1
 
 
 def not_whole(cluster: SimulatedCluster, agreement: Agreement) -> list[str]:
@@ -82,7 +81,7 @@ def still_open(cluster: SimulatedCluster) -> list[str]:
     return missing
 
 
-def misled(reader: Reader, place: Place, truth: Truth, log_start: int = 0) -> list[str]:
+def misled(reader: Reader, place: TopicPartition, truth: Truth, log_start: int = 0) -> list[str]:
     """Who has read a compacted partition while it was compacted, from whichever replica led, knows what it means
     (rules 3 and 5), if no tombstone can have gone before he came by. Of a key whose newest record lies below the log
     start he may never have heard that."""
@@ -130,7 +129,7 @@ class FoundLog:
         return next((offset for offset, each_ms in self.times_ms.items() if each_ms >= time_ms), NO_OFFSET)
 
 
-def _places(history: History, compacted: Collection[str]) -> list[Place]:
+def _places(history: History, compacted: Collection[str]) -> list[TopicPartition]:
     """Those that clients wrote to, and of which everything is still promised."""
     places = sorted({write.place for write in history.writes} | set(history.reads))
     return [place for place in places if not history.is_gone(place) and place[0] not in compacted]
@@ -150,7 +149,7 @@ async def read_everything(client: Client, history: History, compacted: Collectio
         await check_times(client, place, log)
 
 
-async def check_times(client: Client, place: Place, log: FoundLog) -> None:
+async def check_times(client: Client, place: TopicPartition, log: FoundLog) -> None:
     """Rule 1, for who begins at a time: nothing that is not older is passed over, and no older record is in its way.
     Markers have times, too, and nobody reads them."""
     times_ms = sorted(log.times_ms.values())
@@ -169,7 +168,7 @@ async def check_times(client: Client, place: Place, log: FoundLog) -> None:
 async def read_committed(client: Client, history: History, compacted: Collection[str]) -> None:
     """Rule 8, by what a read_committed consumer is given: of each transaction everything or nothing."""
     visible: dict[bytes, None] = {}
-    starts: dict[Place, int] = {}
+    starts: dict[TopicPartition, int] = {}
     for place in _places(history, compacted):
         log = await _read(client, place, history, READ_COMMITTED)
         visible.update(dict.fromkeys(log.values.values()))
@@ -187,7 +186,7 @@ async def read_committed(client: Client, history: History, compacted: Collection
 
 
 async def check_offsets(
-    client: Client, transactional_id: str, group: str, place: Place, transactions: TransactionJudge
+    client: Client, transactional_id: str, group: str, place: TopicPartition, transactions: TransactionJudge
 ) -> None:
     """Rule 8: the offsets of a transaction count if and only if its records do."""
 
@@ -207,7 +206,7 @@ async def check_offsets(
         raise SimulationFailure("rule 8", f"{group} stands at {found}, which should be one of {sorted(possible)}")
 
 
-async def check_fold(client: Client, place: Place, truth: Truth, history: History) -> None:
+async def check_fold(client: Client, place: TopicPartition, truth: Truth, history: History) -> None:
     """Rules 3 and 8, by what a consumer is given that reads a compacted partition from its beginning."""
 
     async def attempt() -> tuple[int, list[Batch]]:
@@ -227,7 +226,7 @@ async def check_fold(client: Client, place: Place, truth: Truth, history: Histor
         raise SimulationFailure("rule 3", f"who reads {place} from its beginning finds that {evidence}")
 
 
-async def _read(client: Client, place: Place, history: History, isolation: int = READ_UNCOMMITTED) -> FoundLog:
+async def _read(client: Client, place: TopicPartition, history: History, isolation: int = READ_UNCOMMITTED) -> FoundLog:
     ends = await consuming.list_offsets(client, {place: LATEST})
     starts = await consuming.list_offsets(client, {place: EARLIEST})
     log = FoundLog(starts[place])
@@ -246,12 +245,12 @@ async def _read(client: Client, place: Place, history: History, isolation: int =
     return log
 
 
-def _check_start(place: Place, start_offset: int, history: History) -> None:
+def _check_start(place: TopicPartition, start_offset: int, history: History) -> None:
     if not history.may_start_at(place, start_offset) and not history.is_gone(place):
         raise SimulationFailure("rule 1", f"{place} starts at {start_offset}, which nobody asked for")
 
 
-def _changed_reads(place: Place, log: FoundLog, history: History) -> SimulationFailure | None:
+def _changed_reads(place: TopicPartition, log: FoundLog, history: History) -> SimulationFailure | None:
     """What a consumer was given once is there for good."""
     for offset, value in history.reads.get(place, {}).items():
         if offset >= log.start_offset and log.values.get(offset) != value:
@@ -259,7 +258,7 @@ def _changed_reads(place: Place, log: FoundLog, history: History) -> SimulationF
     return None
 
 
-def _lost(place: Place, log: FoundLog, history: History) -> SimulationFailure | None:
+def _lost(place: TopicPartition, log: FoundLog, history: History) -> SimulationFailure | None:
     """Rule 1: what was acknowledged by all in-sync replicas is where its producer was told that it is."""
     where = {value: offset for offset, value in log.values.items()}
     for write in history.acknowledged(place):
@@ -288,7 +287,7 @@ def _may_be_deleted(write: Write, log: FoundLog) -> bool:
     return write.base_offset < 0 and log.start_offset > 0
 
 
-def _repeated(place: Place, log: FoundLog, history: History) -> SimulationFailure | None:
+def _repeated(place: TopicPartition, log: FoundLog, history: History) -> SimulationFailure | None:
     """Every value is there at most once, and those of an idempotent producer in the order in which it sent them."""
     seen: dict[bytes, int] = {}
     newest: dict[str, tuple[int, int]] = {}
@@ -319,7 +318,9 @@ def check_history(history: History, agreement: Agreement) -> None:
             raise SimulationFailure("liveness", f"a batch of {write.writer} to {write.place} has no outcome")
 
 
-def undelivered(history: History, delivered: Mapping[Place, set[int]], compacted: Collection[str] = ()) -> list[str]:
+def undelivered(
+    history: History, delivered: Mapping[TopicPartition, set[int]], compacted: Collection[str] = ()
+) -> list[str]:
     """Liveness: a group was given every record that is still there."""
     missing = []
     for place, reads in history.reads.items():

@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 from sexton.records.batch import Record
 from sexton.simulate.errors import SimulationFailure
-
-Place = tuple[str, int]
-"""Topic and partition."""
+from sexton.types import TopicPartition
 
 
 class Outcome(StrEnum):
@@ -47,7 +45,7 @@ class Transaction:
     """From here on it may be committed. Before, it must not be."""
     outcome: Outcome = Outcome.PENDING
     """OK: the commit was acknowledged. FAILED: it is surely aborted."""
-    fates: dict[Place, bool] = field(default_factory=dict)
+    fates: dict[TopicPartition, bool] = field(default_factory=dict)
     """What the markers in the logs say: whether it was committed there."""
 
     def __str__(self) -> str:
@@ -63,7 +61,7 @@ class Write:
     """One batch of one writer to one partition. Its values are unique in the whole simulation."""
 
     writer: str
-    place: Place
+    place: TopicPartition
     acks: int
     is_idempotent: bool
     values: tuple[bytes, ...]
@@ -88,27 +86,27 @@ class Loss(NamedTuple):
 @dataclass(slots=True)
 class History:
     writes: list[Write] = field(default_factory=list)
-    reads: dict[Place, dict[int, bytes]] = field(default_factory=dict)
+    reads: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     """Every record that any consumer was ever given."""
-    start_bounds: dict[Place, int] = field(default_factory=dict)
+    start_bounds: dict[TopicPartition, int] = field(default_factory=dict)
     """Up to where somebody has asked for records to be deleted, or retention may have done so: what is below may be
     gone."""
-    deleting_all: list[Place] = field(default_factory=list)
+    deleting_all: list[TopicPartition] = field(default_factory=list)
     """Somebody has asked for everything below the high watermark to be deleted, wherever that is when it is carried
     out, and has not been told: once for each who asked."""
     dropped_topics: set[str] = field(default_factory=set)
     """Somebody has asked for them to be deleted."""
-    losses: dict[Place, list[Loss]] = field(default_factory=dict)
+    losses: dict[TopicPartition, list[Loss]] = field(default_factory=dict)
     """What partitions may have lost, in order. Clients that had something to lose begin anew."""
-    doubtful: set[Place] = field(default_factory=set)
+    doubtful: set[TopicPartition] = field(default_factory=set)
     """Partitions that may have lost something, of which no leader has shown yet what is left."""
-    leader_epochs: dict[Place, int] = field(default_factory=dict)
+    leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
     """The latest of each partition. A broker that starts again leads in a new one."""
-    generations: dict[Place, int] = field(default_factory=dict)
+    generations: dict[TopicPartition, int] = field(default_factory=dict)
     """How often a leader was forced on a partition."""
     written: dict[bytes, Write] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
-    committed_reads: dict[Place, dict[int, None]] = field(default_factory=dict)
+    committed_reads: dict[TopicPartition, dict[int, None]] = field(default_factory=dict)
     """What read_committed consumers were given."""
     reads_count: int = 0
     acknowledged_count: int = 0
@@ -119,7 +117,9 @@ class History:
             self.written[value] = write
         return write
 
-    def saw(self, reader: str, place: Place, offset: int, value: bytes | None, *, is_committed: bool = False) -> None:
+    def saw(
+        self, reader: str, place: TopicPartition, offset: int, value: bytes | None, *, is_committed: bool = False
+    ) -> None:
         """A consumer was given a record. Rule 2: an offset has one value for life, whoever reads it and when. Rule 8:
         what read_committed shows, `is_committed`, is of no transaction that is aborted or not asked to commit."""
         self.reads_count += 1
@@ -149,21 +149,21 @@ class History:
                 "rule 2", f"{reader} read {value!r} at {_at(place, offset)}, where {before!r} was read before"
             )
 
-    def deleting_records(self, place: Place, before_offset: int) -> None:
+    def deleting_records(self, place: TopicPartition, before_offset: int) -> None:
         self.start_bounds[place] = max(self.start_bounds.get(place, 0), before_offset)
 
-    def may_start_at(self, place: Place, start_offset: int) -> bool:
+    def may_start_at(self, place: TopicPartition, start_offset: int) -> bool:
         """Whether somebody asked for what lies below to be deleted."""
         return start_offset <= self.start_bounds.get(place, 0) or place in self.deleting_all
 
-    def starts(self, place: Place, start_offset: int, high_watermark: int) -> None:
+    def starts(self, place: TopicPartition, start_offset: int, high_watermark: int) -> None:
         """A replica was seen to start there. If that is where somebody's request has put it, it counts from now on."""
         if place in self.deleting_all and self.start_bounds.get(place, 0) < start_offset <= high_watermark:
             self.deleting_records(place, start_offset)
 
     # Excuses: each with what it excuses, and nothing else
 
-    def lost(self, place: Place, offset: int, at_ns: int) -> None:
+    def lost(self, place: TopicPartition, offset: int, at_ns: int) -> None:
         """A leader goes on from `offset`: what had been written there and above is lost, and was not to be relied on.
         What was read of it is forgotten: another record may stand there from now on."""
         self.losses.setdefault(place, []).append(Loss(offset, at_ns))
@@ -172,10 +172,10 @@ class History:
             del reads[read]
             self.committed_reads.get(place, {}).pop(read, None)
 
-    def losses_count(self, place: Place) -> int:
+    def losses_count(self, place: TopicPartition) -> int:
         return len(self.losses.get(place, ()))
 
-    def lost_from(self, place: Place) -> int | None:
+    def lost_from(self, place: TopicPartition) -> int | None:
         """The lowest offset at which something may have been lost, ever; None if nothing was."""
         return min((loss.offset for loss in self.losses.get(place, ())), default=None)
 
@@ -193,13 +193,13 @@ class History:
         losses = self.losses.get(write.place)
         return losses is not None and write.started_ns <= losses[-1].at_ns
 
-    def is_gone(self, place: Place) -> bool:
+    def is_gone(self, place: TopicPartition) -> bool:
         """Its topic is deleted, or about to be."""
         return place[0] in self.dropped_topics
 
-    def acknowledged(self, place: Place) -> Iterator[Write]:
+    def acknowledged(self, place: TopicPartition) -> Iterator[Write]:
         return (write for write in self.writes if write.place == place and write.is_acknowledged)
 
 
-def _at(place: Place, offset: int) -> str:
+def _at(place: TopicPartition, offset: int) -> str:
     return f"{place[0]}-{place[1]}@{offset}"

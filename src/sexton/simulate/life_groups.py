@@ -16,13 +16,12 @@ from sexton.client.apis import Api
 from sexton.client.client import Client
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError, check
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.snapshots import Key
+from sexton.types import NO_OFFSET, PartitionId
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 OFFSET_COMMIT_BY_ID = Api(8, "OffsetCommit", 10, 10)
 OFFSET_FETCH_BY_ID = Api(9, "OffsetFetch", 10, 10)
 PAUSE_S = 0.5
-NO_OFFSET = -1
 ASKED_PROBABILITY = 0.4
 
 
@@ -31,10 +30,10 @@ class PlaceHistory:
     """Where a group has said that it is, in all lives of one topic."""
 
     topic: str
-    committed: dict[Key, set[int]] = field(default_factory=dict)
+    committed: dict[PartitionId, set[int]] = field(default_factory=dict)
     """Also what nobody knows to be committed."""
 
-    def told(self, key: Key, offset: int, life: str) -> None:
+    def told(self, key: PartitionId, offset: int, life: str) -> None:
         if offset == NO_OFFSET:
             return
         where = f"{self.topic}-{key[1]} of life {key[0]}"

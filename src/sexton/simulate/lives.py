@@ -26,8 +26,8 @@ from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
 from sexton.records.batch import Record
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.snapshots import Key
 from sexton.simulate.trace import Trace
+from sexton.types import PartitionId
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 PRODUCE_BY_ID = Api(0, "Produce", 13, 13)
@@ -63,13 +63,13 @@ class LifeHistory:
     """What was written to one topic in all its lives, and what was read of it."""
 
     topic: str
-    acknowledged: dict[Key, dict[int, bytes]] = field(default_factory=dict)
+    acknowledged: dict[PartitionId, dict[int, bytes]] = field(default_factory=dict)
     failed: set[bytes] = field(default_factory=set)
-    seen: dict[Key, dict[int, bytes]] = field(default_factory=dict)
-    by_name: dict[bytes, Key] = field(default_factory=dict)
+    seen: dict[PartitionId, dict[int, bytes]] = field(default_factory=dict)
+    by_name: dict[bytes, PartitionId] = field(default_factory=dict)
     """In which life and partition a record was seen that was written by name."""
 
-    def saw(self, key: Key, offset: int, identity: bytes) -> None:
+    def saw(self, key: PartitionId, offset: int, identity: bytes) -> None:
         """Rule 2, of lives: a record belongs to one, and an offset of one has one value."""
         where = f"{self.topic}-{key[1]}@{offset} of life {key[0]}"
         life = identity.split(b":")[0].decode()
@@ -83,7 +83,7 @@ class LifeHistory:
         if before != identity:
             raise SimulationFailure("rule 2", f"{identity!r} was read at {where}, where {before!r} was read before")
 
-    def check(self, key: Key, found: Mapping[int, bytes]) -> None:
+    def check(self, key: PartitionId, found: Mapping[int, bytes]) -> None:
         """Rule 1, of a partition of a life that exists: all that was acknowledged, and all that was read, is there."""
         for promised, how in ((self.acknowledged, "acknowledged"), (self.seen, "read")):
             for offset, identity in promised.get(key, {}).items():
@@ -195,7 +195,7 @@ class Lives:
 
     async def _read(self) -> None:
         """Each partition of the present life from its beginning on; the next one from its own."""
-        positions: dict[Key, int] = {}
+        positions: dict[PartitionId, int] = {}
         while not self._is_over():
             life = await self._life()
             if life is None or life.topic_id is None:
@@ -209,13 +209,13 @@ class Lives:
                     self._user.forget()
             await asyncio.sleep(BACKOFF_S * self._rng.random())
 
-    async def _read_on(self, key: Key, offset: int) -> int:
+    async def _read_on(self, key: PartitionId, offset: int) -> int:
         records, next_offset, _ = await self._fetch(key, offset)
         for record in records:
             self.history.saw(key, record.offset, record.value or b"")
         return next_offset
 
-    async def _fetch(self, key: Key, offset: int) -> tuple[list[Record], int, int]:
+    async def _fetch(self, key: PartitionId, offset: int) -> tuple[list[Record], int, int]:
         topic_id, partition = key
         part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES_MAX}
         body = {
@@ -236,7 +236,7 @@ class Lives:
 
     # At the end
 
-    async def check(self, key: Key) -> None:
+    async def check(self, key: PartitionId) -> None:
         """Of a life that exists: everything that was promised of it."""
         found: dict[int, bytes] = {}
         offset, end_offset = 0, 1

@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from sexton.ports.metastore import PartitionRow
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Place
-from sexton.simulate.snapshots import Key, Snapshot
+from sexton.simulate.history import History
+from sexton.simulate.snapshots import Snapshot
+from sexton.types import PartitionId, TopicPartition
 
 
 class Line(NamedTuple):
@@ -47,15 +48,15 @@ class Doubt(NamedTuple):
 @dataclass(slots=True)
 class Losses:
     history: History
-    doubts: dict[Key, Doubt] = field(default_factory=dict)
-    suspects: dict[Key, dict[int, int]] = field(default_factory=dict)
+    doubts: dict[PartitionId, Doubt] = field(default_factory=dict)
+    suspects: dict[PartitionId, dict[int, int]] = field(default_factory=dict)
     """Of topics that acknowledge before the flush: who lost power while in sync and has not joined anew, or caught up,
     since; and where the log ended that was left on its disk."""
-    lines: dict[Key, list[Line]] = field(default_factory=dict)
-    _outside: dict[Key, dict[int, int]] = field(default_factory=dict)
+    lines: dict[PartitionId, list[Line]] = field(default_factory=dict)
+    _outside: dict[PartitionId, dict[int, int]] = field(default_factory=dict)
     """The same of those who lost power while not in sync, until their next process has registered."""
 
-    def power_lost(self, key: Key, row: PartitionRow, broker_id: int, left_end: int) -> None:
+    def power_lost(self, key: PartitionId, row: PartitionRow, broker_id: int, left_end: int) -> None:
         known = self.suspects if broker_id in row.isr else self._outside
         known.setdefault(key, {})[broker_id] = left_end
 
@@ -64,7 +65,7 @@ class Losses:
         for outside in self._outside.values():
             outside.pop(broker_id, None)
 
-    def isr_changed(self, key: Key, row: PartitionRow) -> None:
+    def isr_changed(self, key: PartitionId, row: PartitionRow) -> None:
         """Whoever is no longer in sync and comes back has copied what it lost: unless it is dead since."""
         if key in self.suspects:
             self.suspects[key] = {broker: end for broker, end in self.suspects[key].items() if broker in row.isr}
@@ -72,47 +73,47 @@ class Losses:
         for broker_id in [broker for broker in row.isr if broker in outside]:
             self.suspects.setdefault(key, {})[broker_id] = outside.pop(broker_id)
 
-    def is_suspect(self, key: Key, broker_id: int) -> bool:
+    def is_suspect(self, key: PartitionId, broker_id: int) -> bool:
         return broker_id in self.suspects.get(key, ())
 
-    def caught_up(self, key: Key, broker_id: int) -> None:
+    def caught_up(self, key: PartitionId, broker_id: int) -> None:
         self.suspects.get(key, {}).pop(broker_id, None)
 
-    def is_any_left(self, key: Key, row: PartitionRow) -> bool:
+    def is_any_left(self, key: PartitionId, row: PartitionRow) -> bool:
         """Whether an in-sync replica has everything."""
         return not self.suspects.get(key, {}).keys() >= set(row.isr)
 
-    def doubt(self, key: Key, place: Place, first_epoch: int, *, is_forced: bool) -> None:
+    def doubt(self, key: PartitionId, place: TopicPartition, first_epoch: int, *, is_forced: bool) -> None:
         known = self.doubts.get(key)
         is_forced = is_forced or (known is not None and known.is_forced)
         self.doubts[key] = Doubt(first_epoch, is_forced)
         self.history.doubtful.add(place)
 
-    def is_shown_by(self, key: Key, replica: Snapshot) -> bool:
+    def is_shown_by(self, key: PartitionId, replica: Snapshot) -> bool:
         doubt = self.doubts.get(key)
         return doubt is not None and replica.is_leader and replica.leader_epoch >= doubt.first_epoch
 
-    def settle(self, key: Key, place: Place) -> None:
+    def settle(self, key: PartitionId, place: TopicPartition) -> None:
         del self.doubts[key]
         self.history.doubtful.discard(place)
 
-    def check_left(self, where: str, key: Key, broker_id: int, goes_on_from: int, committed_end: int) -> None:
+    def check_left(self, where: str, key: PartitionId, broker_id: int, goes_on_from: int, committed_end: int) -> None:
         """Rule 1: a leader that lost power goes on from no less than its disk still had."""
         left = min(self.suspects.get(key, {}).get(broker_id, 0), committed_end)
         if goes_on_from < left:
             raise SimulationFailure("rule 1", f"{where} goes on from {goes_on_from}, but {left} was left on its disk")
 
-    def begin_line(self, key: Key, place: Place, line: Line, at_ns: int) -> None:
+    def begin_line(self, key: PartitionId, place: TopicPartition, line: Line, at_ns: int) -> None:
         self.lines.setdefault(key, []).append(line)
         self.history.lost(place, line.offset, at_ns)
 
-    def is_left_behind(self, key: Key, offset: int, leader_epoch: int) -> bool:
+    def is_left_behind(self, key: PartitionId, offset: int, leader_epoch: int) -> bool:
         """Whether a batch is of a line that was given up. The latest line that reaches so far down decides."""
         for line in reversed(self.lines.get(key, ())):
             if offset >= line.offset:
                 return leader_epoch < line.leader_epoch and (offset, leader_epoch) not in line.kept
         return False
 
-    def brings_back(self, key: Key, line: Line) -> bool:
+    def brings_back(self, key: PartitionId, line: Line) -> bool:
         """Whether its leader goes on with something that was given up before."""
         return any(self.is_left_behind(key, offset, epoch) for offset, epoch in line.kept)

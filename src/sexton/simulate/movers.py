@@ -15,14 +15,14 @@ from typing import Any
 from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
-from sexton.simulate.history import Place
 from sexton.simulate.plan import Action, AdminPlan
 from sexton.simulate.trace import Trace
+from sexton.types import TopicPartition
 
 NAMES = ("mover-1", "mover-2")
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 
-DeleteRecords = Callable[[Place, random.Random], Coroutine[Any, Any, object]]
+DeleteRecords = Callable[[TopicPartition, random.Random], Coroutine[Any, Any, object]]
 
 APART_MS = (5, 30, 100, 500)
 """Between taking a replica away and adding it again."""
@@ -49,7 +49,7 @@ class Movers:
         self._deletes = deletes
         self._trace = trace
         self._brokers = range(1, brokers_count + 1)
-        self._found: dict[Place, Sequence[int]] = {}
+        self._found: dict[TopicPartition, Sequence[int]] = {}
         """The most replicas that each partition had when somebody came to move it."""
 
     async def run(self, plans: Sequence[AdminPlan], elapsed_ms: Callable[[], int], is_over: Callable[[], bool]) -> None:
@@ -65,7 +65,7 @@ class Movers:
             await asyncio.sleep(0.5)
         await asyncio.gather(*(self._put_back(place, replicas) for place, replicas in self._found.items()))
 
-    async def _put_back(self, place: Place, replicas: Sequence[int]) -> None:
+    async def _put_back(self, place: TopicPartition, replicas: Sequence[int]) -> None:
         """Until they have stood for a while: a request that somebody gave up waiting for may be carried out yet."""
         admin, looks_left = self._admins[0], STANDS_LOOKS
         while looks_left > 0:
@@ -97,7 +97,7 @@ class Movers:
             self._trace.note(NAMES[0], f"{plan.action} {plan.topic}: failed: {error.what}")
 
     async def _flap(
-        self, place: Place, replicas: Sequence[int], first: Admin, second: Admin, rng: random.Random
+        self, place: TopicPartition, replicas: Sequence[int], first: Admin, second: Admin, rng: random.Random
     ) -> None:
         """The second request does not wait for the first one's answer."""
         if len(replicas) < 2:
@@ -114,7 +114,7 @@ class Movers:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _burst(self, place: Place, replicas: Sequence[int], rng: random.Random) -> None:
+    async def _burst(self, place: TopicPartition, replicas: Sequence[int], rng: random.Random) -> None:
         """Step after step, some before the one before has been answered: what one of them makes of the log is on its
         way to the followers when the next one comes."""
         removed = rng.choice(replicas)
@@ -140,7 +140,7 @@ class Movers:
                 raise result
 
     async def _move_and_cancel(
-        self, place: Place, replicas: Sequence[int], first: Admin, second: Admin, rng: random.Random
+        self, place: TopicPartition, replicas: Sequence[int], first: Admin, second: Admin, rng: random.Random
     ) -> None:
         """To where it was not: what is added is behind, and what was there before may fail meanwhile."""
         others = [broker for broker in self._brokers if broker not in replicas]
@@ -154,6 +154,6 @@ class Movers:
         await _later(after_ms, second, place, None)
 
 
-async def _later(delay_ms: int, admin: Admin, place: Place, target: Sequence[int] | None) -> None:
+async def _later(delay_ms: int, admin: Admin, place: TopicPartition, target: Sequence[int] | None) -> None:
     await asyncio.sleep(delay_ms / 1000)
     await admin.reassign({place: target})

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sexton.ports.metastore import PartitionRow, TopicRow
-from sexton.simulate.snapshots import Key
 from sexton.simulate.trace import Trace
+from sexton.types import PartitionId
 
 
 class Agreement:
@@ -17,13 +17,13 @@ class Agreement:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self.topics: dict[uuid.UUID, str] = {}
-        self.rows: dict[Key, PartitionRow] = {}
-        self.on_change: Callable[[str, Key, PartitionRow], None] | None = None
+        self.rows: dict[PartitionId, PartitionRow] = {}
+        self.on_change: Callable[[str, PartitionId, PartitionRow], None] | None = None
         """Told which process changed which partition."""
         self.on_registered: Callable[[int, int], None] | None = None
         """Told which broker has a new epoch."""
 
-    def name(self, key: Key) -> str:
+    def name(self, key: PartitionId) -> str:
         return f"{self.topics.get(key[0], '?')}-{key[1]}"
 
     def carried_out(self, who: str, operation: str, arguments: tuple[Any, ...], result: Any) -> None:

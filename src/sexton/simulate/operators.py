@@ -9,8 +9,8 @@ from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
 from sexton.client.transaction_admin import abort_at, find_hanging
-from sexton.simulate.history import Place
 from sexton.simulate.trace import Trace
+from sexton.types import TopicPartition
 
 NAME = "operator"
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
@@ -19,7 +19,7 @@ ANY_AGE_MS = -(10**12)
 """Clocks have jumped, and nobody writes any more: what no coordinator knows of hangs, however young it seems."""
 
 
-async def force_leaders(client: Client, places: Sequence[Place], trace: Trace, seconds: int) -> None:
+async def force_leaders(client: Client, places: Sequence[TopicPartition], trace: Trace, seconds: int) -> None:
     """Does not wait for machines that are gone, and tries until each partition has a leader."""
     admin = Admin(client)
     for _ in range(seconds):
@@ -35,7 +35,7 @@ async def force_leaders(client: Client, places: Sequence[Place], trace: Trace, s
 
 
 async def end_hanging(
-    client: Client, places: Callable[[], Sequence[Place]], trace: Trace, is_over: Callable[[], bool]
+    client: Client, places: Callable[[], Sequence[TopicPartition]], trace: Trace, is_over: Callable[[], bool]
 ) -> None:
     """As `sexton txn find-hanging` and `sexton txn abort` do, again and again: a partition that lost its end may have
     lost the marker of a transaction as well, and its coordinator takes that one for ended."""

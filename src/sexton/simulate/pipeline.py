@@ -16,7 +16,7 @@ from typing import Any
 from sexton.client.client import Peer
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import Place
+from sexton.types import TopicPartition
 
 Started = tuple[Peer, asyncio.Future[Any]]
 """Whom it was sent to, and the answer to come."""
@@ -32,7 +32,7 @@ class AbortableError(Exception):
 class Pipeline:
     """`acknowledged`: the sequence up to which all is, and over which connection the last answer came."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TopicPartition) -> None:
         self.place = place
         self.batches: list[Batch] = []
         self.is_in_order = True

@@ -17,13 +17,13 @@ from sexton.simulate.cluster import BrokerTimes
 from sexton.simulate.compactors import CompactorPlan
 from sexton.simulate.faults import Fault
 from sexton.simulate.formats import CODECS, batch_limits, topic_format, writer_format
-from sexton.simulate.history import Place
 from sexton.simulate.lives import LifePlan
 from sexton.simulate.loop import MS
 from sexton.simulate.network import Weather
 from sexton.simulate.transactors import TransactorPlan
 from sexton.simulate.truth import Retention
 from sexton.simulate.writers import ACKS_ALL, Limits, WriterPlan
+from sexton.types import TopicPartition
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 """Compacted like any other, where there are compactors."""
@@ -97,7 +97,7 @@ class TopicPlan:
         return self.settings.get("flush.before.ack") != "false"
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[TopicPartition, ...]:
         return tuple((self.name, partition) for partition in range(self.partitions_count))
 
 

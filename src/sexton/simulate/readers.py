@@ -14,9 +14,10 @@ from sexton.client.groups import GroupConsumer
 from sexton.client.members import ConsumerMember
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Place, identity
+from sexton.simulate.history import History, identity
 from sexton.simulate.sessions import SessionConsumer
 from sexton.simulate.trace import Trace
+from sexton.types import TopicPartition
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 BACKOFF_S = 0.2
@@ -28,7 +29,7 @@ class Reader:
     def __init__(
         self,
         name: str,
-        places: Sequence[Place],
+        places: Sequence[TopicPartition],
         client: Client,
         history: History,
         is_over: Callable[[], bool],
@@ -48,8 +49,8 @@ class Reader:
         self._is_over = is_over
         kind = SessionConsumer if keeps_sessions else Consumer
         self._consumer = kind(client, isolation=isolation, rack=rack)
-        self._losses_counts: dict[Place, int] = {}
-        self.folds: dict[Place, dict[bytes, bytes]] = {}
+        self._losses_counts: dict[TopicPartition, int] = {}
+        self.folds: dict[TopicPartition, dict[bytes, bytes]] = {}
         """What it makes of the keys in each partition: values that were not deleted since."""
 
     async def run(self) -> None:
@@ -98,7 +99,7 @@ class Reader:
                 self._consumer.positions[place] = 0
                 self.folds.pop(place, None)
 
-    def position(self, place: Place) -> int:
+    def position(self, place: TopicPartition) -> int:
         return self._consumer.positions.get(place, 0)
 
     def _drop_deleted(self) -> None:
@@ -134,7 +135,7 @@ class GroupReader:
         topics: Sequence[str],
         client: Client,
         history: History,
-        delivered: dict[Place, set[int]],
+        delivered: dict[TopicPartition, set[int]],
         trace: Trace,
         is_over: Callable[[], bool],
         pause_ms: int = 0,
@@ -162,7 +163,7 @@ class GroupReader:
             member = ConsumerMember(self._client, self._group, self._topics, start_at=EARLIEST, rack=self._rack)
         else:
             member = GroupConsumer(self._client, self._group, self._topics, start_at=EARLIEST)
-        assigned: list[Place] = []
+        assigned: list[TopicPartition] = []
         while not self._is_over():
             try:
                 for topic, partition, record in await member.poll():

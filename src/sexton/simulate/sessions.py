@@ -14,8 +14,9 @@ from typing import Any
 
 from sexton.client import apis
 from sexton.client.client import Peer
-from sexton.client.consumer import FETCH_MARGIN_MS, Consumer, TopicPartition, fetch_body
+from sexton.client.consumer import FETCH_MARGIN_MS, Consumer, fetch_body
 from sexton.protocol.errors import ErrorCode
+from sexton.types import TopicPartition
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0

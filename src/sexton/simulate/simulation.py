@@ -30,7 +30,7 @@ from sexton.simulate.cluster import DATA, SimulatedCluster
 from sexton.simulate.compactors import CompactorHost
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.faults import FORCING_S
-from sexton.simulate.history import History, Place
+from sexton.simulate.history import History
 from sexton.simulate.invariants import Invariants
 from sexton.simulate.life_groups import LifeGroup
 from sexton.simulate.lives import Lives
@@ -48,6 +48,7 @@ from sexton.simulate.transactors import Transactor, TransactorPlan
 from sexton.simulate.truth import Truth
 from sexton.simulate.values import Values
 from sexton.simulate.writers import Writer
+from sexton.types import TopicPartition
 
 CLIENT_TIMEOUT_MS = 5_000
 CALLBACKS_PER_LOOK = 16
@@ -119,7 +120,7 @@ class Simulation:
         names = [ADMIN, OPERATOR, *MOVERS, *(each.name for each in plan.writers), *(each.name for each in plan.readers)]
         self._clients: dict[str, tuple[Process, Client]] = {name: self._client(name, name) for name in names}
         self._writers: list[tuple[Writer | Transactor, asyncio.Task[None]]] = []
-        self._delivered: dict[str, dict[Place, set[int]]] = {}
+        self._delivered: dict[str, dict[TopicPartition, set[int]]] = {}
         """To each group as a whole."""
         self._read_places = [place for topic in plan.topics for place in topic.places]
         self._committed_readers: list[Reader] = []
@@ -276,7 +277,7 @@ class Simulation:
 
     # Clients
 
-    def _segment_bases(self, place: Place) -> list[int]:
+    def _segment_bases(self, place: TopicPartition) -> list[int]:
         """Where segments begin, on any disk."""
         found: set[int] = set()
         for node in self.cluster.nodes.values():
@@ -284,7 +285,7 @@ class Simulation:
             found.update(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
         return sorted(found)
 
-    def _bounds(self, place: Place) -> list[int]:
+    def _bounds(self, place: TopicPartition) -> list[int]:
         """How far it is compacted, on any broker that still has something of that."""
         replicas = (replica for node in self.cluster.nodes.values() for replica in snapshots.all_of(node))
         here = (each for each in replicas if (each.topic, each.partition) == place)

@@ -14,9 +14,7 @@ from sexton.broker.broker import Broker
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.replication.leadership import IsrChange, Leadership
 from sexton.replication.local_replica import LocalReplica, Role
-
-Key = tuple[uuid.UUID, int]
-"""A partition: its topic's id, and its number."""
+from sexton.types import PartitionId
 
 
 class Watermarks(NamedTuple):
@@ -59,7 +57,7 @@ class Snapshot(NamedTuple):
     """The broker epoch of the process that was heard of last, by follower, if it leads."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> PartitionId:
         return self.topic_id, self.partition
 
     @property
@@ -112,7 +110,7 @@ def all_of(machine: Machine) -> list[Snapshot]:
     return [_snapshot(machine, replica) for replica in _open_on(machine)]
 
 
-def find(machine: Machine, key: Key) -> Snapshot | None:
+def find(machine: Machine, key: PartitionId) -> Snapshot | None:
     for replica in _open_on(machine):
         if replica.partition == key[1] and replica.topic_id == key[0]:
             return _snapshot(machine, replica)

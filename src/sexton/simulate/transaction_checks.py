@@ -11,16 +11,17 @@ from collections.abc import Iterable
 
 from sexton.records.batch import Batch, ControlType
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Outcome, Place, Transaction, identity
+from sexton.simulate.history import History, Outcome, Transaction, identity
+from sexton.types import TopicPartition
 
 
 class TransactionJudge:
     def __init__(self, history: History) -> None:
         self._history = history
-        self._open: dict[Place, dict[int, list[Transaction]]] = {}
+        self._open: dict[TopicPartition, dict[int, list[Transaction]]] = {}
         self.ended_count = 0
 
-    def committed(self, place: Place, batch: Batch) -> None:
+    def committed(self, place: TopicPartition, batch: Batch) -> None:
         """The next batch of a partition is committed."""
         if not batch.is_transactional:
             return
@@ -33,7 +34,7 @@ class TransactionJudge:
                     continue  # its end may have been lost here, and this be the next one's
                 self._ended(place, transaction, batch.control_type is ControlType.COMMIT, batch.base_offset)
 
-    def _ended(self, place: Place, transaction: Transaction, is_commit: bool, offset: int) -> None:
+    def _ended(self, place: TopicPartition, transaction: Transaction, is_commit: bool, offset: int) -> None:
         self.ended_count += 1
         where = f"the marker at {place[0]}-{place[1]}@{offset}"
         if is_commit and not transaction.may_be_committed:
@@ -50,7 +51,7 @@ class TransactionJudge:
             )
         transaction.fates[place] = is_commit
 
-    def begin_anew(self, place: Place, batches: Iterable[Batch]) -> None:
+    def begin_anew(self, place: TopicPartition, batches: Iterable[Batch]) -> None:
         """A partition has lost its end: these batches are left. What ended among them has been judged."""
         in_place: dict[int, list[Transaction]] = {}
         for batch in batches:

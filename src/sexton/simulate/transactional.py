@@ -22,8 +22,9 @@ from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
 from sexton.records.batch import TRANSACTIONAL, Record
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import Outcome, Place
+from sexton.simulate.history import Outcome
 from sexton.simulate.pipeline import AbortableError, Pipeline, Started
+from sexton.types import TopicPartition
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 
@@ -77,9 +78,9 @@ class TransactionalProducer:
         self._rng = rng
         self._producer = NO_PRODUCER
         self._coordinator: int | None = None
-        self._sequences: dict[Place, int] = {}
-        self._pipelines: dict[Place, Pipeline] = {}
-        self._added: set[Place] = set()
+        self._sequences: dict[TopicPartition, int] = {}
+        self._pipelines: dict[TopicPartition, Pipeline] = {}
+        self._added: set[TopicPartition] = set()
         self.last_error: str = ""
 
     # The life of a producer
@@ -110,7 +111,7 @@ class TransactionalProducer:
 
     # In a transaction
 
-    async def add(self, places: Sequence[Place]) -> None:
+    async def add(self, places: Sequence[TopicPartition]) -> None:
         """Clients of version 2 need not."""
         fresh = [place for place in places if place not in self._added]
         if self._version >= 2 or not fresh:
@@ -127,7 +128,7 @@ class TransactionalProducer:
         await self._ask(ADD_PARTITIONS, body, _first_partition_error)
         self._added.update(fresh)
 
-    async def send(self, place: Place, records: Sequence[Record]) -> int:
+    async def send(self, place: TopicPartition, records: Sequence[Record]) -> int:
         """One batch, repeated until it is acknowledged. Its first offset; -1 if the broker has forgotten it. The next
         may be sent before this one is acknowledged: they go out in the order of the calls."""
         sequence = self._sequences.get(place, 0)
@@ -157,7 +158,7 @@ class TransactionalProducer:
             part = await self._repeat(lambda: batch.attempt(start), lambda part: batch.judge(_produced(part)))
         return int(part.base_offset)
 
-    async def send_offset(self, group: str, place: Place, offset: int) -> None:
+    async def send_offset(self, group: str, place: TopicPartition, offset: int) -> None:
         if self._version < 2:
             body = {"transactional_id": self._id, **self._named(), "group_id": group}
             await self._ask(ADD_OFFSETS, body)

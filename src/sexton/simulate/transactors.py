@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from sexton.client.client import Client
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Outcome, Place, Transaction, Write
+from sexton.simulate.history import History, Outcome, Transaction, Write
 from sexton.simulate.loop import Process, SimulatedLoop
 from sexton.simulate.pipeline import AbortableError
 from sexton.simulate.trace import Trace
 from sexton.simulate.transactional import BACKOFF_S, QUICK_BACKOFF_S, FencedError, TransactionalProducer
 from sexton.simulate.values import Values
+from sexton.types import TopicPartition
 
 IN_FLIGHT_MAX = 5
 """Batches of one partition, as with Java's clients."""
@@ -35,7 +36,7 @@ LIFETIME_S = 12
 class TransactorPlan:
     name: str
     """Also its transactional id."""
-    places: tuple[Place, ...]
+    places: tuple[TopicPartition, ...]
     version: int
     timeout_ms: int
     interval_ms: int
@@ -200,7 +201,7 @@ class Transactor:
         self,
         transaction: Transaction,
         producer: TransactionalProducer,
-        place: Place,
+        place: TopicPartition,
         client: Client,
         rng: random.Random,
     ) -> None:

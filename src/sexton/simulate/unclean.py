@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from sexton.ports.metastore import NO_LEADER, PartitionRow
+from sexton.ports.metastore import PartitionRow
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.snapshots import Key
+from sexton.types import NO_LEADER, PartitionId
 
 
 @dataclass(slots=True)
 class UncleanElections:
     allowed: Collection[str]
     """Topics. No compacted ones."""
-    _before: dict[Key, PartitionRow] = field(default_factory=dict)
+    _before: dict[PartitionId, PartitionRow] = field(default_factory=dict)
 
     def removes_in_sync(self, row: PartitionRow) -> bool:
         """Whether somebody has taken an in-sync replica away. To be asked before `is_one`."""

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from sexton.records.batch import Header, Record, encode, make_batch
-from sexton.simulate.history import IDENTITY, Place
+from sexton.simulate.history import IDENTITY
+from sexton.types import TopicPartition
 
 KEYS_COUNT = 50
 KEYS_OF_COMPACTED_COUNT = 24
@@ -26,10 +27,10 @@ class Values:
         self._compacted = compacted
         self._count = 0
 
-    def is_compacted(self, place: Place) -> bool:
+    def is_compacted(self, place: TopicPartition) -> bool:
         return place[0] in self._compacted
 
-    def records(self, place: Place, count: int, now_ms: int) -> tuple[list[Record], tuple[bytes, ...]]:
+    def records(self, place: TopicPartition, count: int, now_ms: int) -> tuple[list[Record], tuple[bytes, ...]]:
         """With offsets from 0 on, and what each of them is known by."""
         records, identities = [], []
         for index in range(count):
@@ -38,7 +39,7 @@ class Values:
             records.append(self._record(place, index, now_ms, identity))
         return records, tuple(identities)
 
-    def sized(self, place: Place, batch_bytes: int, now_ms: int) -> tuple[list[Record], tuple[bytes, ...]]:
+    def sized(self, place: TopicPartition, batch_bytes: int, now_ms: int) -> tuple[list[Record], tuple[bytes, ...]]:
         """One record, whose batch has so many bytes if it is not compressed: a byte or two less where a length grows
         by more than it counts."""
         name = self._identity(place)
@@ -53,11 +54,11 @@ class Values:
             spare -= excess
         return [record], (name,)
 
-    def _identity(self, place: Place) -> bytes:
+    def _identity(self, place: TopicPartition) -> bytes:
         self._count += 1
         return f"{self._name}:{place[1]}:{self._count}:".encode()
 
-    def _record(self, place: Place, index: int, now_ms: int, identity: bytes) -> Record:
+    def _record(self, place: TopicPartition, index: int, now_ms: int, identity: bytes) -> Record:
         rng = self._rng
         is_compacted = self.is_compacted(place)
         number = int(KEYS_OF_COMPACTED_COUNT * rng.random() ** 3) if is_compacted else rng.randrange(KEYS_COUNT)

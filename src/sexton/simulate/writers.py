@@ -17,12 +17,12 @@ from sexton.client.client import Client, Peer
 from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError, check
 from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
-from sexton.records.batch import NO_PRODUCER_ID, NO_SEQUENCE
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.history import History, Outcome, Place, Write
+from sexton.simulate.history import History, Outcome, Write
 from sexton.simulate.loop import SimulatedLoop
 from sexton.simulate.trace import Trace
 from sexton.simulate.values import Values
+from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
 
@@ -47,7 +47,7 @@ Limits = tuple[int, int | None]
 @dataclass(frozen=True, slots=True)
 class WriterPlan:
     name: str
-    places: tuple[Place, ...]
+    places: tuple[TopicPartition, ...]
     acks: int
     is_idempotent: bool
     interval_ms: int
@@ -83,7 +83,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Lane:
-    place: Place
+    place: TopicPartition
     pending: list[_Batch] = field(default_factory=list)
     sequence: int = 0
     producer: tuple[int, int] = (NO_PRODUCER_ID, -1)
@@ -276,7 +276,7 @@ class Writer:
                 await self._produce(peer, each)
         lane.pending.clear()
 
-    async def _try_too_large(self, place: Place) -> None:
+    async def _try_too_large(self, place: TopicPartition) -> None:
         """One that must be refused, of no producer in particular. That nobody reads it is seen to by the history."""
         refused_bytes = self._limits.get(place[0], (0, None))[1]
         if refused_bytes is None:
@@ -301,7 +301,7 @@ class Writer:
                 "limits", f"{place[0]} took a batch of {len(data)} bytes, its limit is {refused_bytes - 1}"
             )
 
-    async def _leader(self, place: Place) -> Peer | None:
+    async def _leader(self, place: TopicPartition) -> Peer | None:
         try:
             return await self._client.leader(*place)
         except CallError:
@@ -369,5 +369,5 @@ class Writer:
         lane.pending.clear()
 
 
-def _topic_data(place: Place, data: bytes) -> list[dict[str, Any]]:
+def _topic_data(place: TopicPartition, data: bytes) -> list[dict[str, Any]]:
     return [{"name": place[0], "partition_data": [{"index": place[1], "records": data}]}]

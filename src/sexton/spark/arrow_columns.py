@@ -29,11 +29,11 @@ from sexton.records.kernels.columns import HEADER, NOTHING_BAD, RECORD, Records
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan
 from sexton.spark.unpacking import unpacked_runs, unparsable
+from sexton.types import INT64_MAX
 
 SCAN_ROWS = 1 << 12
 """Number of batches that are scanned together: small, so that a reader that stops early has read little."""
 
-INT64_MAX = 2**63 - 1
 TIMESTAMP_MS_MAX = INT64_MAX // 1000
 """Spark's timestamps are microseconds. A timestamp beyond that range, from a broken clock, becomes null."""
 

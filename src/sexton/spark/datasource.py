@@ -77,6 +77,7 @@ from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.spark.arrow_columns import Source, read_runs, to_arrow
 from sexton.spark.unpacking import worker_unpacker
 from sexton.spark.whole_log import stable_end
+from sexton.types import OFFSET_MAX
 
 SCHEMA = (
     StructType()
@@ -110,7 +111,6 @@ TASK_BYTES = 32 * 1024 * 1024
 
 PLANNING_THREADS = 8
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
-OFFSET_MAX = 2**63 - 1
 
 
 class BadOptionError(SextonError):

@@ -22,7 +22,7 @@ from sexton.compaction import plan
 from sexton.compaction.eligibility import first_dirty_offset
 from sexton.compaction.plan import Chunk
 from sexton.compaction.survey import LogSurvey
-from sexton.compaction.transactions import NO_OFFSET, TransactionIndex
+from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import NotALogError, SextonError
 from sexton.log.stopped.partition import PartitionLog, find_partitions, mapped, open_partition
 from sexton.records.batch import Batch, ControlType, Record, decode
@@ -35,6 +35,7 @@ from sexton.spark.compact import survey_logs
 from sexton.spark.diff_pass import DIFFERENCE, NO_CODE, Compared, Scope
 from sexton.spark.passes import Progress
 from sexton.spark.whole_log import chunks_below, stable_end
+from sexton.types import NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from sexton.compaction.fates import Fate
 from sexton.compaction.plan import Chunk, PartitionWork
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
-from sexton.compaction.transactions import NO_OFFSET, for_tasks
+from sexton.compaction.transactions import for_tasks
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.errors import SextonError
 from sexton.log.stopped.partition import PartitionLog, open_partition
@@ -39,9 +39,10 @@ from sexton.spark import index_pass
 from sexton.spark.compact import Report, Request, compact, survey_logs
 from sexton.spark.offline import summaries
 from sexton.spark.passes import Progress
-from sexton.spark.stats_pass import NO_TIME, Measured, measure_chunk
+from sexton.spark.stats_pass import Measured, measure_chunk
 from sexton.spark.storage import Folder
 from sexton.spark.whole_log import chunks_below
+from sexton.types import NO_OFFSET, NO_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,5 +380,5 @@ def _last_cleaned(log: PartitionLog, survey: LogSurvey, measured: Measured, conf
 
 
 def _latest(times_ms: Sequence[int]) -> int | None:
-    latest = max(times_ms, default=NO_TIME)
+    latest = max(times_ms, default=NO_TIMESTAMP)
     return None if latest < 0 else latest

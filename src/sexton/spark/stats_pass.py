@@ -26,11 +26,10 @@ from sexton.records.kernels.scan import Table, scan_whole
 from sexton.spark.arrow_columns import walk
 from sexton.spark.index_pass import Note
 from sexton.spark.unpacking import unpacked_runs, worker_unpacker
+from sexton.types import NO_OFFSET, NO_TIMESTAMP
 
 Longs = npt.NDArray[np.int64]
 
-NO_OFFSET = -1
-NO_TIME = -1
 ABOVE_BOUND = -1
 """Used instead of a fate: the tombstone is above the bound, so cleaning may not examine it yet."""
 
@@ -41,7 +40,7 @@ class Span:
 
     count: int = 0
     oldest_ms: int = 2**63 - 1
-    newest_ms: int = NO_TIME
+    newest_ms: int = NO_TIMESTAMP
 
     def add(self, count: int, oldest_ms: int, newest_ms: int) -> None:
         self.count += count
@@ -63,11 +62,11 @@ class Measured:
     """Tombstones by what the next cleaning would do with them (a Fate), or ABOVE_BOUND."""
     horizon_next_ms: int = 2**63 - 1
     """When the next tombstone's delete horizon passes."""
-    horizon_max_ms: int = NO_TIME
+    horizon_max_ms: int = NO_TIMESTAMP
     gapless_from: int = NO_OFFSET
     """Where the last gap in the offsets ends; NO_OFFSET without any gap. Only compaction makes gaps."""
-    max_timestamp_before_gap_ms: int = NO_TIME
-    max_timestamp_ms: int = NO_TIME
+    max_timestamp_before_gap_ms: int = NO_TIMESTAMP
+    max_timestamp_ms: int = NO_TIMESTAMP
     opened_ms: dict[int, int] = field(default_factory=dict)
     """When an open transaction began, by its first offset."""
     failure: SextonError | None = None
@@ -148,9 +147,9 @@ def _measure_gaps(table: Table, previous_offset: int, measured: Measured) -> Non
             int(table["last_offset"][last]) + 1 if has_holes[last] else int(table["base_offset"][last])
         )
         up_to = last + 1 if has_holes[last] else last
-        newest_ms = int(table["max_timestamp"][:up_to].max(initial=NO_TIME))
+        newest_ms = int(table["max_timestamp"][:up_to].max(initial=NO_TIMESTAMP))
         measured.max_timestamp_before_gap_ms = max(measured.max_timestamp_ms, newest_ms)
-    measured.max_timestamp_ms = max(measured.max_timestamp_ms, int(table["max_timestamp"].max(initial=NO_TIME)))
+    measured.max_timestamp_ms = max(measured.max_timestamp_ms, int(table["max_timestamp"].max(initial=NO_TIMESTAMP)))
 
 
 def _measure_tombstones(

@@ -10,10 +10,11 @@ import numpy.typing as npt
 from sexton.compaction import rules
 from sexton.compaction.fates import Fate
 from sexton.compaction.plan import Output, PartitionWork
-from sexton.compaction.transactions import NO_OFFSET, TransactionEvents
+from sexton.compaction.transactions import TransactionEvents
 from sexton.log.stopped.partition import PartitionLog
 from sexton.records import checkpoints, indexes, names
 from sexton.records.batch import ControlType
+from sexton.types import NO_OFFSET
 
 
 def of_outputs(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from sexton.ports.metastore import NO_LEADER, BrokerRow, BrokerStatus, Metastore, PartitionRow, TopicRow
+from sexton.ports.metastore import BrokerRow, BrokerStatus, Metastore, PartitionRow, TopicRow
+from sexton.types import NO_LEADER
 
 CLUSTER = uuid.UUID(int=0xC1)
 

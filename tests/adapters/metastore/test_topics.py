@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from sexton.ports.metastore import (
-    NO_LEADER,
     AlreadyExistsError,
     BrokerStatus,
     ConfigRow,
@@ -18,6 +17,7 @@ from sexton.ports.metastore import (
     StaleError,
 )
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_LEADER
 from tests.adapters.metastore.rows import broker, partitions, register, topic
 
 ODD_SETTINGS = {

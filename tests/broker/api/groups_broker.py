@@ -18,9 +18,10 @@ from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.view_topics import ViewTopics
-from sexton.coordinators.shard import EndMarker, Owner
+from sexton.coordinators.shard import EndMarker
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
+from sexton.types import ProducerIdAndEpoch
 from tests.broker.api.admin_broker import OWN_ID, FakeBroker, broker_in_a_cluster, encode
 
 DELAY_MS = 5
@@ -41,14 +42,14 @@ class MemoryLog:
         await asyncio.sleep(0)
 
     async def append_in_transaction(
-        self, owner: Owner, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
+        self, owner: ProducerIdAndEpoch, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
     ) -> None:
         await asyncio.sleep(0)
 
     async def append_marker(self, marker: EndMarker, now_ms: int) -> None:
         await asyncio.sleep(0)
 
-    def check_owner(self, owner: Owner) -> None:
+    def check_owner(self, owner: ProducerIdAndEpoch) -> None:
         """Everybody is who they say."""
 
     def check_marker(self, marker: EndMarker) -> bool:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from sexton.broker.api import describe_cluster, describe_topic_partitions, metadata, unregister_broker
-from sexton.ports.metastore import NO_LEADER, BrokerStatus
+from sexton.ports.metastore import BrokerStatus
 from sexton.protocol.errors import ErrorCode
+from sexton.types import NO_LEADER
 from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster, run
 
 

@@ -18,8 +18,9 @@ from sexton.broker.api import (
     elect_leaders,
     list_partition_reassignments,
 )
-from sexton.ports.metastore import NO_LEADER, PartitionRow
+from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_LEADER
 from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster, run
 
 PREFERRED, UNCLEAN = elect_leaders.PREFERRED, elect_leaders.UNCLEAN

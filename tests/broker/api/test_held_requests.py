@@ -13,12 +13,12 @@ import pytest
 
 from sexton.broker import verifier
 from sexton.broker.verifier import Answers, Verifier
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.log.producers import Marker, Verification
 from sexton.log.types import Appended
 from sexton.metadata.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken import breaking
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 from tests.broker.api.transactional_client import batch
 from tests.broker.fakes import BROKER_ID, TOPIC, Client, FakeBroker, FakeReplica
 
@@ -130,7 +130,7 @@ def test_one_that_fails_in_an_unexpected_way_keeps_nobody_behind_it(coordinator:
         ask = FakeBroker().transactions.verifier.ask
         question = verifier.Question("app", ProducerIdAndEpoch(*PRODUCER), 1, adds=False)
         for go_on in (fail, told.append):
-            ask(question, TopicPartition(TOPIC, 0), None, go_on)
+            ask(question, (TOPIC, 0), None, go_on)
         await turns()
         coordinator[0].set_result(None)
         await turns()
@@ -268,7 +268,7 @@ def test_partitions_of_one_transaction_are_asked_about_together_and_instances_ap
             question = verifier.Question("app", ProducerIdAndEpoch(PRODUCER[0], epoch), 2, adds=True)
             for number in (0, 1):
                 answered = partial(told.__setitem__, (epoch, number))
-                asking.ask(question, TopicPartition(TOPIC, number), object(), answered)
+                asking.ask(question, (TOPIC, number), object(), answered)
         await turns()
         assert [[len(one["topics"][0]["partitions"]) for one in request] for request in requests] == [[2], [2]]
         assert told == {

@@ -21,10 +21,11 @@ from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.hashing import partition_for
-from sexton.coordinators.shard import EndMarker, Owner
+from sexton.coordinators.shard import EndMarker
 from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.simulate.loop import Process, SimulatedLoop
+from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.citizens import (
     NUMBERS,
     TOPIC,
@@ -76,7 +77,9 @@ class CompactedLog:
     rng: random.Random
     appends_count: int = 0
     newest: dict[bytes, tuple[int, bytes | None]] = field(default_factory=dict)
-    transactional: list[tuple[int, Owner, list[tuple[bytes, bytes | None]] | bool]] = field(default_factory=list)
+    transactional: list[tuple[int, ProducerIdAndEpoch, list[tuple[bytes, bytes | None]] | bool]] = field(
+        default_factory=list
+    )
     """With its place in the log; True and False are COMMIT and ABORT."""
 
     async def append(self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
@@ -88,7 +91,7 @@ class CompactedLog:
                 self.newest[key] = self.appends_count, value
 
     async def append_in_transaction(
-        self, owner: Owner, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
+        self, owner: ProducerIdAndEpoch, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
     ) -> None:
         await self._take(records)
         self.transactional.append((self.appends_count, owner, list(records)))
@@ -107,7 +110,7 @@ class CompactedLog:
     def check_writable(self) -> None:
         """It always is."""
 
-    def check_owner(self, owner: Owner) -> None:
+    def check_owner(self, owner: ProducerIdAndEpoch) -> None:
         """Everybody is who they say."""
 
     def check_marker(self, marker: EndMarker) -> bool:
@@ -123,7 +126,7 @@ class CompactedLog:
             yield data
 
     def replay_into(self, coordinator: GroupCoordinator) -> None:
-        steps: list[tuple[int, int, bytes, bytes | None, Owner | None, bool | None]] = []
+        steps: list[tuple[int, int, bytes, bytes | None, ProducerIdAndEpoch | None, bool | None]] = []
         for number, (key, (place, value)) in enumerate(self.newest.items()):
             steps.append((place, number, key, value, None, None))
         for place, writer, what in self.transactional:

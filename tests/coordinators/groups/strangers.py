@@ -22,8 +22,9 @@ from sexton.coordinators.groups.messages import (
     SyncRequest,
 )
 from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.shard import EndMarker, Owner
+from sexton.coordinators.shard import EndMarker
 from sexton.protocol.errors import KafkaError
+from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import topic_id
 
 T = TypeVar("T")
@@ -135,13 +136,13 @@ class Stranger:
 
     async def _commit_in_a_transaction(self) -> None:
         group = self._group()
-        owner = Owner(self.rng.randrange(3_000, 3_010), self._often(0, 1, 2))
+        owner = ProducerIdAndEpoch(self.rng.randrange(3_000, 3_010), self._often(0, 1, 2))
         request = self._commit_request(group)
         verification = self.service.begin_verification(group, owner) if self.rng.random() < 0.8 else None
         await self.service.commit_in_transaction(request, owner, verification)
 
     async def _end_a_transaction(self) -> None:
-        owner = Owner(self.rng.randrange(3_000, 3_010), self._often(0, 1, 2))
+        owner = ProducerIdAndEpoch(self.rng.randrange(3_000, 3_010), self._often(0, 1, 2))
         marker = EndMarker(owner, self.rng.random() < 0.5, 1, self._often(0, 2))
         await self.service.end_transaction(self.rng.randrange(6), marker)
 

@@ -24,10 +24,10 @@ from sexton.coordinators.groups.messages import (
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.hashing import partition_for
-from sexton.coordinators.shard import Owner
 from sexton.coordinators.timers import Now
 from sexton.coordinators.wire import Reader, Writer
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, Harness, refused, subscription
 from tests.coordinators.groups.test_service import (
     PARTITION,
@@ -75,7 +75,7 @@ async def join_with(service: GroupService, **fields: object) -> None:
 
 
 async def commit_in_a_transaction(service: GroupService, request: OffsetCommitRequest) -> None:
-    owner = Owner(7, 0)
+    owner = ProducerIdAndEpoch(7, 0)
     await service.commit_in_transaction(request, owner, service.begin_verification(request.group, owner))
 
 
@@ -466,7 +466,7 @@ def test_offsets_of_a_transaction_that_were_verified_before_the_partition_was_lo
     async def test() -> None:
         log = FakeLog()
         service = await loaded(log)
-        owner = Owner(7, 0)
+        owner = ProducerIdAndEpoch(7, 0)
         verification = service.begin_verification(GROUP, owner)
         await service.load(PARTITION, log)
         with refused(ErrorCode.coordinator_load_in_progress):

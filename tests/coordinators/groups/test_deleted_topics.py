@@ -7,13 +7,13 @@ import pytest
 from sexton.coordinators.groups.messages import CommittedOffset, FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
 from sexton.coordinators.groups.offset_operations import EXPIRED_COUNT_MAX
 from sexton.coordinators.groups.records import OffsetKey, OffsetValue
-from sexton.coordinators.shard import Owner
 from sexton.protocol.errors import ErrorCode
+from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import GROUP, START_MS, Harness, partitions, topic_id
 
 KEY = OffsetKey(GROUP, "t", 0)
 NOTHING = FetchedOffset(0)
-A, B = Owner(1000, 0), Owner(2000, 0)
+A, B = ProducerIdAndEpoch(1000, 0), ProducerIdAndEpoch(2000, 0)
 
 
 class Deletions(Harness):
@@ -36,12 +36,12 @@ class Deletions(Harness):
             self.take(effects)
         return len(self.records) - before
 
-    def commit_pending(self, owner: Owner, offset: int) -> ErrorCode:
+    def commit_pending(self, owner: ProducerIdAndEpoch, offset: int) -> ErrorCode:
         request = OffsetCommitRequest(GROUP, "", None, -1, [("t", [CommittedOffset(0, offset)])], 9)
         results, _ = self.coordinator.commit_in_transaction(request, owner, self.now)
         return results[0][1][0][1]
 
-    def end(self, owner: Owner, is_commit: bool = True) -> None:
+    def end(self, owner: ProducerIdAndEpoch, is_commit: bool = True) -> None:
         self.take(self.coordinator.end_transaction(owner.producer_id, is_commit, self.now))
 
 

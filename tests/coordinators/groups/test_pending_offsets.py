@@ -7,11 +7,11 @@ import pytest
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.messages import CommittedOffset, OffsetCommitRequest, OffsetFetchRequest
 from sexton.coordinators.groups.records import encode
-from sexton.coordinators.shard import Owner
 from sexton.protocol.errors import ErrorCode
+from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import GROUP, START_MS, Harness, refused
 
-A, B = Owner(1000, 0), Owner(2000, 0)
+A, B = ProducerIdAndEpoch(1000, 0), ProducerIdAndEpoch(2000, 0)
 
 
 def commit(offset: int, generation: int = -1, member_id: str = "") -> OffsetCommitRequest:
@@ -31,13 +31,13 @@ class Transactions(Harness):
         self.take(effects)
         self.log += [("plain", *encode(record)) for record in effects.records]
 
-    def pending(self, owner: Owner, offset: int) -> None:
+    def pending(self, owner: ProducerIdAndEpoch, offset: int) -> None:
         results, effects = self.coordinator.commit_in_transaction(commit(offset), owner, self.now)
         assert results == [("t", [(0, ErrorCode.none)])]
         assert effects.owner == owner
         self.log += [("pending", owner, *encode(record)) for record in effects.records]
 
-    def end(self, owner: Owner, is_commit: bool) -> None:
+    def end(self, owner: ProducerIdAndEpoch, is_commit: bool) -> None:
         self.take(self.coordinator.end_transaction(owner.producer_id, is_commit, self.now))
         self.log.append(("end", owner.producer_id, is_commit))
 
@@ -88,7 +88,7 @@ def test_a_plain_commit_that_came_later_wins_over_a_transaction_that_ends_after_
 
 @pytest.mark.parametrize("order", [(A, B), (B, A)])
 def test_of_two_transactions_the_one_that_wrote_later_wins_in_whatever_order_they_end(
-    order: tuple[Owner, Owner],
+    order: tuple[ProducerIdAndEpoch, ProducerIdAndEpoch],
 ) -> None:
     t = Transactions()
     t.pending(A, 7)
@@ -118,7 +118,7 @@ def test_a_transaction_is_open_in_its_own_epoch_until_its_marker() -> None:
     t = Transactions()
     t.pending(A, 7)
     assert t.coordinator.is_in_transaction(A)
-    assert not t.coordinator.is_in_transaction(Owner(A.producer_id, 1))
+    assert not t.coordinator.is_in_transaction(ProducerIdAndEpoch(A.producer_id, 1))
     t.end(A, False)
     assert not t.coordinator.is_in_transaction(A)
 

@@ -25,11 +25,12 @@ from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.shard import APPEND_BYTES_MAX
 from sexton.coordinators.hashing import partition_for
-from sexton.coordinators.shard import EndMarker, Owner
+from sexton.coordinators.shard import EndMarker
 from sexton.errors import EnvironmentFailure
 from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
+from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, refused, subscription
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ class FakeLog:
     read_gate: asyncio.Event = field(default_factory=asyncio.Event)
     error: Exception | None = None
     read_error: Exception | None = None
-    refused: set[Owner] = field(default_factory=set)
+    refused: set[ProducerIdAndEpoch] = field(default_factory=set)
     records_count: int = 0
     has_too_few_in_sync: bool = False
 
@@ -82,7 +83,7 @@ class FakeLog:
         self.batches.append(batch)
 
     def append_in_transaction(
-        self, owner: Owner, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
+        self, owner: ProducerIdAndEpoch, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
     ) -> Awaitable[None]:
         fields = {"producer_id": owner.producer_id, "producer_epoch": owner.epoch}
         return self._append(list(records), now_ms, attributes=batches.TRANSACTIONAL, **fields)
@@ -93,7 +94,7 @@ class FakeLog:
         fields = {"producer_id": marker.owner.producer_id, "producer_epoch": marker.owner.epoch}
         return self._append([record], now_ms, attributes=batches.TRANSACTIONAL | batches.CONTROL, **fields)
 
-    def check_owner(self, owner: Owner) -> None:
+    def check_owner(self, owner: ProducerIdAndEpoch) -> None:
         if owner in self.refused:
             raise KafkaError(ErrorCode.invalid_producer_epoch)
 

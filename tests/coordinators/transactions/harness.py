@@ -14,8 +14,9 @@ from sexton.coordinators.transactions.messages import AddRequest, Effects, EndRe
 from sexton.coordinators.transactions.records import encode_key, encode_value
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import State
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition, Transaction
+from sexton.coordinators.transactions.transaction import Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
@@ -24,7 +25,7 @@ OLD = 0
 NEW = 2
 """Transaction versions of clients."""
 
-P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+P0, P1, P2 = (("t", number) for number in range(3))
 
 
 @dataclass

@@ -10,13 +10,9 @@ from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import ListRequest
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import State
-from sexton.coordinators.transactions.transaction import (
-    EPOCH_MAX,
-    LAST_EPOCH_FOR_CLIENTS,
-    ProducerIdAndEpoch,
-    TopicPartition,
-)
+from sexton.coordinators.transactions.transaction import EPOCH_MAX, LAST_EPOCH_FOR_CLIENTS
 from sexton.protocol.errors import ErrorCode
+from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.transactions.harness import ID, NEW, OLD, P0, P1, P2, START_MS, TIMEOUT_MS, Harness, refused
 
 FIRST = ProducerIdAndEpoch(1000, 0)
@@ -465,7 +461,7 @@ def test_an_empty_id_is_refused() -> None:
 def test_a_transaction_may_have_a_thousand_partitions() -> None:
     h = Harness()
     producer = h.init()
-    places = [TopicPartition(f"topic-{number % 10}", number // 10) for number in range(1_000)]
+    places = [(f"topic-{number % 10}", number // 10) for number in range(1_000)]
     h.add(producer, *places)
     h.fail_over()
     h.commit(producer)

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sexton.coordinators.transactions.states import State
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 from tests.coordinators.transactions.harness import NEW, OLD, TIMEOUT_MS, Harness
 
-PLACES = [TopicPartition("t", number) for number in range(3)]
+PLACES = [("t", number) for number in range(3)]
 STEPS_COUNT = 120
 
 

@@ -17,10 +17,10 @@ from sexton.coordinators.transactions.records import encode_key
 from sexton.coordinators.transactions.service import DueMarkers, TransactionService
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import State
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
+from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.transactions.harness import ID, NEW, P0, P1, TIMEOUT_MS, refused
 
 T = TypeVar("T")
@@ -431,7 +431,7 @@ def test_more_partitions_than_fit_into_a_record_are_refused_and_nobody_else_noti
     async def test() -> None:
         world = await World().begun()
         (shard,) = world.service._shards.values()
-        many = [TopicPartition(f"{number % 10_000:0100}", number) for number in range(10_000)]
+        many = [(f"{number % 10_000:0100}", number) for number in range(10_000)]
         with refused(ErrorCode.unknown_server_error):
             await world.service.add(AddRequest(ID, FIRST, many))
         assert world.service._shards[PARTITION] is shard
@@ -446,7 +446,7 @@ def test_transactions_that_run_out_of_time_together_are_aborted_in_pieces(monkey
         world = await World().loaded()
         (shard,) = world.service._shards.values()
         names = [on_this_partition(f"{number:03}-") for number in range(300)]
-        places = [TopicPartition(f"{number:0200}", 0) for number in range(25)]
+        places = [(f"{number:0200}", 0) for number in range(25)]
         for name in names:
             producer = await world.service.init(InitRequest(name, 900_000))
             await world.service.add(AddRequest(name, producer, places))

@@ -17,8 +17,9 @@ from sexton.coordinators.transactions.states import (
     State,
     after,
 )
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
+from sexton.coordinators.transactions.transaction import Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.transactions.harness import ID, NEW, OLD, P0, P1, START_MS, TIMEOUT_MS, Harness
 
 RECORDED = [state for state in State if state not in (State.DEAD, State.PREPARE_EPOCH_FENCE)]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer, for_version
 from sexton.coordinators.transactions.messages import AddRequest
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -53,4 +53,4 @@ async def offsets_partition(broker: Broker, group: str) -> TopicPartition:
             await broker.ensure_internal_topic(OFFSETS_TOPIC)
         except KafkaError as error:
             raise KafkaError(ErrorCode.coordinator_not_available, error.message) from error
-    return TopicPartition(OFFSETS_TOPIC, broker.groups.partition_of(group))
+    return (OFFSETS_TOPIC, broker.groups.partition_of(group))

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer, for_version
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -77,7 +77,7 @@ async def _add_many(broker: Broker, request: Request) -> Answer:
 
 
 def _places(topics: Any) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions]
+    return [(topic.name, partition) for topic in topics for partition in topic.partitions]
 
 
 def _topics(topics: Any, codes: Answers, version: int) -> list[Answer]:
@@ -87,9 +87,7 @@ def _topics(topics: Any, codes: Answers, version: int) -> list[Answer]:
             "results_by_partition": [
                 {
                     "partition_index": partition,
-                    "partition_error_code": for_version(
-                        codes[TopicPartition(topic.name, partition)], version, FENCED_SINCE
-                    ),
+                    "partition_error_code": for_version(codes[(topic.name, partition)], version, FENCED_SINCE),
                 }
                 for partition in topic.partitions
             ],

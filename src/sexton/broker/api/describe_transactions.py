@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sexton.broker.api.txn_common import Answer
-from sexton.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

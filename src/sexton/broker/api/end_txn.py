@@ -16,8 +16,8 @@ from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION,
 from sexton.broker.request import DropConnectionError
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import EndRequest
-from sexton.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

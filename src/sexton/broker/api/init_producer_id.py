@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from sexton.broker.api.txn_common import for_version
 from sexton.broker.request import Answer, Request, milliseconds
 from sexton.coordinators.transactions.messages import InitRequest
-from sexton.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

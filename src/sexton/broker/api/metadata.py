@@ -32,8 +32,9 @@ from sexton.broker.admin import (
 )
 from sexton.broker.topics import ensure_topic
 from sexton.metadata.topics import INTERNAL_TOPICS
-from sexton.ports.metastore import NO_LEADER, PartitionRow, TopicRow
+from sexton.ports.metastore import PartitionRow, TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_LEADER
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

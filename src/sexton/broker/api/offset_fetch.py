@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.group_common import Answer, topic_key, topic_name
-from sexton.coordinators.groups.messages import NO_OFFSET, FetchedOffset, OffsetFetchRequest
+from sexton.coordinators.groups.messages import FetchedOffset, OffsetFetchRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_OFFSET
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sexton.broker.leader_hints import LeaderHint, encode_hint, write_endpoints
 from sexton.protocol.encoder import write_varint
 from sexton.protocol.errors import ErrorCode, RecordFault
+from sexton.types import NO_OFFSET, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from sexton.broker.broker import Broker
     from sexton.log.types import Appended
 
-NO_OFFSET = -1
-NO_TIME = -1
 
 _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
@@ -46,7 +45,7 @@ class Outcome:
         self.index = index
         self.code: int = 0
         self.base_offset = NO_OFFSET
-        self.append_time_ms = NO_TIME
+        self.append_time_ms = NO_TIMESTAMP
         self.log_start_offset = NO_OFFSET
         self.message = ""
         self.faults: Sequence[RecordFault] = ()
@@ -63,7 +62,7 @@ class Outcome:
         self.code = code
         self.message = message
         self.base_offset = self.log_start_offset = NO_OFFSET
-        self.append_time_ms = NO_TIME
+        self.append_time_ms = NO_TIMESTAMP
 
 
 Topics = Sequence[tuple[Any, str, Sequence[Outcome]]]
@@ -130,7 +129,7 @@ def _encode_old(version: int, correlation_id: int, topics: Topics) -> bytes:
 
 
 def _write_failure(out: bytearray, outcome: Outcome, hints: list[LeaderHint]) -> None:
-    out += _PARTITION_V5.pack(outcome.index, outcome.code, NO_OFFSET, NO_TIME, NO_OFFSET)
+    out += _PARTITION_V5.pack(outcome.index, outcome.code, NO_OFFSET, NO_TIMESTAMP, NO_OFFSET)
     write_varint(out, len(outcome.faults) + 1)
     for fault in outcome.faults:
         out += _INT32.pack(fault.record)

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION
 from sexton.broker.refused import producer_of
 from sexton.broker.verifier import RETRIABLE, Question, last_coordinator_epoch
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.log.producers import Verification
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import HEADER_BYTES, TRANSACTIONAL
 from sexton.replication.replica import Replica
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -73,7 +73,7 @@ def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) ->
     coordinator_epoch = last_coordinator_epoch(producers, producer_id)
     verification = producers.begin_verification(producer_id, epoch)
     question = Question(transactional_id, producer, version, is_new, coordinator_epoch)
-    place = TopicPartition(replica.topic, replica.partition)
+    place = (replica.topic, replica.partition)
     return Held(question, place, verification, sequence)
 
 

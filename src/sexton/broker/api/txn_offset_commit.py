@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
 from sexton.broker.verifier import RETRIABLE, Question, last_coordinator_epoch
 from sexton.coordinators.groups.messages import NO_GENERATION, CommittedOffset, OffsetCommitRequest
-from sexton.coordinators.shard import Owner
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -63,7 +62,7 @@ async def _commit_known(broker: Broker, request: Request, topics: list[Any]) -> 
     body = request.body
     if not body.group_id:
         raise KafkaError(ErrorCode.invalid_group_id)
-    owner = Owner(body.producer_id, body.producer_epoch)
+    owner = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
     commit = OffsetCommitRequest(
         body.group_id,
         getattr(body, "member_id", ""),
@@ -78,7 +77,7 @@ async def _commit_known(broker: Broker, request: Request, topics: list[Any]) -> 
 
 
 def _when_verified(
-    broker: Broker, request: Request, commit: OffsetCommitRequest, owner: Owner
+    broker: Broker, request: Request, commit: OffsetCommitRequest, owner: ProducerIdAndEpoch
 ) -> asyncio.Future[Awaitable[Any]]:
     """Commits in the turn of the event loop in which the transaction's coordinator answers, before any commit that
     arrives later."""
@@ -106,7 +105,7 @@ def _when_verified(
 def _question(broker: Broker, request: Request) -> tuple[Question, TopicPartition]:
     body = request.body
     is_new = request.version >= NEW_CLIENTS_SINCE
-    place = TopicPartition(OFFSETS_TOPIC, broker.groups.partition_of(body.group_id))
+    place = (OFFSETS_TOPIC, broker.groups.partition_of(body.group_id))
     question = Question(
         body.transactional_id,
         ProducerIdAndEpoch(body.producer_id, body.producer_epoch),

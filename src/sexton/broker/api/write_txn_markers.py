@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
 from sexton.broker.markers import write_marker
 from sexton.broker.peers import CLIENT_ID
-from sexton.coordinators.shard import EndMarker, Owner
-from sexton.coordinators.transactions.transaction import TopicPartition
+from sexton.coordinators.shard import EndMarker
 from sexton.protocol.errors import ErrorCode
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -30,7 +30,7 @@ VERSIONS = (1, 2)
 
 async def handle(broker: Broker, request: Request) -> Answer:
     places = [
-        (marker, TopicPartition(topic.name, partition))
+        (marker, (topic.name, partition))
         for marker in request.body.markers
         for topic in marker.topics
         for partition in topic.partition_indexes
@@ -58,7 +58,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
 
 async def _write(broker: Broker, request: Request, asked: Any, place: TopicPartition) -> ErrorCode:
     version = getattr(asked, "transaction_version", OLD_CLIENT_VERSION)
-    owner = Owner(asked.producer_id, asked.producer_epoch)
+    owner = ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch)
     is_from_broker = (request.client_id or "").startswith(CLIENT_ID)
     if version < NEW_CLIENT_VERSION and is_from_broker:
         connection = request.connection

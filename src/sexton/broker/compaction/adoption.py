@@ -42,10 +42,10 @@ from sexton.records import names
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.replicas import Replicas
 from sexton.supervision import Pauses, Supervisor
+from sexton.types import PartitionId
 
 logger = logging.getLogger(__name__)
 
-Key = tuple[uuid.UUID, int]
 
 AT_ONCE: Final = 4
 """The most adoptions at the same time. Each flushes a few files, and the disk is shared with producers."""
@@ -99,7 +99,7 @@ class _Leader:
 
     process: int = -1
     number: int = 0
-    heard_of: dict[Key, tuple[int, uuid.UUID]] = field(default_factory=dict)
+    heard_of: dict[PartitionId, tuple[int, uuid.UUID]] = field(default_factory=dict)
     """The leader epoch, and the incarnation of our log, for which it was last asked about a partition."""
 
 
@@ -125,14 +125,14 @@ class Adopter:
         self._rng = rng
         self.rate = ByteRate(None)
         self._leaders: dict[int, _Leader] = {}
-        self._open: dict[Key, None] = {}
+        self._open: dict[PartitionId, None] = {}
         """Partitions with an offer that has not been adopted yet."""
         self._pauses = Pauses()
         self._runs: list[RunRow] = []
 
     async def step(self) -> None:
         """Asks every leader once, and adopts what it can."""
-        by_leader: dict[int, dict[Key, LocalReplica]] = {}
+        by_leader: dict[int, dict[PartitionId, LocalReplica]] = {}
         for replica in self._replicas.all():
             if self._service.may_adopt(replica):
                 by_leader.setdefault(replica.row.leader, {})[replica.topic_id, replica.partition] = replica
@@ -147,7 +147,7 @@ class Adopter:
                 self._supervisor.survived(bug, "adoption", f"what broker {leader} offers")
         await self._write_history()
 
-    async def _follow(self, leader: int, followed: Mapping[Key, LocalReplica]) -> None:
+    async def _follow(self, leader: int, followed: Mapping[PartitionId, LocalReplica]) -> None:
         known = self._leaders.setdefault(leader, _Leader())
         new = [key for key, one in followed.items() if known.heard_of.get(key) != _asker(one)]
         waiting = [key for key in self._service.patience.waiting if key in followed]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from sexton.compaction.config import INT64_MAX, TopicConfig
+from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, judge
 from sexton.compaction.fates import (
     MARKERS_WAIT,
@@ -23,6 +23,7 @@ from sexton.compaction.fates import (
     count,
 )
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
+from sexton.types import INT64_MAX
 
 CLOCKS_DIFFER_MS: Final = 10_000
 """Pause between two compactions that check whether an overdue horizon has passed: each of them reads the whole log."""

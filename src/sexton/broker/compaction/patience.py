@@ -12,12 +12,11 @@ With its next compaction, own or adopted, all of that is reset.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-Key = tuple[uuid.UUID, int]
+from sexton.types import PartitionId
 
 GRACE_MS: Final = 60_000
 NOTHING_MS: Final = 10_000
@@ -37,9 +36,9 @@ class _Wait:
 
 class Patience:
     def __init__(self) -> None:
-        self._waits: dict[Key, _Wait] = {}
+        self._waits: dict[PartitionId, _Wait] = {}
 
-    def waits(self, key: Key, now_ms: int) -> bool:
+    def waits(self, key: PartitionId, now_ms: int) -> bool:
         """Called for a follower that is due."""
         wait = self._waits.setdefault(key, _Wait(now_ms, now_ms))
         if wait.failures_count >= ATTEMPTS_MAX or now_ms - wait.since_ms >= PATIENCE_MS:
@@ -49,11 +48,11 @@ class Patience:
         return now_ms - wait.heard_ms < GRACE_MS
 
     @property
-    def waiting(self) -> list[Key]:
+    def waiting(self) -> list[PartitionId]:
         """All followers that are due, also those that no longer wait: an offer may still come."""
         return list(self._waits)
 
-    def heard(self, key: Key, now_ms: int, *, is_coming: bool) -> None:
+    def heard(self, key: PartitionId, now_ms: int, *, is_coming: bool) -> None:
         wait = self._waits.get(key)
         if wait is None:
             return
@@ -63,13 +62,13 @@ class Patience:
         elif wait.nothing_since_ms is None:
             wait.nothing_since_ms = now_ms
 
-    def failed(self, key: Key) -> None:
+    def failed(self, key: PartitionId) -> None:
         if key in self._waits:
             self._waits[key].failures_count += 1
 
-    def keep_only(self, keys: Collection[Key]) -> None:
+    def keep_only(self, keys: Collection[PartitionId]) -> None:
         self._waits = {key: wait for key, wait in self._waits.items() if key in keys}
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: PartitionId) -> None:
         """Called when it has been compacted, one way or the other, or is no longer due."""
         self._waits.pop(key, None)

@@ -37,10 +37,10 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.replicas import Replicas
 from sexton.supervision import Pauses, Supervisor
+from sexton.types import PartitionId
 
 logger = logging.getLogger(__name__)
 
-Key = tuple[uuid.UUID, int]
 
 PLANS_PER_REPLICA_MAX: Final = 2
 """Two compactors may have leased the same work; a third one replaces the plan of the first, which is surely dead."""
@@ -95,11 +95,11 @@ class CompactionService:
         self._uncleanable = UncleanableReplicas()
         self.compactors = LiveCompactors(metastore, clock)
         self._lookout = Lookout(clock)
-        self._since_ms: dict[Key, int] = {}
-        self._held_back_since_ms: dict[Key, int] = {}
-        self._last_runs: dict[Key, LastRun] = {}
+        self._since_ms: dict[PartitionId, int] = {}
+        self._held_back_since_ms: dict[PartitionId, int] = {}
+        self._last_runs: dict[PartitionId, LastRun] = {}
         self.totals = Totals()
-        self._requested: dict[Key, None] = {}
+        self._requested: dict[PartitionId, None] = {}
         self._published: list[WorkRow] = []
 
     @property
@@ -204,7 +204,7 @@ class CompactionService:
             self._since_ms.setdefault(key, self._clock.now_ms()),
         )
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: PartitionId) -> None:
         self._since_ms.pop(key, None)
         self.patience.forget(key)
 

@@ -14,10 +14,10 @@ from kio.schema.index import api_key_map
 
 from sexton.broker.observe.traffic import BOUNDS_S
 from sexton.http.exposition import Exposition
-from sexton.ports.metastore import NO_LEADER
 from sexton.protocol.private import PrivateApi
 from sexton.replication.local_replica import Role
 from sexton.supervision import WORK
+from sexton.types import NO_LEADER
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

@@ -31,6 +31,7 @@ from crc32c import crc32c
 from sexton.compaction.watermarks.replica import UNKNOWN_EPOCH, Pair, ReplicaWatermarks
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.ports.disk import Disk
+from sexton.types import OFFSET_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,6 @@ _TITLE: Final = "sexton watermarks"
 _FIELDS: Final = ("generation", "mcco", "mxfo", "mtro", "mxro", "planned", "fence")
 _EPOCH: Final = "epoch"
 """Not in files of earlier builds, which ignore it."""
-OFFSET_MAX: Final = 2**63 - 1
 
 
 def encode(watermarks: ReplicaWatermarks) -> bytes:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from sexton.coordinators.bounds import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.messages import Client, JoinedMember, JoinRequest
-from sexton.coordinators.groups.records import NO_TIMESTAMP, ClassicGroupValue, ClassicMemberValue
+from sexton.coordinators.groups.records import ClassicGroupValue, ClassicMemberValue
 from sexton.coordinators.groups.states import ClassicState, check_classic
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_TIMESTAMP
 
 TYPE = "classic"
 

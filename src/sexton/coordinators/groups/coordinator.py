@@ -50,9 +50,9 @@ from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import Topics
-from sexton.coordinators.shard import Owner
 from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 
@@ -86,7 +86,9 @@ class GroupCoordinator:
 
     # Loading
 
-    def replay(self, key: bytes, value: bytes | None, record_timestamp_ms: int, owner: Owner | None = None) -> None:
+    def replay(
+        self, key: bytes, value: bytes | None, record_timestamp_ms: int, owner: ProducerIdAndEpoch | None = None
+    ) -> None:
         """Replays one record, in log order; `owner` is set if it is part of a transaction. Unknown kinds of records are
         skipped."""
         decoded = r.decode_key(key)
@@ -286,12 +288,12 @@ class GroupCoordinator:
         return self._offsets.commit(request), self._core.effects
 
     def commit_in_transaction(
-        self, request: OffsetCommitRequest, owner: Owner, now: Now
+        self, request: OffsetCommitRequest, owner: ProducerIdAndEpoch, now: Now
     ) -> tuple[OffsetResults, Effects]:
         self._core.begin(now)
         return self._offsets.commit_in_transaction(request, owner), self._core.effects
 
-    def is_in_transaction(self, owner: Owner) -> bool:
+    def is_in_transaction(self, owner: ProducerIdAndEpoch) -> bool:
         """Whether the producer has committed offsets here in its open transaction."""
         return self._core.pending.is_open(owner)
 

@@ -24,8 +24,8 @@ from sexton.coordinators.groups.records import ClassicGroupKey, Key, OffsetKey, 
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.timers import Timer
 from sexton.coordinators.groups.topics import Topics
-from sexton.coordinators.shard import Owner
 from sexton.coordinators.timers import Now, Timers
+from sexton.types import ProducerIdAndEpoch
 
 UUID_CHARACTERS = 36
 
@@ -36,7 +36,7 @@ class Effects:
 
     records: list[Record] = field(default_factory=list)
     """Records to append together: all or none."""
-    owner: Owner | None = None
+    owner: ProducerIdAndEpoch | None = None
     """The producer whose transaction the records are part of."""
     answers: list[tuple[int, ParkedAnswer]] = field(default_factory=list)
     """Responses by the token of their request. To be sent after the records are committed."""
@@ -56,7 +56,7 @@ class Core:
         self.timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None
         """The group's own configs; None if it has none."""
         self.apply: Callable[[Key, Value | None], None] = _not_wired
-        self.apply_pending: Callable[[Owner, OffsetKey, OffsetValue], None] = _not_wired_either
+        self.apply_pending: Callable[[ProducerIdAndEpoch, OffsetKey, OffsetValue], None] = _not_wired_either
 
     def consumer_timing(self, group: str) -> ConsumerTiming:
         return self.timing_of(group) or self.settings.consumer_timing
@@ -70,7 +70,7 @@ class Core:
         self.effects.records.append((key, value))
         self.apply(key, value)
 
-    def write_pending(self, owner: Owner, key: OffsetKey, value: OffsetValue) -> None:
+    def write_pending(self, owner: ProducerIdAndEpoch, key: OffsetKey, value: OffsetValue) -> None:
         """Does the same for an offset that takes effect when the transaction commits."""
         self.effects.owner = owner
         self.effects.records.append((key, value))
@@ -98,5 +98,5 @@ def _not_wired(key: Key, value: Value | None) -> None:
     raise AssertionError("a Core belongs to a GroupCoordinator, which wires it")
 
 
-def _not_wired_either(owner: Owner, key: OffsetKey, value: OffsetValue) -> None:
+def _not_wired_either(owner: ProducerIdAndEpoch, key: OffsetKey, value: OffsetValue) -> None:
     raise AssertionError("a Core belongs to a GroupCoordinator, which wires it")

@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeAlias
 
 from sexton.coordinators.groups.records import Partitions
 from sexton.protocol.errors import ErrorCode
+from sexton.types import NO_OFFSET
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
-NO_OFFSET = -1
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

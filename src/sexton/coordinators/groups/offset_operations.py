@@ -26,8 +26,8 @@ from sexton.coordinators.groups.messages import (
 )
 from sexton.coordinators.groups.offsets import is_expired
 from sexton.coordinators.groups.states import ClassicState
-from sexton.coordinators.shard import Owner
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_TIMESTAMP, ProducerIdAndEpoch
 
 TIME_MS_MAX = 2**63 - 1
 EXPIRED_COUNT_MAX = 500
@@ -51,7 +51,7 @@ class OffsetOperations:
         self._check_commit(request)
         return self._commit_each(request, core.write)
 
-    def commit_in_transaction(self, request: OffsetCommitRequest, owner: Owner) -> OffsetResults:
+    def commit_in_transaction(self, request: OffsetCommitRequest, owner: ProducerIdAndEpoch) -> OffsetResults:
         core = self._core
         check_commit(request)
         self._check_commit_in_transaction(request)
@@ -62,7 +62,7 @@ class OffsetOperations:
     ) -> OffsetResults:
         core = self._core
         now_ms = core.now.wall_ms
-        expire_ms = r.NO_TIMESTAMP if request.retention_ms < 0 else min(now_ms + request.retention_ms, TIME_MS_MAX)
+        expire_ms = NO_TIMESTAMP if request.retention_ms < 0 else min(now_ms + request.retention_ms, TIME_MS_MAX)
         former = self._held_of_deleted_topics(request)
         results: OffsetResults = []
         for topic, partitions in request.topics:
@@ -76,7 +76,7 @@ class OffsetOperations:
                 if self._is_too_large(metadata):
                     codes.append((number, ErrorCode.offset_metadata_too_large))
                     continue
-                recorded_id = topic_id if expire_ms == r.NO_TIMESTAMP else None
+                recorded_id = topic_id if expire_ms == NO_TIMESTAMP else None
                 value = r.OffsetValue(
                     committed.offset, metadata, now_ms, committed.leader_epoch, expire_ms, recorded_id
                 )
@@ -263,7 +263,7 @@ class OffsetOperations:
         if isinstance(group, ClassicGroup) and not _may_expire(group):
             return []
         # An empty group's offsets are kept from the moment it became empty, however old they were then.
-        since_ms = r.NO_TIMESTAMP
+        since_ms = NO_TIMESTAMP
         if isinstance(group, ClassicGroup) and group.is_empty and group.protocol_type is not None:
             since_ms = group.state_timestamp_ms
         return [
@@ -274,7 +274,7 @@ class OffsetOperations:
             if not core.pending.is_pending(r.OffsetKey(name, topic, number))
             and is_expired(
                 value,
-                value.commit_timestamp_ms if since_ms == r.NO_TIMESTAMP else since_ms,
+                value.commit_timestamp_ms if since_ms == NO_TIMESTAMP else since_ms,
                 core.now.wall_ms,
                 core.settings.offsets_retention_ms,
             )

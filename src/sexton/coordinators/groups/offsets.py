@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sexton.coordinators.groups.records import NO_TIMESTAMP, OffsetValue
+from sexton.coordinators.groups.records import OffsetValue
+from sexton.types import NO_TIMESTAMP
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sexton.coordinators.groups.records import OffsetKey, OffsetValue
-from sexton.coordinators.shard import Owner
+from sexton.types import ProducerIdAndEpoch
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class PendingOffsets:
     """Number of pending keys of each group."""
     _written_count: int = 0
 
-    def is_open(self, owner: Owner) -> bool:
+    def is_open(self, owner: ProducerIdAndEpoch) -> bool:
         """Whether the producer has an open transaction here, in this very epoch."""
         found = self._open.get(owner.producer_id)
         return found is not None and found.epoch == owner.epoch
@@ -50,7 +50,7 @@ class PendingOffsets:
         for key, producers in self._producers.items():
             yield key, [self._open[producer_id].offsets[key][1] for producer_id in producers]
 
-    def put(self, owner: Owner, key: OffsetKey, value: OffsetValue) -> None:
+    def put(self, owner: ProducerIdAndEpoch, key: OffsetKey, value: OffsetValue) -> None:
         self._written_count += 1
         transaction = self._open.setdefault(owner.producer_id, _Open(owner.epoch))
         transaction.epoch = owner.epoch

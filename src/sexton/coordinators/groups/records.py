@@ -17,12 +17,10 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from sexton.coordinators.wire import Reader, Writer
+from sexton.types import NO_EPOCH, NO_TIMESTAMP
 
 Partitions: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
 """Partition numbers by topic id. Topics without partitions are left out, so that equal assignments compare equal."""
-
-NO_TIMESTAMP = -1
-NO_EPOCH = -1
 
 
 class MemberState(IntEnum):

@@ -14,7 +14,7 @@ from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.consumer import ConsumerGroup, ConsumerMember
 from sexton.coordinators.groups.core import Core
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, Client
-from sexton.coordinators.shard import Owner
+from sexton.types import ProducerIdAndEpoch
 
 
 def apply(core: Core, key: r.Key, value: r.Value | None) -> None:
@@ -37,7 +37,7 @@ def apply(core: Core, key: r.Key, value: r.Value | None) -> None:
             _apply_to_consumer_group(core, key, value)
 
 
-def apply_pending(core: Core, owner: Owner, key: r.OffsetKey, value: r.OffsetValue) -> None:
+def apply_pending(core: Core, owner: ProducerIdAndEpoch, key: r.OffsetKey, value: r.OffsetValue) -> None:
     """Applies an offset of an open transaction."""
     core.pending.put(owner, key, value)
     core.groups.setdefault(key.group, ClassicGroup(key.group))

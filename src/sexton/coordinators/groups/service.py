@@ -47,11 +47,12 @@ from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.shard import Shard, TransactionalLog, Verification, up_to_date
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.service import CoordinatorService
-from sexton.coordinators.shard import EndMarker, Owner
+from sexton.coordinators.shard import EndMarker
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.supervision import Supervisor
+from sexton.types import ProducerIdAndEpoch
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -175,20 +176,20 @@ class GroupService(CoordinatorService[Shard]):
         shard = self._shard_to_write(request.group)
         return await self._run(shard, lambda: shard.coordinator.commit_offsets(request, self._now()))
 
-    def is_in_transaction(self, group: str, owner: Owner) -> bool:
+    def is_in_transaction(self, group: str, owner: ProducerIdAndEpoch) -> bool:
         """Whether the group's coordinator already holds offsets of the producer's open transaction."""
         return self._shard(group).coordinator.is_in_transaction(owner)
 
-    def begin_verification(self, group: str, owner: Owner) -> Verification:
+    def begin_verification(self, group: str, owner: ProducerIdAndEpoch) -> Verification:
         """The result must be kept while the transaction's coordinator is asked, and passed to
         `commit_in_transaction`."""
         return self._shard(group).begin_verification(owner)
 
-    def end_verification(self, group: str, owner: Owner, verification: Verification) -> None:
+    def end_verification(self, group: str, owner: ProducerIdAndEpoch, verification: Verification) -> None:
         self._shard(group).end_verification(owner, verification)
 
     def commit_in_transaction(
-        self, request: OffsetCommitRequest, owner: Owner, verification: Verification | None
+        self, request: OffsetCommitRequest, owner: ProducerIdAndEpoch, verification: Verification | None
     ) -> Coroutine[Any, Any, OffsetResults]:
         """The offsets take effect with the transaction's COMMIT marker. Commits are made in the order of the calls,
         whenever their results are awaited."""

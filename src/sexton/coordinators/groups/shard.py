@@ -9,20 +9,13 @@ from typing import Any
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.core import Effects
 from sexton.coordinators.groups.records import encode
-from sexton.coordinators.shard import (
-    APPEND_BYTES_MAX,
-    CoordinatorLog,
-    EndMarker,
-    LedPartition,
-    Owner,
-    TransactionalLog,
-    fail,
-)
+from sexton.coordinators.shard import APPEND_BYTES_MAX, CoordinatorLog, EndMarker, LedPartition, TransactionalLog, fail
 from sexton.coordinators.timers import Now
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, ControlType, Record
 from sexton.supervision import Supervisor
+from sexton.types import ProducerIdAndEpoch
 
 __all__ = ["APPEND_BYTES_MAX", "CoordinatorLog", "Shard", "TransactionalLog"]
 
@@ -62,10 +55,10 @@ class Shard(LedPartition):
         self._catch_up = catch_up
         self.has_caught_up = False
         self._last_token = 0
-        self._verifications: dict[Owner, Verification] = {}
+        self._verifications: dict[ProducerIdAndEpoch, Verification] = {}
 
     def replay(self, batch: Batch, record: Record) -> None:
-        owner = Owner(batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
+        owner = ProducerIdAndEpoch(batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
         if record.key is not None:
             self.coordinator.replay(record.key, record.value, record.timestamp_ms, owner)
 
@@ -106,11 +99,11 @@ class Shard(LedPartition):
 
     # Transactions of clients
 
-    def begin_verification(self, owner: Owner) -> Verification:
+    def begin_verification(self, owner: ProducerIdAndEpoch) -> Verification:
         """A marker voids the verification (see `log/producers.py`)."""
         return self._verifications.setdefault(owner, Verification(self))
 
-    def check_owner(self, owner: Owner, verification: Verification | None) -> None:
+    def check_owner(self, owner: ProducerIdAndEpoch, verification: Verification | None) -> None:
         """Raises if the producer's transaction has ended, or its epoch is stale."""
         if verification is not None and verification.shard is not self:
             # A marker may have been written in between. The client retries, and with it comes a new verification.
@@ -122,7 +115,7 @@ class Shard(LedPartition):
             raise KafkaError(ErrorCode.invalid_txn_state, what)
         self.transactional_log.check_owner(owner)
 
-    def end_verification(self, owner: Owner, verification: Verification) -> None:
+    def end_verification(self, owner: ProducerIdAndEpoch, verification: Verification) -> None:
         """Called when the transaction's coordinator has refused."""
         if self._verifications.get(owner) is verification:
             del self._verifications[owner]

@@ -39,15 +39,9 @@ from sexton.coordinators.transactions.messages import (
 from sexton.coordinators.transactions.records import decode_key, decode_value, encode_value
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import Event, State, after
-from sexton.coordinators.transactions.transaction import (
-    LAST_EPOCH_FOR_CLIENTS,
-    NO_EPOCH,
-    NO_PRODUCER_ID,
-    ProducerIdAndEpoch,
-    TopicPartition,
-    Transaction,
-)
+from sexton.coordinators.transactions.transaction import LAST_EPOCH_FOR_CLIENTS, Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 
 EXPIRED_COUNT_MAX = 1_000
 """Maximum number of tombstones in one append: a few hundred kilobytes at most."""

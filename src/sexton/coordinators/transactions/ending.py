@@ -53,12 +53,9 @@ from enum import Enum, auto
 
 from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.states import State
-from sexton.coordinators.transactions.transaction import (
-    LAST_EPOCH_FOR_CLIENTS,
-    ProducerIdAndEpoch,
-    Transaction,
-)
+from sexton.coordinators.transactions.transaction import LAST_EPOCH_FOR_CLIENTS, Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import ProducerIdAndEpoch
 
 
 class EarlyCommitError(KafkaError):

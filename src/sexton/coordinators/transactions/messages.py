@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from sexton.coordinators.transactions.states import State
-from sexton.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition, Transaction
+from sexton.coordinators.transactions.transaction import Transaction
 from sexton.protocol.errors import ErrorCode
+from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from sexton.coordinators.transactions.states import State
-from sexton.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TopicPartition, Transaction
+from sexton.coordinators.transactions.transaction import Transaction
 from sexton.coordinators.wire import Reader, Writer
 from sexton.errors import CorruptLogError
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1
@@ -126,7 +127,7 @@ def _read_topic(reader: Reader) -> list[TopicPartition]:
     topic = reader.string()
     partitions = reader.array(reader.i32)
     reader.tags()
-    return [TopicPartition(topic, partition) for partition in partitions]
+    return [(topic, partition) for partition in partitions]
 
 
 def _i64(tags: Mapping[int, bytes], tag: int) -> int:

@@ -40,16 +40,12 @@ from sexton.coordinators.transactions.messages import (
 )
 from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.shard import Shard
-from sexton.coordinators.transactions.transaction import (
-    NO_PRODUCER_ID,
-    ProducerIdAndEpoch,
-    TopicPartition,
-    Transaction,
-)
+from sexton.coordinators.transactions.transaction import Transaction
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.supervision import Supervisor
+from sexton.types import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

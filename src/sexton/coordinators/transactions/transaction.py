@@ -18,29 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.states import Event, State, after
-
-NO_PRODUCER_ID: Final = -1
-NO_EPOCH: Final = -1
-NO_TIME: Final = -1
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 EPOCH_MAX: Final = 2**15 - 1
 LAST_EPOCH_FOR_CLIENTS: Final = EPOCH_MAX - 1
 """The highest epoch that a client gets. The one above is kept for the coordinator, which must always be able to fence a
 producer."""
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-
-class ProducerIdAndEpoch(NamedTuple):
-    producer_id: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +41,9 @@ class Transaction:
     timeout_ms: int = 0
     state: State = State.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
-    start_ms: int = NO_TIME
+    start_ms: int = NO_TIMESTAMP
     """When the transaction began, by the wall clock; that of the last transaction if none is open."""
-    update_ms: int = NO_TIME
+    update_ms: int = NO_TIMESTAMP
     client_version: int = 0
     """The transaction version of the client that drives the transaction: with 2, its end raises the epoch."""
     has_timed_out: bool = False
@@ -110,7 +97,7 @@ class Transaction:
             next_producer_id=NO_PRODUCER_ID,
             timeout_ms=timeout_ms,
             partitions=frozenset(),
-            start_ms=NO_TIME,
+            start_ms=NO_TIMESTAMP,
             update_ms=max(now_ms, self.update_ms),
             client_version=0,
             has_timed_out=False,
@@ -182,7 +169,7 @@ class Transaction:
         assert 0 <= self.epoch <= EPOCH_MAX, what
         assert self.last_epoch < self.epoch or self.previous_producer_id != NO_PRODUCER_ID, what
         assert self.state not in (State.DEAD, State.PREPARE_EPOCH_FENCE), what
-        assert self.state is not State.ONGOING or (self.partitions and self.start_ms != NO_TIME), what
+        assert self.state is not State.ONGOING or (self.partitions and self.start_ms != NO_TIMESTAMP), what
         assert not self.partitions or not self.state.is_at_rest, what
         assert self.next_producer_id == NO_PRODUCER_ID or self.state.is_prepared, what
         assert not self.has_timed_out or self.state in (State.PREPARE_ABORT, State.COMPLETE_ABORT), what

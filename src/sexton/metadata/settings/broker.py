@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sexton.compaction.config import TOPIC_SETTINGS
-from sexton.compaction.settings import INT32_MAX, INT64_MAX, REQUIRED, Kind, Setting, Update, setting, settings_of
+from sexton.compaction.settings import REQUIRED, Kind, Setting, Update, setting, settings_of
+from sexton.types import INT32_MAX, INT64_MAX
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """Kafka selects it by a class name; the same name works here, so that a file for Kafka can be used."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from sexton.compaction.config import TOPIC_SETTINGS
-from sexton.compaction.settings import INT32_MAX, INT64_MAX, REQUIRED, Setting
+from sexton.compaction.settings import REQUIRED, Setting
 from sexton.metadata.settings.broker import BROKER_SETTINGS, GROUP_SETTINGS
 from sexton.metadata.settings.layers import GROUP_DEFAULTS, sorted_settings
+from sexton.types import INT32_MAX, INT64_MAX
 
 _HEAD = """# Settings
 

@@ -12,9 +12,10 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from sexton.compaction.config import INTERNAL_SEGMENT_BYTES, TOPIC_SETTINGS, TopicConfig, topic_names
-from sexton.compaction.settings import INT64_MAX, BadSettingError, Setting, Update
+from sexton.compaction.settings import BadSettingError, Setting, Update
 from sexton.metadata.settings.broker import BROKER_SETTINGS, GROUP_SETTINGS, KAFKA_ONLY
 from sexton.metadata.settings.layers import GROUP_DEFAULTS, SettingsView, broker_values, with_overrides
+from sexton.types import INT64_MAX
 
 MIN_INSYNC = "min.insync.replicas"
 

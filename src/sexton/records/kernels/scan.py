@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.errors import CorruptLogError
-from sexton.records.batch import OFFSET_MAX, OLDEST_LENGTH_MIN, WHAT_TO_DO_WITH_A_CORRUPT_BATCH, check_magic
+from sexton.records.batch import BATCH_OFFSET_MAX, OLDEST_LENGTH_MIN, WHAT_TO_DO_WITH_A_CORRUPT_BATCH, check_magic
 from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.primitives import (
     Bytes,
@@ -109,7 +109,7 @@ def _scan(
         delta = read_i32(data, position + 23)
         count = read_i32(data, position + 57)
         has_room = count <= length or (data[position + 22] & 7) != 0  # an uncompressed record takes more than a byte
-        is_offset = base_offset >= 0 and base_offset <= OFFSET_MAX - delta
+        is_offset = base_offset >= 0 and base_offset <= BATCH_OFFSET_MAX - delta
         if delta < 0 or count < 0 or count > delta + 1 or not has_room or not is_offset:
             return row, position, 6
         if base_offset <= previous_offset:

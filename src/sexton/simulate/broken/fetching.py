@@ -5,13 +5,13 @@ from __future__ import annotations
 from sexton.broker.compaction import adoption
 from sexton.broker.compaction.adoption import Group, grouped
 from sexton.broker.compaction.offers import Offer
-from sexton.log.appending import OFFSET_MAX
 from sexton.log.swapping import ClosedSegments
 from sexton.replication import fetcher
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import News
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
+from sexton.types import OFFSET_MAX
 
 
 def _takes_nothings_place(offer: Offer, closed: ClosedSegments) -> list[Group]:

@@ -11,9 +11,10 @@ from sexton.ports.metastore import PartitionRow
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.names import LOG_SUFFIX
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.replicas import Key, Replicas
+from sexton.replication.replicas import Replicas
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
+from sexton.types import PartitionId
 
 
 def _goes_on(self: LogState | Segment) -> None:
@@ -24,7 +25,7 @@ async def _stays_open(self: Kept) -> None:
     """Beside whatever log has the name by now."""
 
 
-def _finds_nobody_stranded(self: Replicas) -> list[Key]:
+def _finds_nobody_stranded(self: Replicas) -> list[PartitionId]:
     return []
 
 

@@ -1,0 +1,35 @@
+"""Names and sentinels that every package shares: one meaning, one value, one place."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final, NamedTuple, TypeAlias
+
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+
+OFFSET_MAX: Final = INT64_MAX
+"""Kafka's limit. A batch that Sexton reads must end below a lower one (`records/batch.py`)."""
+
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
+NO_TIMESTAMP: Final = -1
+"""What Kafka writes, in files and messages, where there is none."""
+
+NO_LEADER: Final = -1
+"""Leader of a partition whose in-sync replicas are all dead."""
+
+TopicPartition: TypeAlias = tuple[str, int]
+"""A partition by its topic's name. The name may come to mean another topic: one that was deleted and made again."""
+
+PartitionId: TypeAlias = tuple[uuid.UUID, int]
+"""A partition by its topic's id, which is never used again."""
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """One producer. A higher epoch of the same id fences it."""
+
+    producer_id: int
+    epoch: int
