@@ -30,6 +30,7 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.session import FollowerSession
 from tests.replication.answers import answered
+from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=1)
 IDS = {broker: uuid.UUID(int=10 + broker, version=4) for broker in (1, 2, 3)}
@@ -46,7 +47,7 @@ class Two:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.fenced: list[int] = []
+        self.listeners = {1: Listener(), 2: Listener()}
         self.leader: LocalReplica
         self.follower: LocalReplica
 
@@ -55,11 +56,19 @@ class Two:
         disk = FileDisk()
         log = await Log.open(disk, directory, "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False)
         kept = await Kept.open(disk, directory, IDS[broker], log.start_offset, log.end_offset)
-        return LocalReplica(row, log, broker, 0, SystemClock(), lambda: True, kept)
+        return LocalReplica(
+            row,
+            log,
+            broker_id=broker,
+            high_watermark=0,
+            clock=SystemClock(),
+            may_serve=lambda: True,
+            listener=self.listeners[broker],
+            kept=kept,
+        )
 
     async def start(self, row: PartitionRow = ROW, config: TopicConfig = COMPACTED) -> None:
         self.leader = await self.open(1, row, config)
-        self.leader.on_fenced = lambda replica, broker: self.fenced.append(broker)
         await self.leader.become_leader(row)
         self.follower = await self.open(2, row, config)
         self.follower.become_follower(row)
@@ -70,6 +79,11 @@ class Two:
 
     def by_id(self, topic_id: uuid.UUID, partition: int) -> LocalReplica:
         return self.leader
+
+    @property
+    def fenced(self) -> list[int]:
+        """Followers that the leader's fence refused."""
+        return self.listeners[1].fenced
 
     def held(self) -> Held:
         return _held(_Following(self.follower, self.follower.leader_epoch))
@@ -147,10 +161,9 @@ async def test_a_follower_that_has_something_to_report_says_so_by_itself(two: Tw
     await two.start()
     two.write(3)
     await two.fetch()
-    told = []
-    two.follower.on_reportable = lambda: told.append(True)
+    before = two.listeners[2].reports_count
     await compacted(two.follower, 2)
-    assert told
+    assert two.listeners[2].reports_count > before
 
 
 @scenario
@@ -289,7 +302,6 @@ async def test_a_leader_that_lost_its_watermarks_turns_away_whoever_ends_below_i
     await two.leader.log.flush()
     (two.path / "broker-1" / "t-0" / "compaction-watermarks").write_bytes(b"damaged")
     two.leader = await two.open(1, ROW)
-    two.leader.on_fenced = lambda replica, broker: two.fenced.append(broker)
     later = replace(ROW, leader_epoch=4, partition_epoch=1)
     await two.leader.become_leader(later)
     two.reconnect()

@@ -24,6 +24,7 @@ from sexton.replication.fetcher import Fetcher, FetchLimits
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import News
 from tests.log.helpers import lead, read_all, sequenced
+from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=7, version=4)
 
@@ -42,7 +43,15 @@ class Followed:
             log = await Log.open(
                 FileDisk(), place, "t", partition, TOPIC, TopicConfig(), now_ms=1000, stopped_cleanly=False
             )
-            replica = LocalReplica(row, log, 2, 0, SystemClock(), lambda: True)
+            replica = LocalReplica(
+                row,
+                log,
+                broker_id=2,
+                high_watermark=0,
+                clock=SystemClock(),
+                may_serve=lambda: True,
+                listener=Listener(self.fetcher),
+            )
             replica.become_follower(row)
             self.replicas.append(replica)
             self.fetcher.follow(replica)

@@ -27,6 +27,7 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
 from tests.replication.answers import answered
+from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=7, version=4)
 ROW = PartitionRow(TOPIC, 0, replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=3, partition_epoch=1)
@@ -66,7 +67,15 @@ def with_leader(tmp_path: Path) -> Callable[[Callable[[Leader], Awaitable[None]]
             log = await Log.open(
                 FileDisk(), str(tmp_path / "t-0"), "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False
             )
-            replica = LocalReplica(ROW, log, 1, 0, SystemClock(), lambda: True)
+            replica = LocalReplica(
+                ROW,
+                log,
+                broker_id=1,
+                high_watermark=0,
+                clock=SystemClock(),
+                may_serve=lambda: True,
+                listener=Listener(),
+            )
             await replica.become_leader(ROW)
             await scenario(Leader(replica))
             replica.check_invariants()
@@ -135,7 +144,15 @@ def test_an_append_to_a_log_that_the_leader_made_anew_wakes_a_follower_that_knew
     async def scenario(leader: Leader) -> None:
         await leader.fetch(leader.held(0))
         former = leader.replica
-        leader.replica = LocalReplica(ROW, former.log, 1, 0, SystemClock(), lambda: True)
+        leader.replica = LocalReplica(
+            ROW,
+            former.log,
+            broker_id=1,
+            high_watermark=0,
+            clock=SystemClock(),
+            may_serve=lambda: True,
+            listener=Listener(),
+        )
         await leader.replica.become_leader(replace(ROW, leader_epoch=4, partition_epoch=2))
         held = leader.held(0)._replace(leader_epoch=4)
         waiting = asyncio.ensure_future(leader.fetch(held, wait_ms=60_000))

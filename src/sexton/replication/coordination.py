@@ -41,12 +41,12 @@ class LostRecordsError(SextonError):
 
 
 class Coordination:
-    def __init__(self, kept: Kept, log: Log, broker_id: int, supervisor: Supervisor) -> None:
+    def __init__(self, kept: Kept, log: Log, broker_id: int, supervisor: Supervisor, moved: Callable[[], None]) -> None:
+        """`moved` is called when a value that is sent to other replicas has changed."""
         self._supervisor = supervisor
         self.kept = kept
         self.leader: LeaderWatermarks | None = None
-        self.on_moved: Callable[[], None] = lambda: None
-        """Called when a value that is sent to other replicas has changed."""
+        self._moved = moved
         self._log = log
         self._broker_id = broker_id
         self._advancing: asyncio.Task[None] | None = None
@@ -157,7 +157,7 @@ class Coordination:
             while (computed := self._due()) is not None:
                 await self._keep_removable(self.kept.value.generation, computed)
                 logger.debug("%r: MTRO and MXRO are %s", self._log, computed)
-                self.on_moved()
+                self._moved()
         except (OSError, KafkaError) as error:
             logger.error("%r: cannot write MTRO and MXRO: %s", self._log, error)
         finally:
@@ -236,7 +236,7 @@ class Coordination:
         elif bound > min(self.kept.value.compacted):
             await self._keep(lambda known: known.with_compaction(bound))
         self.advance()
-        self.on_moved()
+        self._moved()
 
 
 def _is_true(claim: Claim, history: Sequence[EpochEntry], log_end_offset: int) -> bool:

@@ -91,7 +91,6 @@ class Fetcher:
     def follow(self, replica: LocalReplica) -> None:
         key = replica.topic_id, replica.partition
         self._following[key] = _Following(replica, replica.leader_epoch)
-        replica.on_reportable = lambda: self._report(key)
         self._forgotten.pop(key, None)
         replica.settle()
         self._mark(key)
@@ -104,6 +103,10 @@ class Fetcher:
             self._changed.pop(key, None)
             self._forgotten[key] = None
             self._poke.set()
+
+    def report(self, replica: LocalReplica) -> None:
+        """The next request reports this replica, if it is followed here."""
+        self._report((replica.topic_id, replica.partition))
 
     def _report(self, key: PartitionId) -> None:
         if key in self._following:

@@ -14,8 +14,9 @@ import asyncio
 import heapq
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 from sexton.compaction.config import TopicConfig
 from sexton.compaction.watermarks.checkpoint import Kept
@@ -44,15 +45,37 @@ class Role(Enum):
     FOLLOWER = "follower"
 
 
+class ReplicaListener(Protocol):
+    """Receives what replicas have to tell the rest of the broker. `Replicas` implements it."""
+
+    def follower_caught_up(self) -> None:
+        """A follower outside the ISR may join it."""
+        ...
+
+    def follower_fenced(self, replica: LocalReplica, follower: int) -> None:
+        """The fetch fence refused a follower's log."""
+        ...
+
+    async def high_watermark_lowered(self, replica: LocalReplica) -> None:
+        """Awaited before the log is truncated, perhaps below a high watermark that is in the checkpoint."""
+        ...
+
+    def has_news_for_leader(self, replica: LocalReplica) -> None:
+        """There is something new to report to the leader."""
+        ...
+
+
 class LocalReplica:
     def __init__(
         self,
         row: PartitionRow,
         log: Log,
+        *,
         broker_id: int,
         high_watermark: int,
         clock: Clock,
         may_serve: Callable[[], bool],
+        listener: ReplicaListener,
         kept: Kept | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
@@ -67,20 +90,12 @@ class LocalReplica:
         self.is_made_here = False
         """True if this process created the log and the replica has not led yet, so that no epoch in its history can
         have been led."""
-        self.on_caught_up: Callable[[], None] = lambda: None
-        """Set by `Replicas`; called when a follower outside the ISR may join it."""
         self.lock = asyncio.Lock()
         """Held while the role changes, and while a fetcher applies a leader's response."""
+        self._listener = listener
         self._broker_id = broker_id
         kept = kept or Kept(log.disk, log.directory, ReplicaWatermarks(row.incarnations.get(broker_id, NO_INCARNATION)))
-        self.coordination = Coordination(kept, log, broker_id, self._supervisor)
-        self.coordination.on_moved = self._watermarks_moved
-        self.on_fenced: Callable[[LocalReplica, int], None] = lambda replica, follower: None
-        """Set by `Replicas`; called when the fetch fence refuses a follower's log."""
-        self.on_lowered: Callable[[LocalReplica], Awaitable[None]] = _nothing_to_keep
-        """Set by `Replicas`; called before a log is cut below its high watermark."""
-        self.on_reportable: Callable[[], None] = lambda: None
-        """Set by the fetcher; called when there is something new to send to the leader."""
+        self.coordination = Coordination(kept, log, broker_id, self._supervisor, self._watermarks_moved)
         planned = kept.value.planned_high_watermark
         self._high_watermark = max(log.start_offset, min(max(high_watermark, planned), log.end_offset))
         self._clock = clock
@@ -153,7 +168,8 @@ class LocalReplica:
 
     @property
     def is_flushing(self) -> bool:
-        """Whether a flush is running. When it ends, successfully or not, a follower calls `on_reportable`."""
+        """Whether a flush is running. When it ends, successfully or not, the listener of a
+        follower is told (`has_news_for_leader`)."""
         return self._flushing is not None
 
     def serves_in(self, leader_epoch: int) -> bool:
@@ -289,7 +305,11 @@ class LocalReplica:
         self.leadership.fetched(follower, broker_epoch, end_offset, self.log.end_offset, now_ms, joins_at, incarnation)
         self.settle()
         if self.leadership.caught_up(follower, self._high_watermark):
-            self.on_caught_up()
+            self._listener.follower_caught_up()
+
+    def fence(self, follower: int) -> None:
+        """The fetch fence refused this follower's log."""
+        self._listener.follower_fenced(self, follower)
 
     def follower_left(self, follower: int, broker_epoch: int) -> None:
         if self.leadership is not None:
@@ -361,7 +381,7 @@ class LocalReplica:
         finally:
             self._flushing = None
             if self.role is Role.FOLLOWER:
-                self.on_reportable()
+                self._listener.has_news_for_leader(self)
 
     async def _change_mark(self) -> bool:
         """Writes or removes the mark of a log that acknowledges unflushed records. It is written before anything
@@ -443,13 +463,13 @@ class LocalReplica:
     async def start_over(self, offset: int) -> None:
         """Discards the whole log, because none of it is on the leader's history."""
         self._give_up_from(offset)
-        await self.on_lowered(self)
+        await self._listener.high_watermark_lowered(self)
         await self.restart_log(offset)
 
     async def cut_to(self, offset: int) -> None:
         """Truncates what the leader does not have."""
         self._give_up_from(offset)
-        await self.on_lowered(self)
+        await self._listener.high_watermark_lowered(self)
         await self.log.truncate_to(offset)
 
     def _give_up_from(self, offset: int) -> None:
@@ -462,7 +482,7 @@ class LocalReplica:
             self._high_watermark = offset
 
     def _watermarks_moved(self) -> None:
-        self.on_reportable()
+        self._listener.has_news_for_leader(self)
         for wake in list(self._append_watchers.values()):
             wake()
 
@@ -501,10 +521,6 @@ class LocalReplica:
             committed = self.leadership.committed_end(self.durable_end)
             assert committed == UNKNOWN_OFFSET or committed <= self._high_watermark, f"rule 7: {self!r} < {committed}"
         assert not self._waiting or self._waiting[0][0] > self._high_watermark, f"rule 1: {self!r} owes an answer"
-
-
-async def _nothing_to_keep(_: LocalReplica) -> None:
-    pass
 
 
 def void(_: object) -> None:

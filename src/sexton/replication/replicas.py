@@ -316,10 +316,17 @@ class Replicas:
             incarnation = on_disk or messages.NO_INCARNATION
             kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
         high_watermark = self.folder.high_watermarks.get((topic, row.partition), 0)
-        replica = LocalReplica(row, log, own_id, high_watermark, self._clock, self._may_serve, kept, self._supervisor)
-        replica.on_caught_up = self.membership.may_join
-        replica.on_fenced = self.membership.fence
-        replica.on_lowered = self._lower_checkpoint
+        replica = LocalReplica(
+            row,
+            log,
+            broker_id=own_id,
+            high_watermark=high_watermark,
+            clock=self._clock,
+            may_serve=self._may_serve,
+            listener=self,
+            kept=kept,
+            supervisor=self._supervisor,
+        )
         replica.is_made_here = expected is not None and on_disk != expected
         return replica
 
@@ -463,6 +470,22 @@ class Replicas:
             replica = self._by_key.get((row.topic_id, row.partition))
             if replica is not None and _is_newer_row_of_the_same_reign(row, replica.row):
                 replica.follow_row(row)
+
+    # What replicas tell (ReplicaListener)
+
+    def follower_caught_up(self) -> None:
+        self.membership.may_join()
+
+    def follower_fenced(self, replica: LocalReplica, follower: int) -> None:
+        self.membership.fence(replica, follower)
+
+    async def high_watermark_lowered(self, replica: LocalReplica) -> None:
+        await self._lower_checkpoint(replica)
+
+    def has_news_for_leader(self, replica: LocalReplica) -> None:
+        fetcher = self._fetchers.get(replica.row.leader)
+        if fetcher is not None:
+            fetcher.report(replica)
 
     # Requests of other brokers
 

@@ -182,7 +182,7 @@ class FollowerSession:
         follows makes it discard its log."""
         self._left(key, request)
         self._fail(key, KafkaError(ErrorCode.unknown_leader_epoch, "the fetch fence"))
-        replica.on_fenced(replica, request.broker_id)
+        replica.fence(request.broker_id)
 
     def _forget(self, key: PartitionId) -> None:
         followed = self._followed.pop(key, None)

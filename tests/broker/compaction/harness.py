@@ -25,6 +25,7 @@ from sexton.records.batch import Record, encode, make_batch
 from sexton.replication.local_replica import LocalReplica
 from tests.adapters.metastore.rows import CLUSTER, register
 from tests.log.helpers import content, read_all
+from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=1)
 LOG = uuid.UUID(int=11, version=4)
@@ -49,7 +50,16 @@ class Broker:
         log = await Log.open(self.disk, directory, "t", 0, TOPIC, self.config, now_ms=1000, stopped_cleanly=False)
         incarnation = self.row.incarnations[self.node_id]
         kept = await Kept.open(self.disk, directory, incarnation, log.start_offset, log.end_offset)
-        self.replica = LocalReplica(self.row, log, self.node_id, 0, self.clock, lambda: True, kept)
+        self.replica = LocalReplica(
+            self.row,
+            log,
+            broker_id=self.node_id,
+            high_watermark=0,
+            clock=self.clock,
+            may_serve=lambda: True,
+            listener=Listener(),
+            kept=kept,
+        )
         if self.row.leader == self.node_id:
             await self.replica.become_leader(self.row)
         else:
