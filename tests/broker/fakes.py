@@ -17,7 +17,6 @@ from sexton.broker.dispatch import Dispatch
 from sexton.broker.refused import RefusedBatches
 from sexton.broker.transactions import Transactions
 from sexton.broker.unpacking import Unpacking
-from sexton.compaction.config import TopicConfig
 from sexton.log.epochs import EpochHistory
 from sexton.log.inside import Rules
 from sexton.log.producers import ProducerStates
@@ -28,6 +27,7 @@ from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import decode_response, encode_request
 from sexton.records.checkpoints import EpochEntry
+from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
 
 TOPIC = "orders"

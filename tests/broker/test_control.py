@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from sexton.broker.control import Control
-from sexton.compaction.config import TopicConfig
 from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import BrokerRow, ControllerRow, PartitionRow, StaleError
+from sexton.settings.topic import TopicConfig
 from tests.metadata.rows import TOPIC, brokers, partition
 
 

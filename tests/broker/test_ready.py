@@ -18,8 +18,8 @@ from sexton.adapters.metastore import open_metastore
 from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.admin import serving_ids
 from sexton.broker.broker import Broker
-from sexton.broker.config import BrokerConfig
 from sexton.http.server import HttpError, Request
+from sexton.settings.broker_config import BrokerConfig
 from sexton.simulate.metastore import HOST as METASTORE
 from tests.simulated import Story
 

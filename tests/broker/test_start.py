@@ -13,10 +13,10 @@ from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore import open_metastore, sqlite_url
 from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.broker import Broker
-from sexton.broker.config import BrokerConfig
 from sexton.broker.topics import NewTopic, create_topic
-from sexton.metadata.settings.layers import CLUSTER_DEFAULT
 from sexton.ports.metastore import ConfigScope
+from sexton.settings.broker_config import BrokerConfig
+from sexton.settings.layers import CLUSTER_DEFAULT
 
 
 @asynccontextmanager

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sexton.cli.broker import READY, UsageError, read_config
-from sexton.compaction.config import BadSettingError
 from sexton.harness.brokers import ENVIRONMENT
 from sexton.harness.processes import HOST, Port
+from sexton.settings.schema import BadSettingError
 
 TIMEOUT_S = 60
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from sexton.compaction.config import BadSettingError, TopicConfig, topic_names
 from sexton.compaction.eligibility import (
     Bound,
     Eligibility,
@@ -15,6 +14,8 @@ from sexton.compaction.eligibility import (
     first_dirty_offset,
     judge,
 )
+from sexton.settings.schema import BadSettingError
+from sexton.settings.topic import TopicConfig, topic_names
 from sexton.types import INT64_MAX
 
 NOW_MS = 1_000_000

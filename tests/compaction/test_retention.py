@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.compaction.retention import retained_from
+from sexton.settings.topic import TopicConfig
 
 NOW_MS = 1_000_000
 KEEP_ALL = {"retention_ms": -1, "retention_bytes": -1}

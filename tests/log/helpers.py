@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sexton.adapters.files import FileDisk
-from sexton.compaction.config import TopicConfig
 from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.ports.disk import FileSlice
@@ -24,6 +23,7 @@ from sexton.records.batch import (
     make_batch,
     make_marker,
 )
+from sexton.settings.topic import TopicConfig
 
 T = TypeVar("T")
 

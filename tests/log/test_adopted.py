@@ -12,12 +12,12 @@ import pytest
 
 from sexton.broker.compaction.adoption import grouped
 from sexton.broker.compaction.offers import OfferedSegment
-from sexton.compaction.config import TopicConfig
 from sexton.log.replacement import Replacement
 from sexton.log.swap_disk import staging_path
 from sexton.log.swapping import SwapRefusedError, SwapTerms
 from sexton.records import names
 from sexton.records.batch import TRANSACTIONAL, ControlType, Record, encode, make_batch, make_marker
+from sexton.settings.topic import TopicConfig
 from tests.log.helpers import NOW_MS
 from tests.log.test_swapping import DIRECTORY, Crash, Machine, filled
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from sexton.compaction.config import TopicConfig
 from sexton.log.log import Appended, Log
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import (
@@ -22,6 +21,7 @@ from sexton.records.batch import (
     encode,
     make_batch,
 )
+from sexton.settings.topic import TopicConfig
 from tests.log.helpers import EPOCH, NOW_MS, content, lead, plain, read_all, records, with_log
 
 

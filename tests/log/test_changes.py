@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sexton.compaction.config import TopicConfig
 from sexton.log.log import Log
 from sexton.log.types import AbortedTransaction
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType, encode, make_batch
 from sexton.records.checkpoints import EpochEntry, read_leader_epochs, read_partition_metadata
+from sexton.settings.topic import TopicConfig
 from tests.log.helpers import (
     EPOCH,
     NOW_MS,

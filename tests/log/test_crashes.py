@@ -17,12 +17,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from sexton.compaction.config import TopicConfig
 from sexton.log.epochs import EpochHistory
 from sexton.log.log import Log
 from sexton.protocol.errors import KafkaError
 from sexton.records.batch import TRANSACTIONAL, Batch, ControlType, Record, decode_all, encode, make_batch, make_marker
 from sexton.records.checkpoints import EpochEntry
+from sexton.settings.topic import TopicConfig
 from sexton.simulate.disk import DiskWeather, VirtualDisk
 from sexton.simulate.loop import MS, Process, new_loop
 from tests.log.helpers import NOW_MS, TOPIC_ID, content

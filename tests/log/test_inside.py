@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from sexton.compaction.config import TopicConfig
 from sexton.errors import UnsupportedFormatError
 from sexton.log.inside import FAULTS_MAX, Rules, judged
 from sexton.protocol.errors import ErrorCode, KafkaError, RecordsError
 from sexton.records.batch import HEADER, LOG_APPEND_TIME, TRANSACTIONAL, Header, Record, decode, encode, make_batch
 from sexton.records.codecs import Codec
+from sexton.settings.topic import TopicConfig
 from tests.log.helpers import NOW_MS
 
 NAMES = {

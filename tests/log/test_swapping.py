@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import LastOfProducer, fold_by_key
 from sexton.compaction.terms import Terms
 from sexton.compactor import plain
@@ -35,6 +34,7 @@ from sexton.records.batch import (
     make_batch,
     make_marker,
 )
+from sexton.settings.topic import TopicConfig
 from sexton.simulate.disk import DiskWeather, VirtualDisk
 from sexton.simulate.loop import Process, new_loop
 from tests.log.helpers import EPOCH, NOW_MS, TOPIC_ID, content

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sexton.adapters.files import FileDisk
-from sexton.compaction.config import TopicConfig
 from sexton.harness.kafka import KafkaCluster
 from sexton.harness.kafka_tools import DUMP_FAULTS, dump_log
 from sexton.log.log import Log
 from sexton.records.batch import ControlType
 from sexton.records.checkpoints import read_partition_metadata
+from sexton.settings.topic import TopicConfig
 from tests.log.helpers import (
     EPOCH,
     NOW_MS,

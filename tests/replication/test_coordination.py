@@ -13,7 +13,6 @@ import pytest
 
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import NOTHING, Claim, Pair
 from sexton.log.log import Log
@@ -29,6 +28,7 @@ from sexton.replication.fetcher import _Following, _held, _take
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.session import FollowerSession
+from sexton.settings.topic import TopicConfig
 from tests.replication.answers import answered
 from tests.replication.listeners import Listener
 

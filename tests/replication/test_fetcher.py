@@ -13,7 +13,6 @@ from typing import Any, cast
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.client.connection import Rpc
-from sexton.compaction.config import TopicConfig
 from sexton.log.log import Log
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
@@ -23,6 +22,7 @@ from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import News
+from sexton.settings.topic import TopicConfig
 from tests.log.helpers import lead, read_all, sequenced
 from tests.replication.listeners import Listener
 

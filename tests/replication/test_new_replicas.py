@@ -14,7 +14,6 @@ import pytest
 
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.log.log import Log
 from sexton.metadata.view import ClusterView
@@ -24,6 +23,7 @@ from sexton.records.checkpoints import EpochEntry
 from sexton.replication.fetcher import FetchLimits
 from sexton.replication.local_replica import Role
 from sexton.replication.replicas import Replicas
+from sexton.settings.topic import TopicConfig
 from tests.log.stepping import SteppingDisk
 
 OWN, OTHER = 1, 2

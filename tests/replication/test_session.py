@@ -13,7 +13,6 @@ import pytest
 
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.watermarks.replica import Pair
 from sexton.log.log import Log
 from sexton.ports.disk import FileSlice
@@ -26,6 +25,7 @@ from sexton.replication.history import epoch_before
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
+from sexton.settings.topic import TopicConfig
 from tests.replication.answers import answered
 from tests.replication.listeners import Listener
 

@@ -18,7 +18,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sexton.compaction import plan
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
@@ -26,6 +25,7 @@ from sexton.log.stopped.partition import open_partition
 from sexton.records import names
 from sexton.records.batch import HEADER_BYTES, Batch, decode_all, encode
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES, Codec, compress
+from sexton.settings.topic import TopicConfig
 from sexton.spark import compact as pipeline
 from sexton.spark import index_pass, rewrite_pass, storage, transaction_index
 from sexton.spark.compact import Report, Request

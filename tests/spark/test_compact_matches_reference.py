@@ -23,7 +23,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sexton.compaction import plan, survey
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.fates import Fate
 from sexton.compaction.reference import Compacted, compact, fold_by_key
 from sexton.compaction.survey import LogSurvey
@@ -31,6 +30,7 @@ from sexton.compaction.terms import Terms
 from sexton.log.stopped.partition import open_partition
 from sexton.records import indexes, names
 from sexton.records.batch import Batch, ControlType
+from sexton.settings.topic import TopicConfig
 from sexton.spark import compact as pipeline
 from sexton.spark import index_pass, passes, rewrite_pass, unpacking
 from sexton.spark.compact import Report, Request

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, judge
 from sexton.compaction.fates import Fate
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.log.stopped.partition import open_partition
 from sexton.records.batch import Batch
+from sexton.settings.topic import TopicConfig
 from sexton.spark import compact as pipeline
 from sexton.spark.compact import Report, Request
 from tests import logs

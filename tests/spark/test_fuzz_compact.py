@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import compact
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
@@ -22,6 +21,7 @@ from sexton.errors import SextonError
 from sexton.log.stopped.partition import open_partition
 from sexton.records import names
 from sexton.records.batch import Batch
+from sexton.settings.topic import TopicConfig
 from sexton.spark import compact as pipeline
 from sexton.spark.compact import Request
 from tests import logs

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from sexton.cli.demo import write_sample
-from sexton.compaction.config import BadSettingError
 from sexton.errors import EnvironmentFailure, LogInUseError, NotALogError
 from sexton.log.stopped import locks
 from sexton.log.stopped.locks import LOCK_FILE
 from sexton.log.stopped.surroundings import SextonReplicaError
 from sexton.records import checkpoints
 from sexton.records.checkpoints import MetaProperties, PartitionMetadata
+from sexton.settings.schema import BadSettingError
 from sexton.spark.compact import Report
 from sexton.spark.offline import Coordination, Options, check_free, compact_directories
 from tests.kafka.directories import digests

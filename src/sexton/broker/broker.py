@@ -23,7 +23,6 @@ from sexton.broker import handover
 from sexton.broker.compaction.adoption import Adopter
 from sexton.broker.compaction.requests import Requests as CompactionRequests
 from sexton.broker.compaction.service import CompactionService
-from sexton.broker.config import BrokerConfig
 from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
@@ -38,11 +37,9 @@ from sexton.broker.topics import ensure_topic
 from sexton.broker.transactions import Transactions
 from sexton.broker.unpacking import Unpacking
 from sexton.client.errors import NotConnectedError
-from sexton.compaction.config import TopicConfig
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.view_topics import ViewTopics
-from sexton.metadata.settings import group_config, topic_config
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.metadata.view import ClusterView
 from sexton.ports.clock import Clock
@@ -64,6 +61,9 @@ from sexton.replication.fetcher import FetchLimits
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas
 from sexton.replication.throttle import Throttle, Throttles
+from sexton.settings.broker_config import BrokerConfig
+from sexton.settings.layers import group_config, topic_config
+from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
 
 logger = logging.getLogger(__name__)

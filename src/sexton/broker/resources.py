@@ -11,10 +11,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.broker.admin import make_change
-from sexton.compaction.settings import Kind, Setting
-from sexton.metadata.settings import (
+from sexton.metadata.topics import check_topic_name
+from sexton.ports.metastore import ConfigScope
+from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.checks import (
     MIN_INSYNC,
-    BadSettingError,
     broker_setting,
     check_broker,
     check_group,
@@ -23,9 +24,7 @@ from sexton.metadata.settings import (
     group_setting,
     topic_setting,
 )
-from sexton.metadata.topics import check_topic_name
-from sexton.ports.metastore import ConfigScope
-from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.schema import BadSettingError, Kind, Setting
 from sexton.types import INT32_MAX
 
 if TYPE_CHECKING:

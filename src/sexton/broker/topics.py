@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.admin import METADATA_TOPIC, before_deadline, is_serving, make_change
 from sexton.metadata.incarnations import new_id
-from sexton.metadata.settings import MIN_INSYNC, BadSettingError, check_min_insync, check_topic
 from sexton.metadata.topics import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -25,10 +24,12 @@ from sexton.metadata.topics import (
 )
 from sexton.ports.metastore import AlreadyExistsError, MetastoreUnavailableError, PartitionRow, TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.checks import MIN_INSYNC, check_min_insync, check_topic
+from sexton.settings.schema import BadSettingError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.config import BrokerConfig
+    from sexton.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from sexton.errors import EnvironmentFailure, SextonError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.config import BrokerConfig
+    from sexton.settings.broker_config import BrokerConfig
 
 READY = "ready"
 """The first word of the line on stdout that says where the broker serves. Programs wait for it."""
@@ -80,7 +80,8 @@ def broker(
 
 
 def read_config(path: Path, overrides: list[str]) -> BrokerConfig:
-    from sexton.broker.config import BrokerConfig, parse_properties
+    from sexton.settings.broker_config import BrokerConfig
+    from sexton.settings.properties import parse_properties
 
     try:
         texts: dict[str, str] = parse_properties(path.read_text())

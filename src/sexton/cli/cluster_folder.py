@@ -152,7 +152,7 @@ class ClusterFolder:
     # What a broker is told
 
     def write_config(self, cluster: Cluster, broker_id: int, overrides: Mapping[str, str]) -> Path:
-        from sexton.broker.config import parse_properties
+        from sexton.settings.properties import parse_properties
 
         common = self.path / "broker.properties"
         own: dict[str, str] = parse_properties(common.read_text()) if common.exists() else {}

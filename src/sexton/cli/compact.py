@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sexton.broker.config import parse_properties
 from sexton.cli import show
-from sexton.compaction.config import BadSettingError
 from sexton.compaction.fates import Fate
 from sexton.errors import SextonError
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
+from sexton.settings.properties import parse_properties
+from sexton.settings.schema import BadSettingError
 from sexton.spark import session
 from sexton.spark.compact import Report
 from sexton.spark.offline import Coordination, Options, check_free, compact_directories

@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import typer
 
 from sexton.cli import show
-from sexton.compaction.config import BadSettingError
 from sexton.errors import NotALogError
 from sexton.log.stopped.partition import find_partitions, mapped, open_partition
 from sexton.records import codecs, names
@@ -38,6 +37,7 @@ from sexton.records.batch import (
 )
 from sexton.records.codecs import Codec
 from sexton.records.kernels.scan import scan
+from sexton.settings.schema import BadSettingError
 from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, OFFSET_MAX
 
 SCAN_ROWS = 64

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sexton.compaction.config import TopicConfig
+from sexton.settings.topic import TopicConfig
 from sexton.types import INT64_MAX
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
+from sexton.settings.topic import TopicConfig
 
 
 def retained_from(segments: Sequence[SegmentSummary], config: TopicConfig, high_watermark: int, now_ms: int) -> int:

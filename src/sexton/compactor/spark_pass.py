@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from pyspark import SparkContext
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.contract import NewSegment, PassResult, Plan
 from sexton.compaction.fates import Fate
 from sexton.compaction.survey import PRODUCER
@@ -23,6 +22,7 @@ from sexton.compactor.plan_files import PlanFiles
 from sexton.errors import SextonError
 from sexton.log.stopped.partition import PartitionLog, Segment
 from sexton.records import names
+from sexton.settings.topic import TopicConfig
 from sexton.spark.compact import Request, Staged, stage, survey_logs
 from sexton.spark.passes import Progress
 from sexton.spark.storage import Storage

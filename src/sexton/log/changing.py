@@ -15,7 +15,6 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Awaitable, Sequence
 
-from sexton.compaction.config import DAY_MS
 from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.log import flushed
 from sexton.log.producers import ProducerStates
@@ -32,6 +31,7 @@ from sexton.records.checkpoints import (
     encode_offset_checkpoint,
 )
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
+from sexton.settings.schema import DAY_MS
 from sexton.types import OFFSET_MAX
 
 

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from sexton.compaction.config import TopicConfig
 from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.log.batches import check_client_batch, check_frame
 from sexton.ports.disk import Buffer
@@ -35,6 +34,7 @@ from sexton.records.batch import (
     LOG_OVERHEAD_BYTES,
 )
 from sexton.records.varint import read_varint
+from sexton.settings.topic import TopicConfig
 
 UNFOLDED_BYTES_MAX: Final = 128 << 20
 """The most bytes that a batch may decompress to on a broker: a hundred times what most topics accept. Kafka sets no

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from sexton.compaction import retention
-from sexton.compaction.config import DAY_MS, TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.errors import CorruptLogError, NotALogError
 from sexton.log import flushed, reading
@@ -41,6 +40,8 @@ from sexton.records.checkpoints import (
     encode_leader_epochs,
     encode_partition_metadata,
 )
+from sexton.settings.schema import DAY_MS
+from sexton.settings.topic import TopicConfig
 
 __all__ = ["AbortedTransaction", "Appended", "Log", "Read", "TimedOffset"]
 

@@ -29,7 +29,6 @@ import zlib
 from bisect import insort
 from dataclasses import dataclass, field
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.swap import Outcome
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.log import flushed, swap_disk
@@ -51,6 +50,7 @@ from sexton.records.checkpoints import (
     encode_leader_epochs,
 )
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
+from sexton.settings.topic import TopicConfig
 from sexton.types import OFFSET_MAX
 
 logger = logging.getLogger(__name__)

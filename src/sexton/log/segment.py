@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from sexton.compaction.config import TopicConfig
 from sexton.errors import CorruptLogError
 from sexton.log.batches import LOOKUP_BYTES, SCAN_BYTES, Walk
 from sexton.log.sparse import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SparseIndex
@@ -22,6 +21,7 @@ from sexton.ports.disk import Buffer, Disk, File
 from sexton.records import names
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.header import Head
+from sexton.settings.topic import TopicConfig
 from sexton.types import INT32_MAX, NO_TIMESTAMP
 
 TIME_ENTRY: Final = struct.Struct(">qi")

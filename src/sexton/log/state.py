@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from sexton.compaction.config import DAY_MS, TopicConfig
 from sexton.errors import CorruptLogError
 from sexton.log.epochs import EpochHistory
 from sexton.log.inside import Rules
@@ -20,6 +19,8 @@ from sexton.log.recovery import Recovered
 from sexton.log.segment import Segment
 from sexton.ports.disk import Disk
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.schema import DAY_MS
+from sexton.settings.topic import TopicConfig
 from sexton.types import INT32_MAX
 
 logger = logging.getLogger(__name__)

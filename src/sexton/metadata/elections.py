@@ -22,10 +22,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import Enum
 
-from sexton.compaction.config import TopicConfig
 from sexton.metadata.incarnations import is_missing, known_incarnation, marked_as_missing
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.topic import TopicConfig
 from sexton.types import NO_LEADER
 
 Brokers = Mapping[int, BrokerRow]

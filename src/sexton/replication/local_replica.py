@@ -18,7 +18,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.log import flushed
@@ -33,6 +32,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication.coordination import Coordination
 from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
 from sexton.replication.messages import NO_INCARNATION
+from sexton.settings.topic import TopicConfig
 from sexton.supervision import BACK_OFF_MS, Supervisor
 from sexton.types import NO_LEADER
 

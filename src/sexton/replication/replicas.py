@@ -12,7 +12,6 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE, Kept
 from sexton.compaction.watermarks.checkpoint import encode as encode_watermarks
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
@@ -36,6 +35,7 @@ from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica
 from sexton.replication.session import FollowerSession
 from sexton.replication.throttle import UNTHROTTLED, Throttles
+from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
 from sexton.types import NO_LEADER, PartitionId, TopicPartition
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from sexton.adapters.metastore.inprocess import InProcessMetastore
 from sexton.broker.broker import Broker
-from sexton.broker.config import BrokerConfig
-from sexton.metadata.settings import RACK_AWARE_SELECTOR
 from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.settings.broker import RACK_AWARE_SELECTOR
+from sexton.settings.broker_config import BrokerConfig
 from sexton.simulate.clock import RATE_PPM_MAX, SimulatedClock, WallClock
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure

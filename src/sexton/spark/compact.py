@@ -26,7 +26,6 @@ from pyspark import SparkContext
 
 from sexton.compaction import plan
 from sexton.compaction.columns import Tally
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.fates import Fate
 from sexton.compaction.kernels.newest import FALSE_POSITIVES_PER
 from sexton.compaction.plan import Chunk, Output, PartitionWork, Rewritten
@@ -37,6 +36,7 @@ from sexton.errors import SextonError
 from sexton.log.stopped import swap
 from sexton.log.stopped.partition import PartitionLog, write_cleaner_offset
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
+from sexton.settings.topic import TopicConfig
 from sexton.spark import passes, rewrite_pass, transaction_index
 from sexton.spark.passes import Progress
 from sexton.spark.rewrite_pass import ChunkResult, SliceResult

@@ -22,7 +22,6 @@ from typing import Final
 
 from pyspark import SparkContext
 
-from sexton.compaction.config import BadSettingError, TopicConfig
 from sexton.compaction.eligibility import Bound, SegmentSummary, cleanable_bound, first_dirty_offset
 from sexton.compaction.fates import Fate
 from sexton.compaction.survey import LogSurvey
@@ -33,6 +32,8 @@ from sexton.log.stopped.partition import PartitionLog, find_partitions, open_par
 from sexton.log.stopped.surroundings import Surroundings, topic_id_of
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.ownership import Owner
+from sexton.settings.schema import BadSettingError
+from sexton.settings.topic import TopicConfig
 from sexton.spark.compact import Report, Request, compact, survey_logs
 from sexton.spark.passes import Progress
 

@@ -21,7 +21,6 @@ from pyspark import SparkContext
 
 from sexton.compaction import plan
 from sexton.compaction.columns import Tally
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import Eligibility, cleanable_bound, first_dirty_offset, judge
 from sexton.compaction.fates import Fate
 from sexton.compaction.plan import Chunk, PartitionWork
@@ -35,6 +34,7 @@ from sexton.log.stopped.surroundings import Surroundings, is_sextons
 from sexton.records.batch import ControlType
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.keyhash import random_hash_key
+from sexton.settings.topic import TopicConfig
 from sexton.spark import index_pass
 from sexton.spark.compact import Report, Request, compact, survey_logs
 from sexton.spark.offline import summaries

@@ -15,13 +15,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from sexton.adapters.metastore import InProcessMetastore
-from sexton.broker.config import BrokerConfig
-from sexton.metadata.settings import TopicConfig, topic_config
 from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, PartitionRow, TopicRow
 from sexton.protocol.encoder import encoder
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
+from sexton.settings.broker_config import BrokerConfig
+from sexton.settings.layers import topic_config
+from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
 
 OWN_ID = 1

@@ -9,9 +9,10 @@ import pytest
 
 from sexton.broker.api import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from sexton.broker.resources import Operation, ResourceType
-from sexton.metadata.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode
+from sexton.settings.broker import BROKER_SETTINGS
+from sexton.settings.topic import TOPIC_SETTINGS
 from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster, run
 
 TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sexton.compaction.config import TopicConfig
 from sexton.log.epochs import EpochHistory
 from sexton.log.inside import Rules
 from sexton.log.types import AbortedTransaction
@@ -15,6 +14,7 @@ from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
+from sexton.settings.topic import TopicConfig
 from tests.adapters.network_behaviour import MemoryFile
 from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, FakeReplica, in_loop
 

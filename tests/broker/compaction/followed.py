@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from sexton.broker.compaction.adoption import Adopter
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.plain_pass import carry_out
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol import private
 from sexton.protocol.private import PrivateApi
 from sexton.replication.messages import Held
+from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
 from tests.log.helpers import content

@@ -14,7 +14,6 @@ from sexton.adapters.files import FileDisk
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.broker.compaction.requests import Requests
 from sexton.broker.compaction.service import CompactionService
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.reference import fold_by_key
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.log.log import Log
@@ -23,6 +22,7 @@ from sexton.protocol import private
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
 from sexton.replication.local_replica import LocalReplica
+from sexton.settings.topic import TopicConfig
 from tests.adapters.metastore.rows import CLUSTER, register
 from tests.log.helpers import content, read_all
 from tests.replication.listeners import Listener

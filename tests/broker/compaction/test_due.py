@@ -15,9 +15,9 @@ from sexton.broker.compaction.due import (
     looks_different_ms,
     must_close_active,
 )
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.compaction.watermarks.replica import NOTHING, Pair, ReplicaWatermarks
+from sexton.settings.topic import TopicConfig
 from sexton.types import INT64_MAX
 
 CONFIG = TopicConfig(cleanup_policy=frozenset({"compact"}))

@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from sexton.compaction.config import BadSettingError
 from sexton.errors import LogInUseError
 from sexton.harness.errors import HarnessError
 from sexton.harness.kafka import KafkaCluster
@@ -26,6 +25,7 @@ from sexton.log.stopped.surroundings import Surroundings
 from sexton.log.stopped.swap import StagedSegment
 from sexton.records import batch, checkpoints, indexes
 from sexton.records.names import parse_segment_file, segment_file_name
+from sexton.settings.schema import BadSettingError
 from tests.log.stopped.disks import Crash, StoppingFiles
 
 pytestmark = pytest.mark.kafka

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from sexton.broker.admin import Answer, failure, repeated
 from sexton.broker.request import milliseconds
 from sexton.broker.topics import NewTopic, create_topic, wait_for_leaders
-from sexton.metadata.settings import describe_topic
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.layers import describe_topic
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

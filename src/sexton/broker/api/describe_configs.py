@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import Answer, failure
 from sexton.broker.resources import Resource, current_settings, resource_of
-from sexton.compaction.settings import Update
-from sexton.metadata.settings import (
-    Resolved,
-    describe_broker,
-    describe_cluster_default,
-    describe_group,
-    describe_topic,
-)
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.layers import Resolved, describe_broker, describe_cluster_default, describe_group, describe_topic
+from sexton.settings.schema import Update
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, judge
 from sexton.compaction.fates import (
     MARKERS_WAIT,
@@ -23,6 +22,7 @@ from sexton.compaction.fates import (
     count,
 )
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
+from sexton.settings.topic import TopicConfig
 from sexton.types import INT64_MAX
 
 CLOCKS_DIFFER_MS: Final = 10_000

@@ -22,7 +22,6 @@ from sexton.broker.compaction.lookout import Lookout
 from sexton.broker.compaction.patience import Patience
 from sexton.broker.compaction.records import LastPass, LastRun, Totals, closed_sizes, planned_producers
 from sexton.broker.compaction.uncleanable import Uncleanable, UncleanableReplicas
-from sexton.compaction.config import TopicConfig
 from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.compaction.watermarks.replica import Pair
 from sexton.errors import SextonError
@@ -36,6 +35,7 @@ from sexton.ports.work_queue import WorkKey, WorkRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.replicas import Replicas
+from sexton.settings.topic import TopicConfig
 from sexton.supervision import Pauses, Supervisor
 from sexton.types import PartitionId
 

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sexton.compaction.config import TopicConfig
+from sexton.settings.topic import TopicConfig
 
 RETRY_MS: Final = 3_600_000
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from sexton.metadata.settings import BrokerSettings
+from sexton.settings.broker import BrokerSettings
 
 SIZE_UNLIMITED = 2**31 - 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sexton.metadata.settings import BrokerSettings
+from sexton.settings.broker import BrokerSettings
 
 
 @dataclass(frozen=True, slots=True)

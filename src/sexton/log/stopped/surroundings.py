@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final
 
-from sexton.compaction.config import BadSettingError, TopicConfig, topic_names
 from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE
 from sexton.errors import LogInUseError, NotALogError, SextonError
 from sexton.log.stopped.kraft_metadata import ClusterMetadata, read_metadata
 from sexton.records import checkpoints, names
 from sexton.records.checkpoints import MetaProperties
+from sexton.settings.schema import BadSettingError
+from sexton.settings.topic import TopicConfig, topic_names
 
 SEXTON_FILES: Final = (names.INCARNATION_FILE, WATERMARKS_FILE)
 """Files in a partition's directory that only a Sexton broker's replica has."""

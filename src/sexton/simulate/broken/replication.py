@@ -8,7 +8,6 @@ from sexton.broker import handover
 from sexton.broker.api import alter_partition_reassignments
 from sexton.broker.broker import Broker
 from sexton.broker.control import Control
-from sexton.compaction.config import TopicConfig
 from sexton.metadata import reassignment
 from sexton.metadata.controller import Action
 from sexton.metadata.elections import Brokers
@@ -16,6 +15,7 @@ from sexton.ports.metastore import BrokerRow, PartitionRow
 from sexton.replication import membership
 from sexton.replication.leadership import IsrChange, Leadership, Progress
 from sexton.replication.membership import BATCH_ROWS_MAX, Asked, Membership
+from sexton.settings.topic import TopicConfig
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
 

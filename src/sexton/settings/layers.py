@@ -12,19 +12,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from sexton.compaction.config import TOPIC_SETTINGS, TopicConfig, topic_names
-from sexton.compaction.settings import Setting
-from sexton.metadata.settings.broker import BROKER_SETTINGS, GROUP_SETTINGS, GroupConfig
 from sexton.ports.metastore import ConfigScope
+from sexton.settings.broker import BROKER_SETTINGS
+from sexton.settings.group import GROUP_DEFAULTS, GROUP_SETTINGS, GroupConfig
+from sexton.settings.schema import Setting
+from sexton.settings.topic import TOPIC_SETTINGS, TopicConfig, topic_names
 
 CLUSTER_DEFAULT = ""
 """The resource name under which configs for all brokers are stored."""
-
-GROUP_DEFAULTS = {
-    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
-    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
-}
-"""For each group config, the broker config that sets its default."""
 
 
 class SettingsView(Protocol):

@@ -1,11 +1,11 @@
 """What a setting is: Kafka's name, a type, a default, the valid values, and a text that explains it.
 
-Settings are declared once, as the fields of a dataclass that holds their parsed values (`TopicConfig` here, those of
-brokers and groups in `metadata.settings`): the attribute `retention_ms` is the setting `retention.ms`. Everything else
-is derived from the declaration: parsing, ranges, the DescribeConfigs response, the reference page.
+Settings are declared once, as the fields of a dataclass that holds their parsed values (`TopicConfig` in `topic.py`,
+`BrokerSettings` in `broker.py`): the attribute `retention_ms` is the setting `retention.ms`. Everything else is derived
+from the declaration: parsing, ranges, the DescribeConfigs response, the reference page.
 
 Values are parsed as Kafka does: surrounding blanks are ignored, numbers must fit their type, true and false are not
-case-sensitive. Where Sexton allows less than Kafka, the error says so (`sexton.metadata.settings`).
+case-sensitive. Where Sexton allows less than Kafka, the error says so (`checks.py`).
 """
 
 from __future__ import annotations

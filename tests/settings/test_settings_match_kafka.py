@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from sexton.compaction.settings import REQUIRED, Setting, Update
 from sexton.harness.kafka_tools import run_tool
-from sexton.metadata.settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS
+from sexton.settings.broker import BROKER_SETTINGS
+from sexton.settings.group import GROUP_SETTINGS
+from sexton.settings.schema import REQUIRED, Setting, Update
+from sexton.settings.topic import TOPIC_SETTINGS
 
 pytestmark = pytest.mark.kafka
 

@@ -11,16 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sexton.compaction.settings import REQUIRED, settings_of
-from sexton.metadata.settings import (
-    RACK_AWARE_SELECTOR,
-    BadSettingError,
-    BrokerSettings,
-    SettingsView,
-    broker_setting,
-    broker_values,
-    check_topic_defaults,
-)
+from sexton.settings.broker import RACK_AWARE_SELECTOR, BrokerSettings
+from sexton.settings.checks import broker_setting, check_topic_defaults
+from sexton.settings.layers import SettingsView, broker_values
+from sexton.settings.properties import parse_properties
+from sexton.settings.schema import REQUIRED, BadSettingError, settings_of
 
 LOOPBACK = "127.0.0.1"
 _ANY_ADDRESS = ("0.0.0.0", "::", "*")
@@ -147,51 +142,3 @@ def _endpoint(name: str, listeners: tuple[str, ...], scheme: str = "PLAINTEXT") 
     if port > 65_535:
         raise BadSettingError(f"Invalid value {listeners[0]} for configuration {name}: there is no port {port}")
     return Endpoint(match["six"] or match["host"] or LOOPBACK, port)
-
-
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties syntax: comments with # or !, names ended by =, : or a blank, lines continued by a backslash,
-    \\u escapes. The last of several values for a name counts."""
-    settings: dict[str, str] = {}
-    for line in _logical_lines(text):
-        name_end = _end_of_name(line)
-        rest = line[name_end:].lstrip(" \t\f")
-        if rest[:1] in ("=", ":"):
-            rest = rest[1:].lstrip(" \t\f")
-        settings[_unescape(line[:name_end])] = _unescape(rest)
-    return settings
-
-
-def _logical_lines(text: str) -> list[str]:
-    lines: list[str] = []
-    continued = None
-    for raw in re.split(r"\r\n|\n|\r", text):
-        line = raw.lstrip(" \t\f")
-        if continued is None and (not line or line[0] in "#!"):
-            continue
-        whole = line if continued is None else continued + line
-        trailing = len(whole) - len(whole.rstrip("\\"))
-        if trailing % 2:
-            continued = whole[:-1]
-        else:
-            lines.append(whole)
-            continued = None
-    return lines if continued is None else [*lines, continued]
-
-
-def _end_of_name(line: str) -> int:
-    position = 0
-    while position < len(line) and line[position] not in "=: \t\f":
-        position += 2 if line[position] == "\\" else 1
-    return min(position, len(line))
-
-
-def _unescape(text: str) -> str:
-    def plain(match: re.Match[str]) -> str:
-        escaped = match[1]
-        return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _ESCAPES.get(escaped, escaped)
-
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", plain, text, flags=re.DOTALL)

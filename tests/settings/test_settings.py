@@ -7,19 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sexton.compaction.settings import Kind, Update
-from sexton.metadata.settings import (
-    BROKER_SETTINGS,
+from sexton.ports.metastore import ConfigScope
+from sexton.settings.broker import BROKER_SETTINGS
+from sexton.settings.checks import broker_setting, check_broker, check_group, check_topic
+from sexton.settings.group import GROUP_SETTINGS
+from sexton.settings.layers import (
     CLUSTER_DEFAULT,
-    GROUP_SETTINGS,
-    TOPIC_SETTINGS,
-    BadSettingError,
     Resolved,
     Source,
-    broker_setting,
-    check_broker,
-    check_group,
-    check_topic,
     describe_broker,
     describe_cluster_default,
     describe_group,
@@ -27,8 +22,9 @@ from sexton.metadata.settings import (
     group_config,
     topic_config,
 )
-from sexton.metadata.settings.reference import reference
-from sexton.ports.metastore import ConfigScope
+from sexton.settings.reference import reference
+from sexton.settings.schema import BadSettingError, Kind, Update
+from sexton.settings.topic import TOPIC_SETTINGS
 from sexton.types import INT64_MAX
 
 BROKER_ID = 1
@@ -305,4 +301,4 @@ def test_topic_defaults_change_at_run_time_under_the_name_with_the_finest_unit_o
 
 def test_the_reference_page_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "settings.md"
-    assert page.read_text() == reference(), "run: python -m sexton.metadata.settings.reference > docs/settings.md"
+    assert page.read_text() == reference(), "run: python -m sexton.settings.reference > docs/settings.md"

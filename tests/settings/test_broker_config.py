@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from sexton.broker.config import BrokerConfig, Endpoint, parse_properties
-from sexton.metadata.settings import CLUSTER_DEFAULT, BadSettingError
 from sexton.ports.metastore import ConfigScope
+from sexton.settings.broker_config import BrokerConfig, Endpoint
+from sexton.settings.layers import CLUSTER_DEFAULT
+from sexton.settings.properties import parse_properties
+from sexton.settings.schema import BadSettingError
 
 NEEDED = {"node.id": "3", "log.dirs": "/data", "metastore.url": "sqlite:///m.db"}
 

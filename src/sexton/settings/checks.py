@@ -11,10 +11,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-from sexton.compaction.config import INTERNAL_SEGMENT_BYTES, TOPIC_SETTINGS, TopicConfig, topic_names
-from sexton.compaction.settings import BadSettingError, Setting, Update
-from sexton.metadata.settings.broker import BROKER_SETTINGS, GROUP_SETTINGS, KAFKA_ONLY
-from sexton.metadata.settings.layers import GROUP_DEFAULTS, SettingsView, broker_values, with_overrides
+from sexton.settings.broker import BROKER_SETTINGS, KAFKA_ONLY
+from sexton.settings.group import GROUP_DEFAULTS, GROUP_SETTINGS
+from sexton.settings.layers import SettingsView, broker_values, with_overrides
+from sexton.settings.schema import BadSettingError, Setting, Update
+from sexton.settings.topic import INTERNAL_SEGMENT_BYTES, TOPIC_SETTINGS, TopicConfig, topic_names
 from sexton.types import INT64_MAX
 
 MIN_INSYNC = "min.insync.replicas"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sexton.compaction.config import TOPIC_SETTINGS
-from sexton.compaction.settings import REQUIRED, Kind, Setting, Update, setting, settings_of
+from sexton.settings.schema import REQUIRED, Kind, Setting, Update, setting, settings_of
+from sexton.settings.topic import TOPIC_SETTINGS
 from sexton.types import INT32_MAX, INT64_MAX
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -318,23 +318,6 @@ def _doc_of_default(topic_setting: Setting, name: str, factor: int) -> str:
 BROKER_SETTINGS: Mapping[str, Setting] = {**settings_of(BrokerSettings), **_topic_defaults()}
 """Every config of a broker, by name."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class GroupConfig:
-    """Configs of a group of the consumer protocol (KIP-848)."""
-
-    consumer_session_timeout_ms: int = _int(
-        45_000,
-        "Session timeout of the group's members: one that sends no heartbeat for this long is removed.",
-        low=1,
-        update=Update.CLUSTER_WIDE,
-    )
-    consumer_heartbeat_interval_ms: int = _int(
-        5000, "Heartbeat interval of the group's members.", low=1, update=Update.CLUSTER_WIDE
-    )
-
-
-GROUP_SETTINGS: Mapping[str, Setting] = settings_of(GroupConfig)
 
 KAFKA_ONLY: Mapping[str, str] = {
     "broker.id": "use node.id",

@@ -1,18 +1,19 @@
-"""Writes docs/settings.md from the declarations: `python -m sexton.metadata.settings.reference > docs/settings.md`."""
+"""Writes docs/settings.md from the declarations: `python -m sexton.settings.reference > docs/settings.md`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sexton.compaction.config import TOPIC_SETTINGS
-from sexton.compaction.settings import REQUIRED, Setting
-from sexton.metadata.settings.broker import BROKER_SETTINGS, GROUP_SETTINGS
-from sexton.metadata.settings.layers import GROUP_DEFAULTS, sorted_settings
+from sexton.settings.broker import BROKER_SETTINGS
+from sexton.settings.group import GROUP_DEFAULTS, GROUP_SETTINGS
+from sexton.settings.layers import sorted_settings
+from sexton.settings.schema import REQUIRED, Setting
+from sexton.settings.topic import TOPIC_SETTINGS
 from sexton.types import INT32_MAX, INT64_MAX
 
 _HEAD = """# Settings
 
-This page is written by `python -m sexton.metadata.settings.reference`; a test compares the two.
+This page is written by `python -m sexton.settings.reference`; a test compares the two.
 
 Names, kinds, ranges and defaults are Kafka 4.3's; what is Sexton's own is said. The value that counts is, the strongest
 first, the one set on the topic or group, on the broker at run time, on all brokers at run time (`--entity-default` in

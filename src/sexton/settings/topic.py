@@ -1,7 +1,7 @@
 """A topic's configs, with Kafka's names and defaults.
 
 For `sexton compact` they are read from a Kafka cluster's metadata; in a Sexton cluster, from the metastore
-(`sexton.metadata.settings`).
+(`layers.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sexton.compaction.settings import (
+from sexton.settings.schema import (
     DAY_MS,
     HOUR_MS,
     MINUTE_MS,
-    BadSettingError,
     Kind,
     Setting,
     Synonym,
@@ -24,17 +23,6 @@ from sexton.compaction.settings import (
     settings_of,
 )
 from sexton.types import INT64_MAX
-
-__all__ = [
-    "BROKER_DEFAULT_NAMES",
-    "DAY_MS",
-    "INT64_MAX",
-    "INTERNAL_SEGMENT_BYTES",
-    "TOPIC_SETTINGS",
-    "BadSettingError",
-    "TopicConfig",
-    "topic_names",
-]
 
 _THROTTLED_REPLICAS = re.compile(r"(\*|[0-9]+:[0-9]+(\s*,\s*[0-9]+:[0-9]+)*)?")
 
