@@ -38,7 +38,6 @@ from sexton.broker.transactions import Transactions
 from sexton.broker.unpacking import Unpacking
 from sexton.client.errors import NotConnectedError
 from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.view_topics import ViewTopics
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.metadata.view import ClusterView
@@ -62,6 +61,7 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas
 from sexton.replication.throttle import Throttle, Throttles
 from sexton.settings.broker_config import BrokerConfig
+from sexton.settings.group import GroupConfig
 from sexton.settings.layers import group_config, topic_config
 from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
@@ -117,10 +117,10 @@ class Broker:
         self.groups = GroupService(
             clock,
             rng,
-            GroupSettings.of(config),
+            config,
             ViewTopics(self.view),
             lambda: self.view.partitions_count(OFFSETS_TOPIC),
-            self._group_timing,
+            self._group_config,
             self.lease_is_valid,
             self.supervisor,
             self.catch_up,
@@ -443,9 +443,8 @@ class Broker:
             else:
                 self.groups.unload(replica.partition)
 
-    def _group_timing(self, group: str) -> ConsumerTiming:
-        config = group_config(self.view, self.config.static, self.config.node_id, group)
-        return ConsumerTiming(config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms)
+    def _group_config(self, group: str) -> GroupConfig:
+        return group_config(self.view, self.config.static, self.config.node_id, group)
 
     def _reconfigure(self, configs: Sequence[tuple[ConfigScope, str]]) -> None:
         topics: dict[str, None] = {}
@@ -454,7 +453,7 @@ class Broker:
                 topics[name] = None
             elif scope is ConfigScope.BROKER:
                 self.config = self.config.effective(self.view)
-                self.groups.reconfigure(GroupSettings.of(self.config))
+                self.groups.reconfigure(self.config)
                 self.transactions.reconfigure()
                 topics.update((replica.topic, None) for replica in self.replicas.all())
         for topic in topics:

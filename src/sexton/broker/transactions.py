@@ -14,7 +14,6 @@ from sexton.broker.request import DropConnectionError
 from sexton.broker.verifier import Verifier
 from sexton.coordinators.transactions.connections import ANY_CONNECTION, Admission, Bindings
 from sexton.coordinators.transactions.service import TransactionService
-from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.metastore import MetastoreUnavailableError
 
@@ -39,7 +38,7 @@ class Transactions:
         self.verifier = Verifier(broker, self.peers)
         self.service = TransactionService(
             broker.clock,
-            TransactionSettings.of(broker.config),
+            broker.config,
             self.partitions_count,
             broker.dispatch.producer_ids.next,
             self.markers.send,
@@ -58,7 +57,7 @@ class Transactions:
         return self._broker.view.partitions_count(TRANSACTIONS_TOPIC)
 
     def reconfigure(self) -> None:
-        self.service.reconfigure(TransactionSettings.of(self._broker.config))
+        self.service.reconfigure(self._broker.config)
 
     async def close(self) -> None:
         await self.service.close()

@@ -10,14 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sexton.settings.schema import REQUIRED, Kind, Setting, Update, setting, settings_of
+from sexton.settings.group import GroupConfig
+from sexton.settings.schema import MINUTE_MS, REQUIRED, Kind, Setting, Update, setting, settings_of
 from sexton.settings.topic import TOPIC_SETTINGS
 from sexton.types import INT32_MAX, INT64_MAX
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """Kafka selects it by a class name; the same name works here, so that a file for Kafka can be used."""
 
-_KAFKAS_ASSIGNORS = "org.apache.kafka.coordinator.group.assignor."
+_ASSIGNOR_CLASSES = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
 
 
 def _boolean(default: bool, doc: str, **rules: Any) -> Any:
@@ -41,7 +45,119 @@ def _throttle(doc: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerSettings:
+class GroupSettings:
+    """What a group coordinator needs to know of its broker's configs."""
+
+    offsets_topic_num_partitions: int = _int(
+        50, "Number of partitions of __consumer_offsets, which holds committed offsets.", low=1
+    )
+    offsets_topic_replication_factor: int = setting(
+        Kind.SHORT, 3, "Replication factor of __consumer_offsets, which holds committed offsets.", low=1
+    )
+    offsets_topic_segment_bytes: int = _int(
+        100 << 20, "segment.bytes of __consumer_offsets: small, so that a coordinator loads it quickly.", low=1
+    )
+    offsets_retention_minutes: int = _int(
+        10_080, "Time committed offsets are kept after their group became empty.", low=1
+    )
+    offsets_retention_check_interval_ms: int = _long(
+        600_000, "Interval at which a coordinator looks for committed offsets that have expired.", low=1
+    )
+    offsets_commit_timeout_ms: int = _int(
+        5000, "Time an offset commit waits for the replicas of the offsets topic.", low=1
+    )
+    offset_metadata_max_bytes: int = _int(4096, "Maximum length of the metadata of a committed offset.", low=0)
+    group_min_session_timeout_ms: int = _int(
+        6000, "Shortest session.timeout.ms that a member of a classic group may ask for.", low=0
+    )
+    group_max_session_timeout_ms: int = _int(
+        1_800_000, "Longest session.timeout.ms that a member of a classic group may ask for.", low=0
+    )
+    group_initial_rebalance_delay_ms: int = _int(
+        3000, "Time a new classic group waits for more members before its first rebalance.", low=0
+    )
+    group_max_size: int = _int(INT32_MAX, "Maximum number of members of a classic group.", low=1)
+    group_consumer_session_timeout_ms: int = _int(
+        45_000, "Session timeout of groups of the consumer protocol (KIP-848).", low=1
+    )
+    group_consumer_min_session_timeout_ms: int = _int(
+        45_000, "Shortest session timeout that a group of the consumer protocol (KIP-848) may set for itself.", low=1
+    )
+    group_consumer_max_session_timeout_ms: int = _int(
+        60_000, "Longest session timeout that a group of the consumer protocol (KIP-848) may set for itself.", low=1
+    )
+    group_consumer_heartbeat_interval_ms: int = _int(
+        5000, "Heartbeat interval of groups of the consumer protocol (KIP-848).", low=1
+    )
+    group_consumer_min_heartbeat_interval_ms: int = _int(
+        5000, "Shortest heartbeat interval that a group of the consumer protocol (KIP-848) may set for itself.", low=1
+    )
+    group_consumer_max_heartbeat_interval_ms: int = _int(
+        15_000, "Longest heartbeat interval that a group of the consumer protocol (KIP-848) may set for itself.", low=1
+    )
+    group_consumer_max_size: int = _int(
+        INT32_MAX, "Maximum number of members of a group of the consumer protocol (KIP-848).", low=1
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        Kind.LIST,
+        ("uniform", "range"),
+        "Server-side assignors of groups of the consumer protocol (KIP-848), the default one first.",
+        choices=("uniform", "range", *_ASSIGNOR_CLASSES),
+    )
+    group_consumer_migration_policy: str = _string(
+        "bidirectional",
+        "Whether a group that has members may change from the classic to the consumer protocol (upgrade), "
+        "back (downgrade), both ways, or not at all.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.offsets_retention_minutes * MINUTE_MS
+
+    @property
+    def group_config(self) -> GroupConfig:
+        """The configs of a group that has none of its own."""
+        return GroupConfig(
+            consumer_session_timeout_ms=self.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=self.group_consumer_heartbeat_interval_ms,
+        )
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """Names of `group.consumer.assignors`, where a file for Kafka may have the names of its classes."""
+        return tuple(_ASSIGNOR_CLASSES.get(name, name) for name in self.group_consumer_assignors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionSettings:
+    """What a transaction coordinator needs to know of its broker's configs."""
+
+    transaction_max_timeout_ms: int = _int(
+        900_000, "Longest transaction.timeout.ms that a producer may ask for.", low=1
+    )
+    transactional_id_expiration_ms: int = _int(
+        604_800_000, "Time a transactional id is kept after its last transaction.", low=1
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _int(
+        3_600_000, "Interval at which a coordinator looks for transactional ids that have expired.", low=1
+    )
+    transaction_state_log_num_partitions: int = _int(
+        50, "Number of partitions of __transaction_state, which holds the state of transactions.", low=1
+    )
+    transaction_state_log_replication_factor: int = setting(
+        Kind.SHORT, 3, "Replication factor of __transaction_state, which holds the state of transactions.", low=1
+    )
+    transaction_state_log_min_isr: int = _int(
+        2, "min.insync.replicas of __transaction_state, which holds the state of transactions.", low=1
+    )
+    transaction_state_log_segment_bytes: int = _int(
+        100 << 20, "segment.bytes of __transaction_state: small, so that a coordinator loads it quickly.", low=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings(GroupSettings, TransactionSettings):
     """Values by attribute: `socket_request_max_bytes` is `socket.request.max.bytes`."""
 
     # --- identity and location ---
@@ -147,95 +263,6 @@ class BrokerSettings:
     )
     max_request_partition_size_limit: int = _int(
         2000, "Maximum number of partitions in one DescribeTopicPartitions response.", low=1
-    )
-
-    # --- groups ---
-
-    offsets_topic_num_partitions: int = _int(
-        50, "Number of partitions of __consumer_offsets, which holds committed offsets.", low=1
-    )
-    offsets_topic_replication_factor: int = setting(
-        Kind.SHORT, 3, "Replication factor of __consumer_offsets, which holds committed offsets.", low=1
-    )
-    offsets_topic_segment_bytes: int = _int(
-        100 << 20, "segment.bytes of __consumer_offsets: small, so that a coordinator loads it quickly.", low=1
-    )
-    offsets_retention_minutes: int = _int(
-        10_080, "Time committed offsets are kept after their group became empty.", low=1
-    )
-    offsets_retention_check_interval_ms: int = _long(
-        600_000, "Interval at which a coordinator looks for committed offsets that have expired.", low=1
-    )
-    offsets_commit_timeout_ms: int = _int(
-        5000, "Time an offset commit waits for the replicas of the offsets topic.", low=1
-    )
-    offset_metadata_max_bytes: int = _int(4096, "Maximum length of the metadata of a committed offset.", low=0)
-    group_min_session_timeout_ms: int = _int(
-        6000, "Shortest session.timeout.ms that a member of a classic group may ask for.", low=0
-    )
-    group_max_session_timeout_ms: int = _int(
-        1_800_000, "Longest session.timeout.ms that a member of a classic group may ask for.", low=0
-    )
-    group_initial_rebalance_delay_ms: int = _int(
-        3000, "Time a new classic group waits for more members before its first rebalance.", low=0
-    )
-    group_max_size: int = _int(INT32_MAX, "Maximum number of members of a classic group.", low=1)
-    group_consumer_session_timeout_ms: int = _int(
-        45_000, "Session timeout of groups of the consumer protocol (KIP-848).", low=1
-    )
-    group_consumer_min_session_timeout_ms: int = _int(
-        45_000, "Shortest session timeout that a group of the consumer protocol (KIP-848) may set for itself.", low=1
-    )
-    group_consumer_max_session_timeout_ms: int = _int(
-        60_000, "Longest session timeout that a group of the consumer protocol (KIP-848) may set for itself.", low=1
-    )
-    group_consumer_heartbeat_interval_ms: int = _int(
-        5000, "Heartbeat interval of groups of the consumer protocol (KIP-848).", low=1
-    )
-    group_consumer_min_heartbeat_interval_ms: int = _int(
-        5000, "Shortest heartbeat interval that a group of the consumer protocol (KIP-848) may set for itself.", low=1
-    )
-    group_consumer_max_heartbeat_interval_ms: int = _int(
-        15_000, "Longest heartbeat interval that a group of the consumer protocol (KIP-848) may set for itself.", low=1
-    )
-    group_consumer_max_size: int = _int(
-        INT32_MAX, "Maximum number of members of a group of the consumer protocol (KIP-848).", low=1
-    )
-    group_consumer_assignors: tuple[str, ...] = setting(
-        Kind.LIST,
-        ("uniform", "range"),
-        "Server-side assignors of groups of the consumer protocol (KIP-848), the default one first.",
-        choices=("uniform", "range", _KAFKAS_ASSIGNORS + "UniformAssignor", _KAFKAS_ASSIGNORS + "RangeAssignor"),
-    )
-    group_consumer_migration_policy: str = _string(
-        "bidirectional",
-        "Whether a group that has members may change from the classic to the consumer protocol (upgrade), "
-        "back (downgrade), both ways, or not at all.",
-        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
-    )
-
-    # --- transactions ---
-
-    transaction_max_timeout_ms: int = _int(
-        900_000, "Longest transaction.timeout.ms that a producer may ask for.", low=1
-    )
-    transactional_id_expiration_ms: int = _int(
-        604_800_000, "Time a transactional id is kept after its last transaction.", low=1
-    )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = _int(
-        3_600_000, "Interval at which a coordinator looks for transactional ids that have expired.", low=1
-    )
-    transaction_state_log_num_partitions: int = _int(
-        50, "Number of partitions of __transaction_state, which holds the state of transactions.", low=1
-    )
-    transaction_state_log_replication_factor: int = setting(
-        Kind.SHORT, 3, "Replication factor of __transaction_state, which holds the state of transactions.", low=1
-    )
-    transaction_state_log_min_isr: int = _int(
-        2, "min.insync.replicas of __transaction_state, which holds the state of transactions.", low=1
-    )
-    transaction_state_log_segment_bytes: int = _int(
-        100 << 20, "segment.bytes of __transaction_state: small, so that a coordinator loads it quickly.", low=1
     )
 
     # --- compaction ---

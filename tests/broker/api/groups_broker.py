@@ -16,11 +16,11 @@ from typing import Any
 from sexton.broker.request import Request
 from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.view_topics import ViewTopics
 from sexton.coordinators.shard import EndMarker
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
+from sexton.settings.broker import GroupSettings
 from sexton.types import ProducerIdAndEpoch
 from tests.broker.api.admin_broker import OWN_ID, FakeBroker, broker_in_a_cluster, encode
 
@@ -100,7 +100,7 @@ class GroupsBroker:
 async def groups_broker(**settings: int) -> GroupsBroker:
     """Keeps every group itself; has the topics `t` (two partitions) and `u` (one)."""
     inner = await broker_in_a_cluster(3)
-    made = GroupsBroker(inner, GroupSettings(initial_rebalance_delay_ms=DELAY_MS, **settings))  # type: ignore[arg-type]
+    made = GroupsBroker(inner, GroupSettings(group_initial_rebalance_delay_ms=DELAY_MS, **settings))  # type: ignore[arg-type]
     await inner.add_topic(OFFSETS_TOPIC, (OWN_ID,))
     await inner.add_topic("t", (OWN_ID,), (OWN_ID,))
     await inner.add_topic("u", (OWN_ID,))

@@ -11,9 +11,9 @@ import pytest
 
 from sexton.broker.api import find_coordinator, heartbeat, join_group, leave_group, sync_group
 from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.hashing import partition_for
 from sexton.protocol.errors import ErrorCode
+from sexton.settings.broker import GroupSettings
 from tests.broker.api.admin_broker import broker_in_a_cluster, run
 from tests.broker.api.groups_broker import (
     GroupsBroker,

@@ -19,11 +19,11 @@ from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.consumer import NO_REVISION
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.shard import EndMarker
 from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import GroupSettings
 from sexton.simulate.loop import Process, SimulatedLoop
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.citizens import (
@@ -43,7 +43,9 @@ GROUPS_COUNT = 16
 PAUSE_S_MAX = 0.2
 """Between two requests of a stranger."""
 
-SETTINGS = GroupSettings(session_timeout_ms_max=60_000, offsets_retention_ms=60_000, offsets_retention_check_ms=20_000)
+SETTINGS = GroupSettings(
+    group_max_session_timeout_ms=60_000, offsets_retention_minutes=1, offsets_retention_check_interval_ms=20_000
+)
 START_MS = 1_700_000_000_000
 
 

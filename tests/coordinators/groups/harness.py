@@ -28,9 +28,9 @@ from sexton.coordinators.groups.messages import (
     SyncRequest,
 )
 from sexton.coordinators.groups.records import Partitions, Record, encode
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import GroupSettings
 
 CLIENT = Client("app", "/127.0.0.1")
 GROUP = "g"
@@ -199,7 +199,7 @@ class Harness:
     def stable_group(self, count: int = 2, **options: object) -> list[str]:
         """Members that have joined and synced; the first leads. Each is assigned its own id as bytes."""
         tokens = [self.join_parked(**options) for _ in range(count)]  # type: ignore[arg-type]
-        self.advance(self.settings.initial_rebalance_delay_ms * (count + 1))
+        self.advance(self.settings.group_initial_rebalance_delay_ms * (count + 1))
         ids = [self.joined(token).member_id for token in tokens]
         generation = self.joined(tokens[0]).generation
         assert self.joined(tokens[0]).leader == ids[0]

@@ -22,11 +22,11 @@ from sexton.coordinators.groups.messages import (
     SyncRequest,
 )
 from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.timers import Now
 from sexton.coordinators.wire import Reader, Writer
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import GroupSettings
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, Harness, refused, subscription
 from tests.coordinators.groups.test_service import (
@@ -179,7 +179,7 @@ def test_what_does_not_fit_is_refused_and_nobody_else_on_the_partition_notices(o
 def test_metadata_of_an_offset_that_are_too_long_for_a_record_are_refused_alone() -> None:
     async def test() -> None:
         service = await loaded(FakeLog())
-        service.reconfigure(GroupSettings(offset_metadata_bytes_max=100_000))
+        service.reconfigure(GroupSettings(offset_metadata_max_bytes=100_000))
         shard = service._shards[PARTITION]
         odd = [CommittedOffset(0, 1, -1, LONG), CommittedOffset(1, 2)]
         results = await service.commit_offsets(replace(commit(1), topics=[("t", odd)], retention_ms=2**63 - 1))
@@ -292,7 +292,7 @@ async def with_a_crowd(log: FakeLog, count: int, session_timeout_ms: int = 60_00
     for start in range(0, len(records), 1_000):
         await log.append(records[start : start + 1_000], 1)
     topics = FakeTopics({"t": count})
-    settings = GroupSettings(consumer_session_timeout_ms=session_timeout_ms)
+    settings = GroupSettings(group_consumer_session_timeout_ms=session_timeout_ms)
     service = GroupService(LoopClock(), random.Random(1), settings, topics, lambda: PARTITIONS)
     await service.load(PARTITION, log)
     return service

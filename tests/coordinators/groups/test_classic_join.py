@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.states import ClassicState
 from sexton.protocol.errors import ErrorCode
+from sexton.settings.broker import GroupSettings
 from tests.coordinators.groups.harness import Harness, subscription
 
 
@@ -188,7 +188,7 @@ def test_a_member_that_asks_twice_is_answered_once_and_the_first_call_is_release
 
 
 def test_a_full_group_refuses_new_members_and_keeps_its_own() -> None:
-    h = Harness(GroupSettings(classic_size_max=2))
+    h = Harness(GroupSettings(group_max_size=2))
     leader, follower = h.stable_group(2)
     answer = h.join_answer(h.join_parked())
     assert answer is not None
@@ -201,7 +201,7 @@ def test_a_full_group_refuses_new_members_and_keeps_its_own() -> None:
 def test_a_group_that_is_loaded_larger_than_allowed_sheds_the_last_to_rejoin() -> None:
     h = Harness()
     ids = h.stable_group(3)
-    h.settings = GroupSettings(classic_size_max=2)
+    h.settings = GroupSettings(group_max_size=2)
     h.fail_over()
     assert h.classic().state is ClassicState.PREPARING
     tokens = [h.join_parked(member_id) for member_id in ids]

@@ -12,9 +12,10 @@ from sexton.coordinators.groups.messages import (
     ConsumerHeartbeatAnswer,
 )
 from sexton.coordinators.groups.records import EpochKey, Partitions, RegexKey
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.states import ConsumerState
 from sexton.protocol.errors import ErrorCode
+from sexton.settings.broker import GroupSettings
+from sexton.settings.group import GroupConfig
 from tests.coordinators.groups.harness import GROUP, Harness, partitions, refused
 
 
@@ -160,7 +161,7 @@ def test_what_a_member_does_not_name_is_not_free_before_it_was_told() -> None:
 
 def missed_answer() -> Harness:
     """`c` was given the only partition at epoch 3 and has not heard of it; `a` is to have it now."""
-    h = Harness(GroupSettings(consumer_assignors=("range",)), t=1)
+    h = Harness(GroupSettings(group_consumer_assignors=("range",)), t=1)
     h.enter("b", "t")
     assert h.enter("c", "t").assignment == {}
     h.beat("b", LEAVE_EPOCH)
@@ -203,7 +204,7 @@ def test_a_member_that_misses_every_answer_does_not_keep_others_waiting_for_ever
 
 def test_a_member_that_has_heard_at_last_is_not_removed_for_having_been_late() -> None:
     """What it still waits for belongs to another that is slow: nothing is asked of it."""
-    h = Harness(GroupSettings(consumer_assignors=("range",)), u=1, v=1)
+    h = Harness(GroupSettings(group_consumer_assignors=("range",)), u=1, v=1)
     h.enter("a", "u")
     h.enter("b", "v")
     h.enter("c", "u", "v")
@@ -263,7 +264,7 @@ def test_requests_that_make_no_sense_are_refused() -> None:
 
 
 def test_a_full_group_refuses_new_members_and_keeps_its_own() -> None:
-    h = Harness(GroupSettings(consumer_size_max=1), t=1)
+    h = Harness(GroupSettings(group_consumer_max_size=1), t=1)
     h.enter("a", "t")
     with refused(ErrorCode.group_max_size_reached):
         h.enter("b", "t")
@@ -379,7 +380,7 @@ def test_the_assignor_is_the_one_that_most_members_ask_for() -> None:
 
 def test_settings_of_one_group_win_over_the_brokers() -> None:
     h = Harness(t=1)
-    h.coordinator._core.timing_of = lambda group: h.settings.consumer_timing._replace(heartbeat_interval_ms=7)
+    h.coordinator._core.own_config_of = lambda group: GroupConfig(consumer_heartbeat_interval_ms=7)
     assert h.enter("a", "t").heartbeat_interval_ms == 7
 
 

@@ -7,9 +7,9 @@ import pytest
 from sexton.coordinators.groups import embedded
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from sexton.coordinators.groups.records import ClassicGroupKey, EpochKey
-from sexton.coordinators.groups.settings import GroupSettings, MigrationPolicy
 from sexton.coordinators.groups.states import ClassicState, ConsumerState
 from sexton.protocol.errors import ErrorCode
+from sexton.settings.broker import GroupSettings
 from tests.coordinators.groups.harness import GROUP, Harness, partitions, refused, subscription
 
 
@@ -282,20 +282,20 @@ def test_a_static_classic_member_moves_to_the_new_protocol() -> None:
     assert h.heartbeat(old, 1, "i") is ErrorCode.fenced_instance_id
 
 
-@pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.DOWNGRADE])
-def test_a_group_with_members_is_not_upgraded_where_that_is_not_allowed(policy: MigrationPolicy) -> None:
-    h = Harness(GroupSettings(migration=policy), t=1)
+@pytest.mark.parametrize("policy", ["disabled", "downgrade"])
+def test_a_group_with_members_is_not_upgraded_where_that_is_not_allowed(policy: str) -> None:
+    h = Harness(GroupSettings(group_consumer_migration_policy=policy), t=1)
     (one,) = classic_consumers(h, {"t": [0]})
     with refused(ErrorCode.group_id_not_found):
         h.enter("new", "t")
     assert h.heartbeat(one, 1) is ErrorCode.none
 
 
-@pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.UPGRADE])
+@pytest.mark.parametrize("policy", ["disabled", "upgrade"])
 def test_a_group_of_classic_members_stays_a_consumer_group_where_downgrades_are_not_allowed(
-    policy: MigrationPolicy,
+    policy: str,
 ) -> None:
-    h = Harness(GroupSettings(migration=policy), t=1)
+    h = Harness(GroupSettings(group_consumer_migration_policy=policy), t=1)
     h.enter("new", "t")
     h.join_parked()
     h.beat("new", LEAVE_EPOCH)
@@ -326,7 +326,7 @@ def test_a_partition_that_clients_assigned_twice_has_one_holder() -> None:
 
 
 def test_what_was_refused_has_written_nothing() -> None:
-    h = Harness(GroupSettings(consumer_size_max=1), t=1)
+    h = Harness(GroupSettings(group_consumer_max_size=1), t=1)
     classic_consumers(h, {"t": [0]})
     written = len(h.records)
     with refused(ErrorCode.group_max_size_reached):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, FetchedOffset, OffsetFetchRequest
 from sexton.coordinators.groups.offset_operations import EXPIRED_COUNT_MAX
 from sexton.coordinators.groups.records import ClassicGroupKey, OffsetKey, OffsetValue
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.protocol.errors import ErrorCode
+from sexton.settings.broker import GroupSettings
 from tests.coordinators.groups.harness import GROUP, START_MS, Harness, refused, subscription, topic_id
 
 WEEK_MS = 7 * 24 * 60 * 60_000
@@ -147,7 +147,7 @@ def test_offsets_without_a_group_expire_after_their_commit() -> None:
 
 
 def test_offsets_of_a_group_are_kept_while_it_has_members_and_then_from_when_it_became_empty() -> None:
-    h = Harness(GroupSettings(session_timeout_ms_max=2**31 - 1), t=4, old=4)
+    h = Harness(GroupSettings(group_max_session_timeout_ms=2**31 - 1), t=4, old=4)
     (leader,) = h.stable_group(1, session_timeout_ms=2**31 - 1)
     h.commit(1, member_id=leader, generation=1)
     h.advance(2 * WEEK_MS)
@@ -162,7 +162,7 @@ def test_offsets_of_a_group_are_kept_while_it_has_members_and_then_from_when_it_
 
 
 def test_offsets_of_topics_that_members_do_not_read_any_more_expire() -> None:
-    h = Harness(GroupSettings(session_timeout_ms_max=2**31 - 1), t=4, old=4)
+    h = Harness(GroupSettings(group_max_session_timeout_ms=2**31 - 1), t=4, old=4)
     (leader,) = h.stable_group(1, session_timeout_ms=2**31 - 1)
     h.commit(1, topic="t", member_id=leader, generation=1)
     h.commit(2, topic="old", member_id=leader, generation=1)
@@ -171,7 +171,7 @@ def test_offsets_of_topics_that_members_do_not_read_any_more_expire() -> None:
 
 
 def test_offsets_of_a_consumer_group_expire_unless_the_topic_is_read() -> None:
-    settings = GroupSettings(consumer_session_timeout_ms=2 * WEEK_MS)
+    settings = GroupSettings(group_consumer_session_timeout_ms=2 * WEEK_MS)
     h = Harness(settings, t=1, old=1)
     h.enter("a", "t")
     h.commit(1, topic="t", member_id="a", generation=1)
@@ -193,7 +193,7 @@ def test_a_retention_that_the_client_asked_for_counts_instead() -> None:
 
 
 def test_many_offsets_expire_in_pieces() -> None:
-    h = Harness(GroupSettings(offsets_retention_ms=1), t=4)
+    h = Harness(GroupSettings(offsets_retention_minutes=1), t=4)
     for partition in range(EXPIRED_COUNT_MAX + 10):
         h.commit(1, partition=partition)
     h.now_ms = CHECK_MS
@@ -293,7 +293,7 @@ def test_a_refused_commit_writes_nothing() -> None:
 
 
 def test_a_million_offsets_are_searched_for_expired_ones_in_pieces() -> None:
-    h = Harness(GroupSettings(offsets_retention_check_ms=1_000), t=1)
+    h = Harness(GroupSettings(offsets_retention_check_interval_ms=1_000), t=1)
     for number in range(30):
         for partition in range(500):
             h.commit(1, partition=partition, group=f"g{number}")

@@ -136,7 +136,7 @@ def test_deleting_the_group_deletes_what_is_pending_too() -> None:
 def test_a_group_with_pending_offsets_is_not_taken_for_empty() -> None:
     t = Transactions()
     t.pending(A, 7)
-    t.advance(t.settings.offsets_retention_check_ms + 1)
+    t.advance(t.settings.offsets_retention_check_interval_ms + 1)
     t.end(A, True)
     assert t.offset() == (7, ErrorCode.none)
 

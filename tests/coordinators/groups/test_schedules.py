@@ -25,9 +25,9 @@ from sexton.coordinators.groups.consumer import NO_REVISION, ConsumerGroup
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from sexton.coordinators.groups.records import Partitions
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.states import ConsumerState
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import GroupSettings
 from tests.coordinators.groups.harness import GROUP, Harness, topic_id
 
 SESSION_MS = 45_000
@@ -124,7 +124,7 @@ class FakeClient:
 class World:
     def __init__(self, seed: int, assignor: str) -> None:
         self.rng = random.Random(seed)
-        self.h = Harness(GroupSettings(consumer_assignors=(assignor, "range", "uniform")), t=3, u=2)
+        self.h = Harness(GroupSettings(group_consumer_assignors=(assignor, "range", "uniform")), t=3, u=2)
         self.clients = [
             FakeClient("a", ("t",)),
             FakeClient("b", ("t", "u"), finishes_first=True),

@@ -22,7 +22,6 @@ from sexton.coordinators.groups.messages import (
     SyncRequest,
 )
 from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.coordinators.groups.shard import APPEND_BYTES_MAX
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.shard import EndMarker
@@ -30,13 +29,14 @@ from sexton.errors import EnvironmentFailure
 from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
+from sexton.settings.broker import GroupSettings
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, refused, subscription
 
 T = TypeVar("T")
 PARTITIONS = 4
 PARTITION = partition_for(GROUP, PARTITIONS)
-SETTINGS = GroupSettings(initial_rebalance_delay_ms=20, session_timeout_ms_min=1)
+SETTINGS = GroupSettings(group_initial_rebalance_delay_ms=20, group_min_session_timeout_ms=1)
 
 
 class LoopClock:
@@ -354,7 +354,7 @@ def test_an_answer_does_not_wait_for_ever_for_slow_replicas() -> None:
     async def test() -> None:
         log = FakeLog()
         service = await loaded(log)
-        service.reconfigure(GroupSettings(commit_timeout_ms=20))
+        service.reconfigure(GroupSettings(offsets_commit_timeout_ms=20))
         log.gate.clear()
         with refused(ErrorCode.coordinator_not_available):
             await service.commit_offsets(commit(1))
@@ -422,7 +422,7 @@ def test_a_silent_member_is_removed_by_the_clock() -> None:
     async def test() -> None:
         log = FakeLog()
         service = new_service()
-        service.settings = GroupSettings(consumer_session_timeout_ms=30)
+        service.settings = GroupSettings(group_consumer_session_timeout_ms=30)
         await service.load(PARTITION, log)
         beat = ConsumerHeartbeatRequest(GROUP, "m", 0, CLIENT, rebalance_timeout_ms=1_000, topics=("t",), owned={})
         await service.consumer_heartbeat(beat)

@@ -12,10 +12,10 @@ from sexton.coordinators.timers import Now
 from sexton.coordinators.transactions.coordinator import ProducerIdNeeded, TransactionCoordinator
 from sexton.coordinators.transactions.messages import AddRequest, Effects, EndRequest, InitRequest, Markers, Record
 from sexton.coordinators.transactions.records import encode_key, encode_value
-from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import TransactionSettings
 from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 START_MS = 1_700_000_000_000

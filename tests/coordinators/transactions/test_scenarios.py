@@ -8,10 +8,10 @@ import pytest
 
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import ListRequest
-from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import EPOCH_MAX, LAST_EPOCH_FOR_CLIENTS
 from sexton.protocol.errors import ErrorCode
+from sexton.settings.broker import TransactionSettings
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.transactions.harness import ID, NEW, OLD, P0, P1, P2, START_MS, TIMEOUT_MS, Harness, refused
 
@@ -340,7 +340,11 @@ def test_a_timeout_must_be_positive_and_at_most_the_maximum(timeout_ms: int) -> 
 
 
 def test_an_id_that_nobody_uses_is_forgotten_and_begins_anew() -> None:
-    h = Harness(TransactionSettings(id_expiration_ms=1_000_000, id_expiration_check_ms=1_000))
+    h = Harness(
+        TransactionSettings(
+            transactional_id_expiration_ms=1_000_000, transaction_remove_expired_transaction_cleanup_interval_ms=1_000
+        )
+    )
     h.init()
     h.add(h.init(transactional_id="busy"), P0, transactional_id="busy")
     h.advance(999_000)
@@ -354,7 +358,11 @@ def test_an_id_that_nobody_uses_is_forgotten_and_begins_anew() -> None:
 
 
 def test_an_open_transaction_is_not_forgotten() -> None:
-    h = Harness(TransactionSettings(id_expiration_ms=10, id_expiration_check_ms=1))
+    h = Harness(
+        TransactionSettings(
+            transactional_id_expiration_ms=10, transaction_remove_expired_transaction_cleanup_interval_ms=1
+        )
+    )
     h.add(h.init(timeout_ms=10_000), P0)
     h.advance(5_000)
     assert h.state() is State.ONGOING

@@ -14,12 +14,12 @@ from sexton.coordinators.timers import Now
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import AddRequest, EndRequest, InitRequest, ListRequest
 from sexton.coordinators.transactions.records import encode_key
-from sexton.coordinators.transactions.service import DueMarkers, TransactionService
-from sexton.coordinators.transactions.settings import TransactionSettings
+from sexton.coordinators.transactions.service import CONCURRENT_WAIT_MS, DueMarkers, TransactionService
 from sexton.coordinators.transactions.states import State
 from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
+from sexton.settings.broker import TransactionSettings
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.transactions.harness import ID, NEW, P0, P1, TIMEOUT_MS, refused
 
@@ -75,19 +75,20 @@ class FakeLog:
 class World:
     """A service, its log, and the markers that it owes."""
 
-    def __init__(self, log: FakeLog | None = None, **settings: int) -> None:
+    def __init__(self, log: FakeLog | None = None, concurrent_wait_ms: int = CONCURRENT_WAIT_MS) -> None:
         self.log = log or FakeLog()
         self.due: list[DueMarkers] = []
         self.ids = iter(range(1000, 2000))
         self.may_serve = True
         self.service = TransactionService(
             LoopClock(),
-            TransactionSettings(**settings),
+            TransactionSettings(),
             lambda: PARTITIONS,
             self.next_id,
             self.due.append,
             lambda: self.may_serve,
         )
+        self.service.concurrent_wait_ms = concurrent_wait_ms
 
     async def next_id(self) -> int:
         await asyncio.sleep(0)

@@ -28,6 +28,10 @@ from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.protocol.errors import ErrorCode, KafkaError
 
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""How long a member that has not received its id yet is kept. It cannot send heartbeats. If its client gave up waiting
+and joined again, it would otherwise be counted twice for ever."""
+
 NOBODY_BACK_MS_MIN = 1_000
 """Shortest interval between two checks whether one of the static members is back. Clients choose the interval (the
 rebalance timeout), and it may be 0."""
@@ -63,7 +67,7 @@ class ClassicProtocol:
             self._rejoin(group, request, group.check_member(request.member_id, request.instance_id), token)
 
     def _has_room_for(self, group: ClassicGroup, member_id: str) -> bool:
-        size_max = self._core.settings.classic_size_max
+        size_max = self._core.settings.group_max_size
         member = group.members.get(member_id)
         match group.state:
             case ClassicState.PREPARING:
@@ -105,7 +109,7 @@ class ClassicProtocol:
         if group.state is ClassicState.PREPARING and group.initial_delay_ms is not None:
             group.member_added = True
         group.add(member, request.protocol_type)
-        self._expect_heartbeat(group, member, self._core.settings.new_member_join_timeout_ms)
+        self._expect_heartbeat(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group)
 
     def _rejoin(self, group: ClassicGroup, request: JoinRequest, member: ClassicMember, token: int) -> None:
@@ -197,7 +201,7 @@ class ClassicProtocol:
         was_empty = group.state is ClassicState.EMPTY
         group.transition(ClassicState.PREPARING, core.now.wall_ms)
         if was_empty:
-            delay_ms = core.settings.initial_rebalance_delay_ms
+            delay_ms = core.settings.group_initial_rebalance_delay_ms
             group.initial_delay_ms = delay_ms
             group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             group.member_added = False
@@ -217,7 +221,7 @@ class ClassicProtocol:
         delay_ms = group.initial_delay_ms
         if delay_ms is not None and group.member_added and group.initial_remaining_ms > 0:
             group.member_added = False
-            next_ms = min(self._core.settings.initial_rebalance_delay_ms, group.initial_remaining_ms)
+            next_ms = min(self._core.settings.group_initial_rebalance_delay_ms, group.initial_remaining_ms)
             group.initial_remaining_ms = max(group.initial_remaining_ms - delay_ms, 0)
             group.initial_delay_ms = next_ms
             self._set_join_timer(group, next_ms)
@@ -393,7 +397,7 @@ class ClassicProtocol:
         """Starts a whole session timeout for all members, so that they can find the new coordinator."""
         for member in group.members.values():
             self._expect_heartbeat(group, member)
-        if group.must_rebalance or len(group.members) > self._core.settings.classic_size_max:
+        if group.must_rebalance or len(group.members) > self._core.settings.group_max_size:
             self.prepare_rebalance(group)
 
 

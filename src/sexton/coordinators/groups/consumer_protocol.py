@@ -63,11 +63,11 @@ def check_request(core: Core, request: ConsumerHeartbeatRequest) -> None:
         raise KafkaError(ErrorCode.invalid_request, "InstanceId can't be null.")
     elif request.member_epoch < LEAVE_STATIC_EPOCH:
         raise KafkaError(ErrorCode.invalid_request, "MemberEpoch is invalid.")
-    if request.server_assignor is not None and request.server_assignor not in core.settings.consumer_assignors:
+    if request.server_assignor is not None and request.server_assignor not in core.settings.assignors:
         raise KafkaError(
             ErrorCode.unsupported_assignor,
             f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: "
-            f"{', '.join(core.settings.consumer_assignors)}.",
+            f"{', '.join(core.settings.assignors)}.",
         )
     if request.regex:
         compile_pattern(request.regex, REGEX_FIELD)
@@ -111,18 +111,18 @@ class ConsumerProtocol:
             after = self.step(group, member_id, request.owned, is_joining)
         else:
             after = self._tell_again(group, again)
-        timing = core.consumer_timing(group.group)
-        self._expect_heartbeat(group, member_id, timing.session_timeout_ms)
+        config = core.config_of(group.group)
+        self._expect_heartbeat(group, member_id, config.consumer_session_timeout_ms)
         has_news = request.is_full or after.assigned != before.assigned
         return ConsumerHeartbeatAnswer(
             member_id,
             after.epoch,
-            timing.heartbeat_interval_ms,
+            config.consumer_heartbeat_interval_ms,
             after.assigned if has_news else None,
         )
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
-        size_max = self._core.settings.consumer_size_max
+        size_max = self._core.settings.group_consumer_max_size
         if len(group.members) >= size_max and member_id not in group.members:
             raise KafkaError(
                 ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum of {size_max} members."
@@ -284,7 +284,7 @@ class ConsumerProtocol:
                 known[subscription] = frozenset(topic_id for topic_id in found if topic_id is not None)
             target = group.target.get(member.member_id, {})
             members[member.member_id] = AssignedMember(member.instance_id, known[subscription], target)
-        assignor = group.preferred_assignor(core.settings.consumer_assignors[0])
+        assignor = group.preferred_assignor(core.settings.assignors[0])
         for member_id, assigned in ASSIGNORS[assignor](members, counts).items():
             before = group.target.get(member_id)
             if before is None or (before is not assigned and before != assigned):
@@ -329,7 +329,7 @@ class ConsumerProtocol:
         core.timers.set(timer, core.now.monotonic_ms + timeout_ms)
 
     def keep_session(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        timeout_ms = self._core.consumer_timing(group.group).session_timeout_ms
+        timeout_ms = self._core.config_of(group.group).consumer_session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._expect_heartbeat(group, member.member_id, timeout_ms)

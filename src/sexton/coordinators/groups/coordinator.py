@@ -46,12 +46,13 @@ from sexton.coordinators.groups.messages import (
 )
 from sexton.coordinators.groups.migration import Migration
 from sexton.coordinators.groups.offset_operations import OffsetOperations
-from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import GroupSettings
+from sexton.settings.group import GroupConfig
 from sexton.types import ProducerIdAndEpoch
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
@@ -63,10 +64,10 @@ class GroupCoordinator:
         settings: GroupSettings,
         topics: Topics,
         rng: random.Random,
-        timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None,
+        own_config_of: Callable[[str], GroupConfig | None] = lambda group: None,
     ) -> None:
         self._core = Core(settings, topics, rng)
-        self._core.timing_of = timing_of
+        self._core.own_config_of = own_config_of
         self._core.apply = lambda key, value: replay.apply(self._core, key, value)
         self._core.apply_pending = lambda owner, key, value: replay.apply_pending(self._core, owner, key, value)
         self._classic = ClassicProtocol(self._core)
@@ -113,7 +114,7 @@ class GroupCoordinator:
                 self._classic.on_loaded(group)
             else:
                 self._consumer.on_loaded(group)
-        core.timers.set(Timer(TimerKind.OFFSETS), now.monotonic_ms + core.settings.offsets_retention_check_ms)
+        core.timers.set(Timer(TimerKind.OFFSETS), now.monotonic_ms + core.settings.offsets_retention_check_interval_ms)
         return core.effects
 
     # Time
@@ -135,7 +136,7 @@ class GroupCoordinator:
                 break
             if timer.kind is TimerKind.OFFSETS:
                 more = self._offsets.expire()
-                delay_ms = 0 if more else core.settings.offsets_retention_check_ms
+                delay_ms = 0 if more else core.settings.offsets_retention_check_interval_ms
                 core.timers.set(timer, now.monotonic_ms + delay_ms)
                 if more:
                     break  # in pieces, each its own append
@@ -264,7 +265,7 @@ class GroupCoordinator:
         if group is not None and not group.is_empty:
             if not self._migration.can_upgrade(group):
                 raise KafkaError(ErrorCode.group_id_not_found, f"Group {request.group} is not a consumer group.")
-            if len(group.members) >= core.settings.consumer_size_max:
+            if len(group.members) >= core.settings.group_consumer_max_size:
                 raise KafkaError(ErrorCode.group_max_size_reached, "The group would be full.")
             if request.instance_id is None and request.member_id in group.members:
                 what = f"Member {request.member_id} is at generation {group.generation} of a classic group."
@@ -385,7 +386,7 @@ class GroupCoordinator:
             group.state.value,
             group.epoch,
             group.assignment_epoch,
-            group.preferred_assignor(self._core.settings.consumer_assignors[0]),
+            group.preferred_assignor(self._core.settings.assignors[0]),
             members,
             {topic_id: name for topic_id, name in names.items() if name is not None},
         )

@@ -21,10 +21,11 @@ from sexton.coordinators.groups.messages import ParkedAnswer
 from sexton.coordinators.groups.offsets import OffsetStore
 from sexton.coordinators.groups.pending_offsets import PendingOffsets
 from sexton.coordinators.groups.records import ClassicGroupKey, Key, OffsetKey, OffsetValue, Record, Value
-from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.timers import Timer
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.timers import Now, Timers
+from sexton.settings.broker import GroupSettings
+from sexton.settings.group import GroupConfig
 from sexton.types import ProducerIdAndEpoch
 
 UUID_CHARACTERS = 36
@@ -53,13 +54,13 @@ class Core:
         self.timers: Timers[Timer] = Timers()
         self.now = Now(0, 0)
         self.effects = Effects()
-        self.timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None
+        self.own_config_of: Callable[[str], GroupConfig | None] = lambda group: None
         """The group's own configs; None if it has none."""
         self.apply: Callable[[Key, Value | None], None] = _not_wired
         self.apply_pending: Callable[[ProducerIdAndEpoch, OffsetKey, OffsetValue], None] = _not_wired_either
 
-    def consumer_timing(self, group: str) -> ConsumerTiming:
-        return self.timing_of(group) or self.settings.consumer_timing
+    def config_of(self, group: str) -> GroupConfig:
+        return self.own_config_of(group) or self.settings.group_config
 
     def begin(self, now: Now) -> None:
         self.now = now

@@ -14,8 +14,8 @@ from sexton.coordinators.groups.messages import (
     OffsetCommitRequest,
     SyncRequest,
 )
-from sexton.coordinators.groups.settings import GroupSettings
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import GroupSettings
 
 SUBSCRIPTION_BYTES_MAX = RECORD_BYTES_MAX // 4
 """Maximum bytes of one member's subscription: a record has room for its metadata and for the topics parsed out of
@@ -36,7 +36,7 @@ def checked_join(request: JoinRequest, settings: GroupSettings) -> JoinRequest:
     """Returns the request with its rebalance timeout raised to the minimum."""
     if not request.group:
         raise KafkaError(ErrorCode.invalid_group_id)
-    if not settings.session_timeout_ms_min <= request.session_timeout_ms <= settings.session_timeout_ms_max:
+    if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= settings.group_max_session_timeout_ms:
         raise KafkaError(ErrorCode.invalid_session_timeout)
     _check_strings(
         request.member_id, request.instance_id, request.protocol_type, *(name for name, _ in request.protocols)

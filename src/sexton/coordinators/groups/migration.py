@@ -172,9 +172,9 @@ class Migration:
     def can_upgrade(self, group: ClassicGroup) -> bool:
         settings = self._core.settings
         return (
-            settings.migration.allows_upgrade
+            settings.group_consumer_migration_policy in ("bidirectional", "upgrade")
             and group.uses_consumer_protocol
-            and len(group.members) <= settings.consumer_size_max
+            and len(group.members) <= settings.group_consumer_max_size
         )
 
     def upgrade(self, group: ClassicGroup) -> ConsumerGroup:
@@ -266,9 +266,9 @@ class Migration:
     def can_downgrade(self, group: ConsumerGroup) -> bool:
         settings = self._core.settings
         return (
-            0 < len(group.members) <= settings.classic_size_max
+            0 < len(group.members) <= settings.group_max_size
             and group.classic_members_count() == len(group.members)
-            and settings.migration.allows_downgrade
+            and settings.group_consumer_migration_policy in ("bidirectional", "downgrade")
             and group.is_small_enough_for_classic
         )
 

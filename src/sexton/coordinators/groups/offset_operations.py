@@ -102,7 +102,7 @@ class OffsetOperations:
         return isinstance(group, ConsumerGroup) and group.holders.get((topic_id, number)) == request.member_id
 
     def _is_too_large(self, metadata: str) -> bool:
-        return len(metadata) > self._core.settings.offset_metadata_bytes_max or is_too_long(metadata)
+        return len(metadata) > self._core.settings.offset_metadata_max_bytes or is_too_long(metadata)
 
     def _check_commit_in_transaction(self, request: OffsetCommitRequest) -> None:
         """The member is not checked if the producer does not name one (TxnOffsetCommit before version 3)."""

@@ -3,7 +3,7 @@
 
 How the broker uses it:
 
-    groups = GroupService(clock, rng, GroupSettings.of(config), ViewTopics(view), partitions_count, timing_of)
+    groups = GroupService(clock, rng, config, ViewTopics(view), partitions_count, own_config_of)
     groups.load(partition, log)     when it has become the leader of that partition (a new epoch is a new call)
     groups.unload(partition)        when it no longer is
     await groups.close()
@@ -43,7 +43,6 @@ from sexton.coordinators.groups.messages import (
     SyncAnswer,
     SyncRequest,
 )
-from sexton.coordinators.groups.settings import ConsumerTiming, GroupSettings
 from sexton.coordinators.groups.shard import Shard, TransactionalLog, Verification, up_to_date
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.service import CoordinatorService
@@ -51,6 +50,8 @@ from sexton.coordinators.shard import EndMarker
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import GroupSettings
+from sexton.settings.group import GroupConfig
 from sexton.supervision import Supervisor
 from sexton.types import ProducerIdAndEpoch
 
@@ -72,19 +73,19 @@ class GroupService(CoordinatorService[Shard]):
         settings: GroupSettings,
         topics: Topics,
         partitions_count: Callable[[], int],
-        timing_of: Callable[[str], ConsumerTiming | None] = lambda group: None,
+        own_config_of: Callable[[str], GroupConfig | None] = lambda group: None,
         may_serve: Callable[[], bool] = lambda: True,
         supervisor: Supervisor | None = None,
         catch_up: Callable[[], Awaitable[None]] = up_to_date,
         is_elected: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> None:
-        """`timing_of` returns the own configs of a group. `catch_up` returns when `topics` shows every change that was
-        made before the call."""
+        """`own_config_of` returns the configs of one group. `catch_up` returns when `topics` shows every change
+        that was made before the call."""
         super().__init__(clock, partitions_count, may_serve, supervisor, is_elected)
         self.settings = settings
         self._rng = rng
         self._topics = topics
-        self._timing_of = timing_of
+        self._own_config_of = own_config_of
         self._catch_up = catch_up
 
     def reconfigure(self, settings: GroupSettings) -> None:
@@ -118,7 +119,7 @@ class GroupService(CoordinatorService[Shard]):
                 shard.coordinator.check_invariants()
 
     def _commit_timeout_ms(self) -> int:
-        return self.settings.commit_timeout_ms
+        return self.settings.offsets_commit_timeout_ms
 
     def _empty(self, shard: Shard) -> None:
         shard.coordinator = self._new_coordinator()
@@ -133,7 +134,7 @@ class GroupService(CoordinatorService[Shard]):
         return Shard(partition, log, coordinator, self._now, self._on_failed, self.supervisor, self._catch_up)
 
     def _new_coordinator(self) -> GroupCoordinator:
-        return GroupCoordinator(self.settings, self._topics, self._rng, self._timing_of)
+        return GroupCoordinator(self.settings, self._topics, self._rng, self._own_config_of)
 
     # Requests
 

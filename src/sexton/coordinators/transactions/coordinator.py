@@ -37,10 +37,10 @@ from sexton.coordinators.transactions.messages import (
     Verified,
 )
 from sexton.coordinators.transactions.records import decode_key, decode_value, encode_value
-from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.states import Event, State, after
 from sexton.coordinators.transactions.transaction import LAST_EPOCH_FOR_CLIENTS, Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import TransactionSettings
 from sexton.types import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 
 EXPIRED_COUNT_MAX = 1_000
@@ -98,7 +98,7 @@ class TransactionCoordinator:
             elif transaction.state is State.ONGOING:
                 left_ms = transaction.start_ms + transaction.timeout_ms - now.wall_ms
                 self._set_deadline(transaction, max(0, min(left_ms, transaction.timeout_ms)))
-        self._timers.set(EXPIRY, now.monotonic_ms + self.settings.id_expiration_check_ms)
+        self._look_for_expired_later()
         return self._effects
 
     # Requests
@@ -107,10 +107,11 @@ class TransactionCoordinator:
         self._begin(now)
         if not request.transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
-        if not 0 < request.timeout_ms <= self.settings.timeout_ms_max:
+        max_timeout_ms = self.settings.transaction_max_timeout_ms
+        if not 0 < request.timeout_ms <= max_timeout_ms:
             raise KafkaError(
                 ErrorCode.invalid_transaction_timeout,
-                f"{request.timeout_ms} is not between 1 and transaction.max.timeout.ms={self.settings.timeout_ms_max}",
+                f"{request.timeout_ms} is not between 1 and transaction.max.timeout.ms={max_timeout_ms}",
             )
         transaction = self._transactions.get(request.transactional_id)
         if transaction is None:
@@ -215,19 +216,23 @@ class TransactionCoordinator:
             if name is None:
                 break
             if name == EXPIRY:
-                has_more = self._expire()
-                self._timers.set(EXPIRY, now.monotonic_ms + (0 if has_more else self.settings.id_expiration_check_ms))
-                if has_more:
+                if self._expire():
+                    self._timers.set(EXPIRY, now.monotonic_ms)
                     break  # in pieces, each its own append
+                self._look_for_expired_later()
                 continue
             transaction = self._transactions.get(name)
             if transaction is not None and transaction.state is State.ONGOING:
                 self._lock_out(transaction, owner_may_return=True, has_timed_out=True)
         return self._effects
 
+    def _look_for_expired_later(self) -> None:
+        interval_ms = self.settings.transaction_remove_expired_transaction_cleanup_interval_ms
+        self._timers.set(EXPIRY, self._now.monotonic_ms + interval_ms)
+
     def _expire(self) -> bool:
         """Removes transactional ids that have not been used for long. Returns True if there is more to do."""
-        before_ms = self._now.wall_ms - self.settings.id_expiration_ms
+        before_ms = self._now.wall_ms - self.settings.transactional_id_expiration_ms
         for transaction in list(self._transactions.values()):
             if transaction.state.is_at_rest and transaction.update_ms <= before_ms:
                 if len(self._effects.records) >= EXPIRED_COUNT_MAX:

@@ -14,7 +14,7 @@ the transactional id, COORDINATOR_LOAD_IN_PROGRESS while its log is being read, 
 could not be committed.
 
 A request that arrives while the markers of the previous transaction are being written waits for them, for a moment
-(`concurrent_wait_ms`), before it gets CONCURRENT_TRANSACTIONS.
+(`CONCURRENT_WAIT_MS`), before it gets CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.service import CoordinatorService
@@ -38,17 +38,24 @@ from sexton.coordinators.transactions.messages import (
     Markers,
     Verified,
 )
-from sexton.coordinators.transactions.settings import TransactionSettings
 from sexton.coordinators.transactions.shard import Shard
 from sexton.coordinators.transactions.transaction import Transaction
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.settings.broker import TransactionSettings
 from sexton.supervision import Supervisor
 from sexton.types import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT_MS: Final = 5_000
+"""How long a response waits until the state that it depends on is committed."""
+
+CONCURRENT_WAIT_MS: Final = 1_000
+"""How long a request waits for the markers of the previous transaction before it gets CONCURRENT_TRANSACTIONS: most are
+written within milliseconds, and clients would retry only after 20 to 100."""
 
 NOTHING = Effects()
 """Effects of a read: none."""
@@ -82,6 +89,7 @@ class TransactionService(CoordinatorService[Shard]):
         hanging transaction."""
         super().__init__(clock, partitions_count, may_serve, supervisor, is_elected)
         self.settings = settings
+        self.concurrent_wait_ms = CONCURRENT_WAIT_MS
         self._next_producer_id = next_producer_id
         self._send_markers = send_markers
 
@@ -97,7 +105,7 @@ class TransactionService(CoordinatorService[Shard]):
         )
 
     def _commit_timeout_ms(self) -> int:
-        return self.settings.commit_timeout_ms
+        return COMMIT_TIMEOUT_MS
 
     def _empty(self, shard: Shard) -> None:
         shard.coordinator = TransactionCoordinator(self.settings)
@@ -225,7 +233,7 @@ class TransactionService(CoordinatorService[Shard]):
         """Runs the operation; while the previous transaction's markers are being written, waits for them and tries
         again."""
         find = find or self._shard_to_write
-        deadline_ms = self._clock.monotonic_ms() + self.settings.concurrent_wait_ms
+        deadline_ms = self._clock.monotonic_ms() + self.concurrent_wait_ms
         while True:
             shard = find(transactional_id)
             try:
