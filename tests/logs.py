@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sexton.compaction.reference import LastOfProducer, compact
+from sexton.compaction.reference import compact
+from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.terms import Terms
 from sexton.records import checkpoints, indexes, names, segment_indexes
 from sexton.records.batch import (

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from sexton.compaction import rules
 from sexton.compaction.fates import Fate
-from sexton.compaction.reference import Compacted, LastOfProducer, compact, fold_by_key
-from sexton.compaction.rules import Action
+from sexton.compaction.reference import Compacted, compact, fold_by_key
+from sexton.compaction.rules import Action, LastOfProducer
 from sexton.compaction.survey import LogSurvey, join_surveys, survey_segment
 from sexton.compaction.terms import Terms
 from sexton.records.batch import (

@@ -12,9 +12,10 @@ import pytest
 
 from sexton.broker.compaction.adoption import grouped
 from sexton.broker.compaction.offers import OfferedSegment
-from sexton.log.replacement import Replacement
+from sexton.compaction.acceptance import SwapTerms
+from sexton.compaction.contract import NewSegment
+from sexton.compaction.swap import SwapRefusedError
 from sexton.log.swap_disk import staging_path
-from sexton.log.swapping import SwapRefusedError, SwapTerms
 from sexton.records import names
 from sexton.records.batch import TRANSACTIONAL, ControlType, Record, encode, make_batch, make_marker
 from sexton.settings.topic import TopicConfig
@@ -34,7 +35,7 @@ def compacted(seed: int, passes_count: int = 3) -> tuple[Machine, int]:
     return leader, bound
 
 
-def stage(follower: Machine, leader: Machine, bound: int) -> list[Replacement]:
+def stage(follower: Machine, leader: Machine, bound: int) -> list[NewSegment]:
     """As a follower does it, but without the network."""
     theirs, own = leader.log.closed_segments(bound), follower.log.closed_segments(bound)
     content = {one.base_offset: one.file.read(0, one.size_bytes) for one in theirs.segments}
@@ -48,7 +49,7 @@ def stage(follower: Machine, leader: Machine, bound: int) -> list[Replacement]:
             position = last.position_of(bound)
             data += last.file.read(position, last.size_bytes - position)
         write(follower, group.own[0], data)
-        replacements.append(Replacement(group.own[0], -1, group.own))
+        replacements.append(NewSegment(group.own[0], -1, group.own))
     return replacements
 
 
@@ -59,7 +60,7 @@ def write(follower: Machine, base_offset: int, data: bytes) -> None:
     file.close()
 
 
-async def swap(follower: Machine, replacements: list[Replacement], bound: int, mxro: int | None = None) -> None:
+async def swap(follower: Machine, replacements: list[NewSegment], bound: int, mxro: int | None = None) -> None:
     terms = SwapTerms(bound, bound if mxro is None else mxro, 0, is_adopted=True)
     await follower.log.swap(follower.log.closed_segments(bound), STAGING, replacements, terms)
 
@@ -175,7 +176,7 @@ def test_what_could_not_have_become_of_a_log_is_refused(change: Changed, error: 
     write(follower, 0, b"".join(change(own)))
     before = follower.batches()
     with pytest.raises(SwapRefusedError, match=error):
-        follower.run(swap(follower, [Replacement(0, -1, (0,))], bound, mxro=2))
+        follower.run(swap(follower, [NewSegment(0, -1, (0,))], bound, mxro=2))
     assert follower.batches() == before
 
 
@@ -187,7 +188,7 @@ def test_the_same_log_with_nothing_wrong_is_taken() -> None:
     follower, bound = of_one_segment()
     own = _own(follower)
     write(follower, 0, b"".join(own[1:]))
-    follower.run(swap(follower, [Replacement(0, -1, (0,))], bound, mxro=2))
+    follower.run(swap(follower, [NewSegment(0, -1, (0,))], bound, mxro=2))
     assert _own(follower) == own[1:]
 
 
@@ -195,7 +196,7 @@ def test_markers_below_mxro_may_be_gone() -> None:
     follower, bound = of_one_segment()
     own = _own(follower)
     write(follower, 0, b"".join([own[1], own[3], own[4]]))
-    follower.run(swap(follower, [Replacement(0, -1, (0,))], bound, mxro=3))
+    follower.run(swap(follower, [NewSegment(0, -1, (0,))], bound, mxro=3))
     assert follower.read_committed() == {b"b": (1, b"v"), b"c": (3, b"v"), b"above": (4, b"v")}
 
 
@@ -208,7 +209,7 @@ def test_what_ends_before_the_last_segment_that_it_replaces_is_refused() -> None
     follower.run(follower.log.flush())
     write(follower, 0, b"".join(own[1:4]))
     with pytest.raises(SwapRefusedError, match="not inside"):
-        follower.run(swap(follower, [Replacement(0, -1, (0, 5))], 6))
+        follower.run(swap(follower, [NewSegment(0, -1, (0, 5))], 6))
 
 
 def test_an_aborted_transaction_that_ends_above_the_bound_stays_in_the_index() -> None:
@@ -221,7 +222,7 @@ def test_an_aborted_transaction_that_ends_above_the_bound_stays_in_the_index() -
     follower.run(follower.log.flush())
     follower.disk.make_directory(STAGING)
     write(follower, 0, b"".join(_own(follower)))
-    follower.run(swap(follower, [Replacement(0, -1, (0,))], 1))
+    follower.run(swap(follower, [NewSegment(0, -1, (0,))], 1))
     assert follower.read_committed() == {b"a": (0, b"v")}
     assert len(follower.log.aborted_transactions(0, 3)) == 1
 
@@ -249,7 +250,7 @@ def test_whoever_is_cancelled_while_it_swaps_may_remove_what_it_staged() -> None
         before = follower.fold()
         replacements = stage(follower, leader, bound)
 
-        async def swap_and_be_stopped(follower: Machine, replacements: list[Replacement], pauses_count: int) -> None:
+        async def swap_and_be_stopped(follower: Machine, replacements: list[NewSegment], pauses_count: int) -> None:
             swapping = asyncio.ensure_future(swap(follower, replacements, bound))
             for _ in range(pauses_count):
                 await asyncio.sleep(0)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sexton.compaction.acceptance import SwapTerms
 from sexton.log.log import Log
-from sexton.log.swapping import SwapTerms
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.checkpoints import EpochEntry
 from tests.log.helpers import EPOCH, NOW_MS, lead, offsets, open_log, plain, read_all, run

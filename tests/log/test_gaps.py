@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from sexton.adapters.files import FileDisk
+from sexton.compaction.acceptance import SwapTerms
+from sexton.compaction.contract import NewSegment
 from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
-from sexton.log.replacement import Replacement, SwapTerms
 from sexton.log.swap_disk import staging_path
 from sexton.protocol.errors import KafkaError
 from sexton.records import names
@@ -74,7 +75,7 @@ async def adopted(log: Log, bound: int) -> None:
     file = log.disk.open(path, create=True)
     file.append([last.file.read(0, last.size_bytes)])
     file.close()
-    replacements = [Replacement(last.base_offset, -1, (last.base_offset,))]
+    replacements = [NewSegment(last.base_offset, -1, (last.base_offset,))]
     await log.swap(closed, staging, replacements, SwapTerms(bound, bound, 0, is_adopted=True))
 
 

@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from sexton.compaction.reference import LastOfProducer, fold_by_key
+from sexton.compaction import acceptance
+from sexton.compaction.acceptance import SwapTerms
+from sexton.compaction.contract import NewSegment
+from sexton.compaction.reference import fold_by_key
+from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.terms import Terms
 from sexton.compactor import plain
-from sexton.log import replacement
 from sexton.log.log import Log
-from sexton.log.replacement import HEAD_BYTES, TURN_BYTES, Replacement, last_words
 from sexton.log.swap_disk import staging_path
-from sexton.log.swapping import SwapRefusedError, SwapTerms
 from sexton.log.types import TimedOffset
+from sexton.log.validation import HEAD_BYTES, TURN_BYTES
 from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import KafkaError
 from sexton.records import names
@@ -172,17 +174,14 @@ class Machine:
         bound = self.bound()
         return Terms(LATER_MS, bound, 0, mtro=removal, mxro=removal, settle_below=bound)
 
-    def stage(self, terms: Terms, staging_id: str = "a") -> list[Replacement]:
+    def stage(self, terms: Terms, staging_id: str = "a") -> list[NewSegment]:
         log = self.log
         segments = [(one.base_offset, one.size_bytes) for one in log._segments]
-        producers = [
-            LastOfProducer(pid, word.producer_epoch, word.last_data_offset)
-            for pid, word in last_words(log.producers).items()
-        ]
+        producers = log.producers.last_batches().values()
         staging = staging_path(DIRECTORY, staging_id)
         return plain.compact(self.disk, DIRECTORY, segments, terms, producers, staging, 2 * self.config.segment_bytes)
 
-    async def swap(self, replacements: Sequence[Replacement], terms: Terms, staging_id: str = "a") -> None:
+    async def swap(self, replacements: Sequence[NewSegment], terms: Terms, staging_id: str = "a") -> None:
         await self.log.swap(
             self.log.closed_segments(terms.bound),
             staging_path(DIRECTORY, staging_id),
@@ -336,11 +335,11 @@ def test_a_log_of_which_nearly_all_goes_is_judged_in_turns() -> None:
     machine.lead(encode(make_batch([Record(0, NOW_MS, b"k", b"v")], leader_epoch=-1)))
     machine.run(machine.log.flush())
     terms = machine.terms()
-    (replacement,) = machine.stage(terms)
+    (new,) = machine.stage(terms)
     old = machine.log.closed_segments(terms.bound).segments
     staging = staging_path(DIRECTORY, "a")
-    judging = machine.log._judge(replacement, old, staging, SwapTerms(terms.bound, terms.mxro))
-    turns = 1 + sum(1 for _ in judging.__await__())
+    validating = machine.log._validate(new, old, staging, SwapTerms(terms.bound, terms.mxro))
+    turns = 1 + sum(1 for _ in validating.__await__())
     assert turns > 3_000 * HEAD_BYTES // TURN_BYTES
 
 
@@ -350,16 +349,17 @@ def test_logs_that_share_an_event_loop_are_judged_one_after_another() -> None:
     replacements, staging = machine.stage(terms), staging_path(DIRECTORY, "a")
 
     async def swap() -> None:
-        judging, before = asyncio.Lock(), machine.disk.list(staging)
-        async with judging:  # as another log does that is being judged
+        validating, before = asyncio.Lock(), machine.disk.list(staging)
+        async with validating:  # as another log does that is being judged
             closed = machine.log.closed_segments(terms.bound)
             swap_terms = SwapTerms(terms.bound, terms.mxro)
-            swap = asyncio.ensure_future(machine.log.swap(closed, staging, replacements, swap_terms, judging=judging))
+            swapping = machine.log.swap(closed, staging, replacements, swap_terms, validating=validating)
+            swap = asyncio.ensure_future(swapping)
             await asyncio.sleep(1)
             assert machine.disk.list(staging) == before
             assert not swap.done()
         assert (await swap).bytes_after < (await swap).bytes_before
-        assert not judging.locked()
+        assert not validating.locked()
 
     machine.run(swap())
 
@@ -465,7 +465,7 @@ def restage(machine: Machine, base_offset: int, data: bytes) -> None:
     file.close()
 
 
-def check_refused(machine: Machine, replacements: Sequence[Replacement], terms: Terms, why: str | None = None) -> None:
+def check_refused(machine: Machine, replacements: Sequence[NewSegment], terms: Terms, why: str | None = None) -> None:
     before, known = machine.batches(), files(machine)
     with pytest.raises(SwapRefusedError, match=why):
         machine.run(machine.swap(replacements, terms))
@@ -537,7 +537,7 @@ def test_what_no_index_can_express_is_refused(monkeypatch: pytest.MonkeyPatch) -
     machine = filled(2)
     terms = machine.terms()
     replacements = machine.stage(terms)
-    monkeypatch.setattr(replacement, "INT32_MAX", 100)
+    monkeypatch.setattr(acceptance, "INT32_MAX", 100)
     check_refused(machine, replacements, terms, "too large for one segment")
 
 
@@ -578,10 +578,10 @@ def test_segments_that_were_not_planned_on_are_refused() -> None:
     machine = filled(2)
     terms = machine.terms()
     replacements = machine.stage(terms)
-    wrong = [replacements[0]._replace(old_base_offsets=(0, 10_000))]
+    wrong = [replace(replacements[0], old_base_offsets=(0, 10_000))]
     check_refused(machine, wrong, terms, "closed segments that were planned on")
     check_refused(machine, replacements[::-1], terms, "closed segments that were planned on")
-    beyond = [replacements[0]._replace(end_offset=machine.bound() + 5)]
+    beyond = [replace(replacements[0], end_offset=machine.bound() + 5)]
     check_refused(machine, beyond, terms, "announced was")
 
 

@@ -11,7 +11,9 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from sexton.compaction.reference import LastOfProducer, compact
+from sexton.compaction import acceptance
+from sexton.compaction.reference import compact
+from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.terms import Terms
 from sexton.compaction.watermarks.leader import LeaderWatermarks
 from sexton.compaction.watermarks.leader import Report as RealReport
@@ -245,12 +247,19 @@ def with_independent_compaction(marks: Marks, bound: int) -> Marks:
 
 @cache
 def may_commit(marks: Marks, generation: int, bound: int, stable: int) -> bool:
-    return _to_real(marks).may_commit(generation, bound, stable)
+    return acceptance.may_commit(_to_real(marks), generation=generation, bound=bound, last_stable_offset=stable)
 
 
 @cache
 def may_adopt(marks: Marks, generation: int, bound: int, planned: int, stable: int, high_watermark: int) -> bool:
-    return _to_real(marks).may_adopt(generation, bound, planned, stable, high_watermark)
+    return acceptance.may_adopt(
+        _to_real(marks),
+        generation=generation,
+        bound=bound,
+        planned_high_watermark=planned,
+        last_stable_offset=stable,
+        high_watermark=high_watermark,
+    )
 
 
 @cache

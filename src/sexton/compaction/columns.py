@@ -186,10 +186,13 @@ def _is_producers_last(table: Table, producers: npt.NDArray[np.void]) -> Bools:
     found = np.minimum(np.searchsorted(producers["producer_id"], table["producer_id"]), len(producers) - 1)
     known = producers[found]
     same = known["producer_id"] == table["producer_id"]
-    has_data = known["last_data_offset"] >= 0
-    by_data = table["last_offset"] == known["last_data_offset"]
-    by_marker = ((table["attributes"] & CONTROL) != 0) & (table["producer_epoch"] == known["producer_epoch"])
-    is_last: Bools = same & np.where(has_data, by_data, by_marker)
+    is_last: Bools = same & rules.is_producers_last(
+        last_data_offset=known["last_data_offset"],
+        last_epoch=known["producer_epoch"],
+        batch_last=table["last_offset"],
+        batch_epoch=table["producer_epoch"],
+        is_control=(table["attributes"] & CONTROL) != 0,
+    )
     return is_last
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.terms import Terms
 
 READ_BYTES_MAX: Final = 16 << 20
@@ -16,16 +17,6 @@ connection."""
 
 WRITE_BYTES_MAX: Final = 8 << 20
 """Bytes of a new segment in one request: the broker holds them in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedProducer:
-    """A live producer: its last batch below the bound must be kept, emptied if need be."""
-
-    producer_id: int
-    producer_epoch: int
-    last_data_offset: int
-    last_timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +46,8 @@ class Plan:
     is_independent: bool
     segment_bytes: int
     index_interval_bytes: int
-    producers: tuple[PlannedProducer, ...] = ()
+    producers: tuple[LastOfProducer, ...] = ()
+    """Live producers whose last batch may lie below the bound."""
     host: str = ""
     port: int = 0
     """Address of the broker: filled in by the compactor, which knows how it reached it."""
@@ -72,8 +64,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
+    """A new segment, and the closed, adjacent old ones that it replaces."""
+
     base_offset: int
     end_offset: int
+    """The offset after its last batch. For an adopted segment it is determined by validation."""
     old_base_offsets: tuple[int, ...]
 
 
@@ -90,6 +85,8 @@ class PassResult:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
+    """A log before and after new segments were swapped in, made of its own or adopted."""
+
     bytes_before: int
     bytes_after: int
     segments_before: int
@@ -99,7 +96,7 @@ class Committed:
 def decode_plan(fields: Mapping[str, Any]) -> Plan:
     known = {**fields}
     known["segments"] = tuple((int(base), int(size)) for base, size in fields["segments"])
-    known["producers"] = tuple(PlannedProducer(**one) for one in fields["producers"])
+    known["producers"] = tuple(LastOfProducer(**one) for one in fields["producers"])
     return Plan(**known)
 
 

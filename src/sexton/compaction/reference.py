@@ -10,19 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from sexton.compaction import rules
 from sexton.compaction.fates import Fate
-from sexton.compaction.rules import Action
+from sexton.compaction.rules import Action, LastOfProducer
 from sexton.compaction.terms import NO_HORIZON, Terms
 from sexton.records.batch import CODEC_MASK, DELETE_HORIZON, TRANSACTIONAL, Batch, ControlType, Record
 from sexton.types import NO_TIMESTAMP
-
-
-@dataclass(frozen=True, slots=True)
-class LastOfProducer:
-    """What must be kept of a live producer: its last data batch, or its last marker if it has no data in its epoch."""
-
-    producer_id: int
-    producer_epoch: int
-    last_data_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +56,15 @@ def compact(
         if batch.base_offset >= terms.bound:
             result.batches.append(batch)
             continue
-        must_keep = bool(
-            rules.must_keep_batch(
-                is_segment_end=batch is below[-1] or batch.last_offset in segment_ends,
-                is_producers_last=any(is_last_of_producer(batch, producer) for producer in protected),
-            )
+        must_keep = rules.must_keep_batch(
+            is_segment_end=batch is below[-1] or batch.last_offset in segment_ends,
+            is_producers_last=any(producer.is_in(batch) for producer in protected),
         )
         outcome = outcomes.get(batch.base_offset, ControlType.UNKNOWN)
         fates = list(_fates(batch, terms, outcome, batch.last_offset in with_data, newest))
         result.verdicts += [Verdict(record.offset, fate) for record, fate in zip(batch.records, fates, strict=True)]
         result.batches += _written(batch, terms, fates, outcome, must_keep)
     return result
-
-
-def is_last_of_producer(batch: Batch, producer: LastOfProducer) -> bool:
-    if batch.producer_id != producer.producer_id:
-        return False
-    if producer.last_data_offset >= 0:
-        return batch.last_offset == producer.last_data_offset
-    return batch.is_control and batch.producer_epoch == producer.producer_epoch
 
 
 def fold_by_key(batches: Iterable[Batch]) -> dict[bytes, Record]:
@@ -178,7 +159,7 @@ def _fates(
                 batch_last=batch.last_offset,
                 horizon_ms=horizon_ms,
             )
-        yield Fate(int(fate))
+        yield fate
 
 
 def _written(
@@ -186,23 +167,19 @@ def _written(
 ) -> Iterator[Batch]:
     kept = tuple(record for record, fate in zip(batch.records, fates, strict=True) if fate.stays)
     starts_horizon = any(fate in (Fate.TOMBSTONE_STARTS_HORIZON, Fate.MARKER_STARTS_HORIZON) for fate in fates)
-    settles = bool(
-        rules.is_settled(
-            terms,
-            is_transactional=batch.is_transactional,
-            is_control=batch.is_control,
-            has_ended=outcome != ControlType.UNKNOWN,
-            batch_last=batch.last_offset,
-        )
+    settles = rules.is_settled(
+        terms,
+        is_transactional=batch.is_transactional,
+        is_control=batch.is_control,
+        has_ended=outcome != ControlType.UNKNOWN,
+        batch_last=batch.last_offset,
     )
-    action = int(
-        rules.batch_action(
-            record_count=len(batch.records),
-            kept_count=len(kept),
-            must_keep=must_keep,
-            starts_horizon=starts_horizon,
-            settles=settles,
-        )
+    action = rules.batch_action(
+        record_count=len(batch.records),
+        kept_count=len(kept),
+        must_keep=must_keep,
+        starts_horizon=starts_horizon,
+        settles=settles,
     )
     if action == Action.DROP:
         return

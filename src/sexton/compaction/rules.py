@@ -6,21 +6,22 @@ replica is known to have compacted (tombstones) and settled (markers); `Terms.in
 which is Kafka's time-only behaviour.
 
 Each rule is a pure function, written once. They work elementwise, on numbers or on NumPy arrays alike: the reference
-compactor calls them for one record or marker, the Spark pipeline for the columns of a batch table. Nothing here reads a
-log.
+compactor calls them for one record or marker, the Spark pipeline for the columns of a batch table, and a broker for the
+headers of what a compactor hands back (`acceptance`). NumPy is imported only for columns: a broker starts without it.
+Nothing here reads a log.
 
 Rule numbers in comments are those of docs/rules.md.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
-
-import numpy as np
+from typing import Any, Protocol
 
 from sexton.compaction.fates import Fate
 from sexton.compaction.terms import NO_HORIZON, Terms
+from sexton.records.batch import CONTROL
 
 
 class Action(IntEnum):
@@ -47,11 +48,12 @@ def record_fate(
 
     A delete horizon belongs to a batch, so a tombstone counts as below MTRO only when its whole batch is.
     """
-    keyless = Fate.KEYLESS_DROPPED if terms.drop_keyless else Fate.KEYLESS_KEPT
-    return np.select(
-        [is_aborted, np.logical_not(has_key), np.logical_not(is_newest), np.logical_not(is_tombstone)],
-        [Fate.ABORTED, keyless, Fate.SUPERSEDED, Fate.NEWEST],
-        tombstone_fate(terms, batch_last, horizon_ms),
+    return _first_of(
+        (is_aborted, Fate.ABORTED),
+        (_not(has_key), Fate.KEYLESS_DROPPED if terms.drop_keyless else Fate.KEYLESS_KEPT),
+        (_not(is_newest), Fate.SUPERSEDED),
+        (_not(is_tombstone), Fate.NEWEST),
+        otherwise=tombstone_fate(terms, batch_last, horizon_ms),
     )
 
 
@@ -63,10 +65,11 @@ def tombstone_fate(terms: Terms, batch_last: Any, horizon_ms: Any) -> Any:
     """
     waits = Fate.TOMBSTONE_WAITS_FOR_HORIZON
     first = waits if terms.horizon_ms == NO_HORIZON else Fate.TOMBSTONE_STARTS_HORIZON
-    return np.select(
-        [np.greater_equal(batch_last, terms.mtro), np.less(horizon_ms, 0), terms.now_ms < horizon_ms],
-        [Fate.TOMBSTONE_WAITS_FOR_REPLICAS, first, waits],
-        Fate.TOMBSTONE_EXPIRED,
+    return _first_of(
+        (batch_last >= terms.mtro, Fate.TOMBSTONE_WAITS_FOR_REPLICAS),
+        (horizon_ms < 0, first),
+        (horizon_ms > terms.now_ms, waits),
+        otherwise=Fate.TOMBSTONE_EXPIRED,
     )
 
 
@@ -78,17 +81,19 @@ def marker_fate(terms: Terms, *, is_end_of_txn: Any, has_data: Any, offset: Any,
     """
     waits = Fate.MARKER_WAITS_FOR_HORIZON
     first = waits if terms.horizon_ms == NO_HORIZON else Fate.MARKER_STARTS_HORIZON
-    return np.select(
-        [
-            np.logical_not(is_end_of_txn),
-            has_data,
-            np.greater_equal(offset, terms.mxro),
-            np.less(horizon_ms, 0),
-            terms.now_ms < horizon_ms,
-        ],
-        [Fate.CONTROL_OF_OTHER_KIND, Fate.MARKER_HAS_DATA, Fate.MARKER_WAITS_FOR_REPLICAS, first, waits],
-        Fate.MARKER_EXPIRED,
+    return _first_of(
+        (_not(is_end_of_txn), Fate.CONTROL_OF_OTHER_KIND),
+        (has_data, Fate.MARKER_HAS_DATA),
+        (marker_waits_for_replicas(offset, terms.mxro), Fate.MARKER_WAITS_FOR_REPLICAS),
+        (horizon_ms < 0, first),
+        (horizon_ms > terms.now_ms, waits),
+        otherwise=Fate.MARKER_EXPIRED,
     )
+
+
+def marker_waits_for_replicas(offset: Any, mxro: int) -> Any:
+    """The part of rule 6 that a header shows: from MXRO on, some replica may hold unsettled records that it ends."""
+    return offset >= mxro
 
 
 def must_keep_batch(*, is_segment_end: Any, is_producers_last: Any) -> Any:
@@ -99,7 +104,47 @@ def must_keep_batch(*, is_segment_end: Any, is_producers_last: Any) -> Any:
     have been merged into the middle of a segment.) A live producer's last batch carries its sequence number, without
     which a retry would be refused or, worse, appended twice.
     """
-    return np.logical_or(is_segment_end, is_producers_last)
+    return is_segment_end | is_producers_last
+
+
+def is_producers_last(
+    *, last_data_offset: Any, last_epoch: Any, batch_last: Any, batch_epoch: Any, is_control: Any
+) -> Any:
+    """Whether a batch of a live producer is the last one: that of its last data, or, if it has none in its epoch (a
+    negative offset), a marker of that epoch."""
+    return (batch_last == last_data_offset) | ((last_data_offset < 0) & is_control & (batch_epoch == last_epoch))
+
+
+class BatchHeader(Protocol):
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def attributes(self) -> int: ...
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LastOfProducer:
+    """A live producer, of which the last batch must be kept, emptied if need be."""
+
+    producer_id: int
+    producer_epoch: int
+    last_data_offset: int
+    """Last offset of its last data batch in its epoch; -1 if it has none there."""
+
+    def is_in(self, batch: BatchHeader) -> bool:
+        return batch.producer_id == self.producer_id and bool(
+            is_producers_last(
+                last_data_offset=self.last_data_offset,
+                last_epoch=self.producer_epoch,
+                batch_last=batch.last_offset,
+                batch_epoch=batch.producer_epoch,
+                is_control=bool(batch.attributes & CONTROL),
+            )
+        )
 
 
 def is_settled(terms: Terms, *, is_transactional: Any, is_control: Any, has_ended: Any, batch_last: Any) -> Any:
@@ -108,21 +153,31 @@ def is_settled(terms: Terms, *, is_transactional: Any, is_control: Any, has_ende
     That includes aborted batches: their records are removed, and a batch that stays for its producer's sequence number
     is empty.
     """
-    data = np.logical_and(is_transactional, np.logical_not(is_control))
-    return np.logical_and(np.logical_and(data, has_ended), np.less(batch_last, terms.settle_below))
+    return is_transactional & _not(is_control) & has_ended & (batch_last < terms.settle_below)
 
 
 def batch_action(*, record_count: Any, kept_count: Any, must_keep: Any, starts_horizon: Any, settles: Any) -> Any:
     """What is written for a batch of which ``kept_count`` records stay."""
-    nothing_left = np.equal(kept_count, 0)
-    unchanged = np.logical_and(np.equal(kept_count, record_count), np.logical_not(starts_horizon))
-    return np.select(
-        [
-            np.logical_and(nothing_left, np.logical_not(must_keep)),
-            np.logical_and(nothing_left, np.not_equal(record_count, 0)),
-            np.logical_and(unchanged, settles),
-            unchanged,
-        ],
-        [Action.DROP, Action.EMPTY, Action.PATCH, Action.COPY],
-        Action.REWRITE,
+    nothing_left = kept_count == 0
+    unchanged = (kept_count == record_count) & _not(starts_horizon)
+    return _first_of(
+        (nothing_left & _not(must_keep), Action.DROP),
+        (nothing_left & (record_count != 0), Action.EMPTY),
+        (unchanged & settles, Action.PATCH),
+        (unchanged, Action.COPY),
+        otherwise=Action.REWRITE,
     )
+
+
+def _not(flag: Any) -> Any:
+    """`not` works on one flag and `~` on a column of them; this works on both."""
+    return flag ^ True
+
+
+def _first_of(*cases: tuple[Any, Any], otherwise: Any) -> Any:
+    """The value of the first case that applies; of columns, row by row."""
+    if all(isinstance(applies, bool) for applies, _ in cases):
+        return next((value for applies, value in cases if applies), otherwise)
+    import numpy as np
+
+    return np.select([applies for applies, _ in cases], [value for _, value in cases], otherwise)

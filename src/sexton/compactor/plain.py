@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sexton.compaction import reference
+from sexton.compaction.contract import NewSegment
 from sexton.compaction.fates import Fate
-from sexton.compaction.reference import LastOfProducer, Verdict
+from sexton.compaction.reference import Verdict
+from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.terms import Terms
-from sexton.log.replacement import Replacement
 from sexton.ports.disk import Disk
 from sexton.records import names
 from sexton.records.batch import Batch, decode_all, encode
@@ -30,7 +31,7 @@ def compact(
     producers: Iterable[LastOfProducer],
     staging: str,
     segment_bytes: int,
-) -> list[Replacement]:
+) -> list[NewSegment]:
     """`segments` are base offsets and sizes: those below the bound are compacted, those above are only read for the
     markers of transactions. Segments that did not change are not staged."""
     return compact_and_count(disk, directory, segments, terms, producers, staging, segment_bytes)[0]
@@ -45,7 +46,7 @@ def compact_and_count(
     staging: str,
     segment_bytes: int,
     first_dirty_offset: int = 0,
-) -> tuple[list[Replacement], dict[str, int], int]:
+) -> tuple[list[NewSegment], dict[str, int], int]:
     """Also returns how many records and markers met each fate, and how many bytes wait for replicas. Like the pipeline,
     it trusts that the log is clean below `first_dirty_offset`."""
     before = {base: _read(disk, directory, base, size) for base, size in segments}
@@ -57,7 +58,7 @@ def compact_and_count(
     after = result.batches
     fates = Counter(verdict.fate.label for verdict in result.verdicts)
     disk.make_directory(staging)
-    replacements = []
+    new = []
     for group in _groups(closed, dict(segments), segment_bytes):
         end = terms.bound if group[-1] == closed[-1] else closed[closed.index(group[-1]) + 1]
         kept = [batch for batch in after if group[0] <= batch.base_offset < end]
@@ -66,8 +67,8 @@ def compact_and_count(
             file.truncate(0)
             file.append([b"".join(map(encode, kept))])
             file.close()
-            replacements.append(Replacement(group[0], kept[-1].next_offset, tuple(group)))
-    return replacements, dict(fates), _held_back_bytes(batches, result.verdicts)
+            new.append(NewSegment(group[0], kept[-1].next_offset, tuple(group)))
+    return new, dict(fates), _held_back_bytes(batches, result.verdicts)
 
 
 def _held_back_bytes(batches: Sequence[Batch], verdicts: Sequence[Verdict]) -> int:

@@ -76,7 +76,6 @@ def _producers(plan: Plan) -> npt.NDArray[np.void]:
         row["producer_id"] = producer.producer_id
         row["producer_epoch"] = producer.producer_epoch
         row["last_data_offset"] = producer.last_data_offset
-        row["last_timestamp"] = producer.last_timestamp_ms
     return known
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from sexton.compaction.rules import LastOfProducer
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.producer_snapshot import ProducerEntry, encode_producer_snapshot
 from sexton.types import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
@@ -57,6 +58,10 @@ class Producer:
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last(self) -> LastOfProducer:
+        return LastOfProducer(self.producer_id, self.epoch, self.batches[-1].last_offset if self.batches else NO_OFFSET)
 
     def entry(self) -> ProducerEntry:
         last = self.batches[-1] if self.batches else None
@@ -132,6 +137,10 @@ class ProducerStates:
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(self._producers.values())
+
+    def last_batches(self) -> dict[int, LastOfProducer]:
+        """What compaction must keep of each producer."""
+        return {producer.producer_id: producer.last for producer in self}
 
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)

@@ -2,7 +2,7 @@
 
 A compactor works on *closed* segments as they were when its compaction was planned: `closed_segments` records them, and
 a swap is refused if they have changed since. The compactor's result lies in a directory of its own beside them; it is
-validated (`replacement`), gets its indexes here, and is then swapped in, segment by segment, lowest first
+validated (`compaction.acceptance`), gets its indexes here, and is then swapped in, segment by segment, lowest first
 (docs/decisions, 4): a crash at any point leaves a log with the same latest value for every key.
 
 A reader that holds an old segment keeps reading it. A new read sees the old or the new segment as a whole: old segments
@@ -17,38 +17,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
 
 from sexton.compaction import swap
+from sexton.compaction.acceptance import SwapTerms, check_replaced, check_settled, refusal
+from sexton.compaction.contract import Committed, NewSegment
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.compaction.swap import Outcome, StagedSegment, SwapRefusedError
 from sexton.errors import SextonError
 from sexton.log import swap_disk
-from sexton.log.adopted import AdoptedJudge
 from sexton.log.batches import SCAN_BYTES
 from sexton.log.changing import Changing
 from sexton.log.recovery import snapshot_offsets, snapshot_path
-from sexton.log.replacement import (
-    Judge,
-    Judged,
-    Replacement,
-    SwapTerms,
-    Turns,
-    check_replacements,
-    check_settled,
-    last_words,
-    refusal,
-    surviving_aborts,
-)
 from sexton.log.segment import Segment, encode_aborted
 from sexton.log.sparse import SparseIndex
+from sexton.log.validation import Validated, in_turns, validate
 from sexton.ports.disk import File, FileSlice
 from sexton.records import names
-
-__all__ = ["ClosedSegments", "Replacement", "SwapRefusedError", "SwapTerms", "Swapped"]
+from sexton.records.header import Head
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +53,6 @@ class ClosedSegments:
     @property
     def base_offsets(self) -> tuple[int, ...]:
         return tuple(segment.base_offset for segment in self.segments)
-
-
-@dataclass(frozen=True, slots=True)
-class Swapped:
-    bytes_before: int
-    bytes_after: int
-    segments_before: int
-    segments_after: int
 
 
 class Swapping(Changing):
@@ -160,15 +141,15 @@ class Swapping(Changing):
         self,
         closed: ClosedSegments,
         staging: str,
-        replacements: Sequence[Replacement],
+        new: Sequence[NewSegment],
         terms: SwapTerms,
         check: Callable[[], None] = lambda: None,
-        judging: asyncio.Lock | None = None,
+        validating: asyncio.Lock | None = None,
         then: Callable[[], Awaitable[None]] | None = None,
-    ) -> Swapped:
+    ) -> Committed:
         """Replaces the segments, or raises SwapRefusedError and changes nothing. `staging` is a directory on the same
-        volume with a `.log.cleaned` file for each replacement. `check` runs last, after validation and before the first
-        rename; it raises to refuse. `judging` is held while a segment is validated: logs that share it do not occupy
+        volume with a `.log.cleaned` file for each new segment. `check` runs last, after validation and before the first
+        rename; it raises to refuse. `validating` is held while a segment is validated: logs that share it do not occupy
         the event loop together. `then` runs before the next swap may begin and records the watermarks of the new
         segments, which the next swap's `check` depends on.
 
@@ -176,7 +157,7 @@ class Swapping(Changing):
         too. If neither can be achieved now, the log has failed, and opening it again completes or undoes the swap.
         """
         self._check_usable()
-        swap = self._swap(closed, staging, replacements, terms, check, judging or asyncio.Lock(), then)
+        swap = self._swap(closed, staging, new, terms, check, validating or asyncio.Lock(), then)
         work = asyncio.get_running_loop().create_task(swap)
         try:
             return await asyncio.shield(work)
@@ -191,34 +172,34 @@ class Swapping(Changing):
         self,
         closed: ClosedSegments,
         staging: str,
-        replacements: Sequence[Replacement],
+        new: Sequence[NewSegment],
         terms: SwapTerms,
         check: Callable[[], None],
-        judging: asyncio.Lock,
+        validating: asyncio.Lock,
         then: Callable[[], Awaitable[None]] | None,
-    ) -> Swapped:
+    ) -> Committed:
         async with self._shape:
             self.check_not_deleted()
             self._check_current(closed)
-            replaced = check_replacements(self._place, replacements, closed.segments, terms)
+            replaced = [closed.segments[old] for old in check_replaced(self._place, new, closed.base_offsets)]
             before = len(self._segments), self.size_bytes
             try:
-                judged: list[Judged] = []
-                for one, old in zip(replacements, replaced, strict=True):
-                    async with judging:
-                        judged.append(await self._judge(one, old, staging, terms))
-                async with judging:
+                validated: list[Validated] = []
+                for segment, old in zip(new, replaced, strict=True):
+                    async with validating:
+                        validated.append(await self._validate(segment, old, staging, terms))
+                async with validating:
                     await self._check_rest_is_settled(closed, replaced, terms)
                 check()
-                if judged:
+                if validated:
                     await self._drop_snapshots_below(terms.bound)
-                for new, old in zip(judged, replaced, strict=True):
-                    await self._replace(new, old, staging)
+                for one, old in zip(validated, replaced, strict=True):
+                    await self._replace(one, old, staging)
             except OSError as error:
                 raise self._storage_error(error) from error
             if then is not None:
                 await then()
-            return Swapped(before[1], self.size_bytes, before[0], len(self._segments))
+            return Committed(before[1], self.size_bytes, before[0], len(self._segments))
 
     def _check_current(self, closed: ClosedSegments) -> None:
         if not self.are_current(closed):
@@ -226,34 +207,28 @@ class Swapping(Changing):
 
     # Validation
 
-    async def _judge(self, replacement: Replacement, old: Sequence[Segment], staging: str, terms: SwapTerms) -> Judged:
+    async def _validate(self, new: NewSegment, old: Sequence[Segment], staging: str, terms: SwapTerms) -> Validated:
         """Validates one new segment. On return its indexes are in the staging directory too."""
-        target = Segment(self._disk, self.directory, replacement.base_offset, self.config, 0)
-        path = f"{staging}/{names.log_file_name(replacement.base_offset, names.CLEANED_SUFFIX)}"
+        target = Segment(self._disk, self.directory, new.base_offset, self.config, 0)
+        path = f"{staging}/{names.log_file_name(new.base_offset, names.CLEANED_SUFFIX)}"
         if not self._disk.exists(path):
             raise refusal(self._place, f"{path} is not there")
         file = self._disk.open(path)
         try:
-            judge = (
-                AdoptedJudge(self._place, replacement, terms, target)
-                if terms.is_adopted
-                else Judge(self._place, replacement, terms, last_words(self.producers), target)
-            )
-            judged = await judge.judge(old, file)
+            validated = await validate(self._place, new, terms, self.producers, old, file, target)
         finally:
             file.close()
         target.seal()
-        self._write_staged(staging, replacement, names.OFFSET_INDEX_SUFFIX, target.index.encode_offsets())
-        self._write_staged(staging, replacement, names.TIME_INDEX_SUFFIX, target.index.encode_times())
-        aborted = encode_aborted(surviving_aborts(old, judged))
-        self._write_staged(staging, replacement, names.TRANSACTION_INDEX_SUFFIX, aborted)
+        self._write_staged(staging, new, names.OFFSET_INDEX_SUFFIX, target.index.encode_offsets())
+        self._write_staged(staging, new, names.TIME_INDEX_SUFFIX, target.index.encode_times())
+        self._write_staged(staging, new, names.TRANSACTION_INDEX_SUFFIX, encode_aborted(validated.aborted))
         for one in old:
             self._keep_open(one)
-        return judged
+        return validated
 
-    def _write_staged(self, staging: str, replacement: Replacement, kind: str, content: bytes) -> None:
+    def _write_staged(self, staging: str, new: NewSegment, kind: str, content: bytes) -> None:
         """Not flushed here: the first step of the swap does that."""
-        path = f"{staging}/{names.segment_file_name(replacement.base_offset, kind, names.CLEANED_SUFFIX)}"
+        path = f"{staging}/{names.segment_file_name(new.base_offset, kind, names.CLEANED_SUFFIX)}"
         self._disk.remove(path)
         if content or kind != names.TRANSACTION_INDEX_SUFFIX:
             file = self._disk.open(path, create=True)
@@ -268,11 +243,13 @@ class Swapping(Changing):
         if terms.settles_from is None:
             return
         bases = {one.base_offset for old in replaced for one in old}
-        turns = Turns()
-        for segment in closed.segments:
-            if segment.base_offset not in bases and segment.end_offset > terms.settles_from:
-                await check_settled(self._place, segment, turns)
-                self._keep_open(segment)
+        rest = [one for one in closed.segments if one.base_offset not in bases and one.end_offset > terms.settles_from]
+        await in_turns(check_settled(self._place, self._heads_of(rest)))
+
+    def _heads_of(self, segments: Sequence[Segment]) -> Iterator[Head]:
+        for segment in segments:
+            yield from segment.heads(0, SCAN_BYTES)
+            self._keep_open(segment)
 
     async def _drop_snapshots_below(self, bound: int) -> None:
         """Removes snapshots below the bound, once there is one at or above it to certify everything below (see
@@ -295,16 +272,15 @@ class Swapping(Changing):
 
     # The swap itself
 
-    async def _replace(self, judged: Judged, old: Sequence[Segment], staging: str) -> None:
-        replacement = judged.replacement
-        new = self._staged_segment(judged, old, staging)
+    async def _replace(self, validated: Validated, old: Sequence[Segment], staging: str) -> None:
+        new = self._staged_segment(validated, old, staging)
         for one in old:
             one.pin()
         try:
-            self._move_into_place(staging, replacement)
+            self._move_into_place(staging, validated.new)
             contents = swap_disk.contents(self._disk, self.directory)
-            staged = [StagedSegment(replacement.base_offset, replacement.end_offset)]
-            steps = swap.commit(contents, staged, replacement.old_base_offsets)
+            staged = [StagedSegment(validated.new.base_offset, validated.new.end_offset)]
+            steps = swap.commit(contents, staged, validated.new.old_base_offsets)
 
             async def committed() -> None:
                 self._exchange(old, new)
@@ -319,23 +295,23 @@ class Swapping(Changing):
                     one.unpin()
         self._keep_open(new)
 
-    def _staged_segment(self, judged: Judged, old: Sequence[Segment], staging: str) -> Segment:
+    def _staged_segment(self, validated: Validated, old: Sequence[Segment], staging: str) -> Segment:
         """Opens the staged file before it is renamed: nothing is opened by name until the swap is over."""
-        base_offset, end_offset = judged.replacement.base_offset, old[-1].end_offset
+        base_offset, end_offset = validated.new.base_offset, old[-1].end_offset
         segment = Segment(self._disk, self.directory, base_offset, self.config, old[-1].created_ms)
         file: File = self._disk.open(f"{staging}/{names.log_file_name(base_offset, names.CLEANED_SUFFIX)}")
         index = SparseIndex(base_offset)
         offsets = self._disk.read_file(f"{staging}/{names.offset_index_file_name(base_offset, names.CLEANED_SUFFIX)}")
         times = self._disk.read_file(f"{staging}/{names.time_index_file_name(base_offset, names.CLEANED_SUFFIX)}")
-        if file.size_bytes != judged.size_bytes or not index.load(offsets or b"", times or b"", end_offset, 1 << 62):
-            raise refusal(self._place, f"what was staged for offset {base_offset} changed after it was judged")
-        segment.take_staged(file, index, surviving_aborts(old, judged), end_offset)
+        if file.size_bytes != validated.size_bytes or not index.load(offsets or b"", times or b"", end_offset, 1 << 62):
+            raise refusal(self._place, f"what was staged for offset {base_offset} changed after it was validated")
+        segment.take_staged(file, index, list(validated.aborted), end_offset)
         segment.first_timestamp_ms = old[0].first_timestamp_ms
         return segment
 
-    def _move_into_place(self, staging: str, replacement: Replacement) -> None:
+    def _move_into_place(self, staging: str, new: NewSegment) -> None:
         for kind in swap.SEGMENT_KINDS:
-            name = names.segment_file_name(replacement.base_offset, kind, names.CLEANED_SUFFIX)
+            name = names.segment_file_name(new.base_offset, kind, names.CLEANED_SUFFIX)
             if self._disk.exists(f"{staging}/{name}"):
                 self._disk.rename(f"{staging}/{name}", f"{self.directory}/{name}")
 

@@ -13,10 +13,10 @@ import pytest
 from sexton.broker.compaction.adoption import NotYetError, grouped
 from sexton.broker.compaction.offers import OfferedSegment
 from sexton.broker.compaction.patience import NOTHING_MS
+from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.plain_pass import carry_out
-from sexton.log.swapping import SwapRefusedError
 from sexton.records.batch import ControlType
 from tests.broker.compaction.followed import BOTH, LOGS, Followed, below, run, scenario
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker

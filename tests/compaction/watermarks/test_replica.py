@@ -72,23 +72,6 @@ def test_a_compaction_raises_the_one_that_lags() -> None:
     assert known(compacted=Pair(7, 2)).with_compaction(7).compacted == Pair(7, 7)
 
 
-def test_an_own_compaction_commits_from_mcco_up_to_the_lso_in_its_generation() -> None:
-    replica = known(compacted=Pair(5, 5), generation=1)
-    assert [bound for bound in range(10) if replica.may_commit(1, bound, 7)] == [5, 6, 7]
-    assert not replica.may_commit(0, 6, 7)
-
-
-def test_a_foreign_compaction_is_adopted_from_mcco_up_to_the_lso_in_its_generation() -> None:
-    replica = known(compacted=Pair(5, 5), generation=1)
-    assert [bound for bound in range(10) if replica.may_adopt(1, bound, 8, 7, 8)] == [5, 6, 7]
-    assert not replica.may_adopt(2, 6, 8, 7, 8)
-
-
-def test_a_foreign_compaction_waits_for_the_high_watermark_up_to_which_its_makers_log_was_compacted() -> None:
-    assert not known().may_adopt(0, 3, planned_high_watermark=9, last_stable_offset=8, high_watermark=8)
-    assert known().may_adopt(0, 3, planned_high_watermark=9, last_stable_offset=9, high_watermark=9)
-
-
 def test_a_telling_of_another_generation_is_ignored_whether_older_or_newer() -> None:
     replica = known(removable=Pair(3, 3), generation=1)
     assert replica.told(0, Pair(9, 9)) is replica

@@ -24,13 +24,15 @@ from crc32c import crc32c
 
 from sexton.broker.compaction.offers import Offer, OfferedSegment, decode_offer
 from sexton.broker.compaction.service import CompactionService
+from sexton.compaction.acceptance import SwapTerms, may_adopt
+from sexton.compaction.contract import Committed, NewSegment
 from sexton.compaction.rate import ByteRate
+from sexton.compaction.swap import SwapRefusedError
 from sexton.errors import SextonError
 from sexton.log.batches import SCAN_BYTES
 from sexton.log.log import Log
-from sexton.log.replacement import Replacement, SwapTerms
 from sexton.log.swap_disk import staging_path
-from sexton.log.swapping import ClosedSegments, Swapped, SwapRefusedError
+from sexton.log.swapping import ClosedSegments
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk, File
 from sexton.ports.metastore import MetastoreUnavailableError
@@ -134,7 +136,7 @@ class Adopter:
         """Asks every leader once, and adopts what it can."""
         by_leader: dict[int, dict[PartitionId, LocalReplica]] = {}
         for replica in self._replicas.all():
-            if self._service.may_adopt(replica):
+            if self._service.takes_offers(replica):
                 by_leader.setdefault(replica.row.leader, {})[replica.topic_id, replica.partition] = replica
         self._leaders = {leader: known for leader, known in self._leaders.items() if leader in by_leader}
         self._open = {key: None for key in self._open if any(key in followed for followed in by_leader.values())}
@@ -234,7 +236,7 @@ class Adopter:
             )
         )
 
-    async def _swap_in(self, leader: int, replica: LocalReplica) -> tuple[Offer, Swapped]:
+    async def _swap_in(self, leader: int, replica: LocalReplica) -> tuple[Offer, Committed]:
         place = {"topic_id": replica.topic_id, "partition": replica.partition}
         offer = decode_offer((await self._ask(leader, PrivateApi.COMPACTION_OFFER, place))["offer"])
         obstacle = self._obstacle(replica, offer)
@@ -249,7 +251,7 @@ class Adopter:
         staging = staging_path(log.directory, f"{self._rng.getrandbits(128):032x}")
         self._disk.make_directory(staging)
         try:
-            replacements = [
+            segments = [
                 await self._stage(leader, replica, group, closed, offer, staging)
                 for group in groups_to_take(offer, closed)
                 if not await _is_same(log, group, closed)
@@ -266,10 +268,10 @@ class Adopter:
             swapped = await log.swap(
                 closed,
                 staging,
-                replacements,
+                segments,
                 terms,
                 lambda: self._check(replica, offer),
-                self._service.judging,
+                self._service.validating,
                 lambda: self._service.keep(replica, bound, offer.leftovers),
             )
         finally:
@@ -278,11 +280,18 @@ class Adopter:
 
     def _obstacle(self, replica: LocalReplica, offer: Offer) -> str:
         """Why the offer is not for this replica; empty if it is."""
-        if not self._service.may_adopt(replica):
+        if not self._service.takes_offers(replica):
             return "it is no in-sync follower of a coordinated topic, or may not adopt"
         own = replica.coordination.watermarks
         stable, reached = replica.last_stable_offset, replica.high_watermark
-        if own.may_adopt(offer.generation, offer.bound, offer.planned_high_watermark, stable, reached):
+        if may_adopt(
+            own,
+            generation=offer.generation,
+            bound=offer.bound,
+            planned_high_watermark=offer.planned_high_watermark,
+            last_stable_offset=stable,
+            high_watermark=reached,
+        ):
             return ""
         return (
             f"what was compacted up to {offer.bound} at high watermark {offer.planned_high_watermark} in generation "
@@ -298,7 +307,7 @@ class Adopter:
 
     async def _stage(
         self, leader: int, replica: LocalReplica, group: Group, closed: ClosedSegments, offer: Offer, staging: str
-    ) -> Replacement:
+    ) -> NewSegment:
         """Copies the leader's segments one after the other, then what our last segment holds above the bound."""
         base_offset = group.own[0]
         file = self._disk.open(f"{staging}/{names.log_file_name(base_offset, names.CLEANED_SUFFIX)}", create=True)
@@ -313,7 +322,7 @@ class Adopter:
                     await asyncio.sleep(0)
         finally:
             file.close()
-        return Replacement(base_offset, UNKNOWN_END, group.own)
+        return NewSegment(base_offset, UNKNOWN_END, group.own)
 
     async def _copy(self, leader: int, replica: LocalReplica, segment: OfferedSegment, file: File) -> None:
         position = checksum = 0

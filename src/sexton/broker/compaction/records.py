@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sexton.broker.compaction.uncleanable import Sizes
-from sexton.compaction.contract import PlannedProducer
-from sexton.log.replacement import last_words
+from sexton.compaction.rules import LastOfProducer
 from sexton.replication.local_replica import LocalReplica
 
 
@@ -46,16 +45,6 @@ def closed_sizes(replica: LocalReplica) -> Sizes:
     return frozenset((one.base_offset, one.size_bytes) for one in replica.log.summaries()[:-1])
 
 
-def planned_producers(replica: LocalReplica, bound: int) -> tuple[PlannedProducer, ...]:
+def planned_producers(replica: LocalReplica, bound: int) -> tuple[LastOfProducer, ...]:
     """Producers whose last batch lies below the bound, or that have none in their epoch."""
-    words = last_words(replica.log.producers)
-    return tuple(
-        PlannedProducer(
-            producer.producer_id,
-            producer.epoch,
-            words[producer.producer_id].last_data_offset,
-            producer.last_timestamp_ms,
-        )
-        for producer in replica.log.producers
-        if words[producer.producer_id].last_data_offset < bound
-    )
+    return tuple(one.last for one in replica.log.producers if one.last.last_data_offset < bound)

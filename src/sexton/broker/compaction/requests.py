@@ -124,7 +124,7 @@ class Requests:
             "dirty_bytes": found.dirty_bytes,
             "clean_bytes": found.clean_bytes,
             "last_pass": self._service.pass_of(replica).how,
-            "waits_for_leader": due.is_due and self._service.may_adopt(replica),
+            "waits_for_leader": due.is_due and self._service.takes_offers(replica),
             "waiting_for_replicas_count": 0 if leftovers is None else leftovers.waiting_for_replicas_count,
             "waiting_for_horizon_count": 0 if leftovers is None else leftovers.waiting_for_horizon_count,
             "tombstones_count": 0 if leftovers is None else leftovers.tombstones_count,

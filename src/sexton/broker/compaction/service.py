@@ -22,12 +22,13 @@ from sexton.broker.compaction.lookout import Lookout
 from sexton.broker.compaction.patience import Patience
 from sexton.broker.compaction.records import LastPass, LastRun, Totals, closed_sizes, planned_producers
 from sexton.broker.compaction.uncleanable import Uncleanable, UncleanableReplicas
+from sexton.compaction.acceptance import SwapTerms, may_commit
 from sexton.compaction.contract import Committed, PassResult, Plan
+from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.replica import Pair
 from sexton.errors import SextonError
-from sexton.log.replacement import Replacement
 from sexton.log.swap_disk import staging_path
-from sexton.log.swapping import ClosedSegments, SwapRefusedError, SwapTerms
+from sexton.log.swapping import ClosedSegments
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError
@@ -78,7 +79,7 @@ class CompactionService:
         self._supervisor = supervisor or Supervisor()
         self._pauses = Pauses()
         self.patience = Patience()
-        self.judging = asyncio.Lock()
+        self.validating = asyncio.Lock()
         """Held by the one log whose new segments are being validated (`Log.swap`)."""
         self._adopts = adopts
         self._passes: dict[uuid.UUID, LastPass] = {}
@@ -218,7 +219,8 @@ class CompactionService:
             and replica.log.failure is None
         )
 
-    def may_adopt(self, replica: LocalReplica) -> bool:
+    def takes_offers(self, replica: LocalReplica) -> bool:
+        """Whether this replica adopts its leader's compactions now."""
         return self._follows_compactions(replica) and self.broker_id in replica.row.isr
 
     def is_coming(self, replica: LocalReplica) -> bool:
@@ -409,13 +411,13 @@ class CompactionService:
             raise SwapRefusedError("no such plan is under way here: the broker was restarted, or it took too long")
         try:
             self._check(found)
-            swapped = await found.replica.log.swap(
+            committed = await found.replica.log.swap(
                 found.closed,
                 found.plan.staging,
-                [Replacement(one.base_offset, one.end_offset, one.old_base_offsets) for one in result.segments],
+                result.segments,
                 self._swap_terms(found),
                 lambda: self._check(found),
-                self.judging,
+                self.validating,
                 lambda: self.keep(found.replica, found.plan.bound, self._left_by(found.plan, found.replica, result)),
             )
         except OSError as error:
@@ -424,16 +426,16 @@ class CompactionService:
             self._remove_staged(found)
         self.note(found.replica, found.plan.now_ms, "compacted")
         self.totals.committed_count += 1
-        self.count(found.replica, swapped.bytes_before, swapped.bytes_after)
+        self.count(found.replica, committed.bytes_before, committed.bytes_after)
         logger.info(
             "%s-%d: compacted up to offset %d: %d bytes became %d",
             found.plan.topic,
             found.plan.partition,
             found.plan.bound,
-            swapped.bytes_before,
-            swapped.bytes_after,
+            committed.bytes_before,
+            committed.bytes_after,
         )
-        return Committed(swapped.bytes_before, swapped.bytes_after, swapped.segments_before, swapped.segments_after)
+        return committed
 
     def count(self, replica: LocalReplica, bytes_before: int, bytes_after: int) -> None:
         key, totals = (replica.topic_id, replica.partition), self.totals
@@ -452,10 +454,11 @@ class CompactionService:
             raise SwapRefusedError(f"{plan.topic}-{plan.partition} is another log by now")
         if not replica.config.compacts or replica.coordination.is_independent != plan.is_independent:
             raise SwapRefusedError(f"{plan.topic}-{plan.partition} has other settings by now")
-        if not watermarks.may_commit(plan.generation, plan.bound, replica.last_stable_offset):
+        stable = replica.last_stable_offset
+        if not may_commit(watermarks, generation=plan.generation, bound=plan.bound, last_stable_offset=stable):
             raise SwapRefusedError(
                 f"it ends at {plan.bound}, not between what is compacted already ({watermarks.compacted.keys}) and the "
-                f"last stable offset ({replica.last_stable_offset})"
+                f"last stable offset ({stable})"
             )
 
     def _swap_terms(self, found: _Underway) -> SwapTerms:

@@ -112,29 +112,6 @@ class ReplicaWatermarks:
             fence_below=max(self.fence_below, carried_fence_below),
         )
 
-    def may_commit(self, generation: int, bound: int, last_stable_offset: int) -> bool:
-        """Whether a compaction of this replica's own log may be swapped in; to be called at the moment of the swap.
-        That it was made of exactly the segments that are there is checked by the log."""
-        return generation == self.generation and self.compacted.keys <= bound <= last_stable_offset
-
-    def may_adopt(
-        self, generation: int, bound: int, planned_high_watermark: int, last_stable_offset: int, high_watermark: int
-    ) -> bool:
-        """Whether another replica's finished compaction may be swapped in. One that ends where this replica's own does
-        may be a later one, which has removed tombstones or markers.
-
-        This replica's high watermark must have reached the one up to which the *maker's log* had been compacted, which
-        may be more than this compaction: the maker may have copied its log from a replica that was compacted further,
-        or have crashed between a swap and the MCCO that covers it. What is missing from its log below the bound may be
-        superseded above it. And a high watermark at the bound is not enough for transactions: the marker of one that
-        was settled may lie above both.
-        """
-        return (
-            generation == self.generation
-            and self.compacted.keys <= bound <= last_stable_offset
-            and high_watermark >= planned_high_watermark
-        )
-
     def told(
         self, generation: int, removable: Pair, fence_below: int = 0, planned_high_watermark: int = 0
     ) -> ReplicaWatermarks:
