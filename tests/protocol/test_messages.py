@@ -6,6 +6,7 @@ import contextlib
 import io
 import random
 import struct
+import uuid
 from typing import Any
 
 import pytest
@@ -27,9 +28,10 @@ from sexton.protocol.messages import (
     response_type,
 )
 from sexton.protocol.private import FIRST_PRIVATE_API_KEY
+from sexton.protocol.unknown_tags import without_unknown_tags
 from tests.protocol.random_entities import every_api_and_version, random_entity
 
-PRODUCE, API_VERSIONS, METADATA, CREATE_TOPICS, HEARTBEAT = 0, 18, 3, 19, 12
+PRODUCE, FETCH, API_VERSIONS, METADATA, CREATE_TOPICS, HEARTBEAT = 0, 1, 18, 3, 19, 12
 
 
 def by_kio(entity: Any) -> bytes:
@@ -101,6 +103,39 @@ def test_unknown_tags_in_the_header_are_skipped() -> None:
     assert (
         decode_request_header(memoryview(start + b"\x02\x00\x01x\x81\x01\x02yz" + b"body")).position == len(start) + 9
     )
+
+
+def test_tagged_fields_that_the_schema_does_not_have_are_skipped() -> None:
+    """A later client may add one to a version that we know (KIP-482)."""
+    values = {"group_id": "group", "generation_id": 1, "member_id": "member", "group_instance_id": "i"}
+    frame = encode_request(HEARTBEAT, 4, 1, "client", values)[4:]
+    position = decode_request_header(memoryview(frame)).position
+    known = decode_request(HEARTBEAT, 4, memoryview(frame), position)
+    assert decode_request(HEARTBEAT, 4, memoryview(frame[:-1] + b"\x02\x63\x02xy\x81\x01\x01z"), position) == known
+    with pytest.raises(MalformedMessageError):
+        decode_request(HEARTBEAT, 4, memoryview(frame[:-1] + b"\x01\x63\x04xy"), position)
+
+
+def test_known_tagged_fields_beside_unknown_ones_are_read_also_inside_arrays() -> None:
+    body = {"topics": [{"topic_id": uuid.UUID(int=5), "partitions": [{"partition": 7}]}], "cluster_id": "c"}
+    frame = encode_request(FETCH, 15, 1, None, body)[4:]
+    position = decode_request_header(memoryview(frame)).position
+    inside = frame.index(struct.pack(">i", 7)) + 4 + 4 + 8 + 4 + 8 + 4  # the tags of the one partition
+    assert frame[inside] == 0
+    more = frame[:inside] + b"\x01\x63\x01x" + frame[inside + 1 :]
+    end = more.rindex(b"\x01\x00\x02\x02c")
+    more = more[:end] + b"\x02\x00\x02\x02c\x63\x01y"
+    read = decode_request(FETCH, 15, memoryview(more), position)
+    assert read == decode_request(FETCH, 15, memoryview(frame), position)
+    assert read.cluster_id == "c"
+
+
+def test_without_unknown_tags_every_message_is_what_it_was() -> None:
+    rng = random.Random(5)
+    for api_key, version in every_api_and_version():
+        for kind in (request_type(api_key, version), response_type(api_key, version)):
+            message = by_us(random_entity(rng, kind))
+            assert without_unknown_tags(kind, memoryview(message), 0) == message
 
 
 def test_private_request_has_the_short_header() -> None:

@@ -23,6 +23,7 @@ from kio.static.constants import EntityType
 from sexton.protocol.encoder import Encode, Values, encoder, shapes
 from sexton.protocol.private import FIRST_PRIVATE_API_KEY
 from sexton.protocol.skimmer import read_varint, skimmer
+from sexton.protocol.unknown_tags import without_unknown_tags
 
 _CORRECTED = {(65, 0, EntityType.response): "sexton.protocol.corrections:DescribeTransactionsResponse"}
 
@@ -148,7 +149,11 @@ def _reader(entity: Any) -> Callable[[memoryview, int], Any]:
             if skim is not None:
                 skim(view, position)
             # kio accepts only read-only views.
-            body, _ = read(view if view.readonly else view.toreadonly(), position)
+            readonly = view if view.readonly else view.toreadonly()
+            try:
+                body, _ = read(readonly, position)
+            except KeyError:  # kio's error for a tag that the schema does not have
+                body, _ = read(memoryview(without_unknown_tags(entity, view, position)), 0)
         except Exception as error:
             # Several kinds (kio's own, ValueError, OverflowError, IndexError) that all mean the same.
             raise MalformedMessageError(f"{entity.__name__}: {str(error) or 'it ends too early'}") from error

@@ -151,7 +151,7 @@ def _field_walk(shape: FieldShape) -> Skim:
         return _array_walk(shape)
     if shape.entity is not None:
         return _nullable_walk(_walk(shape.entity)) if shape.is_nullable else _walk(shape.entity)
-    return _value_walk(shape)
+    return value_walk(shape)
 
 
 def _nullable_walk(walk: Skim) -> Skim:
@@ -161,7 +161,7 @@ def _nullable_walk(walk: Skim) -> Skim:
     return walk_nullable
 
 
-def _value_walk(shape: FieldShape) -> Skim:
+def value_walk(shape: FieldShape) -> Skim:
     kind = shape.kafka_type or ""
     if kind in _FIXED_BYTES:
         return _skip(_FIXED_BYTES[kind])
@@ -188,7 +188,7 @@ def _skip_old_bytes(view: memoryview, position: int) -> int:
     return position + 4 + max(size, 0)
 
 
-def _count_reader(shape: FieldShape) -> Callable[[memoryview, int], tuple[int, int]]:
+def count_reader(shape: FieldShape) -> Callable[[memoryview, int], tuple[int, int]]:
     """Returns a function that reads the count of an array and raises if it is impossible. A null array has no items."""
     least = _least_bytes(shape.entity) if shape.entity is not None else _least_value_bytes(shape)
     name = shape.name
@@ -217,7 +217,7 @@ def _count_reader(shape: FieldShape) -> Callable[[memoryview, int], tuple[int, i
 
 
 def _array_walk(shape: FieldShape) -> Skim:
-    read_count = _count_reader(shape)
+    read_count = count_reader(shape)
     if shape.entity is None and (size := _FIXED_BYTES.get(shape.kafka_type or "")) is not None:
 
         def walk_fixed(view: memoryview, position: int) -> int:
@@ -226,7 +226,7 @@ def _array_walk(shape: FieldShape) -> Skim:
 
         return walk_fixed
 
-    walk_item = _walk(shape.entity) if shape.entity is not None else _value_walk(shape)
+    walk_item = _walk(shape.entity) if shape.entity is not None else value_walk(shape)
 
     def walk_items(view: memoryview, position: int) -> int:
         count, position = read_count(view, position)
@@ -295,7 +295,7 @@ def _field_tail(shape: FieldShape) -> Skim:
     if not shape.is_array:
         tail = _tail(shape.entity)
         return _nullable_walk(tail) if shape.is_nullable else tail
-    read_count = _count_reader(shape)
+    read_count = count_reader(shape)
     if not _holds_arrays(shape):
         return lambda view, position: read_count(view, position)[1]
     walk_item, tail_item = _walk(shape.entity), _tail(shape.entity)
