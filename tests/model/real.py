@@ -18,7 +18,7 @@ from sexton.compaction.terms import Terms
 from sexton.compaction.watermarks.leader import LeaderWatermarks
 from sexton.compaction.watermarks.leader import Report as RealReport
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
-from sexton.log.epochs import EpochHistory
+from sexton.log.epochs import EpochHistory, epoch_of
 from sexton.ports.metastore import PartitionRow
 from sexton.records.batch import DELETE_HORIZON, Batch, ControlType, Record, make_batch, make_marker
 from sexton.records.batch import TRANSACTIONAL as TRANSACTIONAL_BIT
@@ -166,7 +166,7 @@ def derived_history(records: Records) -> History:
 
 @cache
 def lies_on(end: int, own: History, leader_start: int, leaders: History, leader_end: int) -> bool:
-    last_epoch = history.epoch_before(_entries(own), end)
+    last_epoch = epoch_of(_entries(own), end - 1)
     return end >= leader_start and history.is_prefix(end, last_epoch, _entries(leaders), leader_end)
 
 

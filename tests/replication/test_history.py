@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sexton.log.epochs import epoch_of
 from sexton.records.checkpoints import EpochEntry
-from sexton.replication.history import common_end, end_of_epoch, epoch_before, is_prefix
+from sexton.replication.history import common_end, end_of_epoch, is_prefix
 from sexton.types import NO_EPOCH
 
 
@@ -15,13 +16,13 @@ def history(*entries: tuple[int, int]) -> list[EpochEntry]:
 
 
 def test_an_empty_log_has_no_epoch() -> None:
-    assert epoch_before(history((3, 0)), 0) == NO_EPOCH
-    assert epoch_before([], 10) == NO_EPOCH
+    assert epoch_of(history((3, 0)), -1) == NO_EPOCH
+    assert epoch_of([], 9) == NO_EPOCH
 
 
 def test_the_epoch_of_the_last_record_ignores_an_epoch_that_has_written_nothing_yet() -> None:
-    assert epoch_before(history((1, 0), (2, 10)), 10) == 1
-    assert epoch_before(history((1, 0), (2, 10)), 11) == 2
+    assert epoch_of(history((1, 0), (2, 10)), 9) == 1
+    assert epoch_of(history((1, 0), (2, 10)), 10) == 2
 
 
 def test_a_follower_that_wrote_past_the_leaders_end_is_cut_to_it() -> None:

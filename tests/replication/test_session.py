@@ -14,6 +14,7 @@ import pytest
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.replica import Pair
+from sexton.log.epochs import epoch_of
 from sexton.log.log import Log
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import PartitionRow
@@ -21,7 +22,6 @@ from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
 from sexton.replication import messages
-from sexton.replication.history import epoch_before
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
@@ -48,7 +48,7 @@ class Leader:
     def held(self, end_offset: int) -> Held:
         entries = self.replica.log.epochs.entries
         digest = messages.history_digest(entries)
-        return Held(TOPIC, 0, True, 3, end_offset, epoch_before(entries, end_offset), digest)
+        return Held(TOPIC, 0, True, 3, end_offset, epoch_of(entries, end_offset - 1), digest)
 
     async def fetch(self, *held: Held, wait_ms: int = 0) -> list[News]:
         parts = await answered(self.session, FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, held))

@@ -28,9 +28,7 @@ class EpochHistory:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def epoch_of(self, offset: int) -> int:
-        """Leader epoch of the record at `offset`; NO_EPOCH before the first entry."""
-        index = bisect_right(self.entries, offset, key=_start)
-        return self.entries[index - 1].epoch if index else NO_EPOCH
+        return epoch_of(self.entries, offset)
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
         """Kafka's OffsetForLeaderEpoch: the largest known epoch up to the requested one, and the offset at which it
@@ -79,6 +77,14 @@ class EpochHistory:
             return False
         self.entries = (EpochEntry(self.entries[index - 1].epoch, offset), *self.entries[index:])
         return True
+
+
+def epoch_of(entries: Sequence[EpochEntry], offset: int) -> int:
+    """Leader epoch of the record at `offset`; NO_EPOCH before the first entry."""
+    if entries and entries[-1].start_offset <= offset:
+        return entries[-1].epoch  # nearly always: the end of a log
+    index = bisect_right(entries, offset, key=_start)
+    return entries[index - 1].epoch if index else NO_EPOCH
 
 
 def _start(entry: EpochEntry) -> int:

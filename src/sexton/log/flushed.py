@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from sexton.log.epochs import EpochHistory
+from sexton.log.epochs import epoch_of
 from sexton.ports.disk import Disk
 from sexton.records.checkpoints import EpochEntry
 from sexton.types import NO_EPOCH
@@ -39,7 +39,7 @@ class FlushedPoint(NamedTuple):
     def bound(self, history: Sequence[EpochEntry]) -> int:
         """The offset below which a log with this history was flushed; 0 if the point does not belong to that
         history."""
-        return self.offset if NO_EPOCH != self.epoch == EpochHistory(history).epoch_of(self.offset - 1) else 0
+        return self.offset if NO_EPOCH != self.epoch == epoch_of(history, self.offset - 1) else 0
 
 
 Points = Mapping[tuple[str, int], FlushedPoint]

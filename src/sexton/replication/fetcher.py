@@ -22,7 +22,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.private import PrivateApi
 from sexton.records.header import head_at
 from sexton.replication import messages
-from sexton.replication.history import common_end, epoch_before
+from sexton.replication.history import common_end
 from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.throttle import Throttle, is_throttled
@@ -274,7 +274,7 @@ def _held(following: _Following) -> Held:
         True,
         following.leader_epoch,
         end_offset,
-        epoch_before(entries, end_offset),
+        replica.log.epochs.epoch_of(end_offset - 1),
         messages.history_digest(entries),
         watermarks.incarnation,
         watermarks.generation,

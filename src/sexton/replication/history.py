@@ -10,16 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sexton.log.epochs import epoch_of
 from sexton.records.checkpoints import EpochEntry
-from sexton.types import NO_EPOCH
-
-
-def epoch_before(history: Sequence[EpochEntry], end_offset: int) -> int:
-    """The epoch of the last record below `end_offset`; NO_EPOCH if the history has none."""
-    for entry in reversed(history):
-        if entry.start_offset < end_offset:
-            return entry.epoch
-    return NO_EPOCH
 
 
 def common_end(
@@ -38,7 +30,7 @@ def common_end(
         return high
     edges = {entry.start_offset for entry in (*ours, *theirs)}
     for offset in sorted(edge for edge in edges | {low} if low <= edge < high):
-        if epoch_before(ours, offset + 1) != epoch_before(theirs, offset + 1):
+        if epoch_of(ours, offset) != epoch_of(theirs, offset):
             return offset
     return high
 
@@ -51,4 +43,4 @@ def end_of_epoch(history: Sequence[EpochEntry], epoch: int, log_end: int) -> int
 
 def is_prefix(held_end: int, held_last_epoch: int, history: Sequence[EpochEntry], log_end: int) -> bool:
     """Whether a follower's log of this end and last epoch is a prefix of a log with this history."""
-    return held_end <= log_end and epoch_before(history, held_end) == held_last_epoch
+    return held_end <= log_end and epoch_of(history, held_end - 1) == held_last_epoch
