@@ -14,7 +14,10 @@ from typing import Any, cast
 from sexton.broker.broker import Broker
 from sexton.broker.connection import ClientConnection
 from sexton.broker.dispatch import Dispatch
+from sexton.broker.fetch_sessions import FetchSessions
+from sexton.broker.producer_ids import ProducerIds
 from sexton.broker.refused import RefusedBatches
+from sexton.broker.request import PrivateHandler
 from sexton.broker.transactions import Transactions
 from sexton.broker.unpacking import Unpacking
 from sexton.log.epochs import EpochHistory
@@ -173,12 +176,17 @@ class FakeReplica:
 class FakeReplicas:
     def __init__(self) -> None:
         self.by_name = {(TOPIC, partition): FakeReplica(TOPIC, partition) for partition in range(4)}
+        self.closed: list[object] = []
+        """Connections that were closed."""
 
     def local(self, topic: str, partition: int) -> FakeReplica:
         replica = self.by_name.get((topic, partition))
         if replica is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no {topic}-{partition}")
         return replica
+
+    def connection_closed(self, connection: object) -> None:
+        self.closed.append(connection)
 
     def leader(self, topic: str, partition: int) -> FakeReplica:
         replica = self.local(topic, partition)
@@ -250,7 +258,10 @@ class FakeBroker:
         self.view = FakeView(self.replicas)
         self.metastore = FakeMetastore()
         self.supervisor = Supervisor()
-        self.dispatch = Dispatch(cast(Broker, self))
+        self.fetch_sessions = FetchSessions(self.config.max_incremental_fetch_session_cache_slots, self.rng, self.clock)
+        self.private: dict[int, PrivateHandler] = {}
+        self.producer_ids = ProducerIds(cast(Any, self.metastore))
+        self.dispatch = Dispatch(cast(Broker, self), self.private)
         self.transactions = Transactions(cast(Broker, self))
         self.refused = RefusedBatches(self.clock)
         self.unpacking = Unpacking(cast(Broker, self))

@@ -471,7 +471,7 @@ async def test_private_messages_are_dispatched_and_not_advertised() -> None:
         seen.append(bytes(payload))
         return [b"now"] if payload == memoryview(b"now") else later(payload)
 
-    broker.dispatch.private[FIRST_PRIVATE_API_KEY] = handler
+    broker.private[FIRST_PRIVATE_API_KEY] = handler
     client.feed(encode_private_request(FIRST_PRIVATE_API_KEY, 0, 77, "b2", b"payload"))
     client.feed(encode_private_request(FIRST_PRIVATE_API_KEY, 0, 78, "b2", b"now"))
     await asyncio.sleep(0.01)
@@ -497,8 +497,7 @@ async def test_requests_wait_while_the_broker_is_not_ready() -> None:
 @in_loop
 async def test_stopping_closes_every_connection_and_ends_what_it_began() -> None:
     broker = FakeBroker()
-    told: list[object] = []
-    broker.dispatch.on_closed = told.append
+    told = broker.replicas.closed
     clients = [Client(broker, f"c:{number}") for number in range(3)]
     ended: list[str] = []
 

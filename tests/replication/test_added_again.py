@@ -8,12 +8,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from sexton.metadata.incarnations import marked_as_missing
+from sexton.metadata.incarnations import is_added_again, marked_as_missing
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
 from sexton.replication import messages
 from sexton.replication.messages import FetchRequest, Held
-from sexton.replication.replicas import _means_another_log
 from sexton.replication.session import FollowerSession
 from tests.replication.answers import answered
 
@@ -34,8 +33,8 @@ def test_a_follower_that_knows_of_its_place_before_the_leader_does_is_told_to_sa
 
 def test_a_replica_whose_log_has_a_new_id_starts_again_from_an_empty_one() -> None:
     added_again = replace(ROW, partition_epoch=9, incarnations={2: SECOND})
-    assert _means_another_log(added_again, ROW, 2)
-    assert not _means_another_log(ROW, added_again, 2), "the older row is only late"
-    assert not _means_another_log(replace(ROW, partition_epoch=8), ROW, 2)
-    assert not _means_another_log(replace(ROW, partition_epoch=8, incarnations={}), ROW, 2)
-    assert not _means_another_log(replace(ROW, partition_epoch=8, incarnations={2: marked_as_missing(FIRST)}), ROW, 2)
+    assert is_added_again(added_again, ROW, 2)
+    assert not is_added_again(ROW, added_again, 2), "the older row is only late"
+    assert not is_added_again(replace(ROW, partition_epoch=8), ROW, 2)
+    assert not is_added_again(replace(ROW, partition_epoch=8, incarnations={}), ROW, 2)
+    assert not is_added_again(replace(ROW, partition_epoch=8, incarnations={2: marked_as_missing(FIRST)}), ROW, 2)

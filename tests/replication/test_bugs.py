@@ -16,6 +16,7 @@ from sexton.replication import fetcher, messages
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.membership import Membership
 from sexton.replication.replicas import Replicas
+from sexton.replication.roles import Roles
 from sexton.replication.session import FollowerSession
 from sexton.simulate.errors import SimulationFailure
 from tests.simulated import Story
@@ -94,7 +95,7 @@ def test_a_bug_in_one_partition_keeps_no_other_from_going_on(
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-@pytest.mark.parametrize(("owner", "attribute"), [(Replicas, "_change_role"), (Broker, "_role_changed")])
+@pytest.mark.parametrize(("owner", "attribute"), [(Roles, "_change"), (Broker, "role_changed")])
 def test_a_bug_in_the_change_of_one_role_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, owner: Any, attribute: str, is_restarted: bool
 ) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import NOTHING, Claim, Pair
@@ -30,6 +29,7 @@ from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.session import FollowerSession
 from sexton.settings.topic import TopicConfig
 from tests.replication.answers import answered
+from tests.replication.hosts import LoneHost
 from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=1)
@@ -59,10 +59,8 @@ class Two:
         return LocalReplica(
             row,
             log,
-            broker_id=broker,
+            host=LoneHost(identity=(broker, 1)),
             high_watermark=0,
-            clock=SystemClock(),
-            may_serve=lambda: True,
             listener=self.listeners[broker],
             kept=kept,
         )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from sexton.adapters.clock import SystemClock
-from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.replication.leadership import Leadership
 from sexton.replication.membership import Membership
+from tests.replication.hosts import LoneHost
 
 TOPIC = uuid.UUID(int=1)
 IDS = {broker: uuid.UUID(int=10 + broker, version=4) for broker in (1, 2, 3)}
@@ -35,16 +33,13 @@ class Fenced:
             high_watermark=0,
             log=SimpleNamespace(end_offset=0),
         )
-        self.membership = Membership(
-            lambda: [self.replica],
-            ClusterView(),
-            cast(Any, self),
-            SystemClock(),
-            lambda: (1, 1),
-            lambda rows: None,
-            1 << 40,
-            random.Random(1),
-        )
+        self.membership = Membership(LoneHost(metastore=cast(Any, self)), self, 1 << 40)
+
+    def all(self) -> list[Any]:
+        return [self.replica]
+
+    def rows_written(self, rows: Sequence[PartitionRow]) -> None:
+        pass
 
     async def update_partitions(self, rows: Sequence[PartitionRow], live: Any) -> list[PartitionRow | None]:
         self.written += rows

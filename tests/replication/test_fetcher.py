@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.client.connection import Rpc
 from sexton.log.log import Log
@@ -24,6 +23,7 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import News
 from sexton.settings.topic import TopicConfig
 from tests.log.helpers import lead, read_all, sequenced
+from tests.replication.hosts import LoneHost
 from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=7, version=4)
@@ -34,7 +34,7 @@ class Followed:
 
     def __init__(self) -> None:
         self.replicas: list[LocalReplica] = []
-        self.fetcher = Fetcher(1, lambda: None, lambda: (2, 5), cast(Any, None), SystemClock(), FetchLimits())
+        self.fetcher = Fetcher(1, LoneHost(identity=(2, 5)), FetchLimits())
 
     async def start(self, directory: Path) -> None:
         for partition in range(2):
@@ -46,10 +46,8 @@ class Followed:
             replica = LocalReplica(
                 row,
                 log,
-                broker_id=2,
+                host=LoneHost(identity=(2, 1)),
                 high_watermark=0,
-                clock=SystemClock(),
-                may_serve=lambda: True,
                 listener=Listener(self.fetcher),
             )
             replica.become_follower(row)

@@ -30,7 +30,6 @@ class Mouth:
         self.loses_answer: Callable[[PartitionRow], bool] = lambda row: False
         self.is_blind = False
         broker.metastore = cast(Any, self)
-        broker.replicas.membership._metastore = cast(Any, self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

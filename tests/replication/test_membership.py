@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import pytest
 
-from sexton.adapters.clock import SystemClock
 from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import (
     BrokerRow,
@@ -30,6 +29,7 @@ from sexton.ports.metastore import (
 from sexton.replication import membership as membership_module
 from sexton.replication.leadership import Leadership
 from sexton.replication.membership import Membership, _batches
+from tests.replication.hosts import LoneHost
 
 TOPIC = uuid.UUID(int=1)
 IDS = {broker: uuid.UUID(int=10 + broker, version=4) for broker in (1, 2, 3)}
@@ -51,16 +51,13 @@ class Scripted:
         self.poll()
         self.view.apply_rows(topics=[TopicRow(TOPIC, "t", False)], partitions=rows)
         self.replicas = [self._led(row) for row in rows]
-        self.membership = Membership(
-            lambda: self.replicas,
-            self.view,
-            cast(Any, self),
-            SystemClock(),
-            lambda: (1, 1),
-            self.saw,
-            1 << 40,
-            random.Random(1),
-        )
+        self.membership = Membership(LoneHost(view=self.view, metastore=cast(Any, self)), self, 1 << 40)
+
+    def all(self) -> list[Any]:
+        return self.replicas
+
+    def rows_written(self, rows: Sequence[PartitionRow]) -> None:
+        self.saw(rows)
 
     def _led(self, row: PartitionRow) -> Any:
         leadership = Leadership(row, 1, 0, 0)

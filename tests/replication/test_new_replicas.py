@@ -4,7 +4,6 @@ that counts."""
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.log.log import Log
@@ -22,9 +20,10 @@ from sexton.ports.metastore import PartitionRow, TopicRow
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.fetcher import FetchLimits
 from sexton.replication.local_replica import Role
-from sexton.replication.replicas import Replicas
+from sexton.replication.replicas import Replicas, ReplicationSettings
 from sexton.settings.topic import TopicConfig
 from tests.log.stepping import SteppingDisk
+from tests.replication.hosts import LoneHost
 
 OWN, OTHER = 1, 2
 TOPIC = TopicRow(uuid.UUID(int=1), "t", False)
@@ -44,27 +43,16 @@ def applied(folder: Path, rows: Sequence[PartitionRow], disk: Disk | None = None
     async def go() -> Replicas:
         view = ClusterView()
         view.apply_rows(topics=[TOPIC])
-        replicas = Replicas(
-            folder=str(folder),
-            disk=disk or FileDisk(),
-            clock=SystemClock(),
-            network=cast(Any, None),
-            metastore=cast(Any, None),
-            view=view,
-            identity=lambda: (OWN, 1),
-            may_serve=lambda: True,
-            topic_config=lambda topic: TopicConfig(),
-            limits=FetchLimits(),
-            lag_max_ms=30_000,
-            producer_expiry_ms=1000,
-            rng=random.Random(1),
+        settings = ReplicationSettings(
+            folder=str(folder), limits=FetchLimits(), lag_max_ms=30_000, producer_expiry_ms=1000
         )
+        replicas = Replicas(LoneHost(identity=(OWN, 1), disk=disk or FileDisk(), view=view), settings)
         replicas.folder.read(stopped_cleanly=False)
         for one in rows:
             view.apply_rows([one])
             await replicas.apply([one])
         await replicas.write_high_watermarks()
-        await asyncio.gather(*(fetcher.stop() for fetcher in replicas._fetchers.values()))
+        await replicas._roles.stop()
         return replicas
 
     return asyncio.run(go())
@@ -152,7 +140,7 @@ def test_a_crash_while_a_replica_is_made_leaves_one_that_is_made_anew(tmp_path: 
             attempt(folder, crash)
         is_whole = (folder / "t-0" / "incarnation").exists()
         (replica,) = applied(folder, [row(OTHER)]).all()
-        assert is_whole == (not replica.is_made_here)
+        assert replica.was_led_in(0) == is_whole, "an epoch counts as led unless the log was made here"
         assert replica.log.epochs.entries == (EpochEntry(0, 0),)
         kept = asyncio.run(Kept.open(FileDisk(), str(folder / "t-0"), INCARNATION, 0, 0))
         assert kept.value.fence_below == 0, "it has no past that could be unknown"

@@ -11,7 +11,6 @@ from typing import cast
 
 import pytest
 
-from sexton.adapters.clock import SystemClock
 from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.replica import Pair
 from sexton.log.epochs import epoch_of
@@ -27,6 +26,7 @@ from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
 from sexton.settings.topic import TopicConfig
 from tests.replication.answers import answered
+from tests.replication.hosts import LoneHost
 from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=7, version=4)
@@ -70,10 +70,8 @@ def with_leader(tmp_path: Path) -> Callable[[Callable[[Leader], Awaitable[None]]
             replica = LocalReplica(
                 ROW,
                 log,
-                broker_id=1,
+                host=LoneHost(),
                 high_watermark=0,
-                clock=SystemClock(),
-                may_serve=lambda: True,
                 listener=Listener(),
             )
             await replica.become_leader(ROW)
@@ -147,10 +145,8 @@ def test_an_append_to_a_log_that_the_leader_made_anew_wakes_a_follower_that_knew
         leader.replica = LocalReplica(
             ROW,
             former.log,
-            broker_id=1,
+            host=LoneHost(),
             high_watermark=0,
-            clock=SystemClock(),
-            may_serve=lambda: True,
             listener=Listener(),
         )
         await leader.replica.become_leader(replace(ROW, leader_epoch=4, partition_epoch=2))

@@ -26,11 +26,13 @@ from sexton.broker.compaction.service import CompactionService
 from sexton.broker.control import Control
 from sexton.broker.coordinator_log import CoordinatorLog
 from sexton.broker.dispatch import Dispatch
+from sexton.broker.fetch_sessions import FetchSessions
 from sexton.broker.folder import Folder
 from sexton.broker.handover import begin_anew, lead_again, leave_unkept, reconcile, retreat, settle_doubts
 from sexton.broker.news import News
 from sexton.broker.observe.pages import AdminPages
 from sexton.broker.peers import Peers
+from sexton.broker.producer_ids import ProducerIds
 from sexton.broker.refused import RefusedBatches
 from sexton.broker.registration import Registration, proposed_row
 from sexton.broker.topics import ensure_topic
@@ -58,7 +60,7 @@ from sexton.protocol.errors import KafkaError
 from sexton.protocol.private import PrivateApi
 from sexton.replication.fetcher import FetchLimits
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas
+from sexton.replication.replicas import HIGH_WATERMARK_CHECKPOINT_MS, Replicas, ReplicationSettings
 from sexton.replication.throttle import Throttle, Throttles
 from sexton.settings.broker_config import BrokerConfig
 from sexton.settings.group import GroupConfig
@@ -113,7 +115,47 @@ class Broker:
         self.view = ClusterView()
         self.cluster_id = uuid.UUID(int=0)
         self.supervisor = Supervisor(self._fail)
-        self.dispatch = Dispatch(self)
+        self.registration = Registration(
+            config.node_id,
+            metastore,
+            clock,
+            lease_ms=config.broker_lease_ms,
+            renew_ms=config.broker_lease_renew_ms,
+        )
+        self.replicas = Replicas(self, self._replication_settings())
+        self.compaction = CompactionService(
+            self.replicas,
+            disk,
+            clock,
+            metastore,
+            lambda: self.identity,
+            rng,
+            lambda: self.config.compaction_share and self.config.log_cleaner_enable,
+            self.supervisor,
+        )
+        self._compaction_peers = Peers(self)
+        self.adopter = Adopter(
+            self.compaction,
+            self.replicas,
+            disk,
+            clock,
+            metastore,
+            self._ask_leader,
+            rng,
+            self.supervisor,
+        )
+        self.compaction_requests = CompactionRequests(self.compaction, self.replicas, disk, config.node_id, metastore)
+        self.news = News(self)
+        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, rng, clock)
+        self.producer_ids = ProducerIds(metastore)
+        self.dispatch = Dispatch(
+            self,
+            {
+                PrivateApi.REPLICA_FETCH: self.replicas.replica_fetch,
+                PrivateApi.NEWS: self.news.receive,
+                **self.compaction_requests.handlers(),
+            },
+        )
         self.groups = GroupService(
             clock,
             rng,
@@ -127,16 +169,9 @@ class Broker:
             self.is_elected,
         )
         self.transactions = Transactions(self)
-        self.news = News(self)
         self.refused = RefusedBatches(clock)
         self.unpacking = Unpacking(self)
-        self.replicas: Replicas
-        self.compaction: CompactionService
-        self.adopter: Adopter
-        self._compaction_peers = Peers(self)
-        self.compaction_requests: CompactionRequests
         self.admin = AdminPages(self)
-        self.registration: Registration
         self._locks = ExitStack()
         self._answering: dict[int, int] = {}
         """The other brokers that this one can leave its partitions to when it stops, with their epochs. Empty until
@@ -152,6 +187,11 @@ class Broker:
         """Gets an exception if one of the loops fails: the caller that runs the broker should end it then."""
 
     # What API modules use
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Broker id, and the broker epoch of this process."""
+        return self.registration.identity
 
     def lease_is_valid(self) -> bool:
         return self.registration.is_valid()
@@ -211,51 +251,8 @@ class Broker:
         folder = await folders.open_folder(self.disk, folder_path, self.config.node_id, self.cluster_id, self.rng)
         self.dispatch.hold()
         self._listener = await self.network.listen(*self.config.listener, self.dispatch.accept)
-        advertised = self.config.advertised
-        self.registration = Registration(
-            proposed_row(
-                self.config.node_id,
-                advertised.host,
-                advertised.port or self.port,
-                self.config.broker_rack,
-                folder.data_id,
-                self.config.broker_lease_ms,
-            ),
-            self.metastore,
-            self.clock,
-            self.config.broker_lease_renew_ms,
-        )
-        self.replicas = self._make_replicas()
-        self.replicas.on_role = self._role_changed
         self.replicas.folder.read(folder.stopped_cleanly)
-        self.dispatch.private[PrivateApi.REPLICA_FETCH] = self.replicas.replica_fetch
-        self.dispatch.private[PrivateApi.NEWS] = self.news.receive
-        self.dispatch.on_closed = self.replicas.connection_closed
-        self.compaction = CompactionService(
-            self.replicas,
-            self.disk,
-            self.clock,
-            self.metastore,
-            lambda: self.registration.identity,
-            self.rng,
-            lambda: self.config.compaction_share and self.config.log_cleaner_enable,
-            self.supervisor,
-        )
-        self.adopter = Adopter(
-            self.compaction,
-            self.replicas,
-            self.disk,
-            self.clock,
-            self.metastore,
-            self._ask_leader,
-            self.rng,
-            self.supervisor,
-        )
-        self.compaction_requests = CompactionRequests(
-            self.compaction, self.replicas, self.disk, self.config.node_id, self.metastore
-        )
-        self.dispatch.private.update(self.compaction_requests.handlers())
-        await self._join(folder)
+        await self._join(self._proposed_row(folder), folder)
         self.dispatch.release()
         self.has_joined = True
         self._spawn(self._keep_lease())
@@ -269,7 +266,7 @@ class Broker:
         self._spawn(self._look_for_compaction())
         self._spawn(self._adopt())
         await self.news.tell()  # so that the other brokers include this one in their next Metadata responses
-        logger.info("broker %d serves at %s:%d", self.config.node_id, advertised.host, self.port)
+        logger.info("broker %d serves at %s:%d", self.config.node_id, self.config.advertised.host, self.port)
 
     async def stop(self) -> None:
         """Hands leaderships over, then stops. All acknowledged records are on disk then, and the log directory is
@@ -306,12 +303,23 @@ class Broker:
         except OSError as error:
             logger.error("cannot mark the data directory as cleanly stopped: %s. The next start takes longer", error)
 
-    async def _join(self, folder: Folder) -> None:
+    def _proposed_row(self, folder: Folder) -> BrokerRow:
+        advertised = self.config.advertised
+        return proposed_row(
+            self.config.node_id,
+            advertised.host,
+            advertised.port or self.port,
+            self.config.broker_rack,
+            folder.data_id,
+            self.config.broker_lease_ms,
+        )
+
+    async def _join(self, proposed: BrokerRow, folder: Folder) -> None:
         """Registers, reconciles the metastore's rows with the logs, opens the logs, becomes ACTIVE. Starts over after a
         lost lease."""
         while True:
             announce = partial(self._announce, folder)
-            former = await self._patiently(partial(self.registration.register, announce))
+            former = await self._patiently(partial(self.registration.register, proposed, announce))
             renewing = asyncio.ensure_future(self.registration.keep_renewing())  # opening logs may outlast the lease
             try:
                 await self._patiently(partial(self._take_place, former, folder, renewing))
@@ -425,8 +433,8 @@ class Broker:
 
     async def _rejoin(self) -> None:
         self.registration.lose()
-        data_id = self.registration.row.data_id
-        await self._join(Folder(self.config.log_dir, data_id, stopped_cleanly=True, is_in_use=True))
+        row = self.registration.row
+        await self._join(row, Folder(self.config.log_dir, row.data_id, stopped_cleanly=True, is_in_use=True))
 
     async def _drain(self) -> None:
         await self.registration.set_status(BrokerStatus.DRAINING)
@@ -435,7 +443,7 @@ class Broker:
         if self.config.controlled_shutdown_enable:
             await handover.hand_over(self, self._answering)
 
-    async def _role_changed(self, replica: LocalReplica) -> None:
+    async def role_changed(self, replica: LocalReplica) -> None:
         self.transactions.role_changed(replica)
         if replica.topic == OFFSETS_TOPIC:
             if replica.is_leader:
@@ -459,18 +467,10 @@ class Broker:
         for topic in topics:
             self.replicas.reconfigure(topic)
 
-    def _make_replicas(self) -> Replicas:
+    def _replication_settings(self) -> ReplicationSettings:
         config = self.config
-        return Replicas(
+        return ReplicationSettings(
             folder=config.log_dir,
-            disk=self.disk,
-            clock=self.clock,
-            network=self.network,
-            metastore=self.metastore,
-            view=self.view,
-            identity=lambda: self.registration.identity,
-            may_serve=self.lease_is_valid,
-            topic_config=self.topic_config,
             limits=FetchLimits(
                 config.replica_fetch_wait_max_ms,
                 config.replica_fetch_response_max_bytes,
@@ -479,8 +479,6 @@ class Broker:
             ),
             lag_max_ms=config.replica_lag_time_max_ms,
             producer_expiry_ms=config.producer_id_expiration_ms,
-            rng=self.rng,
-            supervisor=self.supervisor,
             throttles=Throttles(
                 Throttle(lambda: self.config.leader_replication_throttled_rate, self.clock),
                 Throttle(lambda: self.config.follower_replication_throttled_rate, self.clock),

@@ -62,7 +62,7 @@ class Control:
             actions, self._memory = controller_steps(
                 broker.view,
                 self._watch,
-                *broker.registration.identity,
+                *broker.identity,
                 broker.clock.monotonic_ms(),
                 settings,
                 self._memory,
@@ -112,7 +112,7 @@ class Control:
         metastore = self._broker.metastore
         match action:
             case Claim(expected_term):
-                row = await metastore.claim_controller(*self._broker.registration.identity, expected_term)
+                row = await metastore.claim_controller(*self._broker.identity, expected_term)
                 logger.info("broker %d is the controller, term %d", row.broker_id, row.term)
             case Fence(lease):
                 logger.warning("fencing broker %d: it has not renewed its lease", lease.broker_id)

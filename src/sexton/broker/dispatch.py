@@ -21,9 +21,7 @@ from sexton.broker.api.api_versions import unsupported_version
 from sexton.broker.budget import Budget
 from sexton.broker.complaints import Complaints
 from sexton.broker.connection import ClientConnection, Waiting
-from sexton.broker.fetch_sessions import FetchSessions
 from sexton.broker.observe.traffic import Traffic
-from sexton.broker.producer_ids import ProducerIds
 from sexton.broker.request import Answer, Encoded, Handler, PrivateHandler, Request
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Connection, Part, Receiver
@@ -58,21 +56,19 @@ _KEY_AND_VERSION = struct.Struct(">hh")
 
 
 class Dispatch:
-    """Created with the broker; `accept` is passed to its listener."""
+    """Created with the broker; `accept` is passed to its listener.
 
-    def __init__(self, broker: Broker) -> None:
-        config = broker.config
+    `private` has the handlers of messages between our own brokers, by API key (FIRST_PRIVATE_API_KEY on).
+    """
+
+    def __init__(self, broker: Broker, private: Mapping[int, PrivateHandler]) -> None:
         self.loop = asyncio.get_running_loop()
-        self.private: dict[int, PrivateHandler] = {}
-        """Handlers of messages between our own brokers, by API key (FIRST_PRIVATE_API_KEY on)."""
-        self.on_closed: Callable[[ClientConnection], None] = lambda connection: None
+        self.private = private
         self.connections: dict[ClientConnection, None] = {}
         self.accepted_count = 0
         """Number of connections accepted so far. Each connection is numbered by it."""
         self.traffic = Traffic()
-        self.budget = Budget(config.queued_max_request_bytes)
-        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, broker.rng, broker.clock)
-        self.producer_ids = ProducerIds(broker)
+        self.budget = Budget(broker.config.queued_max_request_bytes)
         self._broker = broker
         self._complaints = Complaints(logger, broker.clock)
         self._per_host: dict[str, int] = {}
@@ -118,7 +114,7 @@ class Dispatch:
         self._per_host[host] -= 1
         if not self._per_host[host]:
             del self._per_host[host]
-        self.on_closed(client)
+        self._broker.replicas.connection_closed(client)
 
     async def stop(self) -> None:
         """Closes every connection, waits until `closed` was called for each, and cancels the tasks of their

@@ -342,7 +342,7 @@ async def _write(
 ) -> list[PartitionRow]:
     """Writes the rows if this broker's epoch and those in `named` (by broker id) are still registered. Returns the rows
     that were stored."""
-    own_id, own_epoch = broker.registration.identity
+    own_id, own_epoch = broker.identity
     live = {own_id: own_epoch, **named}
     written: list[PartitionRow] = []
     for start in range(0, len(rows), ROWS_AT_ONCE):

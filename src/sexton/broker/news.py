@@ -52,7 +52,7 @@ class News:
         if len(payload) == _REVISION.size and _REVISION.unpack(payload)[0] > broker.view.revision:
             with suppress(MetastoreUnavailableError):
                 await broker.catch_up()
-        return [_ANSWER.pack(broker.view.revision, *broker.registration.identity)]
+        return [_ANSWER.pack(broker.view.revision, *broker.identity)]
 
     async def is_answered_by(self, row: BrokerRow, wait_ms: int) -> bool:
         """Whether that very process (broker epoch) answers now: another process, even of another broker, may have its

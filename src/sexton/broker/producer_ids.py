@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.ports.metastore import Metastore, MetastoreUnavailableError
 from sexton.protocol.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from sexton.broker.broker import Broker
 
 BLOCK_COUNT = 1000
 """Size of a block. The unused rest is lost when a broker stops; there are 2^63 ids."""
 
 
 class ProducerIds:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
         self._next = self._end = 0
         self._asking = asyncio.Lock()
 
@@ -27,7 +23,7 @@ class ProducerIds:
         async with self._asking:
             if self._next == self._end:
                 try:
-                    self._next = await self._broker.metastore.allocate_producer_ids(BLOCK_COUNT)
+                    self._next = await self._metastore.allocate_producer_ids(BLOCK_COUNT)
                 except MetastoreUnavailableError as error:
                     raise KafkaError(ErrorCode.coordinator_load_in_progress, str(error)) from error
                 self._end = self._next + BLOCK_COUNT

@@ -25,6 +25,7 @@ from sexton.ports.metastore import (
     MetastoreUnavailableError,
     StaleError,
 )
+from sexton.types import NO_EPOCH
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +45,13 @@ class DuplicateBrokerError(SextonError):
 
 
 class Registration:
-    def __init__(self, proposed: BrokerRow, metastore: Metastore, clock: Clock, renew_ms: int) -> None:
-        self._row = proposed
+    def __init__(self, broker_id: int, metastore: Metastore, clock: Clock, *, lease_ms: int, renew_ms: int) -> None:
+        self._broker_id = broker_id
+        self._row: BrokerRow | None = None
         self._metastore = metastore
         self._clock = clock
         self._renew_ms = renew_ms
-        self._lease = OwnLease(proposed.lease_ms)
+        self._lease = OwnLease(lease_ms)
         self._found: list[BrokerRow | None] = []
         """The row from before this process, once it has been read (a list of one). If the response to a registration is
         lost the registration is retried, and the row that it then replaces is its own."""
@@ -58,31 +60,35 @@ class Registration:
 
     @property
     def row(self) -> BrokerRow:
+        """This broker's row in the metastore. There is none before `register`."""
+        assert self._row is not None, f"broker {self._broker_id} is not registered yet"
         return self._row
 
     @property
     def identity(self) -> tuple[int, int]:
-        return self._row.broker_id, self._row.epoch
+        """Broker id and broker epoch; the epoch is -1 before `register`."""
+        return self._broker_id, NO_EPOCH if self._row is None else self._row.epoch
 
     def is_valid(self) -> bool:
         """Whether this broker may serve, by its own clock."""
         return self._lease.is_valid(self._clock.monotonic_ms())
 
-    async def register(self, announce: Announce) -> BrokerRow | None:
-        """Registers the broker id, as STARTING. Returns the row that another process has left."""
+    async def register(self, proposed: BrokerRow, announce: Announce) -> BrokerRow | None:
+        """Registers the broker, as STARTING, with the proposed address, rack and log directory. Returns the row that
+        another process has left."""
         self._lease.lost()
         while True:
             former = await self._former()
             if not self._found:
                 self._found.append(former)
-            if former is not None and former.is_live and former.data_id != self._row.data_id:
+            if former is not None and former.is_live and former.data_id != proposed.data_id:
                 await self._watch_until_expired(former)
             if self._start_id is None:
                 self._start_id = await announce(self._found[0])
             sent_ms = self._clock.monotonic_ms()
             try:
-                proposed = replace(self._row, start_id=self._start_id)
-                self._row = await self._metastore.register_broker(proposed, former)
+                row = replace(proposed, start_id=self._start_id)
+                self._row = await self._metastore.register_broker(row, former)
             except StaleError:
                 continue
             self._start_id = None
@@ -120,7 +126,7 @@ class Registration:
         self._lease.lost()
 
     async def _former(self) -> BrokerRow | None:
-        return await self._metastore.read_broker(self._row.broker_id)
+        return await self._metastore.read_broker(self._broker_id)
 
     async def _watch_until_expired(self, former: BrokerRow) -> None:
         logger.info(
@@ -144,7 +150,7 @@ class Registration:
 def proposed_row(
     broker_id: int, host: str, port: int, rack: str | None, data_id: uuid.UUID, lease_ms: int
 ) -> BrokerRow:
-    return BrokerRow(broker_id, -1, host, port, rack, data_id, lease_ms, 0, BrokerStatus.STARTING)
+    return BrokerRow(broker_id, NO_EPOCH, host, port, rack, data_id, lease_ms, 0, BrokerStatus.STARTING)
 
 
 __all__ = ["DuplicateBrokerError", "LeaseLostError", "Registration", "proposed_row"]

@@ -40,7 +40,7 @@ class Transactions:
             broker.clock,
             broker.config,
             self.partitions_count,
-            broker.dispatch.producer_ids.next,
+            broker.producer_ids.next,
             self.markers.send,
             broker.lease_is_valid,
             broker.supervisor,

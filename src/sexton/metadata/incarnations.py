@@ -38,5 +38,19 @@ def is_missing(row: PartitionRow, broker_id: int) -> bool:
     return found is not None and found.int & _VERSION_MASK == _MISSING
 
 
+def is_another_log(row: PartitionRow, broker_id: int, incarnation: uuid.UUID | None) -> bool:
+    """Whether the row names another log of this broker than the one of this incarnation (None: there is no log). If so,
+    what this broker has is not the replica's log: that one is lost, or was never here. False if the row names none."""
+    named = row.incarnations.get(broker_id)
+    return named is not None and incarnation != named
+
+
+def is_added_again(row: PartitionRow, since: PartitionRow, broker_id: int) -> bool:
+    """Whether this broker's replica was removed and added again since that earlier row: then its log is not the new
+    replica's, and the leader waits for a fetch of an empty one."""
+    before, now = known_incarnation(since, broker_id), known_incarnation(row, broker_id)
+    return row.partition_epoch > since.partition_epoch and None not in (before, now) and before != now
+
+
 def marked_as_missing(incarnation: uuid.UUID) -> uuid.UUID:
     return uuid.UUID(int=incarnation.int & ~_VERSION_MASK | _MISSING)

@@ -185,14 +185,23 @@ class ClusterView:
             self.version += 1
 
     def _start_over(self, snapshot: Changes) -> ViewDelta:
-        version, before, settings = self.version, self._topics, self._settings
-        self.__init__()  # type: ignore[misc]
-        self.version = version
+        before, settings = dict(self._topics), dict(self._settings)
+        self._forget_everything()
         self.revision = snapshot.revision
         gone = [topic for topic_id, topic in before.items() if all(t.topic_id != topic_id for t in snapshot.topics)]
         delta = self._take(snapshot, gone)
         cleared = tuple(key for key in settings if key not in self._settings)
         return replace(delta, configs=delta.configs + cleared) if cleared else delta
+
+    def _forget_everything(self) -> None:
+        self.controller = None
+        self._brokers.clear()
+        self._topics.clear()
+        self._topics_by_name.clear()
+        self._partitions.clear()
+        self._rows_of_topic.clear()
+        self._keys_on_broker.clear()
+        self._settings.clear()
 
     def _take(self, changes: Changes, deleted: Sequence[TopicRow]) -> ViewDelta:
         replaced: list[TopicRow] = []

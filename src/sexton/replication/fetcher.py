@@ -10,23 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sexton.client.connection import ANSWER_HEADER_BYTES, Rpc
 from sexton.errors import SextonError
 from sexton.log.log import Log
-from sexton.ports.clock import Clock
-from sexton.ports.network import Network
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.private import PrivateApi
 from sexton.records.header import head_at
 from sexton.replication import messages
 from sexton.replication.history import common_end
+from sexton.replication.host import Host
 from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.throttle import Throttle, is_throttled
-from sexton.supervision import Supervisor, back_off_ms
+from sexton.supervision import back_off_ms
 from sexton.types import OFFSET_MAX, PartitionId
 
 logger = logging.getLogger(__name__)
@@ -62,24 +61,12 @@ class _Following:
 
 
 class Fetcher:
-    def __init__(
-        self,
-        leader_id: int,
-        address: Callable[[], tuple[str, int] | None],
-        identity: Callable[[], tuple[int, int]],
-        network: Network,
-        clock: Clock,
-        limits: FetchLimits,
-        supervisor: Supervisor | None = None,
-        throttle: Throttle | None = None,
-    ) -> None:
+    def __init__(self, leader_id: int, host: Host, limits: FetchLimits, throttle: Throttle | None = None) -> None:
         self.leader_id = leader_id
         self._throttle = throttle
-        self._supervisor = supervisor or Supervisor()
-        self._address = address
-        self._identity = identity
-        self._network = network
-        self._clock = clock
+        self._host = host
+        self._supervisor = host.supervisor
+        self._clock = host.clock
         self._limits = limits
         self._following: dict[PartitionId, _Following] = {}
         self._changed: dict[PartitionId, None] = {}
@@ -126,14 +113,15 @@ class Fetcher:
     async def _run(self) -> None:
         pause_ms = RECONNECT_MS[0]
         while True:
-            address = self._address()
+            leader = self._host.view.broker(self.leader_id)
             try:
-                if address is None:
+                if leader is None:
                     raise SextonError("its address is not known")
                 rpc = await Rpc.connect(
-                    self._network,
-                    *address,
-                    client_id=f"replica-{self._identity()[0]}",
+                    self._host.network,
+                    leader.host,
+                    leader.port,
+                    client_id=f"replica-{self._host.identity[0]}",
                     timeout_ms=self._limits.timeout_ms,
                 )
                 try:
@@ -173,9 +161,9 @@ class Fetcher:
 
     def _ask(self, rpc: Rpc) -> asyncio.Future[memoryview]:
         now_ms = self._clock.monotonic_ms()
-        if self._told_identity != self._identity():
+        if self._told_identity != self._host.identity:
             # We registered again: the leader counts a report only for the broker epoch that sent it.
-            self._told_identity = self._identity()
+            self._told_identity = self._host.identity
             self._changed = dict.fromkeys(self._following)
         held = [Held(*key, False, -1, -1, -1, 0) for key in self._forgotten]
         self._forgotten.clear()
@@ -198,7 +186,7 @@ class Fetcher:
                     wait_ms = min(wait_ms, FAILED_DISK_RETRY_MS)
             except Exception as bug:
                 self._survive(bug, key, following)
-        broker_id, broker_epoch = self._identity()
+        broker_id, broker_epoch = self._host.identity
         request = FetchRequest(
             broker_id, broker_epoch, wait_ms, self._limits.max_bytes, self._limits.partition_max_bytes, held
         )
@@ -206,7 +194,7 @@ class Fetcher:
         return rpc.start_raw(PrivateApi.REPLICA_FETCH, [encoded], version=messages.VERSION)
 
     def _is_throttled(self, replica: LocalReplica) -> bool:
-        own_id = self._identity()[0]
+        own_id = self._host.identity[0]
         throttled = replica.config.follower_replication_throttled_replicas
         return own_id not in replica.row.isr and is_throttled(throttled, replica.partition, own_id)
 

@@ -1,7 +1,7 @@
 """One partition on this broker: its log, its role, its high watermark.
 
 A replica is leader, follower or idle (no leader is known, or a role change is under way). Its role changes only in
-`Replicas` (replicas.py), one change at a time; requests of clients and followers are answered here, without waiting for
+`Roles` (roles.py), one change at a time; requests of clients and followers are answered here, without waiting for
 that.
 
 "On disk" below means flushed if the topic flushes before acknowledging, and appended otherwise (Kafka's behaviour). But
@@ -25,15 +25,15 @@ from sexton.log.flushed import FlushedPoint
 from sexton.log.inside import Rules
 from sexton.log.log import Appended, Log, Read
 from sexton.log.producers import Verification
-from sexton.ports.clock import Clock
 from sexton.ports.disk import Buffer
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication.coordination import Coordination
+from sexton.replication.host import Host
 from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
 from sexton.replication.messages import NO_INCARNATION
 from sexton.settings.topic import TopicConfig
-from sexton.supervision import BACK_OFF_MS, Supervisor
+from sexton.supervision import BACK_OFF_MS
 from sexton.types import NO_LEADER
 
 logger = logging.getLogger(__name__)
@@ -71,15 +71,12 @@ class LocalReplica:
         row: PartitionRow,
         log: Log,
         *,
-        broker_id: int,
-        high_watermark: int,
-        clock: Clock,
-        may_serve: Callable[[], bool],
+        host: Host,
         listener: ReplicaListener,
+        high_watermark: int,
         kept: Kept | None = None,
-        supervisor: Supervisor | None = None,
+        is_made_here: bool = False,
     ) -> None:
-        self._supervisor = supervisor or Supervisor()
         self.topic: str = log.topic
         self.topic_id: uuid.UUID = row.topic_id
         self.partition: int = row.partition
@@ -87,19 +84,20 @@ class LocalReplica:
         self.row = row
         self.role = Role.IDLE
         self.leadership: Leadership | None = None
-        self.is_made_here = False
+        self._is_made_here = is_made_here
         """True if this process created the log and the replica has not led yet, so that no epoch in its history can
         have been led."""
         self.lock = asyncio.Lock()
         """Held while the role changes, and while a fetcher applies a leader's response."""
         self._listener = listener
-        self._broker_id = broker_id
+        self._broker_id = broker_id = host.identity[0]
+        self._supervisor = host.supervisor
+        self._clock = host.clock
+        self._may_serve = host.lease_is_valid
         kept = kept or Kept(log.disk, log.directory, ReplicaWatermarks(row.incarnations.get(broker_id, NO_INCARNATION)))
         self.coordination = Coordination(kept, log, broker_id, self._supervisor, self._watermarks_moved)
         planned = kept.value.planned_high_watermark
         self._high_watermark = max(log.start_offset, min(max(high_watermark, planned), log.end_offset))
-        self._clock = clock
-        self._may_serve = may_serve
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._waiting_count = 0
         self._watchers: dict[int, Callable[[], None]] = {}
@@ -171,6 +169,16 @@ class LocalReplica:
         """Whether a flush is running. When it ends, successfully or not, the listener of a
         follower is told (`has_news_for_leader`)."""
         return self._flushing is not None
+
+    def was_led_in(self, leader_epoch: int) -> bool:
+        """Whether a process of this broker has led in that epoch."""
+        is_known = any(entry.epoch == leader_epoch for entry in self.log.epochs.entries)
+        return is_known and not self._is_made_here
+
+    def outlives_its_log(self, row: PartitionRow) -> bool:
+        """Whether the watermarks of an in-sync replica go beyond its log. A new generation lowers them, so they do not
+        then."""
+        return self.coordination.outlives_its_log and row.generation <= self.coordination.kept.value.generation
 
     def serves_in(self, leader_epoch: int) -> bool:
         """Whether this replica leads in exactly that epoch and may serve."""
@@ -414,7 +422,7 @@ class LocalReplica:
         if self.role is not Role.IDLE and self.log.failure is None:
             self.settle()
 
-    # Role changes (called by Replicas, one at a time)
+    # Role changes (called by Roles, one at a time)
 
     async def become_leader(self, row: PartitionRow) -> None:
         """The start of the new epoch is durable before anything is appended in it. If this fails, it can be tried
@@ -429,6 +437,7 @@ class LocalReplica:
         self.coordination.lead(row)
         self.settle()
         self.wake_watchers()
+        self._is_made_here = False
 
     async def _enter(self, row: PartitionRow) -> None:
         """Writes the epoch last: an epoch in the history was led, and is never led again (docs/decisions, 8)."""

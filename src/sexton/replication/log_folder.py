@@ -1,4 +1,4 @@
-"""The checkpoints and partition directories in a log directory, apart from the logs' own contents.
+"""What is in a log directory: the logs of this broker's replicas, and the checkpoints about all of them.
 
 Checkpoints name logs by topic and partition, as Kafka's do, and outlive the logs that they describe. So whatever is
 read from one is compared with the incarnation of the log that is there now.
@@ -11,14 +11,24 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE, Kept
+from sexton.compaction.watermarks.checkpoint import encode as encode_watermarks
+from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.errors import NotALogError, SextonError
 from sexton.log import flushed
 from sexton.log.changing import name_of_deleted
 from sexton.log.flushed import FlushedPoint
+from sexton.log.log import Log
+from sexton.metadata.incarnations import is_another_log
+from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import PartitionRow
 from sexton.records import checkpoints, names
+from sexton.records.checkpoints import EpochEntry
+from sexton.replication.messages import NO_INCARNATION
+from sexton.settings.topic import TopicConfig
 from sexton.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -27,6 +37,9 @@ logger = logging.getLogger(__name__)
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
 FLUSHED_POINTS_FILE = "flushed-points"
 INCARNATION_FILE = names.INCARNATION_FILE
+
+FIRST_EPOCH = 0
+"""The leader epoch of a partition's first leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +56,22 @@ class Unopened:
         return isinstance(self.error, SextonError)
 
 
+class Opened(NamedTuple):
+    log: Log
+    kept: Kept
+    """The watermarks of compaction beside the log."""
+    high_watermark: int
+    """As in the checkpoint; 0 if it has none for this log."""
+    is_made_here: bool
+    """True if the log was created now, in place of what was there."""
+
+
 class LogFolder:
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, clock: Clock, producer_expiry_ms: int) -> None:
         self._disk = disk
         self._path = path
+        self._clock = clock
+        self._producer_expiry_ms = producer_expiry_ms
         self.high_watermarks: dict[TopicPartition, int] = {}
         """High watermarks as last written to disk."""
         self._writing_high_watermarks = asyncio.Lock()
@@ -103,7 +128,58 @@ class LogFolder:
         """Whether this log directory once held the replica that the metastore names, and no longer does."""
         if on_disk is None:
             return (topic, row.partition) in self.high_watermarks
-        return on_disk != row.incarnations.get(broker_id, on_disk)
+        return is_another_log(row, broker_id, on_disk)
+
+    async def open_log(self, topic: str, row: PartitionRow, broker_id: int, config: TopicConfig) -> Opened:
+        """Opens the log that the row names. If another one, or none, is in its place, an empty log takes that place."""
+        on_disk = self.incarnation_on_disk(topic, row.partition)
+        expected = row.incarnations.get(broker_id)
+        is_made_here = is_another_log(row, broker_id, on_disk)
+        if is_made_here:
+            assert expected is not None
+            await self.discard(topic, row.partition, on_disk)
+            log, kept = await self._make_log(topic, row, expected, config)
+        else:
+            directory = self.directory(topic, row.partition)
+            point = self.flushed_points.get((topic, row.partition))
+            log = await Log.open(
+                self._disk,
+                directory,
+                topic,
+                row.partition,
+                row.topic_id,
+                config,
+                now_ms=self._clock.now_ms(),
+                stopped_cleanly=self.stopped_cleanly,
+                producer_expiry_ms=self._producer_expiry_ms,
+                flushed_point=point if point is not None and point.incarnation == on_disk else None,
+            )
+            incarnation = on_disk or NO_INCARNATION
+            kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
+        return Opened(log, kept, self.high_watermarks.get((topic, row.partition), 0), is_made_here)
+
+    async def _make_log(
+        self, topic: str, row: PartitionRow, incarnation: uuid.UUID, config: TopicConfig
+    ) -> tuple[Log, Kept]:
+        """Creates a new log with the files beside it. The incarnation file comes last: it says that the rest is
+        there."""
+        watermarks = ReplicaWatermarks(incarnation)
+        beside = [(WATERMARKS_FILE, encode_watermarks(watermarks)), (INCARNATION_FILE, f"{incarnation}\n".encode())]
+        if not config.flush_before_ack:
+            beside.insert(0, (flushed.MARK_FILE, flushed.mark_content(self._disk)))
+        log = await Log.create(
+            self._disk,
+            self.directory(topic, row.partition),
+            topic,
+            row.partition,
+            row.topic_id,
+            config,
+            now_ms=self._clock.now_ms(),
+            producer_expiry_ms=self._producer_expiry_ms,
+            epochs=[EpochEntry(FIRST_EPOCH, 0)] if _is_as_made(row) else (),
+            beside=beside,
+        )
+        return log, Kept(self._disk, log.directory, watermarks)
 
     async def write_high_watermarks(self, present: Callable[[], dict[TopicPartition, int]]) -> None:
         """Calls `present` only when it is this write's turn, so that a write that waited does not restore an entry that
@@ -169,6 +245,12 @@ class LogFolder:
                 logger.warning("%s is not placed on this broker: set aside as %s", path, aside.name)
                 self._disk.remove_tree(f"{self._path}/{aside.name}")
                 self._disk.rename(path, f"{self._path}/{aside.name}")
+
+
+def _is_as_made(row: PartitionRow) -> bool:
+    """Whether the partition is as it was created: written by no leader before the first, and unchanged since. Then
+    every replica's history begins with the first epoch at offset 0, and followers need not receive it."""
+    return row.leader_epoch == FIRST_EPOCH and row.partition_epoch == 0
 
 
 async def some_at_once(count: int, steps: Iterable[Awaitable[None]]) -> None:

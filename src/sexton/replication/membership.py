@@ -19,18 +19,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from sexton.metadata.incarnations import new_id
 from sexton.metadata.isr import expand, shrink
-from sexton.metadata.view import ClusterView
-from sexton.ports.clock import Clock
-from sexton.ports.metastore import BrokerStatus, Metastore, MetastoreUnavailableError, PartitionRow, StaleError
+from sexton.ports.metastore import BrokerStatus, MetastoreUnavailableError, PartitionRow, StaleError
+from sexton.replication.host import Host
 from sexton.replication.leadership import IsrChange, Leadership
 from sexton.replication.local_replica import LocalReplica
-from sexton.supervision import Pauses, Supervisor
+from sexton.supervision import Pauses
 
 logger = logging.getLogger(__name__)
 
@@ -55,29 +54,22 @@ class Asked:
         return self.change.applied_to(self.before)
 
 
+class AllReplicas(Protocol):
+    def all(self) -> Sequence[LocalReplica]: ...
+
+    def rows_written(self, rows: Sequence[PartitionRow]) -> None:
+        """Takes rows that this broker has just written successfully."""
+        ...
+
+
 class Membership:
-    def __init__(
-        self,
-        replicas: Callable[[], Sequence[LocalReplica]],
-        view: ClusterView,
-        metastore: Metastore,
-        clock: Clock,
-        identity: Callable[[], tuple[int, int]],
-        written: Callable[[Sequence[PartitionRow]], None],
-        lag_max_ms: int,
-        rng: random.Random,
-        supervisor: Supervisor | None = None,
-    ) -> None:
-        self._supervisor = supervisor or Supervisor()
+    def __init__(self, host: Host, replicas: AllReplicas, lag_max_ms: int) -> None:
+        self._host = host
+        self._supervisor = host.supervisor
+        self._clock = host.clock
         self._pauses = Pauses()
         self._replicas = replicas
-        self._view = view
-        self._metastore = metastore
-        self._clock = clock
-        self._identity = identity
-        self._written = written
         self._lag_max_ms = lag_max_ms
-        self._rng = rng
         self._wake = asyncio.Event()
         self.shrinks_count = 0
         self.expands_count = 0
@@ -114,7 +106,7 @@ class Membership:
         partition until the outcome is known."""
         now_ms = self._clock.monotonic_ms()
         changes = []
-        for replica in self._replicas():
+        for replica in self._replicas.all():
             leadership = replica.leadership
             if leadership is None:
                 continue
@@ -158,7 +150,7 @@ class Membership:
                 list(fenced),
             )
             self.fenced_count += len(fenced)
-            new_ids = {b: new_id(self._rng) for b in fenced}
+            new_ids = {b: new_id(self._host.rng) for b in fenced}
             return replace(shrink(row, fenced) or row, incarnations={**row.incarnations, **new_ids})
         if len(row.isr) < len(row.replicas):
             joining = [
@@ -172,7 +164,7 @@ class Membership:
         return shrink(row, lagging) if lagging else None
 
     def _is_the_process(self, leadership: Leadership, follower: int) -> bool:
-        broker = self._view.broker(follower)
+        broker = self._host.view.broker(follower)
         progress = leadership.progress_of(follower)
         return (
             broker is not None
@@ -182,12 +174,12 @@ class Membership:
         )
 
     async def _write(self, asked: Sequence[Asked]) -> None:
-        own_id, own_epoch = self._identity()
+        own_id, own_epoch = self._host.identity
         live = {own_id: own_epoch}
         for one in asked:
             live.update(self._named(one))
         try:
-            stored = await self._metastore.update_partitions([one.row for one in asked], live)
+            stored = await self._host.metastore.update_partitions([one.row for one in asked], live)
         except MetastoreUnavailableError as error:
             logger.warning("cannot write the ISR of %d partitions: %s", len(asked), error)
             for one in asked:
@@ -201,7 +193,7 @@ class Membership:
                 self.shrinks_count += len(written.isr) < len(one.before.isr)
                 self.expands_count += len(written.isr) > len(one.before.isr)
                 logger.info("%s-%d: the ISR is now %s", one.replica.topic, one.replica.partition, list(written.isr))
-        self._written([written for written in stored if written is not None])
+        self._replicas.rows_written([written for written in stored if written is not None])
 
     def _named(self, asked: Asked) -> Mapping[int, int]:
         """Broker epochs, by broker id, that must still be the registered ones."""

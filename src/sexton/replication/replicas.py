@@ -1,42 +1,33 @@
-"""All partitions on this broker: their logs in the log directory, and the roles that the cluster gives them.
+"""All replicas on this broker.
 
-`apply` takes partition rows as the broker receives them and changes roles accordingly, one change of a replica at a
-time, in the order of the rows' partition epochs.
+`apply` takes partition rows as the broker receives them: it opens logs (log_folder.py), removes those that are no
+longer placed here, and gives replicas their roles (roles.py), in the order of the rows' partition epochs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
 
-from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE, Kept
-from sexton.compaction.watermarks.checkpoint import encode as encode_watermarks
-from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.errors import SextonError
-from sexton.log import flushed
-from sexton.log.log import Log
-from sexton.metadata.incarnations import is_missing, known_incarnation
-from sexton.metadata.view import ClusterView
-from sexton.ports.clock import Clock
-from sexton.ports.disk import Disk
-from sexton.ports.metastore import Metastore, PartitionRow
-from sexton.ports.network import Network, Part
+from sexton.metadata.incarnations import is_added_again, is_missing
+from sexton.ports.metastore import PartitionRow
+from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import MalformedMessageError
-from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
-from sexton.replication.fetcher import Fetcher, FetchLimits
+from sexton.replication.fetcher import FetchLimits
+from sexton.replication.host import Host
 from sexton.replication.local_replica import LocalReplica, Role
-from sexton.replication.log_folder import HIGH_WATERMARKS_FILE, INCARNATION_FILE, LogFolder, Unopened, some_at_once
+from sexton.replication.log_folder import HIGH_WATERMARKS_FILE, LogFolder, Unopened, some_at_once
 from sexton.replication.membership import Membership
 from sexton.replication.replica import Replica
+from sexton.replication.roles import Roles
 from sexton.replication.session import FollowerSession
 from sexton.replication.throttle import UNTHROTTLED, Throttles
-from sexton.settings.topic import TopicConfig
-from sexton.supervision import Supervisor
 from sexton.types import NO_LEADER, PartitionId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -47,52 +38,30 @@ OPEN_AT_ONCE = 64
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5000
 
-FIRST_EPOCH = 0
-"""The leader epoch of a partition's first leader."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationSettings:
+    folder: str
+    """The log directory."""
+    limits: FetchLimits
+    lag_max_ms: int
+    producer_expiry_ms: int
+    throttles: Throttles = UNTHROTTLED
 
 
 class Replicas:
-    def __init__(
-        self,
-        *,
-        folder: str,
-        disk: Disk,
-        clock: Clock,
-        network: Network,
-        metastore: Metastore,
-        view: ClusterView,
-        identity: Callable[[], tuple[int, int]],
-        may_serve: Callable[[], bool],
-        topic_config: Callable[[str], TopicConfig],
-        limits: FetchLimits,
-        lag_max_ms: int,
-        producer_expiry_ms: int,
-        rng: random.Random,
-        supervisor: Supervisor | None = None,
-        throttles: Throttles = UNTHROTTLED,
-    ) -> None:
-        self._throttles = throttles
-        self._supervisor = supervisor or Supervisor()
-        self.folder = LogFolder(disk, folder)
-        self._disk = disk
-        self._clock = clock
-        self._network = network
-        self._view = view
-        self._identity = identity
-        self._may_serve = may_serve
-        self._topic_config = topic_config
-        self._limits = limits
-        self._producer_expiry_ms = producer_expiry_ms
+    def __init__(self, host: Host, settings: ReplicationSettings) -> None:
+        self._host = host
+        self._supervisor = host.supervisor
+        self._view = host.view
+        self._throttles = settings.throttles
+        self.folder = LogFolder(host.disk, settings.folder, host.clock, settings.producer_expiry_ms)
+        self.membership = Membership(host, self, settings.lag_max_ms)
+        self._roles = Roles(host, settings.limits, settings.throttles.follower)
         self._by_key: dict[PartitionId, LocalReplica] = {}
-        self._by_name: dict[tuple[str, int], LocalReplica] = {}
+        self._by_name: dict[TopicPartition, LocalReplica] = {}
         self._unopened: dict[PartitionId, Unopened] = {}
-        self._fetchers: dict[int, Fetcher] = {}
         self._sessions: dict[Hashable, FollowerSession] = {}
-        self.membership = Membership(
-            self.all, view, metastore, clock, identity, self._take_written, lag_max_ms, rng, self._supervisor
-        )
-        self.on_role: Callable[[LocalReplica], Awaitable[None]] | None = None
-        """Called after every role change; coordinators load and unload their partitions here."""
 
     # Lookup
 
@@ -103,7 +72,7 @@ class Replicas:
         row = self._view.partition(topic, partition)
         if row is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no {topic}-{partition}")
-        if row.leader == self._identity()[0] and (row.topic_id, partition) in self._unopened:
+        if row.leader == self._host.identity[0] and (row.topic_id, partition) in self._unopened:
             raise KafkaError(
                 ErrorCode.kafka_storage_error, f"{topic}-{partition} cannot be opened: see the broker's log"
             )
@@ -162,14 +131,14 @@ class Replicas:
     def _is_placed_here(self, topic: str, partition: int) -> bool:
         """Whether the partition is placed on this broker, even if its log could not be opened."""
         row = self._view.partition(topic, partition)
-        return row is not None and self._identity()[0] in row.replicas
+        return row is not None and self._host.identity[0] in row.replicas
 
     # Following the cluster
 
     async def apply(self, rows: Sequence[PartitionRow], deleted_topics: Sequence[uuid.UUID] = ()) -> None:
         if not rows and not deleted_topics:
             return
-        own_id = self._identity()[0]
+        own_id = self._host.identity[0]
         gone = [key for key in (*self._by_key, *self._unopened) if key[0] in deleted_topics]
         gone += [(r.topic_id, r.partition) for r in rows if own_id not in r.replicas]
         await self._remove(gone)
@@ -187,13 +156,13 @@ class Replicas:
     async def remove_unplaced(self) -> None:
         """Removes replicas that are no longer placed here: the topic was deleted or the replica moved while no change
         was received."""
-        own_id = self._identity()[0]
+        own_id = self._host.identity[0]
         rows = {key: self._view.partition_by_id(*key) for key in (*self._by_key, *self._unopened)}
         await self._remove([key for key, row in rows.items() if row is None or own_id not in row.replicas])
 
     async def apply_failed(self) -> None:
         """Tries again what could not be opened or led: a full disk, or a lack of descriptors, may be over."""
-        await self.apply([row for row in self._view.replicas_on(self._identity()[0]) if self._has_failed(row)])
+        await self.apply([row for row in self._view.replicas_on(self._host.identity[0]) if self._has_failed(row)])
 
     def _has_failed(self, row: PartitionRow) -> bool:
         key = row.topic_id, row.partition
@@ -209,7 +178,7 @@ class Replicas:
         failed = [(key, replica) for key, replica in self._by_key.items() if replica.log.failure is not None]
         for _, replica in failed:
             if replica.role is Role.FOLLOWER:
-                self._stop_following(replica)
+                self._roles.stop_following(replica)
         return [(key, True) for key, _ in failed] + [(key, False) for key in self.refused()]
 
     def refused(self) -> dict[PartitionId, Unopened]:
@@ -223,11 +192,11 @@ class Replicas:
     def outlived(self) -> list[PartitionId]:
         """Partitions in the ISR whose log ends below its own watermarks, except those led here: that was checked when
         they became leader."""
-        own_id = self._identity()[0]
+        own_id = self._host.identity[0]
         return [
             key
             for key, replica in self._by_key.items()
-            if own_id in replica.row.isr and not replica.is_leader and outlives_its_log(replica, replica.row)
+            if own_id in replica.row.isr and not replica.is_leader and replica.outlives_its_log(replica.row)
         ]
 
     def damaged(self) -> list[LocalReplica]:
@@ -239,7 +208,7 @@ class Replicas:
         return [replica for replica in self._by_key.values() if replica.log.is_doubtful]
 
     def reconfigure(self, topic: str) -> None:
-        config = self._topic_config(topic)
+        config = self._host.topic_config(topic)
         for replica in self._by_key.values():
             if replica.topic == topic:
                 replica.log.reconfigure(config)
@@ -247,14 +216,14 @@ class Replicas:
 
     async def _make_sure_it_is_open(self, row: PartitionRow) -> None:
         replica = self._by_key.get((row.topic_id, row.partition))
-        if replica is not None and _means_another_log(row, replica.row, self._identity()[0]):
+        if replica is not None and is_added_again(row, replica.row, self._host.identity[0]):
             await self._remove([(row.topic_id, row.partition)])
             replica = None
         if replica is None:
             topic = self._view.topic_by_id(row.topic_id)
             if topic is None:
                 return
-            if is_missing(row, self._identity()[0]):
+            if is_missing(row, self._host.identity[0]):
                 return  # the last copy of its log was lost: an empty log must not take its place
             replica = await self._try_to_open(topic.name, row)
             if replica is None:
@@ -265,19 +234,12 @@ class Replicas:
     async def _take_role(self, row: PartitionRow) -> None:
         replica = self._by_key.get((row.topic_id, row.partition))
         if replica is not None:
-            async with replica.lock:
-                try:
-                    await self._change_role(replica, row)
-                except Exception as bug:
-                    # It is idle then, and `apply_failed` tries it again.
-                    self._supervisor.survived(bug, "a change of role", replica)
-                    self._stop_following(replica)
-                    replica.stop()
+            await self._roles.take(replica, row)
 
     async def _try_to_open(self, topic: str, row: PartitionRow) -> LocalReplica | None:
         """A log that cannot be opened makes one partition unavailable here; it does not stop the broker."""
         key = row.topic_id, row.partition
-        incarnation = row.incarnations.get(self._identity()[0])
+        incarnation = row.incarnations.get(self._host.identity[0])
         before = self._unopened.get(key)
         if before is not None and before.is_damaged and before.incarnation == incarnation:
             return None
@@ -297,78 +259,17 @@ class Replicas:
         return replica
 
     async def _open(self, topic: str, row: PartitionRow) -> LocalReplica:
-        own_id = self._identity()[0]
-        directory = self.folder.directory(topic, row.partition)
-        expected = row.incarnations.get(own_id)
-        on_disk = self.folder.incarnation_on_disk(topic, row.partition)
-        if expected is not None and on_disk != expected:
-            await self.folder.discard(topic, row.partition, on_disk)
-            log, kept = await self._make(topic, row, expected)
-        else:
-            point = self.folder.flushed_points.get((topic, row.partition))
-            log = await Log.open(
-                *self._place(topic, row),
-                now_ms=self._clock.now_ms(),
-                stopped_cleanly=self.folder.stopped_cleanly,
-                producer_expiry_ms=self._producer_expiry_ms,
-                flushed_point=point if point is not None and point.incarnation == on_disk else None,
-            )
-            incarnation = on_disk or messages.NO_INCARNATION
-            kept = await Kept.open(self._disk, directory, incarnation, log.start_offset, log.end_offset)
-        high_watermark = self.folder.high_watermarks.get((topic, row.partition), 0)
-        replica = LocalReplica(
+        config = self._host.topic_config(topic)
+        log, kept, high_watermark, is_made_here = await self.folder.open_log(topic, row, self._host.identity[0], config)
+        return LocalReplica(
             row,
             log,
-            broker_id=own_id,
-            high_watermark=high_watermark,
-            clock=self._clock,
-            may_serve=self._may_serve,
+            host=self._host,
             listener=self,
+            high_watermark=high_watermark,
             kept=kept,
-            supervisor=self._supervisor,
+            is_made_here=is_made_here,
         )
-        replica.is_made_here = expected is not None and on_disk != expected
-        return replica
-
-    async def _make(self, topic: str, row: PartitionRow, incarnation: uuid.UUID) -> tuple[Log, Kept]:
-        """Creates a new log with the files beside it. The incarnation file comes last: it says that the rest is
-        there."""
-        watermarks = ReplicaWatermarks(incarnation)
-        beside = [(WATERMARKS_FILE, encode_watermarks(watermarks)), (INCARNATION_FILE, f"{incarnation}\n".encode())]
-        if not self._topic_config(topic).flush_before_ack:
-            beside.insert(0, (flushed.MARK_FILE, flushed.mark_content(self._disk)))
-        log = await Log.create(
-            *self._place(topic, row),
-            now_ms=self._clock.now_ms(),
-            producer_expiry_ms=self._producer_expiry_ms,
-            epochs=[EpochEntry(FIRST_EPOCH, 0)] if _is_as_made(row) else (),
-            beside=beside,
-        )
-        return log, Kept(self._disk, log.directory, watermarks)
-
-    def _place(self, topic: str, row: PartitionRow) -> tuple[Disk, str, str, int, uuid.UUID, TopicConfig]:
-        """The arguments that `Log.open` and `Log.create` have in common."""
-        directory = self.folder.directory(topic, row.partition)
-        return self._disk, directory, topic, row.partition, row.topic_id, self._topic_config(topic)
-
-    async def _change_role(self, replica: LocalReplica, row: PartitionRow) -> None:
-        is_first = replica.role is Role.IDLE
-        if not is_first and row.partition_epoch <= replica.row.partition_epoch:
-            return
-        if not is_first and (row.leader, row.leader_epoch) == (replica.row.leader, replica.row.leader_epoch):
-            replica.follow_row(row)
-            return
-        self._stop_following(replica)
-        if row.leader == self._identity()[0]:
-            await self._lead(replica, row)
-        else:
-            replica.become_follower(row)
-            if replica.log.failure is not None:
-                replica.role = Role.IDLE
-            elif row.leader != NO_LEADER:
-                self._fetcher(row.leader).follow(replica)
-        if self.on_role is not None:
-            await self.on_role(replica)
 
     def stranded(self) -> list[PartitionId]:
         """Partitions that this broker should lead in an epoch that was led before. It may not, and no other broker will
@@ -378,51 +279,9 @@ class Replicas:
             for key, replica in self._by_key.items()
             if replica.role is Role.IDLE
             and replica.log.failure is None
-            and replica.row.leader == self._identity()[0]
-            and _was_led(replica, replica.row.leader_epoch)
+            and replica.row.leader == self._host.identity[0]
+            and replica.was_led_in(replica.row.leader_epoch)
         ]
-
-    async def _lead(self, replica: LocalReplica, row: PartitionRow) -> None:
-        if _was_led(replica, row.leader_epoch):
-            # Led by our former process, which may have sent more than what is on our disk. Or by this one, before it
-            # met a bug, and then its requests may still be carried out. Only a new epoch may go on.
-            logger.info("%r waits for a leader epoch after %d before it leads", replica, row.leader_epoch)
-            replica.become_follower(row)
-            replica.role = Role.IDLE
-            return
-        if outlives_its_log(replica, row):
-            logger.warning("%r ends below its own compaction watermarks: it cannot lead", replica)
-            replica.become_follower(row)
-            replica.role = Role.IDLE
-            return
-        try:
-            await replica.become_leader(row)
-            replica.is_made_here = False
-        except (OSError, KafkaError) as error:
-            logger.error("%r cannot lead: %s", replica, error)
-
-    def _stop_following(self, replica: LocalReplica) -> None:
-        for fetcher in self._fetchers.values():
-            fetcher.forget(replica)
-
-    def _fetcher(self, leader_id: int) -> Fetcher:
-        fetcher = self._fetchers.get(leader_id)
-        if fetcher is None:
-            fetcher = self._fetchers[leader_id] = Fetcher(
-                leader_id,
-                lambda: self._address(leader_id),
-                self._identity,
-                self._network,
-                self._clock,
-                self._limits,
-                self._supervisor,
-                self._throttles.follower,
-            )
-        return fetcher
-
-    def _address(self, broker_id: int) -> tuple[str, int] | None:
-        broker = self._view.broker(broker_id)
-        return None if broker is None else (broker.host, broker.port)
 
     async def _remove(self, keys: Sequence[PartitionId]) -> None:
         removed = []
@@ -431,15 +290,14 @@ class Replicas:
             self._unopened.pop(key, None)
             if replica is not None:
                 self._by_name.pop((replica.topic, replica.partition), None)
-                self._stop_following(replica)
+                self._roles.stop_following(replica)
                 removed.append(replica)
         await self._forget_high_watermarks(removed)
         for replica in removed:
             async with replica.lock:
                 try:
                     replica.stop()
-                    if self.on_role is not None:
-                        await self.on_role(replica)
+                    await self._host.role_changed(replica)
                     await replica.coordination.kept.close()
                     await replica.log.delete()
                 except (OSError, KafkaError) as error:
@@ -463,8 +321,8 @@ class Replicas:
             except OSError as error:
                 logger.error("cannot write %s: %s", HIGH_WATERMARKS_FILE, error)
 
-    def _take_written(self, rows: Sequence[PartitionRow]) -> None:
-        """Our own compare-and-set succeeded: takes the rows without waiting for the next poll."""
+    def rows_written(self, rows: Sequence[PartitionRow]) -> None:
+        """Takes rows that this broker has just written, without waiting for the next poll."""
         self._view.apply_rows(rows)
         for row in rows:
             replica = self._by_key.get((row.topic_id, row.partition))
@@ -483,9 +341,7 @@ class Replicas:
         await self._lower_checkpoint(replica)
 
     def has_news_for_leader(self, replica: LocalReplica) -> None:
-        fetcher = self._fetchers.get(replica.row.leader)
-        if fetcher is not None:
-            fetcher.report(replica)
+        self._roles.report(replica)
 
     # Requests of other brokers
 
@@ -509,7 +365,7 @@ class Replicas:
     async def run_retention(self) -> None:
         """Leaders move log starts as retention allows; followers take them over. Each replica expires idle producers by
         itself."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._host.clock.now_ms()
         for replica in self.all():
             try:
                 await self._retain(replica, now_ms)
@@ -529,7 +385,7 @@ class Replicas:
     async def stop(self) -> bool:
         """Closes all logs. Returns whether everything that was appended is on disk; if not, the next start runs
         recovery."""
-        await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
+        await self._roles.stop()
         for session in self._sessions.values():
             session.close()
         for replica in self.all():
@@ -548,30 +404,6 @@ class Replicas:
         await attempt(self.write_checkpoints)
         await some_at_once(OPEN_AT_ONCE, (attempt(replica.log.close) for replica in self.all()))
         return is_clean and not errors
-
-
-def _was_led(replica: LocalReplica, leader_epoch: int) -> bool:
-    is_known = any(entry.epoch == leader_epoch for entry in replica.log.epochs.entries)
-    return is_known and not replica.is_made_here
-
-
-def outlives_its_log(replica: LocalReplica, row: PartitionRow) -> bool:
-    """Whether the watermarks of an in-sync replica go beyond its log. A new generation lowers them, so they do not
-    then."""
-    return replica.coordination.outlives_its_log and row.generation <= replica.coordination.kept.value.generation
-
-
-def _means_another_log(row: PartitionRow, than: PartitionRow, broker_id: int) -> bool:
-    """Whether this broker's replica was removed and added again since the last row: then its log is not the new
-    replica's, and the leader waits for a fetch of an empty one."""
-    before, now = known_incarnation(than, broker_id), known_incarnation(row, broker_id)
-    return row.partition_epoch > than.partition_epoch and None not in (before, now) and before != now
-
-
-def _is_as_made(row: PartitionRow) -> bool:
-    """Whether the partition is as it was created: written by no leader before the first, and unchanged since. Then
-    every replica's history begins with the first epoch at offset 0, and followers need not receive it."""
-    return row.leader_epoch == FIRST_EPOCH and row.partition_epoch == 0
 
 
 def _is_newer_row_of_the_same_reign(row: PartitionRow, than: PartitionRow) -> bool:

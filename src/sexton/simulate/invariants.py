@@ -40,8 +40,6 @@ class Invariants:
 
     def _check(self, broker: Broker) -> None:
         turn = self._turns_count
-        if not hasattr(broker, "replicas"):
-            return  # it has only begun
         replicas = broker.replicas.all()
         if turn % TURNS_PER_BROKER == 0:
             for replica in replicas:

@@ -119,17 +119,15 @@ def find(machine: Machine, key: PartitionId) -> Snapshot | None:
 
 def damaged(machine: Machine) -> list[tuple[str, str]]:
     """Logs that a broker calls so, by name, and what it says of them."""
-    replicas = getattr(machine.broker, "replicas", None)
-    if replicas is None:
+    if machine.broker is None:
         return []
+    replicas = machine.broker.replicas
     found = [(f"{replica.topic}-{replica.partition}", str(replica.log.damage)) for replica in replicas.damaged()]
     return found + [(f"{one.topic}-{key[1]}", str(one.error)) for key, one in replicas.refused().items()]
 
 
 def _open_on(machine: Machine) -> list[LocalReplica]:
-    """None before a broker has got so far as to have any."""
-    replicas = getattr(machine.broker, "replicas", None)
-    return replicas.all() if replicas is not None else []
+    return machine.broker.replicas.all() if machine.broker is not None else []
 
 
 def _snapshot(machine: Machine, replica: LocalReplica) -> Snapshot:

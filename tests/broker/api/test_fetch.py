@@ -447,7 +447,7 @@ async def test_session_that_is_not_as_the_client_believes_is_refused() -> None:
 async def test_session_ends_when_the_client_says_so_or_starts_another() -> None:
     broker = FakeBroker()
     client = Client(broker)
-    sessions = broker.dispatch.fetch_sessions
+    sessions = broker.fetch_sessions
     first = await client.call(FETCH, 12, body({0: 0}, session=(0, FULL)))
     second = await client.call(FETCH, 12, body({0: 0}, session=(first.session_id, FULL)))
     assert second.session_id not in (0, first.session_id)

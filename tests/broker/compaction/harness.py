@@ -25,6 +25,7 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.settings.topic import TopicConfig
 from tests.adapters.metastore.rows import CLUSTER, register
 from tests.log.helpers import content, read_all
+from tests.replication.hosts import LoneHost
 from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=1)
@@ -53,10 +54,8 @@ class Broker:
         self.replica = LocalReplica(
             self.row,
             log,
-            broker_id=self.node_id,
+            host=LoneHost(identity=(self.node_id, 1)),
             high_watermark=0,
-            clock=self.clock,
-            may_serve=lambda: True,
             listener=Listener(),
             kept=kept,
         )

@@ -46,7 +46,7 @@ _FOLLOWERS_SERVE_SINCE = 11
 
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     body, version = request.body, request.version
-    sessions = request.connection.dispatch.fetch_sessions
+    sessions = broker.fetch_sessions
     try:
         session, tells_all = sessions.open(body, version)
     except KafkaError as error:

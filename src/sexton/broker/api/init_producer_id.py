@@ -34,7 +34,7 @@ _FAILED = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}
 async def handle(broker: Broker, request: Request) -> Answer:
     try:
         if request.body.transactional_id is None:
-            return {"producer_id": await request.connection.dispatch.producer_ids.next(), "producer_epoch": 0}
+            return {"producer_id": await broker.producer_ids.next(), "producer_epoch": 0}
         asked = _asked(request)
         await broker.transactions.until_ready(asked.transactional_id)
         producer = await broker.transactions.service.init(asked)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from sexton.compaction.watermarks.leader import LeaderWatermarks, Report
 from sexton.compaction.watermarks.replica import UNKNOWN_EPOCH, Claim, ReplicaWatermarks
-from sexton.replication import replicas
 from sexton.replication.coordination import Coordination
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import Held, News
@@ -39,7 +38,7 @@ def _is_whole(self: LeaderWatermarks, end_offset: int, report: Report) -> bool:
     return False
 
 
-def _leads_as_it_is(replica: LocalReplica, row: object) -> bool:
+def _leads_as_it_is(self: LocalReplica, row: object) -> bool:
     return False
 
 
@@ -52,7 +51,7 @@ COMPACTION: dict[str, Break] = {
             Patch(Coordination, "has_what_is_claimed", _believes),
             Patch(Coordination, "check_claim", _takes_any),
             Patch(LeaderWatermarks, "_has_lost_its_end", _is_whole),
-            Patch(replicas, "outlives_its_log", _leads_as_it_is),
+            Patch(LocalReplica, "outlives_its_log", _leads_as_it_is),
         ),
         profile=Profile.COMPACTION,
     ),

@@ -36,7 +36,7 @@ def _keeps_progress_by_number(self: Leadership, follower: int) -> Progress | Non
 
 def _names_whoever_is_there(self: Membership, asked: Asked) -> Mapping[int, int]:
     joining = (b for b in asked.row.isr if b not in asked.before.isr)
-    return {b: -1 if (broker := self._view.broker(b)) is None else broker.epoch for b in joining}
+    return {b: -1 if (broker := self._host.view.broker(b)) is None else broker.epoch for b in joining}
 
 
 def _allows_what_the_setting_says(config: TopicConfig) -> bool:
