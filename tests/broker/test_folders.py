@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from sexton.broker.folder import Folder, Past, Start
-from sexton.broker.registration import proposed_row
 from sexton.client.admin import Admin
 from sexton.client.client import Client
-from sexton.ports.metastore import PartitionRow
+from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.simulate.clock import SimulatedClock, WallClock
 from sexton.simulate.cluster import BrokerTimes, Node, SimulatedCluster
 from sexton.simulate.loop import Process, SimulatedLoop, new_loop
@@ -131,7 +130,7 @@ def test_a_folder_is_whole_if_the_last_registration_is_from_its_last_start(
     data_id = uuid.UUID(int=1)
     start = Start.decode(Start("s", Past.WHOLE, 7).encode())
     folder = Folder("/data", data_id, stopped_cleanly=False, broker_epoch=5, start=start)
-    proposed = proposed_row(1, "host", 9092, None, data_id, 5_000)
+    proposed = BrokerRow(1, -1, "host", 9092, None, data_id, 5_000, 0, BrokerStatus.STARTING)
     former = replace(proposed, epoch=registered_epoch, start_id=registered_start)
     assert folder.past(former) is expected
     found_old = replace(folder, start=Start("s", Past.OLD, 7))

@@ -34,7 +34,7 @@ from sexton.broker.observe.pages import AdminPages
 from sexton.broker.peers import Peers
 from sexton.broker.producer_ids import ProducerIds
 from sexton.broker.refused import RefusedBatches
-from sexton.broker.registration import Registration, proposed_row
+from sexton.broker.registration import Registration
 from sexton.broker.topics import ensure_topic
 from sexton.broker.transactions import Transactions
 from sexton.broker.unpacking import Unpacking
@@ -67,6 +67,7 @@ from sexton.settings.group import GroupConfig
 from sexton.settings.layers import group_config, topic_config
 from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
+from sexton.types import NO_EPOCH
 
 logger = logging.getLogger(__name__)
 
@@ -305,13 +306,16 @@ class Broker:
 
     def _proposed_row(self, folder: Folder) -> BrokerRow:
         advertised = self.config.advertised
-        return proposed_row(
-            self.config.node_id,
-            advertised.host,
-            advertised.port or self.port,
-            self.config.broker_rack,
-            folder.data_id,
-            self.config.broker_lease_ms,
+        return BrokerRow(
+            broker_id=self.config.node_id,
+            epoch=NO_EPOCH,
+            host=advertised.host,
+            port=advertised.port or self.port,
+            rack=self.config.broker_rack,
+            data_id=folder.data_id,
+            lease_ms=self.config.broker_lease_ms,
+            renewals_count=0,
+            status=BrokerStatus.STARTING,
         )
 
     async def _join(self, proposed: BrokerRow, folder: Folder) -> None:

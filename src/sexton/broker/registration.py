@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from sexton.ports.metastore import (
     LEASE_MARGIN,
     BrokerRow,
     BrokerStatus,
-    LeaseLostError,
     Metastore,
     MetastoreUnavailableError,
     StaleError,
@@ -145,12 +143,3 @@ class Registration:
                         "Give this broker another node.id, or stop the other one first.",
                     )
                 return
-
-
-def proposed_row(
-    broker_id: int, host: str, port: int, rack: str | None, data_id: uuid.UUID, lease_ms: int
-) -> BrokerRow:
-    return BrokerRow(broker_id, NO_EPOCH, host, port, rack, data_id, lease_ms, 0, BrokerStatus.STARTING)
-
-
-__all__ = ["DuplicateBrokerError", "LeaseLostError", "Registration", "proposed_row"]

@@ -26,7 +26,7 @@ from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.messages import FetchRequest, Held, News
 from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import back_off_ms
-from sexton.types import OFFSET_MAX, PartitionId
+from sexton.types import NO_EPOCH, NO_OFFSET, OFFSET_MAX, PartitionId
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class Fetcher:
             # We registered again: the leader counts a report only for the broker epoch that sent it.
             self._told_identity = self._host.identity
             self._changed = dict.fromkeys(self._following)
-        held = [Held(*key, False, -1, -1, -1, 0) for key in self._forgotten]
+        held = [_unwanted(key) for key in self._forgotten]
         self._forgotten.clear()
         wait_ms = self._limits.max_wait_ms
         for key in list(self._changed):
@@ -188,7 +188,12 @@ class Fetcher:
                 self._survive(bug, key, following)
         broker_id, broker_epoch = self._host.identity
         request = FetchRequest(
-            broker_id, broker_epoch, wait_ms, self._limits.max_bytes, self._limits.partition_max_bytes, held
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            max_wait_ms=wait_ms,
+            max_bytes=self._limits.max_bytes,
+            partition_max_bytes=self._limits.partition_max_bytes,
+            held=held,
         )
         encoded = messages.encode_request(request)
         return rpc.start_raw(PrivateApi.REPLICA_FETCH, [encoded], version=messages.VERSION)
@@ -249,6 +254,13 @@ class Fetcher:
         following.retry_at_ms = self._clock.monotonic_ms() + pause_ms
         if self._following.get(key) is following:
             self._changed[key] = None
+
+
+def _unwanted(key: PartitionId) -> Held:
+    """Tells a leader that this partition is no longer followed."""
+    return Held(
+        *key, is_wanted=False, leader_epoch=NO_EPOCH, end_offset=NO_OFFSET, last_epoch=NO_EPOCH, history_digest=0
+    )
 
 
 def _held(following: _Following) -> Held:
