@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import crc32c
 import numpy as np
 import numpy.typing as npt
 
 from sexton.records import codecs, names, segment_indexes
-from sexton.records.batch import HEADER
 from sexton.records.codecs import Codec
+from sexton.records.header import HEADER_BYTES, MAGIC, Head, encode
 from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.primitives import write_varint
 from sexton.records.kernels.scan import scan_whole
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 SEGMENT_BYTES = 1024 * 1024 * 1024  # Kafka's default segment.bytes
 BATCH_BYTES = 16 * 1024  # Kafka's default batch.size
@@ -113,14 +113,23 @@ def _fill(
 def _batch(plain: npt.NDArray[np.uint8], offset: int, count: int, codec: Codec) -> bytes:
     payload = codecs.compress(codec, memoryview(plain))  # type: ignore[arg-type]
     timestamp = BASE_TIMESTAMP_MS + offset
-    header = bytearray(
-        HEADER.pack(
-            offset, 49 + len(payload), 0, 2, 0, codec, count - 1, timestamp, timestamp + count - 1, -1, -1, -1, count
-        )
+    head = Head(
+        position=0,
+        size_bytes=HEADER_BYTES + len(payload),
+        base_offset=offset,
+        last_offset=offset + count - 1,
+        leader_epoch=0,
+        magic=MAGIC,
+        crc=0,
+        attributes=codec,
+        base_timestamp_ms=timestamp,
+        max_timestamp_ms=timestamp + count - 1,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        record_count=count,
     )
-    crc = crc32c.crc32c(payload, crc32c.crc32c(bytes(header[21:])))
-    header[17:21] = crc.to_bytes(4, "big")
-    return bytes(header) + payload
+    return encode(head, payload)
 
 
 def _write_indexes(directory: Path, base_offset: int) -> None:

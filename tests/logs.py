@@ -17,20 +17,8 @@ from sexton.compaction.reference import compact
 from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.terms import Terms
 from sexton.records import checkpoints, indexes, names, segment_indexes
-from sexton.records.batch import (
-    CONTROL,
-    DELETE_HORIZON,
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
-    Batch,
-    ControlType,
-    Header,
-    Record,
-    decode_all,
-    encode,
-    make_batch,
-    make_marker,
-)
+from sexton.records.batch import Batch, ControlType, Header, Record, decode_all, encode, make_batch, make_marker
+from sexton.records.header import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
 from sexton.records.kernels.scan import scan_whole
 
 NOW_MS = 1_700_000_000_000

@@ -9,7 +9,7 @@ INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
 OFFSET_MAX: Final = INT64_MAX
-"""Kafka's limit. A batch that Sexton reads must end below a lower one (`records/batch.py`)."""
+"""Kafka's limit. A batch that Sexton reads must end below a lower one (`records/header.py`)."""
 
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1

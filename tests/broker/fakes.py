@@ -20,8 +20,8 @@ from sexton.broker.refused import RefusedBatches
 from sexton.broker.request import PrivateHandler
 from sexton.broker.transactions import Transactions
 from sexton.broker.unpacking import Unpacking
+from sexton.log.checks import Rules
 from sexton.log.epochs import EpochHistory
-from sexton.log.inside import Rules
 from sexton.log.producers import ProducerStates
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
 from sexton.ports.disk import FileSlice

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sexton.client.fetching import Aborted, visible
 from sexton.records import batch as batches
-from sexton.records.batch import TRANSACTIONAL, ControlType, Record
+from sexton.records.batch import ControlType, Record
+from sexton.records.header import TRANSACTIONAL
 
 PRODUCER = 7
 

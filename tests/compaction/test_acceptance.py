@@ -15,8 +15,7 @@ from sexton.compaction.contract import NewSegment
 from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
-from sexton.records.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from sexton.records.header import Head
+from sexton.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL, Head
 from sexton.types import INT32_MAX
 
 MARKER = CONTROL | TRANSACTIONAL
@@ -24,7 +23,22 @@ PID = 7
 
 
 def head(base_offset: int, count: int = 1, attributes: int = 0, producer_id: int = -1, **fields: int) -> Head:
-    made = Head(0, 100, base_offset, base_offset + count - 1, 3, attributes, 50, 60, producer_id, 0, -1, count)
+    made = Head(
+        position=0,
+        size_bytes=100,
+        base_offset=base_offset,
+        last_offset=base_offset + count - 1,
+        leader_epoch=3,
+        magic=2,
+        crc=0,
+        attributes=attributes,
+        base_timestamp_ms=50,
+        max_timestamp_ms=60,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=-1,
+        record_count=count,
+    )
     return made._replace(**fields)
 
 

@@ -20,17 +20,8 @@ from sexton.compaction.reference import Compacted, compact, fold_by_key
 from sexton.compaction.rules import Action, LastOfProducer
 from sexton.compaction.survey import LogSurvey, join_surveys, survey_segment
 from sexton.compaction.terms import Terms
-from sexton.records.batch import (
-    CONTROL,
-    DELETE_HORIZON,
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
-    Batch,
-    ControlType,
-    Record,
-    encode,
-    make_batch,
-)
+from sexton.records.batch import Batch, ControlType, Record, encode, make_batch
+from sexton.records.header import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
 from sexton.types import OFFSET_MAX
 from tests import logs
 from tests.logs import NOW_MS, RETENTION_MS, abort, commit, data, in_transaction

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sexton.harness.brokers import SextonCluster
-from sexton.records.batch import HEADER_BYTES
+from sexton.records.header import HEADER_BYTES
 from tests.compactor.live import (
     NODES,
     SETTINGS,

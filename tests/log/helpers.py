@@ -13,16 +13,8 @@ from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Part
-from sexton.records.batch import (
-    TRANSACTIONAL,
-    Batch,
-    ControlType,
-    Record,
-    decode_all,
-    encode,
-    make_batch,
-    make_marker,
-)
+from sexton.records.batch import Batch, ControlType, Record, decode_all, encode, make_batch, make_marker
+from sexton.records.header import TRANSACTIONAL
 from sexton.settings.topic import TopicConfig
 
 T = TypeVar("T")

@@ -17,7 +17,8 @@ from sexton.compaction.contract import NewSegment
 from sexton.compaction.swap import SwapRefusedError
 from sexton.log.swap_disk import staging_path
 from sexton.records import names
-from sexton.records.batch import TRANSACTIONAL, ControlType, Record, encode, make_batch, make_marker
+from sexton.records.batch import ControlType, Record, encode, make_batch, make_marker
+from sexton.records.header import TRANSACTIONAL
 from sexton.settings.topic import TopicConfig
 from tests.log.helpers import NOW_MS
 from tests.log.test_swapping import DIRECTORY, Crash, Machine, filled

@@ -11,16 +11,8 @@ from crc32c import crc32c
 
 from sexton.log.log import Appended, Log
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.batch import (
-    CONTROL,
-    DELETE_HORIZON,
-    LOG_APPEND_TIME,
-    Batch,
-    Record,
-    decode,
-    encode,
-    make_batch,
-)
+from sexton.records.batch import Batch, Record, decode, encode, make_batch
+from sexton.records.header import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME
 from sexton.settings.topic import TopicConfig
 from tests.log.helpers import EPOCH, NOW_MS, content, lead, plain, read_all, records, with_log
 

@@ -20,8 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sexton.log.epochs import EpochHistory
 from sexton.log.log import Log
 from sexton.protocol.errors import KafkaError
-from sexton.records.batch import TRANSACTIONAL, Batch, ControlType, Record, decode_all, encode, make_batch, make_marker
+from sexton.records.batch import Batch, ControlType, Record, decode_all, encode, make_batch, make_marker
 from sexton.records.checkpoints import EpochEntry
+from sexton.records.header import TRANSACTIONAL
 from sexton.settings.topic import TopicConfig
 from sexton.simulate.disk import DiskWeather, VirtualDisk
 from sexton.simulate.loop import MS, Process, new_loop

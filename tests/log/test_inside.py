@@ -10,10 +10,12 @@ import pytest
 from crc32c import crc32c
 
 from sexton.errors import UnsupportedFormatError
-from sexton.log.inside import FAULTS_MAX, Rules, judged
+from sexton.log.checks import Rules
+from sexton.log.inside import FAULTS_MAX, judged
 from sexton.protocol.errors import ErrorCode, KafkaError, RecordsError
-from sexton.records.batch import HEADER, LOG_APPEND_TIME, TRANSACTIONAL, Header, Record, decode, encode, make_batch
+from sexton.records.batch import Header, Record, decode, encode, make_batch
 from sexton.records.codecs import Codec
+from sexton.records.header import LOG_APPEND_TIME, TRANSACTIONAL, unpack
 from sexton.settings.topic import TopicConfig
 from tests.log.helpers import NOW_MS
 
@@ -178,12 +180,8 @@ def test_no_producer_sets_the_time_of_the_append() -> None:
     made = batch(record(0), record(1), attributes=LOG_APPEND_TIME)
     for kind in ("CreateTime", "LogAppendTime"):
         asked = rules(message_timestamp_type=kind)
-        assert asked.has_bad_time(fields_of(made), NOW_MS)
+        assert asked.has_bad_time(unpack(made), NOW_MS)
         assert blamed(made, asked) == (ErrorCode.invalid_timestamp, [0, 1])
-
-
-def fields_of(made: bytes) -> tuple[int, ...]:
-    return HEADER.unpack_from(made)
 
 
 def test_a_topic_that_stamps_times_does_not_look_at_the_producers() -> None:

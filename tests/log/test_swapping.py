@@ -26,16 +26,8 @@ from sexton.log.validation import HEAD_BYTES, TURN_BYTES
 from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import KafkaError
 from sexton.records import names
-from sexton.records.batch import (
-    TRANSACTIONAL,
-    Batch,
-    ControlType,
-    Record,
-    decode_all,
-    encode,
-    make_batch,
-    make_marker,
-)
+from sexton.records.batch import Batch, ControlType, Record, decode_all, encode, make_batch, make_marker
+from sexton.records.header import TRANSACTIONAL
 from sexton.settings.topic import TopicConfig
 from sexton.simulate.disk import DiskWeather, VirtualDisk
 from sexton.simulate.loop import Process, new_loop

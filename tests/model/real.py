@@ -20,9 +20,10 @@ from sexton.compaction.watermarks.leader import Report as RealReport
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.log.epochs import EpochHistory, epoch_of
 from sexton.ports.metastore import PartitionRow
-from sexton.records.batch import DELETE_HORIZON, Batch, ControlType, Record, make_batch, make_marker
-from sexton.records.batch import TRANSACTIONAL as TRANSACTIONAL_BIT
+from sexton.records.batch import Batch, ControlType, Record, make_batch, make_marker
 from sexton.records.checkpoints import EpochEntry
+from sexton.records.header import DELETE_HORIZON
+from sexton.records.header import TRANSACTIONAL as TRANSACTIONAL_BIT
 from sexton.replication import history
 from sexton.replication.leadership import Leadership
 from sexton.types import NO_PRODUCER_ID

@@ -18,13 +18,6 @@ from hypothesis import strategies as st
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.records import codecs
 from sexton.records.batch import (
-    ATTRIBUTES_POSITION,
-    CODEC_MASK,
-    CONTROL,
-    DELETE_HORIZON,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
     Batch,
     ControlType,
     Header,
@@ -37,6 +30,15 @@ from sexton.records.batch import (
     make_marker,
 )
 from sexton.records.codecs import XERIAL_HEADER, Codec, Unpacker, compress, decompress
+from sexton.records.header import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+)
 from sexton.records.varint import write_varint
 from tests.records import framings
 

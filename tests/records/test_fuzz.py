@@ -17,7 +17,8 @@ import numpy as np
 
 from sexton.compaction.survey import survey_segment
 from sexton.errors import SextonError
-from sexton.records.batch import HEADER_BYTES, decode_all, encode
+from sexton.records.batch import decode_all, encode
+from sexton.records.header import HEADER_BYTES
 from sexton.records.kernels.scan import scan_whole
 from tests import logs
 

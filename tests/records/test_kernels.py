@@ -22,9 +22,6 @@ from sexton.compaction.rules import Action
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.records import keyhash, varint
 from sexton.records.batch import (
-    BATCH_OFFSET_MAX,
-    DELETE_HORIZON,
-    HEADER_BYTES,
     Batch,
     ControlType,
     Record,
@@ -35,6 +32,7 @@ from sexton.records.batch import (
     make_batch,
     make_marker,
 )
+from sexton.records.header import BATCH_OFFSET_MAX, DELETE_HORIZON, HEADER_BYTES
 from sexton.records.kernels import keys, primitives, scan
 from sexton.records.kernels.jit import kernel
 from sexton.records.keyhash import PRIME, HashKey

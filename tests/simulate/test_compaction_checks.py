@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from sexton.records.batch import TRANSACTIONAL, Batch, ControlType, Record, make_batch, make_marker
+from sexton.records.batch import Batch, ControlType, Record, make_batch, make_marker
+from sexton.records.header import TRANSACTIONAL
 from sexton.simulate import compaction_checks as checks
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.snapshots import Watermarks

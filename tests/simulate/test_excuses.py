@@ -13,7 +13,8 @@ import pytest
 
 from sexton.ports.metastore import PartitionRow
 from sexton.records import batch as batches
-from sexton.records.batch import TRANSACTIONAL, ControlType, Record, make_batch, make_marker
+from sexton.records.batch import ControlType, Record, make_batch, make_marker
+from sexton.records.header import TRANSACTIONAL
 from sexton.simulate import final
 from sexton.simulate.checks import Judge
 from sexton.simulate.compaction_checks import CompactionJudge

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sexton.records.batch import TRANSACTIONAL, Batch, ControlType, Record, make_batch, make_marker
+from sexton.records.batch import Batch, ControlType, Record, make_batch, make_marker
+from sexton.records.header import TRANSACTIONAL
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Outcome, Transaction, Write
 from sexton.simulate.transaction_checks import TransactionJudge

@@ -23,8 +23,9 @@ from sexton.compaction.terms import Terms
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
 from sexton.log.stopped.partition import open_partition
 from sexton.records import names
-from sexton.records.batch import HEADER_BYTES, Batch, decode_all, encode
+from sexton.records.batch import Batch, decode_all, encode
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES, Codec, compress
+from sexton.records.header import HEADER_BYTES
 from sexton.settings.topic import TopicConfig
 from sexton.spark import compact as pipeline
 from sexton.spark import index_pass, rewrite_pass, storage, transaction_index

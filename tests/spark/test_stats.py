@@ -21,7 +21,8 @@ from sexton.compaction.watermarks.checkpoint import encode as encode_watermarks
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.errors import CorruptLogError
 from sexton.records import checkpoints, names
-from sexton.records.batch import DELETE_HORIZON, Batch, ControlType, Record
+from sexton.records.batch import Batch, ControlType, Record
+from sexton.records.header import DELETE_HORIZON
 from sexton.spark import stats, whole_log
 from sexton.spark.stats import Options, PartitionStats
 from sexton.spark.stats_pass import ABOVE_BOUND

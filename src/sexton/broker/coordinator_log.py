@@ -10,7 +10,8 @@ from sexton.coordinators.shard import EndMarker
 from sexton.log.producers import Marker
 from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.batch import TRANSACTIONAL, Record, encode, make_batch
+from sexton.records.batch import Record, encode, make_batch
+from sexton.records.header import TRANSACTIONAL
 from sexton.replication.local_replica import LocalReplica
 from sexton.types import NO_SEQUENCE, ProducerIdAndEpoch
 

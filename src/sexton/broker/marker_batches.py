@@ -5,16 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from sexton.coordinators.shard import EndMarker
-from sexton.records.batch import (
-    CONTROL,
-    TRANSACTIONAL,
-    ControlType,
-    Record,
-    encode,
-    make_batch,
-    marker_key,
-    marker_value,
-)
+from sexton.records.batch import ControlType, Record, encode, make_batch, marker_key, marker_value
+from sexton.records.header import CONTROL, TRANSACTIONAL
 from sexton.replication.replica import Replica
 
 

@@ -11,7 +11,6 @@ while it verifies a transaction, with OUT_OF_ORDER_SEQUENCE_NUMBER, which some c
 
 from __future__ import annotations
 
-import struct
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +18,8 @@ from sexton.log.producers import SEQUENCE_MAX
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.batch import HEADER_BYTES
+from sexton.records import header
+from sexton.records.header import HEADER_BYTES
 
 if TYPE_CHECKING:
     from sexton.replication.replica import Replica
@@ -31,16 +31,6 @@ on in the same epoch, as some do, is held back no longer than this."""
 KEPT_MAX: Final = 10_000
 """Maximum number of entries. Beyond it the oldest is dropped: that producer then has only the order that Kafka
 gives."""
-
-_PRODUCER = struct.Struct(">qhi").unpack_from
-_PRODUCER_POSITION = 43
-
-
-def producer_of(records: Buffer) -> tuple[int, int, int]:
-    """Returns producer id, epoch and first sequence of a batch, which must have a whole header."""
-    producer_id, epoch, sequence = _PRODUCER(records, _PRODUCER_POSITION)
-    return producer_id, epoch, sequence
-
 
 TopicKey = str | uuid.UUID | None
 """Topic as the client names it: a leader may have to refuse a topic that it does not know yet."""
@@ -70,7 +60,8 @@ class RefusedBatches:
         fill the gap."""
         if not code.retriable or len(records) < HEADER_BYTES:
             return
-        producer_id, epoch, sequence = producer_of(records)
+        head = header.unpack(records)
+        producer_id, epoch, sequence = head.producer_id, head.producer_epoch, head.base_sequence
         if producer_id < 0 or sequence < 0:
             return
         place = topic, partition, producer_id
@@ -88,7 +79,8 @@ class RefusedBatches:
         """Raises if the batch comes after one that was refused and has not been sent again."""
         if len(records) < HEADER_BYTES:
             return
-        producer_id, epoch, sequence = producer_of(records)
+        head = header.unpack(records)
+        producer_id, epoch, sequence = head.producer_id, head.producer_epoch, head.base_sequence
         place = topic, replica.partition, producer_id
         self._forget(self._clock.monotonic_ms())
         refused = self._refused.get(place)

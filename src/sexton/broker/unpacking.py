@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sexton.errors import UnsupportedFormatError
-from sexton.log.inside import UNFOLDED_BYTES_MAX, Rules, judged
+from sexton.log.checks import Rules
+from sexton.log.inside import UNFOLDED_BYTES_MAX, judged
 from sexton.ports.disk import Buffer
 
 if TYPE_CHECKING:

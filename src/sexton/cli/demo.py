@@ -19,6 +19,7 @@ from sexton.compaction.fates import Fate
 from sexton.compaction.reference import fold_by_key
 from sexton.records import batch, checkpoints, names
 from sexton.records.batch import Batch, ControlType, Record
+from sexton.records.header import TRANSACTIONAL
 from sexton.spark import datasource, session
 from sexton.spark.compact import Report
 from sexton.spark.offline import Options, compact_directories
@@ -103,7 +104,7 @@ def _batches(rng: random.Random, now_ms: int) -> Iterator[Batch]:
             continue
         producer_id = rng.randrange(3)
         yield batch.make_batch(
-            records, attributes=batch.TRANSACTIONAL, producer_id=producer_id, producer_epoch=0, base_sequence=offset
+            records, attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=0, base_sequence=offset
         )
         end = ControlType.ABORT if rng.random() < 0.1 else ControlType.COMMIT
         yield batch.make_marker(offset, end, producer_id, 0, now_ms + offset, leader_epoch=0)

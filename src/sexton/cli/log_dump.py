@@ -23,19 +23,9 @@ from sexton.cli import show
 from sexton.errors import NotALogError
 from sexton.log.stopped.partition import find_partitions, mapped, open_partition
 from sexton.records import codecs, names
-from sexton.records.batch import (
-    ATTRIBUTES_POSITION,
-    CODEC_MASK,
-    CONTROL,
-    HEADER_BYTES,
-    Batch,
-    ControlType,
-    Header,
-    Record,
-    decode,
-    decode_header,
-)
+from sexton.records.batch import Batch, ControlType, Header, Record, decode, decode_header
 from sexton.records.codecs import Codec
+from sexton.records.header import CODEC_MASK, CONTROL, HEADER_BYTES, attribute_bits
 from sexton.records.kernels.scan import scan
 from sexton.settings.schema import BadSettingError
 from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, OFFSET_MAX
@@ -173,7 +163,7 @@ def _may_hold_key(batch: memoryview, wanted: Filter, place: str) -> bool:
     """A look for the key's bytes anywhere in the batch, which is much faster than decoding every record of a log."""
     if not wanted.keys:
         return True
-    body = codecs.decompress(batch[ATTRIBUTES_POSITION + 1] & CODEC_MASK, batch[HEADER_BYTES:], place)
+    body = codecs.decompress(attribute_bits(batch) & CODEC_MASK, batch[HEADER_BYTES:], place)
     return any(key in body for key in wanted.keys)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sexton.records import batch as batches
-from sexton.records.batch import LOG_OVERHEAD_BYTES, ControlType, Record
+from sexton.records.batch import ControlType, Record
+from sexton.records.header import LOG_OVERHEAD_BYTES, size_at
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
@@ -55,7 +55,7 @@ def visible(
 def whole_batches(data: bytes | memoryview) -> Iterator[int]:
     position = 0
     while position + LOG_OVERHEAD_BYTES <= len(data):
-        size_bytes = LOG_OVERHEAD_BYTES + struct.unpack_from(">i", data, position + 8)[0]
+        size_bytes = size_at(data, position)
         if size_bytes <= LOG_OVERHEAD_BYTES or position + size_bytes > len(data):
             return
         yield position

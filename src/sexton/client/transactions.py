@@ -15,7 +15,7 @@ from sexton.client.errors import check
 from sexton.client.producer import ACKS_ALL, ANSWER_MARGIN_MS, Message, records_of
 from sexton.client.transaction_admin import transaction_coordinator
 from sexton.records import batch as batches
-from sexton.records.batch import TRANSACTIONAL
+from sexton.records.header import TRANSACTIONAL
 from sexton.types import TopicPartition
 
 TRANSACTION_TIMEOUT_MS: Final = 600_000

@@ -33,8 +33,7 @@ from sexton.compaction.contract import NewSegment
 from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
-from sexton.records.batch import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from sexton.records.header import Head
+from sexton.records.header import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL, Head
 from sexton.types import INT32_MAX
 
 _MAY_CHANGE: Final = TRANSACTIONAL | DELETE_HORIZON

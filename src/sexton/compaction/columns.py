@@ -18,7 +18,8 @@ from sexton.compaction.plan import PartitionWork
 from sexton.compaction.rules import Action
 from sexton.compaction.terms import NO_HORIZON, Terms
 from sexton.compaction.transactions import TransactionIndex
-from sexton.records.batch import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL, ControlType
+from sexton.records.batch import ControlType
+from sexton.records.header import CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from sexton.records.kernels.keys import DEAD, FLAG_BITS, TOMBSTONE
 from sexton.records.kernels.scan import Table
 from sexton.types import NO_TIMESTAMP

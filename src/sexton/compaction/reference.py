@@ -12,7 +12,8 @@ from sexton.compaction import rules
 from sexton.compaction.fates import Fate
 from sexton.compaction.rules import Action, LastOfProducer
 from sexton.compaction.terms import NO_HORIZON, Terms
-from sexton.records.batch import CODEC_MASK, DELETE_HORIZON, TRANSACTIONAL, Batch, ControlType, Record
+from sexton.records.batch import Batch, ControlType, Record
+from sexton.records.header import CODEC_MASK, DELETE_HORIZON, TRANSACTIONAL
 from sexton.types import NO_TIMESTAMP
 
 

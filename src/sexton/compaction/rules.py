@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from sexton.compaction.fates import Fate
 from sexton.compaction.terms import NO_HORIZON, Terms
-from sexton.records.batch import CONTROL
+from sexton.records.header import CONTROL
 
 
 class Action(IntEnum):

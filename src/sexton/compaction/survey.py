@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sexton.compaction.transactions import TransactionEvents, events_of, join_events
 from sexton.errors import CorruptLogError
-from sexton.records.batch import CONTROL, TRANSACTIONAL
+from sexton.records.header import CONTROL, TRANSACTIONAL
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan
 from sexton.types import INT32_MAX, NO_OFFSET

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction.terms import NO_HORIZON
-from sexton.records.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL, ControlType
+from sexton.records.batch import ControlType
+from sexton.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from sexton.records.kernels.scan import Table
 from sexton.types import NO_OFFSET, NO_PRODUCER_ID
 

@@ -14,27 +14,16 @@ brokers write themselves (markers, coordinators' state) are not changed; at most
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
-
-from crc32c import crc32c
+from typing import Final
 
 from sexton.errors import CorruptLogError, UnsupportedFormatError
-from sexton.log.batches import check_client_batch, check_frame
+from sexton.log.checks import TOO_FAR, Rules, check_client_batch, check_frame
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError, RecordFault, RecordsError
-from sexton.records import codecs
-from sexton.records.batch import (
-    ATTRIBUTES_POSITION,
-    CODEC_MASK,
-    HEADER,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    LOG_OVERHEAD_BYTES,
-)
+from sexton.records import codecs, header
+from sexton.records.header import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME, Head, attribute_bits
 from sexton.records.varint import read_varint
-from sexton.settings.topic import TopicConfig
 
 UNFOLDED_BYTES_MAX: Final = 128 << 20
 """The most bytes that a batch may decompress to on a broker: a hundred times what most topics accept. Kafka sets no
@@ -44,84 +33,9 @@ FAULTS_MAX: Final = 1_000
 """The most records that one response names. A client that sends more bad ones learns of the rest when it sends them
 again."""
 
-_TOO_FAR: Final = "further apart than message.timestamp.before.max.ms or message.timestamp.after.max.ms"
-_CRC = struct.Struct(">I")
-_CRC_POSITION = 17
-_ATTRIBUTES_LOW_BYTE = 22
-
-_CODECS: Final = {
-    "uncompressed": codecs.Codec.NONE,
-    "gzip": codecs.Codec.GZIP,
-    "snappy": codecs.Codec.SNAPPY,
-    "lz4": codecs.Codec.LZ4,
-    "zstd": codecs.Codec.ZSTD,
-}
-
 
 def is_zstd(records: Buffer) -> bool:
-    return len(records) >= HEADER_BYTES and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == codecs.Codec.ZSTD
-
-
-class Rules(NamedTuple):
-    """What a topic requires of its batches."""
-
-    place: str
-    batch_bytes_max: int
-    needs_keys: bool
-    codec: int | None
-    """Codec of `compression.type`; None to keep the producer's."""
-    level: int | None
-    before_max_ms: int
-    after_max_ms: int
-    stamps_time: bool
-
-    @property
-    def look_inside(self) -> bool:
-        """Whether some batches with valid headers must be unpacked."""
-        return self.needs_keys or self.codec is not None
-
-    @staticmethod
-    def of(place: str, config: TopicConfig) -> Rules:
-        codec = _CODECS.get(config.compression_type)
-        levels = {
-            codecs.Codec.GZIP: config.compression_gzip_level,
-            codecs.Codec.LZ4: config.compression_lz4_level,
-            codecs.Codec.ZSTD: config.compression_zstd_level,
-        }
-        return Rules(
-            place,
-            config.max_message_bytes,
-            config.compacts,
-            codec,
-            levels.get(codec) if codec is not None else None,
-            config.message_timestamp_before_max_ms,
-            config.message_timestamp_after_max_ms,
-            config.message_timestamp_type == "LogAppendTime",
-        )
-
-    def must_unpack(self, records: Buffer) -> bool:
-        """Whether this batch must be unpacked, decided by its header. A batch too short for a header is refused
-        elsewhere."""
-        if len(records) < HEADER_BYTES:
-            return False
-        return self.needs_keys or (self.codec is not None and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK != self.codec)
-
-    def is_short_walk(self, records: Buffer, count_max: int) -> bool:
-        """Whether keys are all there is to check, and the records are uncompressed and at most `count_max`, whatever
-        their size."""
-        if len(records) < HEADER_BYTES or records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK or self.codec:
-            return False
-        return int.from_bytes(records[HEADER_BYTES - 4 : HEADER_BYTES], "big") <= count_max
-
-    def has_bad_time(self, fields: tuple[int, ...], now_ms: int) -> bool:
-        """Whether the header's timestamps are out of range, or marked as LogAppendTime, which producers may not set."""
-        attributes, base_ts, max_ts = fields[5], fields[7], fields[8]
-        if attributes & LOG_APPEND_TIME:
-            return True
-        if self.stamps_time:
-            return False
-        too_old = base_ts >= 0 and now_ms - base_ts > self.before_max_ms
-        return too_old or max_ts - now_ms > self.after_max_ms
+    return len(records) >= HEADER_BYTES and attribute_bits(records) & CODEC_MASK == codecs.Codec.ZSTD
 
 
 def judged(records: Buffer, rules: Rules, now_ms: int, unfolded_bytes_max: int = UNFOLDED_BYTES_MAX) -> Buffer:
@@ -129,63 +43,48 @@ def judged(records: Buffer, rules: Rules, now_ms: int, unfolded_bytes_max: int =
     decompresses to more than `unfolded_bytes_max`, where the caller allows less than UNFOLDED_BYTES_MAX."""
     view = memoryview(records)
     place = rules.place
-    fields = check_frame(view, place, rules.batch_bytes_max)
-    check_client_batch(fields, place)
-    codec = fields[5] & CODEC_MASK
-    is_late = rules.has_bad_time(fields, now_ms)
+    head = check_frame(view, place, rules.batch_bytes_max)
+    check_client_batch(head, place)
+    codec = head.attributes & CODEC_MASK
+    is_late = rules.has_bad_time(head, now_ms)
     is_another = rules.codec is not None and rules.codec != codec
     if not (rules.needs_keys or is_late or is_another):
         return records
     try:
         plain = codecs.decompress(codec, view[HEADER_BYTES:], place, unfolded_bytes_max)
-        if is_late or (rules.needs_keys and first_keyless(plain, fields[12]) is not None):
-            _check_records(plain, fields, rules, now_ms)
+        if is_late or (rules.needs_keys and first_keyless(plain, head.record_count) is not None):
+            _check_records(plain, head, rules, now_ms)
     except UnsupportedFormatError as error:
         if unfolded_bytes_max < UNFOLDED_BYTES_MAX:
             raise
         raise KafkaError(ErrorCode.invalid_record, f"{place}: the records cannot be read ({error})") from error
     except (CorruptLogError, IndexError, ValueError) as error:
         raise KafkaError(ErrorCode.invalid_record, f"{place}: the records cannot be read ({error})") from error
-    return _compressed(plain, fields, rules) if is_another else records
+    return _compressed(plain, head, rules) if is_another else records
 
 
-def bad_times(fields: tuple[int, ...], rules: Rules, now_ms: int) -> KafkaError:
-    """The error as far as the header tells. `judged` names the records at fault, or finds none."""
-    if fields[5] & LOG_APPEND_TIME:
-        what = "LogAppendTime is not for producers to set"
-    else:
-        what = f"records of time {fields[7]} to {fields[8]} at time {now_ms}: {_TOO_FAR}"
-    return KafkaError(ErrorCode.invalid_timestamp, f"{rules.place}: {what}")
-
-
-def _compressed(plain: bytes, fields: tuple[int, ...], rules: Rules) -> bytes:
+def _compressed(plain: bytes, head: Head, rules: Rules) -> bytes:
     """The same batch with the topic's codec. Raises if it becomes too large."""
     assert rules.codec is not None
     packed = codecs.compress(rules.codec, plain, rules.level)
-    base_offset, _, leader_epoch, magic, _, attributes, *rest = fields
-    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(packed)
-    attributes = attributes & ~CODEC_MASK | rules.codec
-    out = bytearray(HEADER.pack(base_offset, length, leader_epoch, magic, 0, attributes, *rest))
-    out += packed
-    if len(out) > rules.batch_bytes_max:
+    if HEADER_BYTES + len(packed) > rules.batch_bytes_max:
         raise KafkaError(
             ErrorCode.message_too_large,
-            f"{rules.place}: the batch has {len(out)} bytes, compressed as compression.type asks; max.message.bytes is "
-            f"{rules.batch_bytes_max}",
+            f"{rules.place}: the batch has {HEADER_BYTES + len(packed)} bytes, compressed as compression.type asks; "
+            f"max.message.bytes is {rules.batch_bytes_max}",
         )
-    _CRC.pack_into(out, _CRC_POSITION, crc32c(memoryview(out)[ATTRIBUTES_POSITION:]))
-    return bytes(out)
+    return header.encode(head._replace(attributes=head.attributes & ~CODEC_MASK | rules.codec), packed)
 
 
-def _check_records(plain: bytes, fields: tuple[int, ...], rules: Rules, now_ms: int) -> None:
+def _check_records(plain: bytes, head: Head, rules: Rules, now_ms: int) -> None:
     """Raises with all records at fault. If one has a bad timestamp, that is the error code, as in Kafka."""
     faults: list[RecordFault] = []
     count, code = 0, ErrorCode.invalid_record
-    for index, has_key, timestamp_ms in _walk(plain, fields):
+    for index, has_key, timestamp_ms in _walk(plain, head):
         what = ""
         if rules.needs_keys and not has_key:
             what = "has no key, and the topic is compacted"
-        elif what := _bad_time(timestamp_ms, fields[5], rules, now_ms):
+        elif what := _bad_time(timestamp_ms, head.attributes, rules, now_ms):
             code = ErrorCode.invalid_timestamp
         if what:
             count += 1
@@ -203,13 +102,13 @@ def _bad_time(timestamp_ms: int, attributes: int, rules: Rules, now_ms: int) -> 
         return ""
     if -rules.after_max_ms <= now_ms - timestamp_ms <= rules.before_max_ms:
         return ""
-    return f"has time {timestamp_ms} at time {now_ms}: {_TOO_FAR}"
+    return f"has time {timestamp_ms} at time {now_ms}: {TOO_FAR}"
 
 
-def _walk(plain: bytes, fields: tuple[int, ...]) -> Iterator[tuple[int, bool, int]]:
+def _walk(plain: bytes, head: Head) -> Iterator[tuple[int, bool, int]]:
     """Each record's index, whether it has a key, and its timestamp. Raises IndexError or ValueError if malformed."""
     at = 0
-    for index in range(fields[12]):
+    for index in range(head.record_count):
         length, at = read_varint(plain, at)
         end = at + length
         if length <= 0 or end > len(plain):
@@ -219,7 +118,7 @@ def _walk(plain: bytes, fields: tuple[int, ...]) -> Iterator[tuple[int, bool, in
         key_bytes, at = read_varint(plain, at)
         if at > end:
             raise ValueError(f"record {index} is too short")
-        yield index, key_bytes >= 0, fields[7] + timestamp_delta
+        yield index, key_bytes >= 0, head.base_timestamp_ms + timestamp_delta
         at = end
 
 

@@ -278,7 +278,8 @@ class ProducerStates:
         if len(batches) == BATCHES_MAX:
             del batches[0]
         last_sequence = last_sequence_of(first_sequence, last_offset - first_offset + 1)
-        batches.append(PastBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp_ms))
+        batch = first_sequence, last_sequence, first_offset, last_offset, timestamp_ms
+        batches.append(tuple.__new__(PastBatch, batch))  # PastBatch() would parse arguments, for every append
         producer.last_timestamp_ms = timestamp_ms
         if is_transactional and self._verifications:
             self.void_verifications(producer_id, epoch)

@@ -16,7 +16,7 @@ from sexton.log.types import AbortedTransaction, Read, TimedOffset
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Part
 from sexton.records import batch
-from sexton.records.header import Head, has_valid_crc, head_at
+from sexton.records.header import LOG_APPEND_TIME, Head, has_valid_crc, head_at
 
 SENDFILE_BYTES_MIN: Final = 32 * 1024
 """For smaller reads a copy through Python is cheaper than a system call of its own."""
@@ -82,7 +82,7 @@ def _check(segment: Segment, position: int, data: bytes) -> None:
         head = head_at(data, at, position + at)
         if isinstance(head, str):
             raise segment.corrupt(head, position + at)
-        if not has_valid_crc(view[at : at + head.size_bytes]):
+        if not has_valid_crc(view[at : at + head.size_bytes], head):
             raise segment.corrupt("the CRC does not match", head.position)
         at += head.size_bytes
 
@@ -175,7 +175,7 @@ def _is_empty(segment: Segment, offset: int) -> bool:
 
 def _record_at(segment: Segment, head: Head, timestamp_ms: int, start_offset: int) -> TimedOffset | None:
     """The first record of a batch that is not older than `timestamp_ms` and not below `start_offset`."""
-    if head.attributes & batch.LOG_APPEND_TIME and head.record_count == head.last_offset - head.base_offset + 1:
+    if head.attributes & LOG_APPEND_TIME and head.record_count == head.last_offset - head.base_offset + 1:
         return TimedOffset(head.max_timestamp_ms, max(head.base_offset, start_offset), head.leader_epoch)
     data = segment.file.read(head.position, head.size_bytes)
     for record in batch.decode(data, 0, segment.file.path, check_crc=False).records:

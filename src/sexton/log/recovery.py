@@ -36,11 +36,11 @@ from sexton.log.batches import SCAN_BYTES, Walk, find_batch
 from sexton.log.epochs import EpochHistory
 from sexton.log.flushed import FlushedPoint
 from sexton.log.producers import ProducerStates
-from sexton.log.replay import note_batch, replay
+from sexton.log.replay import note_found, replay
 from sexton.log.segment import Segment
 from sexton.ports.disk import Disk
 from sexton.records import names
-from sexton.records.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -49,6 +49,7 @@ from sexton.records.checkpoints import (
     decode_offset_checkpoint,
     encode_leader_epochs,
 )
+from sexton.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, OLDEST_LENGTH_MIN, magic_at, size_at
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
 from sexton.settings.topic import TopicConfig
 from sexton.types import OFFSET_MAX
@@ -265,7 +266,9 @@ class Recovery:
                 fault = f"offset {head.base_offset} comes again"
                 break
             segment.note(head.position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
-            note_batch(self.producers, segment, head, is_index_kept=False)
+            ended = note_found(self.producers, segment, head)
+            if ended is not None:
+                segment.note_end(ended)
         fault = fault or walk.fault
         if fault is None and self._end_of(segment) < certified:
             fault = "the file ends"
@@ -407,15 +410,17 @@ def _was_whole(rest: bytes) -> bool:
     a page in the middle is missing, or what was flushed has been damaged since."""
     if len(rest) < HEADER_BYTES or not any(rest):
         return False
-    return LOG_OVERHEAD_BYTES + int.from_bytes(rest[8:12], "big", signed=True) <= len(rest)
+    return size_at(rest) <= len(rest)
 
 
 def _is_old_format(rest: bytes) -> bool:
     """Whether it begins with a complete message of format 0 or 1, by its own checksum."""
-    if len(rest) < 26 or rest[16] not in (0, 1):
+    if len(rest) < LOG_OVERHEAD_BYTES + OLDEST_LENGTH_MIN or magic_at(rest) not in (0, 1):
         return False
-    length = int.from_bytes(rest[8:12], "big", signed=True)
-    return 14 <= length <= len(rest) - 12 and zlib.crc32(rest[16 : 12 + length]) == int.from_bytes(rest[12:16], "big")
+    end = size_at(rest)
+    return LOG_OVERHEAD_BYTES + OLDEST_LENGTH_MIN <= end <= len(rest) and zlib.crc32(rest[16:end]) == int.from_bytes(
+        rest[12:16], "big"
+    )
 
 
 # ---- small files ----

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from sexton.log.batches import SCAN_BYTES, read_marker
-from sexton.log.producers import ProducerStates
-from sexton.log.segment import AbortedEntry, Segment
-from sexton.records.batch import CONTROL, HEADER_BYTES, TRANSACTIONAL
-from sexton.records.header import Head
+from sexton.log.producers import EndedTransaction, ProducerStates
+from sexton.log.segment import Segment
+from sexton.records.header import CONTROL, HEADER_BYTES, TRANSACTIONAL, Head
 from sexton.records.producer_snapshot import ProducerEntry
 
 RECALLED_BYTES = 1 << 20
@@ -14,11 +13,9 @@ RECALLED_BYTES = 1 << 20
 at startup; enough for five batches of Kafka's default size from each of a dozen producers."""
 
 
-def note_batch(producers: ProducerStates, segment: Segment, head: Head, *, is_index_kept: bool) -> None:
-    """Records a batch as a follower does, without checks. With `is_index_kept` the segment's transaction index is
-    complete and gets no new entry."""
-    if head.producer_id < 0:
-        return
+def note_copied(producers: ProducerStates, head: Head, body: bytes) -> EndedTransaction | None:
+    """Records a producer's batch as a follower does, without checks. `body` is the records of a control batch. Returns
+    the transaction that the batch ended, if any."""
     if not head.attributes & CONTROL:
         producers.note_data(
             head.producer_id,
@@ -29,17 +26,24 @@ def note_batch(producers: ProducerStates, segment: Segment, head: Head, *, is_in
             head.max_timestamp_ms,
             bool(head.attributes & TRANSACTIONAL),
         )
-        return
-    body = segment.file.read(head.position + HEADER_BYTES, head.size_bytes - HEADER_BYTES)
+        return None
     read = read_marker(head, body)
     if read is None:
-        return
+        return None
     marker, timestamp_ms = read
     ended = producers.note_marker(head.producer_id, head.producer_epoch, head.base_offset, timestamp_ms, marker)
-    if ended is not None and ended.is_abort and not is_index_kept:
-        segment.add_aborted(
-            AbortedEntry(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
-        )
+    # A verification begun while this replica led before is about a transaction that is over.
+    producers.void_verifications(head.producer_id, head.producer_epoch)
+    return ended
+
+
+def note_found(producers: ProducerStates, segment: Segment, head: Head) -> EndedTransaction | None:
+    """Records a batch that was found in a segment."""
+    if head.producer_id < 0:
+        return None
+    is_control = head.attributes & CONTROL
+    body = segment.file.read(head.position + HEADER_BYTES, head.size_bytes - HEADER_BYTES) if is_control else b""
+    return note_copied(producers, head, body)
 
 
 def replay(
@@ -56,7 +60,7 @@ def replay(
     for segment in segments:
         if segment.end_offset > snapshot_offset:
             for head in segment.heads(segment.position_of(snapshot_offset), SCAN_BYTES):
-                note_batch(producers, segment, head, is_index_kept=True)
+                note_found(producers, segment, head)  # whose transaction index is complete
 
 
 def _recall(producers: ProducerStates, segments: list[Segment], snapshot_offset: int) -> None:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from sexton.errors import CorruptLogError
 from sexton.log.batches import LOOKUP_BYTES, SCAN_BYTES, Walk
+from sexton.log.producers import EndedTransaction
 from sexton.log.sparse import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SparseIndex
 from sexton.ports.disk import Buffer, Disk, File
 from sexton.records import names
@@ -154,7 +155,7 @@ class Segment:
         last_offset: int,
         max_timestamp_ms: int,
     ) -> None:
-        self.file.append(parts)
+        (self._file or self.file).append(parts)
         self.note(self.size_bytes, size_bytes, last_offset, max_timestamp_ms)
 
     def note(self, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
@@ -359,9 +360,13 @@ class Segment:
             self._aborted = _decode_aborted(data) if data else []
         return self._aborted
 
-    def add_aborted(self, entry: AbortedEntry) -> None:
-        self.aborted.append(entry)
-        self._is_index_written = False
+    def note_end(self, ended: EndedTransaction) -> None:
+        """Adds a transaction whose marker was just written here to the transaction index, if it was aborted."""
+        if ended.is_abort:
+            self.aborted.append(
+                AbortedEntry(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
+            )
+            self._is_index_written = False
 
     # Finding positions
 

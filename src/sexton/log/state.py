@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from sexton.errors import CorruptLogError
+from sexton.log.checks import Rules
 from sexton.log.epochs import EpochHistory
-from sexton.log.inside import Rules
 from sexton.log.producers import ProducerStates
 from sexton.log.recovery import Recovered
 from sexton.log.segment import Segment

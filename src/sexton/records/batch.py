@@ -1,16 +1,8 @@
 """Record batch v2: the one format of records on the network, on disk and in objects.
 
-A batch is a 61-byte header and then its records, together compressed or not:
-
-    baseOffset i64 | batchLength i32 | partitionLeaderEpoch i32 | magic i8 | crc u32 | attributes i16 |
-    lastOffsetDelta i32 | baseTimestamp i64 | maxTimestamp i64 | producerId i64 | producerEpoch i16 |
-    baseSequence i32 | recordCount i32
-
-The CRC-32C covers everything from the attributes on, so a leader may stamp offset and epoch without touching
-it. A record says where it stands relative to its batch (offset and timestamp deltas as zigzag varints), which is
-why a surviving record can be copied byte for byte as long as its batch keeps base offset and base timestamp.
-
-When the delete-horizon attribute is set, baseTimestamp *is* the horizon (KIP-534).
+A batch is a header (`header.py`) and then its records, together compressed or not. A record says where it stands
+relative to its batch (offset and timestamp deltas as zigzag varints), which is why a surviving record can be copied
+byte for byte as long as its batch keeps base offset and base timestamp.
 
 This module is the plain reference: one Python object per record, easy to check against the specification. The
 kernels in ``records/kernels`` do the same over NumPy buffers, and one suite of tests covers both.
@@ -23,30 +15,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-import crc32c
-
 from sexton.errors import CorruptLogError, UnsupportedFormatError
-from sexton.records import codecs
+from sexton.records import codecs, header
+from sexton.records.header import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    FRONT_BYTES,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    OLDEST_LENGTH_MIN,
+    TRANSACTIONAL,
+    Head,
+)
 from sexton.records.varint import read_varint, write_varint
 from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
-
-HEADER = struct.Struct(">qiibIhiqqqhii")
-HEADER_BYTES = HEADER.size  # 61
-LOG_OVERHEAD_BYTES = 12  # base offset and length, which batchLength does not count
-ATTRIBUTES_POSITION = 21  # where the CRC's cover begins
-MAGIC = 2
-OLDEST_LENGTH_MIN = 14  # of a message in format v0: CRC, magic, attributes, and two lengths
-
-CODEC_MASK = 0x07
-LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
-DELETE_HORIZON = 0x40
-
-BATCH_OFFSET_MAX = 2**61 - 1
-"""Two bits less than Kafka's: the index entries of compaction (`kernels/keys.py`) keep two flags below the offset. No
-log gets near either limit."""
-
 
 WHAT_TO_DO_WITH_A_CORRUPT_BATCH = (
     "Nothing was changed. Restore this partition from another replica (stop the broker, move the directory "
@@ -155,21 +140,23 @@ def encode(batch: Batch) -> bytes:
     payload = codecs.compress(batch.codec, bytes(body)) if batch.records else b""
     # An empty batch has nothing to compress, so it has no codec.
     attributes = batch.attributes if batch.records else batch.attributes & ~CODEC_MASK
-    after_crc = struct.pack(
-        ">hiqqqhii",
-        attributes,
-        batch.last_offset - batch.base_offset,
-        batch.base_timestamp_ms,
-        batch.max_timestamp_ms,
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-        len(batch.records),
+    head = Head(
+        position=0,
+        size_bytes=HEADER_BYTES + len(payload),
+        base_offset=batch.base_offset,
+        last_offset=batch.last_offset,
+        leader_epoch=batch.leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        base_timestamp_ms=batch.base_timestamp_ms,
+        max_timestamp_ms=batch.max_timestamp_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        record_count=len(batch.records),
     )
-    crc = crc32c.crc32c(payload, crc32c.crc32c(after_crc))
-    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
-    front = struct.pack(">qiibI", batch.base_offset, length, batch.leader_epoch, MAGIC, crc)
-    return front + after_crc + payload
+    return header.encode(head, payload)
 
 
 def make_batch(records: Sequence[Record], **fields: int) -> Batch:
@@ -208,37 +195,31 @@ def make_marker(
 def decode_header(data: bytes | memoryview, position: int, place: str = "") -> Batch:
     """Decodes the header alone. Raises if there cannot be a whole v2 batch at ``position``."""
     where = f"{place} at byte {position}"
-    if position + LOG_OVERHEAD_BYTES + 5 > len(data):
+    if position + FRONT_BYTES > len(data):
         raise _truncated(where)
-    base_offset, length = struct.unpack_from(">qi", data, position)
-    magic = struct.unpack_from(">b", data, position + 16)[0]
+    size_bytes = header.size_at(data, position)
+    length = size_bytes - LOG_OVERHEAD_BYTES
     if length >= OLDEST_LENGTH_MIN:  # shorter is no format, above all the zeros that a power failure leaves
-        check_magic(magic, where)
-    if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+        check_magic(header.magic_at(data, position), where)
+    if size_bytes < HEADER_BYTES:
         raise CorruptLogError(f"the batch says it is {length} bytes long", where, WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
-    if position + LOG_OVERHEAD_BYTES + length > len(data):
+    if position + size_bytes > len(data):
         raise _truncated(where)
-    _, _, leader_epoch, _, _, attributes, delta, base_ts, max_ts, pid, epoch, sequence, count = HEADER.unpack_from(
-        data, position
-    )
-    if delta < 0 or count < 0 or count > delta + 1 or not 0 <= base_offset <= BATCH_OFFSET_MAX - delta:
-        raise CorruptLogError(
-            f"base offset {base_offset}, last offset delta {delta} and record count {count} cannot be right",
-            where,
-            WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
-        )
+    head = header.unpack(data, position)
+    if fault := header.why_impossible(head):
+        raise CorruptLogError(fault, where, WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
     return Batch(
-        base_offset=base_offset,
-        last_offset=base_offset + delta,
-        attributes=attributes,
-        base_timestamp_ms=base_ts,
-        max_timestamp_ms=max_ts,
-        producer_id=pid,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        leader_epoch=leader_epoch,
-        record_count=count,
-        size_bytes=LOG_OVERHEAD_BYTES + length,
+        base_offset=head.base_offset,
+        last_offset=head.last_offset,
+        attributes=head.attributes,
+        base_timestamp_ms=head.base_timestamp_ms,
+        max_timestamp_ms=head.max_timestamp_ms,
+        producer_id=head.producer_id,
+        producer_epoch=head.producer_epoch,
+        base_sequence=head.base_sequence,
+        leader_epoch=head.leader_epoch,
+        record_count=head.record_count,
+        size_bytes=size_bytes,
     )
 
 
@@ -257,16 +238,14 @@ def check_magic(magic: int, where: str) -> None:
 
 def decode(data: bytes | memoryview, position: int = 0, place: str = "", check_crc: bool = True) -> Batch:
     """Decodes one whole batch with its records."""
-    header = decode_header(data, position, place)
+    batch = decode_header(data, position, place)
     where = f"{place} at byte {position}"
-    view = memoryview(data)[position : position + header.size_bytes]
-    if check_crc:
-        stored = struct.unpack_from(">I", view, 17)[0]
-        if crc32c.crc32c(view[ATTRIBUTES_POSITION:]) != stored:
-            raise CorruptLogError("the CRC does not match", where, WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
-    body = codecs.decompress(header.codec, view[HEADER_BYTES:], where)
-    records = tuple(_read_records(body, header, where))
-    return replace(header, records=records)
+    view = memoryview(data)[position : position + batch.size_bytes]
+    if check_crc and not header.has_valid_crc(view, header.unpack(view)):
+        raise CorruptLogError("the CRC does not match", where, WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
+    body = codecs.decompress(batch.codec, view[HEADER_BYTES:], where)
+    records = tuple(_read_records(body, batch, where))
+    return replace(batch, records=records)
 
 
 def decode_all(data: bytes | memoryview, place: str = "") -> Iterator[Batch]:
@@ -295,29 +274,29 @@ def _write_record(out: bytearray, batch: Batch, record: Record) -> None:
         write_varint(body, -1 if part is None else len(part))
         body += part or b""
     write_varint(body, len(record.headers))
-    for header in record.headers:
-        name = header.name.encode(errors="surrogateescape")
+    for one in record.headers:
+        name = one.name.encode(errors="surrogateescape")
         write_varint(body, len(name))
         body += name
-        write_varint(body, -1 if header.value is None else len(header.value))
-        body += header.value or b""
+        write_varint(body, -1 if one.value is None else len(one.value))
+        body += one.value or b""
     write_varint(out, len(body))
     out += body
 
 
-def _read_records(body: bytes | memoryview, header: Batch, where: str) -> Iterator[Record]:
+def _read_records(body: bytes | memoryview, batch: Batch, where: str) -> Iterator[Record]:
     position = 0
-    previous_offset = header.base_offset - 1
-    for index in range(header.record_count):
+    previous_offset = batch.base_offset - 1
+    for index in range(batch.record_count):
         try:
-            record, position = _read_record(body, position, header)
+            record, position = _read_record(body, position, batch)
         except (IndexError, ValueError) as error:
             raise CorruptLogError(
                 f"record {index} of the batch cannot be parsed ({error})",
                 where,
                 WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
             ) from error
-        if not previous_offset < record.offset <= header.last_offset:
+        if not previous_offset < record.offset <= batch.last_offset:
             raise CorruptLogError(
                 f"record {index} has offset {record.offset}, outside its batch or out of order",
                 where,
@@ -331,7 +310,7 @@ def _read_records(body: bytes | memoryview, header: Batch, where: str) -> Iterat
         )
 
 
-def _read_record(body: bytes | memoryview, position: int, header: Batch) -> tuple[Record, int]:
+def _read_record(body: bytes | memoryview, position: int, batch: Batch) -> tuple[Record, int]:
     length, position = read_varint(body, position)
     end = position + length
     if length < 0 or end > len(body):
@@ -353,8 +332,8 @@ def _read_record(body: bytes | memoryview, position: int, header: Batch) -> tupl
         headers.append(Header(name.decode(errors="surrogateescape"), value_of_header))  # any bytes get past a broker
     if position != end:
         raise ValueError(f"the record ends at {position}, not at {end}")
-    timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
-    return Record(header.base_offset + offset_delta, timestamp_ms, key, value, tuple(headers)), end
+    timestamp_ms = batch.max_timestamp_ms if batch.is_log_append_time else batch.base_timestamp_ms + timestamp_delta
+    return Record(batch.base_offset + offset_delta, timestamp_ms, key, value, tuple(headers)), end
 
 
 def _read_bytes(body: bytes | memoryview, position: int, end: int) -> tuple[bytes | None, int]:

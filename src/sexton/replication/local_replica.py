@@ -21,8 +21,8 @@ from typing import Protocol
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.log import flushed
+from sexton.log.checks import Rules
 from sexton.log.flushed import FlushedPoint
-from sexton.log.inside import Rules
 from sexton.log.log import Appended, Log, Read
 from sexton.log.producers import Verification
 from sexton.ports.disk import Buffer

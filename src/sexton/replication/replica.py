@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from sexton.log.checks import Rules
 from sexton.log.epochs import EpochHistory
-from sexton.log.inside import Rules
 from sexton.log.producers import ProducerStates, Verification
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
 from sexton.ports.disk import Buffer

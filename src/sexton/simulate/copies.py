@@ -16,6 +16,7 @@ import crc32c
 from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.records import batch as batches
 from sexton.records.batch import Batch
+from sexton.records.header import ATTRIBUTES_POSITION
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.inode import Inode
 
@@ -140,7 +141,7 @@ def _parse_on(segment: _Segment) -> None:
         except (CorruptLogError, UnsupportedFormatError):  # noise after a torn write may look like any format
             break
         crc = int.from_bytes(data[position + 17 : position + 21], "big")
-        covered = memoryview(data)[position + batches.ATTRIBUTES_POSITION : position + batch.size_bytes]
+        covered = memoryview(data)[position + ATTRIBUTES_POSITION : position + batch.size_bytes]
         if crc32c.crc32c(covered) != crc:
             break
         segment.entries.append(Entry(batch.base_offset, batch.last_offset, batch.leader_epoch, crc))

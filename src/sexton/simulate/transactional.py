@@ -20,7 +20,8 @@ from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnect
 from sexton.client.transaction_admin import TRANSACTION_KEY
 from sexton.protocol.errors import ErrorCode
 from sexton.records import batch as batches
-from sexton.records.batch import TRANSACTIONAL, Record
+from sexton.records.batch import Record
+from sexton.records.header import TRANSACTIONAL
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import Outcome
 from sexton.simulate.pipeline import AbortableError, Pipeline, Started

@@ -15,15 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sexton.compaction.transactions import TransactionIndex
-from sexton.records.batch import (
-    CODEC_MASK,
-    CONTROL,
-    DELETE_HORIZON,
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
-    ControlType,
-)
+from sexton.records.batch import ControlType
 from sexton.records.codecs import Codec, Unpacker
+from sexton.records.header import CODEC_MASK, CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
 from sexton.records.kernels import columns
 from sexton.records.kernels.columns import HEADER, NOTHING_BAD, RECORD, Records
 from sexton.records.kernels.primitives import Bytes

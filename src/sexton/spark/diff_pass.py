@@ -19,7 +19,8 @@ from sexton.compaction.plan import Chunk, Slice
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.log.stopped.partition import mapped
-from sexton.records.batch import CONTROL, ControlType
+from sexton.records.batch import ControlType
+from sexton.records.header import CONTROL
 from sexton.records.kernels.keys import TOMBSTONE
 from sexton.records.kernels.scan import scan_whole
 from sexton.records.keyhash import HashKey

@@ -18,7 +18,7 @@ from sexton.compaction.kernels import newest
 from sexton.compaction.plan import CHUNK_RECORDS_MAX, Chunk, PartitionWork, Slice
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
-from sexton.records.batch import CONTROL
+from sexton.records.header import CONTROL
 from sexton.records.kernels.keys import DEAD, ENTRY, SKIP_KEYLESS, Entries, hash_records
 from sexton.records.kernels.scan import scan_whole
 from sexton.records.keyhash import HashKey

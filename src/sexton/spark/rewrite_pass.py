@@ -31,7 +31,7 @@ from sexton.compaction.rules import Action
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.records import codecs, names, segment_indexes
-from sexton.records.batch import CODEC_MASK, HEADER_BYTES
+from sexton.records.header import CODEC_MASK, HEADER_BYTES
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan_whole
 from sexton.spark import scratch

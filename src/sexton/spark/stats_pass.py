@@ -19,7 +19,8 @@ from sexton.compaction.terms import NO_HORIZON
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.log.stopped.partition import mapped
-from sexton.records.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL, ControlType
+from sexton.records.batch import ControlType
+from sexton.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan_whole

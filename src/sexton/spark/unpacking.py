@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.errors import CorruptLogError
-from sexton.records.batch import CODEC_MASK, HEADER_BYTES, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.codecs import Unpacker
+from sexton.records.header import CODEC_MASK, HEADER_BYTES
 from sexton.records.kernels.columns import RECORD_BYTES_MIN
 from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table

@@ -6,6 +6,7 @@ import numpy as np
 
 from sexton.compaction.kernels import newest, rewrite
 from sexton.records import batch, segment_indexes
+from sexton.records.header import HEADER_BYTES
 from sexton.records.kernels import keys, scan
 
 
@@ -15,7 +16,7 @@ def run() -> None:
     table = scan.scan_whole(data, 0, len(data), "warm-up", check_crc=True)
     for buffer in (data, data.copy()):  # read-only and writable arrays are different types to Numba
         entries = np.zeros(2, dtype=keys.ENTRY)
-        starts = table["position"] + batch.HEADER_BYTES
+        starts = table["position"] + HEADER_BYTES
         ends = table["position"] + table["size"]
         keys.hash_records(buffer, starts, ends, table, np.uint64(3), np.uint64(5), 0, entries, 0)
     slots, alive = np.zeros(4, dtype=np.int32), np.zeros(2, dtype=bool)

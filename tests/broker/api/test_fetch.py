@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sexton.log.checks import Rules
 from sexton.log.epochs import EpochHistory
-from sexton.log.inside import Rules
 from sexton.log.types import AbortedTransaction
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import PartitionRow

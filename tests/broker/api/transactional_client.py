@@ -21,7 +21,8 @@ from sexton.broker.api import (
     write_txn_markers,
 )
 from sexton.protocol.errors import ErrorCode
-from sexton.records.batch import TRANSACTIONAL, Record, encode, make_batch
+from sexton.records.batch import Record, encode, make_batch
+from sexton.records.header import TRANSACTIONAL
 from tests.robustness.wire import Wire, produce_body
 
 NOW_MS: Final = 1_700_000_000_000

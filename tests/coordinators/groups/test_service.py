@@ -29,6 +29,7 @@ from sexton.errors import EnvironmentFailure
 from sexton.log.appending import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
+from sexton.records.header import CONTROL, TRANSACTIONAL
 from sexton.settings.broker import GroupSettings
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, refused, subscription
@@ -86,13 +87,13 @@ class FakeLog:
         self, owner: ProducerIdAndEpoch, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
     ) -> Awaitable[None]:
         fields = {"producer_id": owner.producer_id, "producer_epoch": owner.epoch}
-        return self._append(list(records), now_ms, attributes=batches.TRANSACTIONAL, **fields)
+        return self._append(list(records), now_ms, attributes=TRANSACTIONAL, **fields)
 
     def append_marker(self, marker: EndMarker, now_ms: int) -> Awaitable[None]:
         kind = batches.ControlType.COMMIT if marker.is_commit else batches.ControlType.ABORT
         record = batches.marker_key(kind), batches.marker_value(marker.coordinator_epoch)
         fields = {"producer_id": marker.owner.producer_id, "producer_epoch": marker.owner.epoch}
-        return self._append([record], now_ms, attributes=batches.TRANSACTIONAL | batches.CONTROL, **fields)
+        return self._append([record], now_ms, attributes=TRANSACTIONAL | CONTROL, **fields)
 
     def check_owner(self, owner: ProducerIdAndEpoch) -> None:
         if owner in self.refused:
@@ -458,7 +459,7 @@ def test_offsets_of_kafkas_transactions_count_from_their_marker_on() -> None:
             key, value = r.encode((r.OffsetKey(GROUP, "t", 0), r.OffsetValue(offset, "", 1)))
             record = batches.Record(offset, 1, key, value)
             fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
-            return batches.encode(batches.make_batch([record], attributes=batches.TRANSACTIONAL, **fields))
+            return batches.encode(batches.make_batch([record], attributes=TRANSACTIONAL, **fields))
 
         def marker(offset: int, producer_id: int, kind: batches.ControlType) -> bytes:
             return batches.encode(batches.make_marker(offset, kind, producer_id, 0, 1))

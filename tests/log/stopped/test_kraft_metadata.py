@@ -13,6 +13,7 @@ from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.log.stopped import kraft_metadata as cluster
 from sexton.log.stopped.kraft_metadata import read_metadata
 from sexton.records import batch
+from sexton.records.header import CONTROL
 from sexton.records.names import log_file_name
 
 ORDERS, AUDIT = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -99,7 +100,7 @@ def records(values: Sequence[bytes], base_offset: int, **fields: int) -> bytes:
 
 def leader_change(offset: int) -> bytes:
     key, value = struct.pack(">hh", 0, 2), b"\x00\x00\x01"
-    return batch.encode(batch.make_batch([batch.Record(offset, 1_000, key, value)], attributes=batch.CONTROL))
+    return batch.encode(batch.make_batch([batch.Record(offset, 1_000, key, value)], attributes=CONTROL))
 
 
 class Metadata:
@@ -116,7 +117,7 @@ class Metadata:
         return path
 
     def snapshot(self, end_offset: int, *values: bytes, epoch: int = 1) -> Path:
-        header = batch.make_batch([batch.Record(0, 1_000, struct.pack(">hh", 0, 3), b"")], attributes=batch.CONTROL)
+        header = batch.make_batch([batch.Record(0, 1_000, struct.pack(">hh", 0, 3), b"")], attributes=CONTROL)
         path = self.directory / f"{end_offset:020d}-{epoch:010d}.checkpoint"
         path.write_bytes(batch.encode(header) + (records(values, 1) if values else b""))
         return path

@@ -14,16 +14,14 @@ one too). INVALID_PRODUCER_EPOCH, in contrast, is fatal to a librdkafka producer
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION
-from sexton.broker.refused import producer_of
 from sexton.broker.verifier import RETRIABLE, Question, last_coordinator_epoch
 from sexton.log.producers import Verification
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.batch import HEADER_BYTES, TRANSACTIONAL
+from sexton.records.header import HEADER_BYTES, TRANSACTIONAL, attribute_bits, unpack
 from sexton.replication.replica import Replica
 from sexton.types import ProducerIdAndEpoch, TopicPartition
 
@@ -34,13 +32,9 @@ if TYPE_CHECKING:
 NEW_CLIENTS_SINCE = 12
 ABORTABLE_SINCE = 11
 
-_ATTRIBUTES_LOW_BYTE = 22
-_DELTA = struct.Struct(">i").unpack_from
-_DELTA_POSITION = 23
-
 
 def is_in_transaction(records: Buffer) -> bool:
-    return len(records) >= HEADER_BYTES and bool(records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL)
+    return len(records) >= HEADER_BYTES and bool(attribute_bits(records) & TRANSACTIONAL)
 
 
 class Held(NamedTuple):
@@ -55,15 +49,15 @@ class Held(NamedTuple):
 def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) -> Held | None:
     """Returns None if the batch may be appended at once: its transaction is open in this partition, or it is a retry of
     a batch that is in the log."""
-    producer_id, epoch, sequence = producer_of(records)
+    head = unpack(records)
+    producer_id, epoch, sequence = head.producer_id, head.producer_epoch, head.base_sequence
     is_new = request.version >= NEW_CLIENTS_SINCE
     if not is_new:
         broker.transactions.check_produced(producer_id, epoch, request.connection)
     producers = replica.log.producers
     if producers.is_open(producer_id, epoch):
         return None
-    (delta,) = _DELTA(records, _DELTA_POSITION)
-    if producers.duplicate_of(producer_id, epoch, sequence, delta + 1) is not None:
+    if producers.duplicate_of(producer_id, epoch, sequence, head.last_offset - head.base_offset + 1) is not None:
         return None
     transactional_id = request.body.transactional_id
     if not transactional_id:

@@ -14,7 +14,8 @@ from itertools import zip_longest
 
 from sexton.errors import CorruptLogError
 from sexton.log.stopped.partition import PartitionLog, mapped
-from sexton.records.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
+from sexton.records.header import head_at, unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def compare(a: PartitionLog, b: PartitionLog, below_offset: int) -> Compared:
                 digests[side].update(batch)
                 sizes_bytes[side] += len(batch)
         if first_difference is None and pair[0] != pair[1]:
-            first_difference = min(_base_offset(batch) for batch in pair if batch is not None)
+            first_difference = min(unpack(batch).base_offset for batch in pair if batch is not None)
     return Compared(
         below_offset, digests[0].hexdigest(), digests[1].hexdigest(), sizes_bytes[0], sizes_bytes[1], first_difference
     )
@@ -57,19 +58,12 @@ def _batches(log: PartitionLog, start: int, below_offset: int) -> Iterator[bytes
         with mapped(segment.path) as array:
             data, position = memoryview(array), 0  # type: ignore[arg-type]
             while position < len(data):
-                size_bytes = LOG_OVERHEAD_BYTES + int.from_bytes(data[position + 8 : position + 12], "big", signed=True)
-                if size_bytes < HEADER_BYTES or position + size_bytes > len(data):
-                    raise CorruptLogError(
-                        "the batch is cut off", f"{segment.path} at {position}", WHAT_TO_DO_WITH_A_CORRUPT_BATCH
-                    )
-                batch = bytes(data[position : position + size_bytes])
-                base_offset = _base_offset(batch)
-                if base_offset >= below_offset:
+                head = head_at(data, position, position)
+                if isinstance(head, str) or position + head.size_bytes > len(data):
+                    what = head if isinstance(head, str) else "the batch is cut off"
+                    raise CorruptLogError(what, f"{segment.path} at {position}", WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
+                if head.base_offset >= below_offset:
                     return
-                if base_offset + int.from_bytes(batch[23:27], "big") >= start:
-                    yield batch
-                position += size_bytes
-
-
-def _base_offset(batch: bytes) -> int:
-    return int.from_bytes(batch[:8], "big")
+                if head.last_offset >= start:
+                    yield bytes(data[position : position + head.size_bytes])
+                position += head.size_bytes

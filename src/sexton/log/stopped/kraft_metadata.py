@@ -29,6 +29,7 @@ from typing import Final
 
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
 from sexton.records import batch
+from sexton.records.header import HEADER_BYTES, MAGIC, MAGIC_POSITION, unpack
 from sexton.records.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, parse_segment_file
 
 METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
@@ -378,11 +379,10 @@ def _is_torn(rest: memoryview, expected_offset: int) -> bool:
     batch, with which the file ends. Anything else is damage in the middle, and stopping there would miss what follows
     it.
     """
-    if len(rest) < batch.HEADER_BYTES or not bytes(rest[16:]).strip(b"\x00"):
+    if len(rest) < HEADER_BYTES or not bytes(rest[MAGIC_POSITION:]).strip(b"\x00"):
         return True
-    offset, length, _, magic, *_ = batch.HEADER.unpack_from(rest)
-    reaches_end = batch.LOG_OVERHEAD_BYTES + int(length) >= len(rest)
-    return bool(offset == expected_offset and magic == batch.MAGIC and reaches_end)
+    head = unpack(rest)
+    return head.base_offset == expected_offset and head.magic == MAGIC and head.size_bytes >= len(rest)
 
 
 def _bytes_of(path: Path) -> memoryview:
