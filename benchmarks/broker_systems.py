@@ -14,7 +14,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 
 from sexton.harness.brokers import SextonCluster
-from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka import BROKER_JVM_OPTIONS, KafkaCluster
 from sexton.harness.properties import Settings
 
 Cluster = KafkaCluster | SextonCluster
@@ -36,7 +36,7 @@ class System:
         not flushing is Kafka's default and a broker's setting in Sexton."""
         cluster: Cluster
         if self.name == "kafka":
-            cluster = KafkaCluster(nodes=nodes, base_dir=directory, heap=KAFKA_HEAP)
+            cluster = KafkaCluster(nodes=nodes, base_dir=directory, heap=KAFKA_HEAP, jvm_options=BROKER_JVM_OPTIONS)
         else:
             cluster = SextonCluster(nodes, directory, {"log.flush.before.ack": flushes})
         cluster.start()

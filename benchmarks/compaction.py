@@ -30,7 +30,7 @@ from rich.table import Table
 
 from benchmarks.logs import LogShape, write_partition
 from benchmarks.memory import PeakMemory
-from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka import BROKER_JVM_OPTIONS, KafkaCluster
 from sexton.records import checkpoints
 from sexton.records.codecs import Codec
 from sexton.spark import session
@@ -200,7 +200,10 @@ def _kafka_template(scratch: Path, scenario: Scenario, source: Path, log_end: in
     """A stopped broker's directory whose topic has our segments."""
     template = scratch / "kafka-template"
     with KafkaCluster(
-        base_dir=template, settings={**CLEANER_SETTINGS, "log.cleaner.enable": "false"}, keep=True
+        base_dir=template,
+        settings={**CLEANER_SETTINGS, "log.cleaner.enable": "false"},
+        jvm_options=BROKER_JVM_OPTIONS,
+        keep=True,
     ) as node:
         node.create_topic(TOPIC, scenario.partitions, config={"cleanup.policy": "compact"})
         node.stop_node(1)
@@ -223,7 +226,8 @@ def _kafka_run(
     work = scratch / "kafka"
     _copy(template, work)
     settings = {**CLEANER_SETTINGS, "log.cleaner.threads": str(threads)}
-    with KafkaCluster.adopt(work, settings=settings, heap="2g", keep=False) as node, PeakMemory(node.pid(1)) as memory:
+    adopted = KafkaCluster.adopt(work, settings=settings, heap="2g", jvm_options=BROKER_JVM_OPTIONS, keep=False)
+    with adopted as node, PeakMemory(node.pid(1)) as memory:
         _wait_until_clean(node, scenario.partitions, log_end)
         passes = KAFKA_PASS.findall(node.cleaner_log(1))
     by_thread: dict[str, float] = {}

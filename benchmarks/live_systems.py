@@ -17,7 +17,7 @@ from confluent_kafka.admin._resource import ResourceType
 from benchmarks.broker_systems import CLOCK_TICKS, KAFKA_HEAP, Cluster, pids
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.compactor import CompactorProcess
-from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka import BROKER_JVM_OPTIONS, KafkaCluster
 from sexton.harness.processes import HOST, Port
 
 LOOK_MS: Final = 1_000
@@ -107,7 +107,10 @@ def running(
     settings = {"log.cleaner.backoff.ms": look_ms, "offsets.topic.replication.factor": 1}
     if name == "kafka":
         own = {**settings, "log.cleaner.enable": compacts}
-        live = Live(name, KafkaCluster(nodes=nodes, base_dir=directory, heap=KAFKA_HEAP, settings=own))
+        kafka = KafkaCluster(
+            nodes=nodes, base_dir=directory, heap=KAFKA_HEAP, settings=own, jvm_options=BROKER_JVM_OPTIONS
+        )
+        live = Live(name, kafka)
     else:
         ports = {node_id: Port() for node_id in range(1, nodes + 1)}
         listeners = {each: {"admin.listener": f"http://{HOST}:{port.number}"} for each, port in ports.items()}

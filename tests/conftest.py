@@ -11,6 +11,11 @@ from pyspark.sql import SparkSession
 
 from sexton.spark import session
 
+# Spark's JVMs live for seconds here, and the optimizing compiler would take a third of their CPU time. Child processes
+# inherit it: the harness copies the environment.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # A first call may have to compile a kernel, and machines are busy: how long an example takes says nothing.
 settings.register_profile("sexton", deadline=None, print_blob=True)
 settings.load_profile("sexton")

@@ -12,12 +12,7 @@ COMMAND: Final = (sys.executable, "-m", "sexton.cli.main")
 COMMAND_TIMEOUT_S: Final = 180
 """Ten seconds on two quiet cores, most of it Spark's start."""
 
-ENVIRONMENT: Final = {
-    **os.environ,
-    "SPARK_LOCAL_IP": "127.0.0.1",
-    "PYSPARK_SUBMIT_ARGS": "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' pyspark-shell",
-}
-"""On loopback, and with a JVM that is made for a short life: a third less to wait."""
+ENVIRONMENT: Final = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def run_sexton(*args: object) -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,6 @@ from tests.kafka.directories import digests, fold_dir, partition_dirs, read_log
 from tests.kafka.workload import (
     DELIVERY_TIMEOUT_S,
     NO_CLEANING,
-    QUICK_START,
     QUIET,
     alter_config,
     consume_committed,
@@ -49,7 +48,7 @@ Values = dict[bytes, bytes]
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_a_broker_serves_every_latest_value_after_its_directory_was_compacted(tmp_path: Path) -> None:
-    with KafkaCluster(base_dir=tmp_path / "kafka", settings=NO_CLEANING, jvm_options=QUICK_START) as kafka:
+    with KafkaCluster(base_dir=tmp_path / "kafka", settings=NO_CLEANING) as kafka:
         written = write_orders(kafka, partitions=8)
         keyless_count = write_keyless(kafka)
         commit_offsets(kafka, rounds=6)
@@ -187,7 +186,7 @@ DELETED: Final = KEYS[:20]
 @pytest.mark.spark
 def test_tombstones_wait_for_the_replica_that_was_down(tmp_path: Path, spark: SparkSession) -> None:
     base_dir = tmp_path / "kafka"
-    with KafkaCluster(nodes=3, base_dir=base_dir, settings=THREE_NODES, heap="512m", jvm_options=QUICK_START) as kafka:
+    with KafkaCluster(nodes=3, base_dir=base_dir, settings=THREE_NODES, heap="512m") as kafka:
         latest = write_while_a_node_dies(kafka)
         data_dirs = [kafka.log_dir(node) for node in kafka.node_ids]
         kafka.stop()

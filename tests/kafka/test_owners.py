@@ -23,7 +23,7 @@ from sexton.harness.kafka import KafkaCluster
 from sexton.harness.kafka_node import KafkaNode
 from sexton.harness.properties import Settings
 from tests.kafka.command import sexton_json
-from tests.kafka.workload import NO_CLEANING, QUICK_START, QUIET, consume_committed, delivered, flush, fold_rows
+from tests.kafka.workload import NO_CLEANING, QUIET, consume_committed, delivered, flush, fold_rows
 
 USER: Final = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
 BROKERS_UMASK: Final = 0o027
@@ -88,7 +88,7 @@ def strangers(log_dir: Path) -> dict[str, tuple[int, int, int]]:
 @pytest.mark.spark
 def test_a_broker_of_another_user_starts_on_what_was_compacted(open_place: Path) -> None:
     base_dir = open_place / "kafka"
-    with OthersKafka(base_dir=base_dir, settings=NO_CLEANING, jvm_options=QUICK_START) as kafka:
+    with OthersKafka(base_dir=base_dir, settings=NO_CLEANING) as kafka:
         latest = write(kafka)
         kafka.stop_node(1)
         log_dir = kafka.log_dir(1)

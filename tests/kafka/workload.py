@@ -44,9 +44,6 @@ WRITERS_AT_ONCE: Final = 4
 NO_CLEANING: Final = {"log.cleaner.min.cleanable.ratio": 1.0}
 """Broker settings: no log is ever dirtier than that."""
 
-QUICK_START: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""JVM options for brokers that live for seconds: up in half the time."""
-
 QUIET: Final[Mapping[str, Any]] = {"log_level": 0}
 """Clients say nothing about a broker that is stopped on purpose."""
 

@@ -15,7 +15,7 @@ from sexton.harness.asking import client_of
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.compactor import CompactorProcess
 from sexton.harness.errors import HarnessError
-from sexton.harness.kafka import KafkaCluster
+from sexton.harness.kafka import BROKER_JVM_OPTIONS, KafkaCluster
 from sexton.reproduce.live import Cluster, LiveWorld
 from sexton.reproduce.pace import HURRIED, Pace
 from sexton.reproduce.world import BROKERS
@@ -107,6 +107,7 @@ async def running(
                     base_dir / "cluster",
                     KAFKA_SETTINGS | expiration,
                     heap=KAFKA_HEAP,
+                    jvm_options=BROKER_JVM_OPTIONS,
                     keep=keep,
                 )
                 await stack.enter_async_context(_started(cluster))
