@@ -45,7 +45,7 @@ simulate: ## Whole clusters under virtual time: 200 seeds, and rules broken on p
 .PHONY: explore
 explore: ## Coordinated compaction as a model: explored exhaustively to a bound, and by random walks beyond it
 	@scripts/setup test
-	@$(BIN)/python -m pytest tests/model
+	@$(BIN)/python -m pytest tests/model -m "" --soak
 
 .PHONY: test-fast
 test-fast: ## What needs neither a server nor real Kafka: for the inner loop
@@ -81,9 +81,10 @@ bench-live: ## Compaction while a cluster is used, beside Apache Kafka: what cli
 	@$(BIN)/python -m benchmarks.live_compaction
 
 .PHONY: soak
-soak: ## kill -9 of `sexton compact` at random moments, 100 times, recovered by Sexton and by Kafka
+soak: ## kill -9 of `sexton compact` at random moments, 100 times; what is too long for `make test` with real Kafka
 	@scripts/setup test
 	@$(BIN)/python -m pytest tests/kafka/test_crash.py --crashes 100
+	@$(BIN)/python -m pytest tests/kafka -m soak
 
 .PHONY: chaos
 chaos: ## Five minutes of kill -9, SIGSTOP and metastore outages against real brokers; nothing acknowledged is lost

@@ -33,7 +33,7 @@ from tests.compactor.live import (
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 SEED = 1
-SOAK_KILLS, SUITE_KILLS = 100, 8
+SOAK_KILLS, SUITE_KILLS = 100, 4
 HEAL_TIMEOUT_S = 180
 CALL_TIMEOUT_S = 30
 

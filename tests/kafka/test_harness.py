@@ -85,6 +85,7 @@ def wait_until(reached: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_node_keeps_its_data_over_stop_kill_and_pause(version: str, tmp_path: Path) -> None:
     settings = {**SHORT_SESSION, **FAST_CLEANER}
@@ -195,6 +196,7 @@ def test_files_edited_while_a_node_is_stopped_are_what_it_serves_and_warns_about
 
 
 @pytest.mark.kafka
+@pytest.mark.soak
 def test_three_nodes_replicate_and_a_copy_of_the_last_one_serves_alone(tmp_path: Path) -> None:
     copy_dir = tmp_path / "copy"
     with KafkaCluster(nodes=3, base_dir=tmp_path / "kafka", settings=SHORT_SESSION, heap="512m") as kafka:

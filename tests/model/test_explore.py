@@ -22,6 +22,7 @@ def explored(machine: Machine, states_max: int) -> Outcome:
     return outcome
 
 
+@pytest.mark.soak
 def test_a_value_and_its_tombstone_are_safe_in_every_state_there_is() -> None:
     outcome = explored(Machine(FINE["a value and its tombstone"]), 200_000)
     assert outcome.is_complete

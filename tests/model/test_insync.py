@@ -21,8 +21,8 @@ FOUND_WITHIN = 60_000
 CLEAN_WITHIN = 5_000
 """States of the same arena that are looked at with all rules on in the suite; `python -m tests.model` goes on."""
 
-STATES_IN_SUITE = 20_000
-WALKS_PER_ARENA = 200
+STATES, STATES_IN_SUITE = 20_000, 5_000
+WALKS_PER_ARENA, WALKS_IN_SUITE = 200, 50
 STEPS = 150
 
 
@@ -71,19 +71,20 @@ def test_with_all_rules_nothing_is_lost_there_and_all_replicas_come_back_into_sy
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_the_first_states_of_a_large_arena_are_safe_and_come_to_rest(name: str) -> None:
-    assert_clean(Machine(CLEAN[name]), STATES_IN_SUITE, rest_every=100)
+def test_the_first_states_of_a_large_arena_are_safe_and_come_to_rest(name: str, is_soak: bool) -> None:
+    assert_clean(Machine(CLEAN[name]), STATES if is_soak else STATES_IN_SUITE, rest_every=100)
 
 
 @pytest.mark.parametrize("name", WALKS)
-def test_walks_lose_nothing_and_come_to_rest(name: str) -> None:
+def test_walks_lose_nothing_and_come_to_rest(name: str, is_soak: bool) -> None:
     machine = Machine(WALKS[name])
+    walks = WALKS_PER_ARENA if is_soak else WALKS_IN_SUITE
     steps = 0
-    for seed in range(WALKS_PER_ARENA):
+    for seed in range(walks):
         outcome = walk(machine, random.Random(seed), STEPS)
         if isinstance(outcome, Found):
             shrunk = shrink(machine, outcome)
             trace = "\n".join(" ".join(str(part) for part in action) for action in shrunk.trace)
             pytest.fail(f"seed {seed}: {shrunk.violation}\n{trace}")
         steps += outcome
-    assert steps > WALKS_PER_ARENA * STEPS // 4
+    assert steps > walks * STEPS // 4

@@ -30,21 +30,25 @@ def assert_found(trap: Trap) -> None:
     print(tell(machine, outcome.trace))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", SEEDS)
 def test_without_coordination_what_seed_1_describes_is_found(name: str) -> None:
     assert_found(SEEDS[name])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", TRAPS)
 def test_a_trap_of_the_table_is_found_without_its_rule(name: str) -> None:
     assert_found(TRAPS[name])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", MORE)
 def test_a_rule_from_elsewhere_in_the_design_is_missed(name: str) -> None:
     assert_found(MORE[name])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", COMPACT_ONCE)
 def test_a_condition_of_compact_once_is_missed(name: str) -> None:
     assert_found(COMPACT_ONCE[name])

@@ -13,7 +13,7 @@ from tests.model.switches import KAFKA, SEXTON
 from tests.model.traps import AHEAD, IMAGE, MORE, TRAPS
 from tests.model.walk import Found, replay, shrink, walk
 
-WALKS_PER_ARENA = 60
+WALKS_PER_ARENA, WALKS_IN_SUITE = 60, 20
 STEPS = 100
 
 PREFIXES = {
@@ -42,14 +42,15 @@ def assert_clean(machine: Machine, seeds: range) -> int:
 
 
 @pytest.mark.parametrize("name", WALKS)
-def test_walks_find_nothing(name: str) -> None:
-    assert assert_clean(Machine(WALKS[name]), range(WALKS_PER_ARENA)) > WALKS_PER_ARENA * STEPS // 2
+def test_walks_find_nothing(name: str, is_soak: bool) -> None:
+    walks = WALKS_PER_ARENA if is_soak else WALKS_IN_SUITE
+    assert assert_clean(Machine(WALKS[name]), range(walks)) > walks * STEPS // 2
 
 
 @pytest.mark.parametrize("name", PREFIXES)
-def test_walks_from_the_beginning_of_a_bad_trace_find_nothing(name: str) -> None:
+def test_walks_from_the_beginning_of_a_bad_trace_find_nothing(name: str, is_soak: bool) -> None:
     arena = EVERYTHING._replace(consumer=True, coarse=True, lazy_flush=False, prefix=PREFIXES[name])
-    assert_clean(Machine(arena), range(6))
+    assert_clean(Machine(arena), range(6 if is_soak else 2))
 
 
 def test_walks_without_coordination_find_a_divergence_and_shrink_it() -> None:

@@ -14,7 +14,7 @@ from sexton.simulate.plan import Coordination, Profile
 from sexton.simulate.run import Options, Result, Workers, workers
 from sexton.simulate.shrink import shrink
 
-SEEDS_COUNT = 5
+SEEDS_COUNT = 3
 """Of each profile, in each `make test`. More of them, by hand: `sexton simulate --seeds 1000`."""
 
 MINUTES = 0.5
