@@ -187,6 +187,36 @@ def test_a_batch_with_a_wrong_checksum_is_none() -> None:
     loop.close()
 
 
+class KeepsOne(random.Random):
+    """Of two appends the first survives, and the second leaves nothing."""
+
+    def randrange(self, *_: object) -> int:
+        return 1
+
+    def random(self) -> float:
+        return 0.9
+
+
+def test_what_follows_a_segment_whose_end_was_lost_is_not_left() -> None:
+    """Each file loses its own end: a later segment may have kept all of its."""
+    loop = new_loop(random.Random(1))
+    volume = VirtualDisk(random.Random(1))
+    disk = volume.of(loop.world, loop)
+    disk.make_directory("/data/t-0")
+    first = disk.open("/data/t-0/00000000000000000000.log", create=True)
+    first.append([record_batch(0, 3)])
+    first.append([record_batch(3, 2)])
+    disk.open("/data/t-0/00000000000000000005.log", create=True).append([record_batch(5, 1)])
+    copy = Copy(volume, "/data/t-0")
+    copy.refresh()
+    assert copy.intact_end == 6
+    volume.files("/data/t-0")[0][1].lose_power(KeepsOne())
+    copy.refresh()
+    assert [entry.base_offset for entry in copy.entries_from(0)] == [0, 5]
+    assert copy.intact_end == 3
+    loop.close()
+
+
 # Log starts
 
 

@@ -114,11 +114,12 @@ class Copy:
 
     @property
     def intact_end(self) -> int:
-        """Where the first segment ends that goes on with what is no batch: what follows a torn write does not count."""
+        """Where the first segment ends that goes on with what is no batch, or whose end a power loss took: what follows
+        a torn write, or a gap, does not count."""
         end = 0
         for segment in self._segments.values():
             end = segment.entries[-1].last_offset + 1 if segment.entries else end
-            if segment.parsed_bytes < len(segment.inode.content):
+            if segment.parsed_bytes < len(segment.inode.content) or segment.inode.is_short:
                 break
         return end
 

@@ -24,6 +24,8 @@ class Inode:
         self.is_poisoned = False
         self.cuts_count = 0
         """How often something but an append happened: while this stays, what was read stays true."""
+        self.is_short = False
+        """Whether the last power loss took bytes from its end."""
         self.flipped: tuple[int, int] | None = None
         """A byte, and the bits of it that whoever reads gets wrong. The content is what was once written."""
 
@@ -65,9 +67,14 @@ class Inode:
     def lose_power(self, rng: random.Random, page_bytes: int = 0) -> None:
         """Of what was not flushed a prefix survives, perhaps torn; or, with pages of some size, any of them."""
         self.cuts_count += 1
+        size_bytes = len(self.content)
         if page_bytes and self.changes and not self.is_poisoned and all(one.appended_bytes for one in self.changes):
             self._lose_pages(rng, page_bytes)
-            return
+        else:
+            self._lose_changes(rng)
+        self.is_short = len(self.content) < size_bytes
+
+    def _lose_changes(self, rng: random.Random) -> None:
         kept_count = 0 if self.is_poisoned else rng.randrange(len(self.changes) + 1)
         torn: _Change | None = None
         while len(self.changes) > kept_count:
