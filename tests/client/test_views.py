@@ -12,10 +12,6 @@ from hypothesis import strategies as st
 
 from sexton.client.groups import (
     assign_ranges,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
 )
 from sexton.client.metadata import Metadata
 from sexton.client.partitioner import murmur2
@@ -52,17 +48,6 @@ def test_a_topic_goes_only_to_those_who_asked_for_it() -> None:
         "a": {"x": [0, 1]},
         "b": {"x": [2], "y": [0]},
     }
-
-
-@given(st.lists(st.text(max_size=5)))
-def test_subscriptions_survive_the_wire(topics: list[str]) -> None:
-    assert decode_subscription(encode_subscription(topics)) == topics
-
-
-@given(st.dictionaries(st.text(max_size=5), st.lists(st.integers(0, 1000), max_size=4), max_size=4))
-def test_assignments_survive_the_wire(parts: dict[str, list[int]]) -> None:
-    places = [(topic, each) for topic, partitions in parts.items() for each in partitions]
-    assert decode_assignment(encode_assignment(parts)) == places
 
 
 def answer(topic_id: uuid.UUID, leader: int, epoch: int, code: int = 0) -> Any:

@@ -9,7 +9,8 @@ from typing import Any
 from sexton.client import apis
 from sexton.client.client import Client
 from sexton.client.errors import check
-from sexton.client.groups import PROTOCOL, decode_assignment
+from sexton.client.groups import decode_assignment
+from sexton.protocol.consumer_protocol import PROTOCOL_TYPE
 from sexton.protocol.errors import ErrorCode
 from sexton.types import TopicPartition
 
@@ -103,7 +104,7 @@ def _described(told: Any, coordinator: int) -> GroupDescription:
 
 def _described_classic(told: Any, coordinator: int) -> GroupDescription:
     def assigned(data: bytes) -> tuple[TopicPartition, ...]:
-        return tuple(decode_assignment(bytes(data))) if told.protocol_type == PROTOCOL else ()
+        return tuple(decode_assignment(bytes(data))) if told.protocol_type == PROTOCOL_TYPE else ()
 
     members = tuple(
         Member(

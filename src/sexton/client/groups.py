@@ -7,7 +7,6 @@ subscriptions, with which every version of the format begins.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,14 @@ from sexton.client.client import Client
 from sexton.client.consumer import LATEST, MAX_WAIT_MS, Consumed, Consumer, start_positions
 from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError, check
 from sexton.client.fetching import READ_UNCOMMITTED
+from sexton.protocol.consumer_protocol import (
+    PROTOCOL_TYPE,
+    Subscription,
+    read_assignment,
+    read_topics,
+    write_assignment,
+    write_subscription,
+)
 from sexton.protocol.errors import ErrorCode
 from sexton.types import TopicPartition
 
@@ -29,7 +36,6 @@ JOIN_MARGIN_MS = 10_000
 rejoined, or the timeout has passed."""
 
 ASSIGNOR = "range"
-PROTOCOL = "consumer"
 
 _REJOIN = (
     ErrorCode.rebalance_in_progress,
@@ -39,48 +45,8 @@ _REJOIN = (
 )
 
 
-def encode_subscription(topics: Sequence[str]) -> bytes:
-    """Version 0: topics, no user data."""
-    return b"".join([struct.pack(">hi", 0, len(topics)), *(_string(topic) for topic in topics), struct.pack(">i", -1)])
-
-
-def decode_subscription(data: bytes) -> list[str]:
-    (count,) = struct.unpack_from(">i", data, 2)
-    topics, position = [], 6
-    for _ in range(count):
-        topic, position = _read_string(data, position)
-        topics.append(topic)
-    return topics
-
-
-def encode_assignment(parts: Mapping[str, Sequence[int]]) -> bytes:
-    out = [struct.pack(">hi", 0, len(parts))]
-    for topic, partitions in parts.items():
-        out += [_string(topic), struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)]
-    return b"".join([*out, struct.pack(">i", -1)])
-
-
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    if not data:
-        return []
-    (count,) = struct.unpack_from(">i", data, 2)
-    places, position = [], 6
-    for _ in range(count):
-        topic, position = _read_string(data, position)
-        (size,) = struct.unpack_from(">i", data, position)
-        places += [(topic, each) for each in struct.unpack_from(f">{size}i", data, position + 4)]
-        position += 4 + 4 * size
-    return places
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def _read_string(data: bytes, position: int) -> tuple[str, int]:
-    (size,) = struct.unpack_from(">h", data, position)
-    return data[position + 2 : position + 2 + size].decode(), position + 2 + size
+    return [(topic, partition) for topic, partitions in read_assignment(data).items() for partition in partitions]
 
 
 def assign_ranges(
@@ -197,13 +163,13 @@ class GroupConsumer:
 
     async def _ask_to_join(self) -> Any:
         peer = await self._client.coordinator(self._group)
-        subscription = encode_subscription(self._topics)
+        subscription = write_subscription(Subscription(tuple(self._topics)))
         body = {
             "group_id": self._group,
             "session_timeout": self._session_timeout_ms,
             "rebalance_timeout": REBALANCE_TIMEOUT_MS,
             "member_id": self._membership.member_id,
-            "protocol_type": PROTOCOL,
+            "protocol_type": PROTOCOL_TYPE,
             "protocols": [{"name": ASSIGNOR, "metadata": subscription}],
         }
         answer = await peer.call(apis.JOIN_GROUP, body, REBALANCE_TIMEOUT_MS + JOIN_MARGIN_MS)
@@ -216,20 +182,20 @@ class GroupConsumer:
     async def _sync(self, joined: Any) -> list[TopicPartition]:
         assignments: list[dict[str, Any]] = []
         if joined.leader == joined.member_id:
-            subscriptions = {each.member_id: decode_subscription(each.metadata) for each in joined.members}
+            subscriptions = {each.member_id: read_topics(each.metadata) for each in joined.members}
             topics = sorted({topic for topics in subscriptions.values() for topic in topics})
             metadata = await self._client.refresh(topics)
             counts = {name: len(metadata.topics[name].partitions) for name in topics if name in metadata.topics}
             assigned = assign_ranges(subscriptions, counts)
             assignments = [
-                {"member_id": member, "assignment": encode_assignment(parts)} for member, parts in assigned.items()
+                {"member_id": member, "assignment": write_assignment(parts, 0)} for member, parts in assigned.items()
             ]
         peer = await self._client.coordinator(self._group)
         body = {
             "group_id": self._group,
             "generation_id": joined.generation_id,
             "member_id": joined.member_id,
-            "protocol_type": PROTOCOL,
+            "protocol_type": PROTOCOL_TYPE,
             "protocol_name": ASSIGNOR,
             "assignments": assignments,
         }

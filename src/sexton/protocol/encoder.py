@@ -117,12 +117,8 @@ def shapes(entity: Any) -> tuple[FieldShape, ...]:
 @cache
 def encoder(entity: Any) -> Encode:
     """Compiled on first use. `entity` is one of kio's classes."""
-    untagged = [shape for shape in shapes(entity) if shape.tag is None]
-    tagged = sorted((shape for shape in shapes(entity) if shape.tag is not None), key=lambda shape: shape.tag or 0)
-    steps = _fuse(untagged)
-    if entity.__flexible__:
-        steps.append(_tagged_step(tagged))
-    defaults = {shape.name: shape.default for shape in untagged}
+    steps = steps_of(entity)
+    defaults = {shape.name: shape.default for shape in shapes(entity) if shape.tag is None}
     if len(steps) == 1:
         (only,) = steps
 
@@ -137,6 +133,15 @@ def encoder(entity: Any) -> Encode:
             step(out, complete)
 
     return encode
+
+
+def steps_of(entity: Any) -> list[Step]:
+    """The encoder of a caller whose values are always complete."""
+    steps = _fuse([shape for shape in shapes(entity) if shape.tag is None])
+    if entity.__flexible__:
+        tagged = [shape for shape in shapes(entity) if shape.tag is not None]
+        steps.append(_tagged_step(sorted(tagged, key=lambda shape: shape.tag or 0)))
+    return steps
 
 
 def _fuse(untagged: Sequence[FieldShape]) -> list[Step]:
@@ -324,7 +329,7 @@ def _tagged_step(tagged: Sequence[FieldShape]) -> Step:
         return write_none
 
     writers = [
-        (shape.name, shape.tag or 0, _completer(shape)(shape.default), _tag_writer(shape), _completer(shape))
+        (shape.name, shape.tag or 0, _completer(shape)(shape.default), _value_writer(shape), _completer(shape))
         for shape in tagged
     ]
 
@@ -347,12 +352,6 @@ def _tagged_step(tagged: Sequence[FieldShape]) -> Step:
         out += body
 
     return write_tagged
-
-
-def _tag_writer(shape: FieldShape) -> WriteValue:
-    if shape.entity is not None and not shape.is_array:
-        return encoder(shape.entity)
-    return _value_writer(shape)
 
 
 def _completer(shape: FieldShape) -> Callable[[Any], Any]:

@@ -131,15 +131,16 @@ def _skip_tags(view: memoryview, position: int) -> int:
 def request_reader(api_key: int, version: int) -> Callable[[memoryview, int], Any]:
     """Returns a function that decodes the body at a position. It raises MalformedMessageError, also for a null where
     the schema allows none."""
-    return _reader(request_type(api_key, version))
+    return entity_decoder(request_type(api_key, version))
 
 
 @cache
 def response_reader(api_key: int, version: int) -> Callable[[memoryview, int], Any]:
-    return _reader(response_type(api_key, version))
+    return entity_decoder(response_type(api_key, version))
 
 
-def _reader(entity: Any) -> Callable[[memoryview, int], Any]:
+def entity_decoder(entity: Any) -> Callable[[memoryview, int], Any]:
+    """For a class of kio's, or one that has the same form."""
     read = entity_reader(entity)
     check = _null_check(entity)
     skim = skimmer(entity)
@@ -280,6 +281,7 @@ __all__ = [
     "encode_private_request",
     "encode_request",
     "encode_response",
+    "entity_decoder",
     "known_versions",
     "request_reader",
     "request_type",

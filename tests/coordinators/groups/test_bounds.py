@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from sexton.coordinators.groups import records as r
-from sexton.coordinators.groups.embedded import MalformedProtocolError, read_subscription
 from sexton.coordinators.groups.messages import (
     Client,
     CommittedOffset,
@@ -24,7 +23,6 @@ from sexton.coordinators.groups.messages import (
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.timers import Now
-from sexton.coordinators.wire import Reader, Writer
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import GroupSettings
 from sexton.types import ProducerIdAndEpoch
@@ -533,16 +531,3 @@ def test_what_a_refusal_has_changed_after_all_is_in_the_log_and_told() -> None:
         assert service.supervisor.bugs == {"a request": 1}
 
     run(test())
-
-
-def test_user_data_is_skipped_whole_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a megabyte, byte by byte, held up everybody else for a tenth of a second."""
-    w = Writer()
-    w.i16(1)
-    w.array(["t"], w.string)
-    w.bytes_(bytes(440_000))
-    w.array([], w.string)
-    monkeypatch.setattr(Reader, "i8", None)
-    assert read_subscription(bytes(w.out)).topics == ("t",)
-    with pytest.raises(MalformedProtocolError):
-        read_subscription(bytes(w.out[:-5]))

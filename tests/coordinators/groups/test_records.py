@@ -14,7 +14,7 @@ from sexton.errors import CorruptLogError
 from sexton.harness.jars import VERSIONS
 from sexton.harness.kafka_tools import dump_log
 from sexton.records import batch as batches
-from tests.coordinators.groups.samples import RECORDS, SHOWN
+from tests.coordinators.groups.samples import BYTES, RECORDS, SHOWN
 
 
 def test_every_record_comes_back_as_it_was_written() -> None:
@@ -23,6 +23,20 @@ def test_every_record_comes_back_as_it_was_written() -> None:
         decoded = r.decode_key(key)
         assert decoded == record[0]
         assert (None if value is None else r.decode_value(record[0], value)) == record[1]
+
+
+def test_the_bytes_in_the_log_never_change() -> None:
+    for record, (key, value) in zip(RECORDS, BYTES, strict=True):
+        assert r.encode(record) == (bytes.fromhex(key), None if value is None else bytes.fromhex(value))
+
+
+def test_an_array_that_claims_more_items_than_there_are_bytes_is_noticed() -> None:
+    """And nothing is allocated for them."""
+    with pytest.raises(CorruptLogError) as caught:
+        r.decode_value(r.TargetKey("g", "m"), b"\0\0" + b"\xff\xff\xff\xff\x07" + bytes(40))
+    assert caught.value.place == "__consumer_offsets"
+    with pytest.raises(CorruptLogError):
+        r.decode_value(r.ClassicGroupKey("g"), struct.pack(">hhihhqi", 3, 0, 1, -1, -1, 5, 2**31 - 1) + bytes(40))
 
 
 def test_a_truncated_record_is_noticed_at_every_byte() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from sexton.coordinators.bounds import DUE_COUNT_MAX, DUE_RECORDS_MAX
-from sexton.coordinators.groups import classic, consumer, embedded, replay
+from sexton.coordinators.groups import classic, consumer, replay
 from sexton.coordinators.groups import records as r
 from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.classic_protocol import ClassicProtocol
@@ -50,6 +50,7 @@ from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.timers import Now
+from sexton.protocol import consumer_protocol
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import GroupSettings
 from sexton.settings.group import GroupConfig
@@ -400,7 +401,7 @@ class GroupCoordinator:
             if isinstance(group, ClassicGroup):
                 one = ListedGroup(name, group.protocol_type or "", group.state.value, classic.TYPE)
             else:
-                one = ListedGroup(name, embedded.PROTOCOL_TYPE, group.state.value, consumer.TYPE)
+                one = ListedGroup(name, consumer_protocol.PROTOCOL_TYPE, group.state.value, consumer.TYPE)
             if wanted_states and one.state.lower() not in wanted_states:
                 continue
             if wanted_types and one.type not in wanted_types:

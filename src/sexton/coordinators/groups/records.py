@@ -14,9 +14,11 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from sexton.coordinators.wire import Reader, Writer
+from sexton.coordinators.groups import schemas
+from sexton.metadata.topics import OFFSETS_TOPIC
+from sexton.protocol.record_schemas import RecordSchema, version_of
 from sexton.types import NO_EPOCH, NO_TIMESTAMP
 
 Partitions: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
@@ -181,16 +183,20 @@ Value: TypeAlias = (
 )
 Record: TypeAlias = tuple[Key, Value | None]
 
-_KEY_NUMBERS: dict[type, int] = {
-    OffsetKey: 1,
-    ClassicGroupKey: 2,
-    EpochKey: 3,
-    MemberKey: 5,
-    TargetEpochKey: 6,
-    TargetKey: 7,
-    CurrentKey: 8,
-    RegexKey: 16,
+_KEYS: dict[type, tuple[int, RecordSchema]] = {
+    OffsetKey: (1, schemas.OFFSET_KEY),
+    ClassicGroupKey: (2, schemas.GROUP_KEY),
+    EpochKey: (3, schemas.GROUP_KEY),
+    MemberKey: (5, schemas.MEMBER_KEY),
+    TargetEpochKey: (6, schemas.GROUP_KEY),
+    TargetKey: (7, schemas.MEMBER_KEY),
+    CurrentKey: (8, schemas.MEMBER_KEY),
+    RegexKey: (16, schemas.REGEX_KEY),
 }
+_KEYS_BY_NUMBER: dict[int, tuple[type, RecordSchema]] = {
+    number: (kind, schema) for kind, (number, schema) in _KEYS.items()
+}
+_KEYS_BY_NUMBER[0] = _KEYS_BY_NUMBER[1]
 
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
@@ -199,41 +205,30 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def encode_key(key: Key) -> bytes:
-    w = Writer()
-    w.i16(_KEY_NUMBERS[type(key)])
-    w.string(key.group)
+    number, schema = _KEYS[type(key)]
     match key:
         case OffsetKey():
-            w.string(key.topic)
-            w.i32(key.partition)
+            return schema.encode(number, {"group": key.group, "topic": key.topic, "partition": key.partition})
         case MemberKey() | TargetKey() | CurrentKey():
-            w.string(key.member_id)
+            return schema.encode(number, {"group": key.group, "member_id": key.member_id})
         case RegexKey():
-            w.string(key.regex)
-    return bytes(w.out)
+            return schema.encode(number, {"group": key.group, "regex": key.regex})
+        case ClassicGroupKey() | EpochKey() | TargetEpochKey():
+            return schema.encode(number, {"group": key.group})
 
 
 def decode_key(data: bytes) -> Key | None:
     """Returns None for a kind of record that is not supported here."""
-    r = Reader(data)
-    match r.i16():
-        case 0 | 1:
-            return OffsetKey(r.string(), r.string(), r.i32())
-        case 2:
-            return ClassicGroupKey(r.string())
-        case 3:
-            return EpochKey(r.string())
-        case 5:
-            return MemberKey(r.string(), r.string())
-        case 6:
-            return TargetEpochKey(r.string())
-        case 7:
-            return TargetKey(r.string(), r.string())
-        case 8:
-            return CurrentKey(r.string(), r.string())
-        case 16:
-            return RegexKey(r.string(), r.string())
-    return None
+    found = _KEYS_BY_NUMBER.get(version_of(data, OFFSETS_TOPIC))
+    if found is None:
+        return None
+    kind, schema = found
+    key: Key = kind(**_by_name(schema.decode(data)))
+    return key
+
+
+def _by_name(entity: Any) -> dict[str, Any]:
+    return {name: getattr(entity, name) for name in entity.__slots__}
 
 
 def encode_value(value: Value) -> bytes:
@@ -242,251 +237,196 @@ def encode_value(value: Value) -> bytes:
             return _encode_offset(value)
         case ClassicGroupValue():
             return _encode_classic_group(value)
+        case EpochValue():
+            return schemas.EPOCH.encode(0, _by_name(value))
         case MemberValue():
             return _encode_member(value)
-    w = Writer(flexible=True)
-    w.i16(0)
-    match value:
-        case EpochValue():
-            w.i32(value.epoch)
-            hash_ = Writer()
-            hash_.i64(value.metadata_hash)
-            w.tags({0: bytes(hash_.out)} if value.metadata_hash else None)
-            return bytes(w.out)
         case TargetEpochValue():
-            w.i32(value.epoch)
+            return schemas.TARGET_EPOCH.encode(0, {"assignment_epoch": value.epoch})
         case TargetValue():
-            _write_partitions(w, value.partitions)
+            return schemas.TARGET.encode(0, {"topic_partitions": _listed(value.partitions)})
         case CurrentValue():
-            w.i32(value.member_epoch)
-            w.i32(value.previous_epoch)
-            w.i8(value.state)
-            _write_partitions(w, value.assigned)
-            _write_partitions(w, value.revoking)
+            return _encode_current(value)
         case RegexValue():
-            w.array(value.topics, w.string)
-            w.i64(value.version)
-            w.i64(value.timestamp_ms)
-    w.tags()
-    return bytes(w.out)
+            fields = {"topics": value.topics, "version": value.version, "timestamp": value.timestamp_ms}
+            return schemas.REGEX.encode(0, fields)
 
 
 def decode_value(key: Key, data: bytes) -> Value:
-    version = Reader(data).i16()
     match key:
         case OffsetKey():
-            return _decode_offset(data, version)
+            return _decode_offset(data)
         case ClassicGroupKey():
-            return _decode_classic_group(data, version)
+            return _decode_classic_group(data)
+        case EpochKey():
+            return EpochValue(**_by_name(schemas.EPOCH.decode(data)))
         case MemberKey():
             return _decode_member(data)
-    r = Reader(data, flexible=True)
-    r.i16()
-    match key:
-        case EpochKey():
-            epoch = r.i32()
-            hash_ = r.tags().get(0)
-            return EpochValue(epoch, Reader(hash_).i64() if hash_ else 0)
         case TargetEpochKey():
-            return TargetEpochValue(r.i32())
+            return TargetEpochValue(schemas.TARGET_EPOCH.decode(data).assignment_epoch)
         case TargetKey():
-            return TargetValue(_read_partitions(r))
+            return TargetValue(_partitions(schemas.TARGET.decode(data).topic_partitions))
         case CurrentKey():
-            epochs = r.i32(), r.i32()
-            return CurrentValue(*epochs, _member_state(r.i8()), _read_partitions(r), _read_partitions(r))
+            return _decode_current(data)
         case RegexKey():
-            return RegexValue(tuple(r.array(r.string)), r.i64(), r.i64())
-
-
-def _member_state(number: int) -> MemberState:
-    try:
-        return MemberState(number)
-    except ValueError:
-        return MemberState.UNKNOWN
+            found = schemas.REGEX.decode(data)
+            return RegexValue(found.topics, found.version, found.timestamp)
 
 
 def _encode_offset(value: OffsetValue) -> bytes:
     if value.topic_id is not None:
-        return _encode_offset_of_topic(value, value.topic_id)
-    w = Writer()
-    if value.expire_timestamp_ms != NO_TIMESTAMP:  # only version 1 has this field
-        w.i16(1)
-        w.i64(value.offset)
-        w.string(value.metadata)
-        w.i64(value.commit_timestamp_ms)
-        w.i64(value.expire_timestamp_ms)
+        version = 4
+    elif value.expire_timestamp_ms != NO_TIMESTAMP:
+        version = 1  # only this version has the field
     else:
-        w.i16(3)
-        w.i64(value.offset)
-        w.i32(value.leader_epoch)
-        w.string(value.metadata)
-        w.i64(value.commit_timestamp_ms)
-    return bytes(w.out)
+        version = 3
+    return schemas.OFFSET.encode(
+        version,
+        {
+            "offset": value.offset,
+            "leader_epoch": value.leader_epoch,
+            "metadata": value.metadata,
+            "commit_timestamp": value.commit_timestamp_ms,
+            "expire_timestamp": value.expire_timestamp_ms,
+            "topic_id": value.topic_id,
+        },
+    )
 
 
-def _encode_offset_of_topic(value: OffsetValue, topic_id: uuid.UUID) -> bytes:
-    w = Writer(flexible=True)
-    w.i16(4)
-    w.i64(value.offset)
-    w.i32(value.leader_epoch)
-    w.string(value.metadata)
-    w.i64(value.commit_timestamp_ms)
-    w.tags({0: topic_id.bytes})
-    return bytes(w.out)
-
-
-def _decode_offset(data: bytes, version: int) -> OffsetValue:
-    r = Reader(data, flexible=version >= 4)
-    r.i16()
-    offset = r.i64()
-    leader_epoch = r.i32() if version >= 3 else NO_EPOCH
-    metadata = r.string()
-    commit_timestamp_ms = r.i64()
-    expire_timestamp_ms = r.i64() if version == 1 else NO_TIMESTAMP
-    topic_id = r.tags().get(0)
+def _decode_offset(data: bytes) -> OffsetValue:
+    found = schemas.OFFSET.decode(data)
     return OffsetValue(
-        offset,
-        metadata,
-        commit_timestamp_ms,
-        leader_epoch,
-        expire_timestamp_ms,
-        Reader(topic_id).uuid() if topic_id else None,
+        found.offset,
+        found.metadata,
+        found.commit_timestamp,
+        found.leader_epoch,
+        found.expire_timestamp,
+        found.topic_id,
     )
 
 
 def _encode_classic_group(value: ClassicGroupValue) -> bytes:
-    w = Writer()
-    w.i16(3)
-    w.string(value.protocol_type)
-    w.i32(value.generation)
-    w.string(value.protocol)
-    w.string(value.leader)
-    w.i64(value.state_timestamp_ms)
-
-    def write(member: ClassicMemberValue) -> None:
-        w.string(member.member_id)
-        w.string(member.instance_id)
-        w.string(member.client_id)
-        w.string(member.client_host)
-        w.i32(member.rebalance_timeout_ms)
-        w.i32(member.session_timeout_ms)
-        w.bytes_(member.subscription)
-        w.bytes_(member.assignment)
-
-    w.array(value.members, write)
-    return bytes(w.out)
-
-
-def _decode_classic_group(data: bytes, version: int) -> ClassicGroupValue:
-    r = Reader(data, flexible=version >= 4)
-    r.i16()
-
-    def read() -> ClassicMemberValue:
-        member_id = r.string()
-        instance_id = r.nullable_string() if version >= 3 else None
-        client_id, client_host = r.string(), r.string()
-        rebalance_timeout_ms = r.i32() if version >= 1 else -1
-        session_timeout_ms = r.i32()
-        if rebalance_timeout_ms == -1:
-            rebalance_timeout_ms = session_timeout_ms
-        subscription, assignment = r.bytes_(), r.bytes_()
-        r.tags()
-        return ClassicMemberValue(
-            member_id,
-            instance_id,
-            client_id,
-            client_host,
-            rebalance_timeout_ms,
-            session_timeout_ms,
-            subscription,
-            assignment,
-        )
-
-    protocol_type, generation = r.string(), r.i32()
-    protocol, leader = r.nullable_string(), r.nullable_string()
-    state_timestamp_ms = r.i64() if version >= 2 else NO_TIMESTAMP
-    return ClassicGroupValue(protocol_type, generation, protocol, leader, state_timestamp_ms, tuple(r.array(read)))
-
-
-def _encode_member(value: MemberValue) -> bytes:
-    w = Writer(flexible=True)
-    w.i16(0)
-    w.string(value.instance_id)
-    w.string(value.rack_id)
-    w.string(value.client_id)
-    w.string(value.client_host)
-    w.array(value.topics, w.string)
-    w.string(value.regex)
-    w.i32(value.rebalance_timeout_ms)
-    w.string(value.server_assignor)
-    w.tags({0: _encode_classic_protocols(value.classic)} if value.classic else None)
-    return bytes(w.out)
-
-
-def _encode_classic_protocols(classic: ClassicProtocols) -> bytes:
-    w = Writer(flexible=True)
-    w.i8(1)  # a nullable structure begins with a byte that says whether it is there
-
-    def write(protocol: tuple[str, bytes]) -> None:
-        w.string(protocol[0])
-        w.bytes_(protocol[1])
-        w.tags()
-
-    w.i32(classic.session_timeout_ms)
-    w.array(classic.protocols, write)
-    w.tags()
-    return bytes(w.out)
-
-
-def _decode_member(data: bytes) -> MemberValue:
-    r = Reader(data, flexible=True)
-    r.i16()
-    instance_id, rack_id = r.nullable_string(), r.nullable_string()
-    client_id, client_host = r.string(), r.string()
-    topics = tuple(r.array(r.string))
-    regex = r.nullable_string()
-    rebalance_timeout_ms = r.i32()
-    server_assignor = r.nullable_string()
-    classic = r.tags().get(0)
-    return MemberValue(
-        instance_id,
-        rack_id,
-        client_id,
-        client_host,
-        topics,
-        regex,
-        rebalance_timeout_ms,
-        server_assignor,
-        _decode_classic_protocols(classic) if classic else None,
+    members = [
+        {
+            "member_id": member.member_id,
+            "group_instance_id": member.instance_id,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "rebalance_timeout": member.rebalance_timeout_ms,
+            "session_timeout": member.session_timeout_ms,
+            "subscription": member.subscription,
+            "assignment": member.assignment,
+        }
+        for member in value.members
+    ]
+    return schemas.CLASSIC_GROUP.encode(
+        3,
+        {
+            "protocol_type": value.protocol_type,
+            "generation": value.generation,
+            "protocol": value.protocol,
+            "leader": value.leader,
+            "current_state_timestamp": value.state_timestamp_ms,
+            "members": members,
+        },
     )
 
 
-def _decode_classic_protocols(data: bytes) -> ClassicProtocols | None:
-    r = Reader(data, flexible=True)
-    if r.i8() < 0:
-        return None
+def _decode_classic_group(data: bytes) -> ClassicGroupValue:
+    found = schemas.CLASSIC_GROUP.decode(data)
+    members = tuple(
+        ClassicMemberValue(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.session_timeout if member.rebalance_timeout == -1 else member.rebalance_timeout,
+            member.session_timeout,
+            member.subscription,
+            member.assignment,
+        )
+        for member in found.members
+    )
+    return ClassicGroupValue(
+        found.protocol_type,
+        found.generation,
+        found.protocol,
+        found.leader,
+        found.current_state_timestamp,
+        members,
+    )
 
-    def read() -> tuple[str, bytes]:
-        protocol = r.string(), r.bytes_()
-        r.tags()
-        return protocol
 
-    return ClassicProtocols(r.i32(), tuple(r.array(read)))
+def _encode_member(value: MemberValue) -> bytes:
+    classic = value.classic and {
+        "session_timeout_ms": value.classic.session_timeout_ms,
+        "supported_protocols": [{"name": name, "metadata": metadata} for name, metadata in value.classic.protocols],
+    }
+    return schemas.MEMBER.encode(
+        0,
+        {
+            "instance_id": value.instance_id,
+            "rack_id": value.rack_id,
+            "client_id": value.client_id,
+            "client_host": value.client_host,
+            "subscribed_topic_names": value.topics,
+            "subscribed_topic_regex": value.regex,
+            "rebalance_timeout_ms": value.rebalance_timeout_ms,
+            "server_assignor": value.server_assignor,
+            "classic_member_metadata": classic,
+        },
+    )
 
 
-def _write_partitions(w: Writer, partitions: Partitions) -> None:
-    def write(topic_id: uuid.UUID) -> None:
-        w.uuid(topic_id)
-        w.array(sorted(partitions[topic_id]), w.i32)
-        w.tags()
+def _decode_member(data: bytes) -> MemberValue:
+    found = schemas.MEMBER.decode(data)
+    classic = found.classic_member_metadata
+    return MemberValue(
+        found.instance_id,
+        found.rack_id,
+        found.client_id,
+        found.client_host,
+        found.subscribed_topic_names,
+        found.subscribed_topic_regex,
+        found.rebalance_timeout_ms,
+        found.server_assignor,
+        classic
+        and ClassicProtocols(
+            classic.session_timeout_ms, tuple((one.name, one.metadata) for one in classic.supported_protocols)
+        ),
+    )
 
-    w.array(sorted(partitions), write)
+
+def _encode_current(value: CurrentValue) -> bytes:
+    return schemas.CURRENT.encode(
+        0,
+        {
+            "member_epoch": value.member_epoch,
+            "previous_member_epoch": value.previous_epoch,
+            "state": value.state,
+            "assigned_partitions": _listed(value.assigned),
+            "partitions_pending_revocation": _listed(value.revoking),
+        },
+    )
 
 
-def _read_partitions(r: Reader) -> dict[uuid.UUID, frozenset[int]]:
-    def read() -> tuple[uuid.UUID, frozenset[int]]:
-        entry = r.uuid(), frozenset(r.array(r.i32))
-        r.tags()
-        return entry
+def _decode_current(data: bytes) -> CurrentValue:
+    found = schemas.CURRENT.decode(data)
+    return CurrentValue(
+        found.member_epoch,
+        found.previous_member_epoch,
+        MemberState(found.state) if found.state in _MEMBER_STATES else MemberState.UNKNOWN,
+        _partitions(found.assigned_partitions),
+        _partitions(found.partitions_pending_revocation),
+    )
 
-    return {topic_id: numbers for topic_id, numbers in r.array(read) if numbers}
+
+_MEMBER_STATES = frozenset(MemberState)
+
+
+def _listed(partitions: Partitions) -> list[dict[str, Any]]:
+    return [{"topic_id": topic_id, "partitions": sorted(partitions[topic_id])} for topic_id in sorted(partitions)]
+
+
+def _partitions(listed: Any) -> dict[uuid.UUID, frozenset[int]]:
+    return {topic.topic_id: frozenset(topic.partitions) for topic in listed if topic.partitions}
