@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import Enum
 
-from sexton.metadata.incarnations import is_missing, known_incarnation, marked_as_missing
+from sexton.metadata.incarnations import is_another_log, is_missing, known_incarnation, marked_as_missing
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.topic import TopicConfig
@@ -192,7 +192,7 @@ def restart(
     """
     known = known_incarnation(row, broker_id)
     if is_missing(row, broker_id):
-        log = LogState.UNCERTAIN if on_disk == known else LogState.LOST
+        log = LogState.LOST if is_another_log(row, broker_id, on_disk) else LogState.UNCERTAIN
     others_in_sync = tuple(member for member in row.isr if member != broker_id)
     is_last = not others_have_it(row, broker_id)
     incarnations = dict(row.incarnations)

@@ -39,9 +39,10 @@ def is_missing(row: PartitionRow, broker_id: int) -> bool:
 
 
 def is_another_log(row: PartitionRow, broker_id: int, incarnation: uuid.UUID | None) -> bool:
-    """Whether the row names another log of this broker than the one of this incarnation (None: there is no log). If so,
-    what this broker has is not the replica's log: that one is lost, or was never here. False if the row names none."""
-    named = row.incarnations.get(broker_id)
+    """Whether the row names another log of this broker, missing or not, than the one of this incarnation (None: there
+    is no log). If so, what this broker has is not the replica's log: that one is lost, or was never here. False if the
+    row names none."""
+    named = known_incarnation(row, broker_id)
     return named is not None and incarnation != named
 
 
