@@ -19,7 +19,7 @@ AWAITED_BY_THEIR_MAKERS = {
     ("adapters/files.py", "flush_directory"): "all who share the flush await it",
     ("broker/broker.py", "catch_up"): "whoever catches up awaits it, also when cancelled",
     ("broker/broker.py", "_join"): "the lease while logs are read: asked at each step, and awaited at the end",
-    ("broker/connection.py", "_wait_for"): "a request: the connection is told its outcome",
+    ("broker/network/connection.py", "_wait_for"): "a request: the connection is told its outcome",
     ("coordinators/shard.py", "_unless_cancelled"): "the append that the shard waits for",
     ("log/changing.py", "flush"): "hands its outcome, bugs too, to all who wait for the flush",
     ("log/swapping.py", "swap"): "whoever swaps awaits it, also when cancelled",

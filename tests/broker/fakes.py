@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from sexton.broker.broker import Broker
-from sexton.broker.connection import ClientConnection
-from sexton.broker.dispatch import Dispatch
-from sexton.broker.fetch_sessions import FetchSessions
-from sexton.broker.producer_ids import ProducerIds
-from sexton.broker.refused import RefusedBatches
-from sexton.broker.request import PrivateHandler
-from sexton.broker.transactions import Transactions
-from sexton.broker.unpacking import Unpacking
+from sexton.broker.fetch.sessions import FetchSessions
+from sexton.broker.network.connection import ClientConnection
+from sexton.broker.network.dispatch import Dispatch
+from sexton.broker.network.request import PrivateHandler
+from sexton.broker.produce.refused import RefusedBatches
+from sexton.broker.produce.unpacking import Unpacking
+from sexton.broker.transactions.producer_ids import ProducerIds
+from sexton.broker.transactions.transactions import Transactions
 from sexton.log.checks import Rules
 from sexton.log.epochs import EpochHistory
 from sexton.log.producers import ProducerStates

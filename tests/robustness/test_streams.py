@@ -9,7 +9,7 @@ import pytest
 
 from sexton.broker import api
 from sexton.protocol.errors import ErrorCode
-from tests.broker.fuzzing import hostile_stream
+from tests.broker.network.fuzzing import hostile_stream
 from tests.robustness.conftest import Watched
 from tests.robustness.wire import batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sexton.broker.fetch_sessions import FetchSession, Wanted
+from sexton.broker.fetch.sessions import FetchSession, Wanted
 from sexton.client.consumer import Consumer
 from sexton.simulate.sessions import NO_SESSION, SessionConsumer
 from tests.simulated import TOPIC, Story

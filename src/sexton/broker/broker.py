@@ -18,26 +18,26 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from sexton.broker import folder as folders
-from sexton.broker import handover
 from sexton.broker.compaction.adoption import Adopter
 from sexton.broker.compaction.requests import Requests as CompactionRequests
 from sexton.broker.compaction.service import CompactionService
-from sexton.broker.control import Control
-from sexton.broker.coordinator_log import CoordinatorLog
-from sexton.broker.dispatch import Dispatch
-from sexton.broker.fetch_sessions import FetchSessions
-from sexton.broker.folder import Folder
-from sexton.broker.handover import begin_anew, lead_again, leave_unkept, reconcile, retreat, settle_doubts
-from sexton.broker.news import News
+from sexton.broker.fetch.sessions import FetchSessions
+from sexton.broker.lifecycle import folder as folders
+from sexton.broker.lifecycle import handover
+from sexton.broker.lifecycle.control import Control
+from sexton.broker.lifecycle.folder import Folder
+from sexton.broker.lifecycle.handover import begin_anew, lead_again, leave_unkept, reconcile, retreat, settle_doubts
+from sexton.broker.lifecycle.news import News
+from sexton.broker.lifecycle.peers import Peers
+from sexton.broker.lifecycle.registration import Registration
+from sexton.broker.network.dispatch import Dispatch
 from sexton.broker.observe.pages import AdminPages
-from sexton.broker.peers import Peers
-from sexton.broker.producer_ids import ProducerIds
-from sexton.broker.refused import RefusedBatches
-from sexton.broker.registration import Registration
+from sexton.broker.produce.refused import RefusedBatches
+from sexton.broker.produce.unpacking import Unpacking
 from sexton.broker.topics import ensure_topic
-from sexton.broker.transactions import Transactions
-from sexton.broker.unpacking import Unpacking
+from sexton.broker.transactions.coordinator_log import CoordinatorLog
+from sexton.broker.transactions.producer_ids import ProducerIds
+from sexton.broker.transactions.transactions import Transactions
 from sexton.client.errors import NotConnectedError
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.view_topics import ViewTopics

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from sexton.broker.request import Request
+from sexton.broker.network.request import Request
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.view_topics import ViewTopics
 from sexton.coordinators.shard import EndMarker

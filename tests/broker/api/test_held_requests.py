@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sexton.broker import verifier
-from sexton.broker.verifier import Answers, Verifier
+from sexton.broker.transactions import verifier
+from sexton.broker.transactions.verifier import Answers, Verifier
 from sexton.log.producers import Marker, Verification
 from sexton.log.types import Appended
 from sexton.metadata.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC

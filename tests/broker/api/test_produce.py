@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sexton.broker.refused import KEPT_MS
+from sexton.broker.produce.refused import KEPT_MS
 from sexton.log.types import Appended
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.metastore import TopicRow

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
-    from sexton.broker.request import Handler
+    from sexton.broker.network.request import Handler
 
 API_VERSIONS_KEY = 18
 

@@ -19,9 +19,9 @@ from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
-from sexton.broker.verifier import Answers, Question, answer
+from sexton.broker.transactions.verifier import Answers, Question, answer
 
 API_KEY = 24
 VERSIONS = (0, 5)

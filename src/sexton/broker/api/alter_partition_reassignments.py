@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import Answer, PlannedRow, told, update_rows
-from sexton.broker.handover import first_heard, heard_of
+from sexton.broker.lifecycle.handover import first_heard, heard_of
 from sexton.broker.topics import with_incarnations
 from sexton.metadata import reassignment
 from sexton.metadata.elections import allows_unclean
@@ -25,7 +25,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 45
 VERSIONS = (0, 1)

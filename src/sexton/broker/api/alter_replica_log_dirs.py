@@ -16,7 +16,7 @@ from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 34
 VERSIONS = (1, 2)

@@ -22,7 +22,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker import api
-from sexton.broker.request import Answer, Request
+from sexton.broker.network.request import Answer, Request
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import encode_response
 

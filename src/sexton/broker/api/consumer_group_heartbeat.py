@@ -13,14 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.group_common import Answer, client_of
-from sexton.broker.request import milliseconds
+from sexton.broker.network.request import milliseconds
 from sexton.coordinators.groups.messages import ConsumerHeartbeatRequest
 from sexton.coordinators.groups.records import Partitions
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 68
 VERSIONS = (0, 1)

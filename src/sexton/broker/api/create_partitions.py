@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import Answer, failure, make_change, outcome, repeated
-from sexton.broker.request import milliseconds
+from sexton.broker.network.request import milliseconds
 from sexton.broker.topics import wait_for_leaders
 from sexton.metadata.placement import check_assignment
 from sexton.metadata.topics import INTERNAL_TOPICS, assigned_partition_rows, new_partition_rows
@@ -20,7 +20,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
     from sexton.ports.metastore import PartitionRow, TopicRow
 
 API_KEY = 37

@@ -13,14 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.admin import Answer, failure, repeated
-from sexton.broker.request import milliseconds
+from sexton.broker.network.request import milliseconds
 from sexton.broker.topics import NewTopic, create_topic, wait_for_leaders
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.layers import describe_topic
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 19
 VERSIONS = (2, 7)

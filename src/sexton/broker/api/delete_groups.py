@@ -9,7 +9,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 42
 VERSIONS = (0, 2)

@@ -14,13 +14,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import Answer
-from sexton.broker.request import milliseconds
+from sexton.broker.network.request import milliseconds
 from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
     from sexton.replication.replica import Replica
 
 API_KEY = 21

@@ -9,7 +9,7 @@ from sexton.broker.api.acl_common import SECURITY_DISABLED
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 29
 VERSIONS = (1, 3)

@@ -20,7 +20,7 @@ from sexton.settings.schema import Update
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 32
 VERSIONS = (1, 4)

@@ -14,7 +14,7 @@ from sexton.types import NO_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 65
 VERSIONS = (0, 0)

@@ -14,14 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import Answer, PlannedRow, told, update_rows
-from sexton.broker.handover import first_heard, heard_of
+from sexton.broker.lifecycle.handover import first_heard, heard_of
 from sexton.metadata.elections import elect_on_request
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 43
 VERSIONS = (0, 2)

@@ -3,8 +3,8 @@
 The response is sent when the decision is on all in-sync replicas of `__transaction_state`: from then on nothing can
 undo it, and the markers are written in the background. From version 5 on (transaction version 2) the response has the
 producer's next epoch. What each combination of state, epoch and request means is in
-`coordinators/transactions/ending.py`; how older clients are kept from ending the wrong transaction, in `connections.py`
-beside it.
+`coordinators/transactions/ending.py`; how older clients are kept from ending the wrong transaction, in
+`connection_binding.py` beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer, for_version
-from sexton.broker.request import DropConnectionError
+from sexton.broker.network.request import DropConnectionError
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import EndRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -21,7 +21,7 @@ from sexton.types import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 26
 VERSIONS = (0, 5)

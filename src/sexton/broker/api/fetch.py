@@ -20,10 +20,10 @@ import uuid
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from sexton.broker.fetch_answer import FetchEncoder, Found, Topics
-from sexton.broker.fetch_sessions import NO_SESSION, FetchSession, Wanted
+from sexton.broker.fetch.answer import FetchEncoder, Found, Topics
+from sexton.broker.fetch.sessions import NO_SESSION, FetchSession, Wanted
 from sexton.broker.leader_hints import leader_hint
-from sexton.broker.request import Answer, Encoded, Request, milliseconds
+from sexton.broker.network.request import Answer, Encoded, Request, milliseconds
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.codecs import Codec
 
@@ -55,7 +55,7 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
 
 
 class _Poll:
-    """One Fetch request from its arrival to its response. Implements `fetch_sessions.Poll`."""
+    """One Fetch request from its arrival to its response. Implements `sessions.Poll`."""
 
     def __init__(self, broker: Broker, request: Request, session: FetchSession, tells_all: bool) -> None:
         body = request.body

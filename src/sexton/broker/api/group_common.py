@@ -10,7 +10,7 @@ from sexton.broker.admin import NO_AUTHORIZED_OPERATIONS
 from sexton.coordinators.groups.messages import Client
 
 if TYPE_CHECKING:
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
     from sexton.metadata.view import ClusterView
 
 Answer = dict[str, Any]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sexton.broker.api.txn_common import for_version
-from sexton.broker.request import Answer, Request, milliseconds
+from sexton.broker.network.request import Answer, Request, milliseconds
 from sexton.coordinators.transactions.messages import InitRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch

@@ -14,13 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sexton.broker.api.group_common import Answer, client_of
-from sexton.broker.request import milliseconds
+from sexton.broker.network.request import milliseconds
 from sexton.coordinators.groups.messages import JoinAnswer, JoinRequest
 from sexton.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 11
 VERSIONS = (0, 9)

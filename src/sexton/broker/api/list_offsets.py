@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.request import Answer, Request
+from sexton.broker.network.request import Answer, Request
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

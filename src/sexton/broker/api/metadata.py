@@ -2,8 +2,9 @@
 
 A request asks for all topics (null; before version 1 an empty list), for some by name, or from version 12 by id. The
 response shows this broker's view: a change is in it by the time its client gets the response to that change
-(`broker/news.py`), unless this broker could not be reached; then it is `metadata.poll.ms` behind at most. A topic that
-does not exist is created if the client and `auto.create.topics.enable` allow it, and the response waits for that.
+(`broker/lifecycle/news.py`), unless this broker could not be reached; then it is `metadata.poll.ms` behind at most. A
+topic that does not exist is created if the client and `auto.create.topics.enable` allow it, and the response waits for
+that.
 
 Deviations from Kafka:
 - Auto-creation is finished before the response, which then describes the new topic; Kafka returns
@@ -38,7 +39,7 @@ from sexton.types import NO_LEADER
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
     from sexton.metadata.view import ClusterView
 
 API_KEY = 3

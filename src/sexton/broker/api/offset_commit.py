@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.group_common import Answer, topic_key, topic_name
-from sexton.broker.request import milliseconds
+from sexton.broker.network.request import milliseconds
 from sexton.coordinators.groups.messages import CommittedOffset, OffsetCommitRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 8
 VERSIONS = (2, 10)

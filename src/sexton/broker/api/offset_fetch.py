@@ -18,7 +18,7 @@ from sexton.types import NO_OFFSET
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 9
 VERSIONS = (1, 10)

@@ -4,11 +4,12 @@ With acks=-1 the response waits until every batch is committed, at most `timeout
 append; with acks=0 there is none, and a failure closes the connection, as in Kafka, so that the client at least
 notices. Every failed partition carries base offset -1 (rule 9), also one that was appended but not committed in time,
 where Kafka returns the offset. NOT_LEADER_OR_FOLLOWER names the leader from version 10 on (KIP-951). The first batch of
-a transaction in a partition waits for the transaction's coordinator (`produce_in_transaction.py`). Batches that must be
-decompressed wait for that (`unpacking.py`); from version 8 on the response names invalid records. Batches that a client
-sent after one that was refused with a retriable error are refused too (`refused.py`), where Kafka accepts them. Only
-coordinators write to internal topics: a client's records there would be replayed at the next failover. Kafka makes an
-exception for clients that call themselves `__admin_client`; here there is none.
+a transaction in a partition waits for the transaction's coordinator (`broker/produce/in_transaction.py`). Batches that
+must be decompressed wait for that (`broker/produce/unpacking.py`); from version 8 on the response names invalid
+records. Batches that a client sent after one that was refused with a retriable error are refused too
+(`broker/produce/refused.py`), where Kafka accepts them. Only coordinators write to internal topics: a client's records
+there would be replayed at the next failover. Kafka makes an exception for clients that call themselves
+`__admin_client`; here there is none.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.produce_answer import Outcome, encode
-from sexton.broker.api.produce_in_transaction import Held, check_answer, hold, is_in_transaction
 from sexton.broker.leader_hints import leader_hint
-from sexton.broker.refused import TopicKey
-from sexton.broker.request import Answer, DropConnectionError, Request, milliseconds
-from sexton.broker.unpacking import Judged
+from sexton.broker.network.request import Answer, DropConnectionError, Request, milliseconds
+from sexton.broker.produce.answer import Outcome, encode
+from sexton.broker.produce.in_transaction import Held, check_answer, hold, is_in_transaction
+from sexton.broker.produce.refused import TopicKey
+from sexton.broker.produce.unpacking import Judged
 from sexton.log.inside import is_zstd
 from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode, KafkaError, RecordsError

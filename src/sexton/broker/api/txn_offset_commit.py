@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
-from sexton.broker.verifier import RETRIABLE, Question, last_coordinator_epoch
+from sexton.broker.transactions.verifier import RETRIABLE, Question, last_coordinator_epoch
 from sexton.coordinators.groups.messages import NO_GENERATION, CommittedOffset, OffsetCommitRequest
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -23,7 +23,7 @@ from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 28
 VERSIONS = (0, 5)

@@ -4,7 +4,7 @@ transaction ends. Operators use it too, through Kafka's tools, to end a hanging 
 A partition's result is sent when its marker is on all in-sync replicas. From version 2 on a marker says that it raises
 the producer's epoch (transaction version 2): then a marker that arrives twice is written once, and one that arrives so
 late that the next transaction has begun is refused with INVALID_PRODUCER_EPOCH. Older markers that are late are
-recognized by their connection (`coordinators/transactions/connections.py`). A marker of a former coordinator:
+recognized by their connection (`coordinators/transactions/connection_binding.py`). A marker of a former coordinator:
 TRANSACTION_COORDINATOR_FENCED.
 """
 
@@ -14,15 +14,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
-from sexton.broker.markers import write_marker
-from sexton.broker.peers import CLIENT_ID
+from sexton.broker.lifecycle.peers import CLIENT_ID
+from sexton.broker.transactions.markers import write_marker
 from sexton.coordinators.shard import EndMarker
 from sexton.protocol.errors import ErrorCode
 from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 API_KEY = 27
 VERSIONS = (1, 2)

@@ -33,7 +33,7 @@ With older versions the epoch stays, so the state must do:
     CompleteAbort    done         invalid
     CompleteCommit   unknown      done
 
-That cannot tell a repeated EndTxn from one for the next transaction; `connections.py` closes the gap.
+That cannot tell a repeated EndTxn from one for the next transaction; `connection_binding.py` closes the gap.
 
 The column of aborts is not Kafka's, which has "invalid" for Empty and after a commit. librdkafka aborts what the
 coordinator may not have heard of (its AddPartitionsToTxn was not answered in time), and "invalid" is the end of the

@@ -36,7 +36,7 @@ class EndRequest:
     client_version: int = 0
     may_be_late: bool = False
     """Whether it came over a connection that does not show that it is about the current transaction
-    (`connections.py`)."""
+    (`connection_binding.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

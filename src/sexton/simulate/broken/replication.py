@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sexton.broker import handover
 from sexton.broker.api import alter_partition_reassignments
 from sexton.broker.broker import Broker
-from sexton.broker.control import Control
+from sexton.broker.lifecycle import handover
+from sexton.broker.lifecycle.control import Control
 from sexton.metadata import reassignment
 from sexton.metadata.controller import Action
 from sexton.metadata.elections import Brokers

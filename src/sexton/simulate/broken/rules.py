@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sexton.broker.api import produce
-from sexton.broker.folder import Folder, Past
-from sexton.broker.markers import MarkerSender
-from sexton.broker.registration import Registration
+from sexton.broker.lifecycle.folder import Folder, Past
+from sexton.broker.lifecycle.registration import Registration
+from sexton.broker.transactions.markers import MarkerSender
 from sexton.compaction import retention, rules
 from sexton.compaction.eligibility import SegmentSummary
 from sexton.compaction.fates import Fate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from sexton.broker import verifier
-from sexton.broker.verifier import GoOn
+from sexton.broker.transactions import verifier
+from sexton.broker.transactions.verifier import GoOn
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile

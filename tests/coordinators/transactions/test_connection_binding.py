@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from sexton.coordinators.transactions.connections import ANY_CONNECTION, BINDINGS_MAX, PURGE_EVERY, Admission, Bindings
+from sexton.coordinators.transactions.connection_binding import (
+    ANY_CONNECTION,
+    BINDINGS_MAX,
+    PURGE_EVERY,
+    Admission,
+    Bindings,
+)
 
 P = 1000
 ADMITTED, OLDER, UNPROVEN = Admission.ADMITTED, Admission.OLDER, Admission.UNPROVEN

@@ -19,14 +19,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from sexton.broker.network.request import DropConnectionError, Encoded, Request
 from sexton.broker.observe.traffic import ApiTraffic
-from sexton.broker.request import DropConnectionError, Encoded, Request
 from sexton.ports.network import HIGH_BACKLOG_BYTES, Connection, Part
 from sexton.protocol.frames import FrameReader, FrameSizeError
 from sexton.protocol.messages import MalformedMessageError
 
 if TYPE_CHECKING:
-    from sexton.broker.dispatch import Dispatch
+    from sexton.broker.network.dispatch import Dispatch
 
 IN_FLIGHT_MAX = 100
 """Maximum number of requests of one connection that wait for something. Kafka's own clients send five at most."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from sexton.broker.marker_batches import append_marker
+from sexton.broker.transactions.marker_batches import append_marker
 from sexton.coordinators.shard import EndMarker
 from sexton.log.producers import Marker
 from sexton.ports.disk import FileSlice

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from sexton.broker import markers
 from sexton.broker.broker import Broker
-from sexton.broker.markers import MarkerSender
-from sexton.broker.peers import Peers
+from sexton.broker.lifecycle.peers import Peers
+from sexton.broker.transactions import markers
+from sexton.broker.transactions.markers import MarkerSender
 from sexton.coordinators.transactions.messages import Markers
 from sexton.coordinators.transactions.service import DueMarkers
 from sexton.protocol.errors import ErrorCode

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION
-from sexton.broker.verifier import RETRIABLE, Question, last_coordinator_epoch
+from sexton.broker.transactions.verifier import RETRIABLE, Question, last_coordinator_epoch
 from sexton.log.producers import Verification
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -27,7 +27,7 @@ from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.request import Request
+    from sexton.broker.network.request import Request
 
 NEW_CLIENTS_SINCE = 12
 ABORTABLE_SINCE = 11

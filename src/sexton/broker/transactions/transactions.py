@@ -7,19 +7,19 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sexton.broker.coordinator_log import CoordinatorLog
-from sexton.broker.markers import MarkerSender
-from sexton.broker.peers import Peers
-from sexton.broker.request import DropConnectionError
-from sexton.broker.verifier import Verifier
-from sexton.coordinators.transactions.connections import ANY_CONNECTION, Admission, Bindings
+from sexton.broker.lifecycle.peers import Peers
+from sexton.broker.network.request import DropConnectionError
+from sexton.broker.transactions.coordinator_log import CoordinatorLog
+from sexton.broker.transactions.markers import MarkerSender
+from sexton.broker.transactions.verifier import Verifier
+from sexton.coordinators.transactions.connection_binding import ANY_CONNECTION, Admission, Bindings
 from sexton.coordinators.transactions.service import TransactionService
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.metastore import MetastoreUnavailableError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.connection import ClientConnection
+    from sexton.broker.network.connection import ClientConnection
     from sexton.replication.local_replica import LocalReplica
 
 READY_WAIT_MS = 3_000
@@ -100,7 +100,7 @@ class Transactions:
         row = self._broker.view.partition(TRANSACTIONS_TOPIC, self.service.partition_of(transactional_id))
         return row is not None and row.leader == self._broker.config.node_id
 
-    # Clients before transaction version 2 (coordinators/transactions/connections.py says why)
+    # Clients before transaction version 2 (coordinators/transactions/connection_binding.py says why)
 
     def initialised(self, transactional_id: str, producer_id: int, epoch: int) -> None:
         bindings = self._coordinated.get(self.service.partition_of(transactional_id))

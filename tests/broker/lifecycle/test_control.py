@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from sexton.broker.control import Control
+from sexton.broker.lifecycle.control import Control
 from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import BrokerRow, ControllerRow, PartitionRow, StaleError
 from sexton.settings.topic import TopicConfig

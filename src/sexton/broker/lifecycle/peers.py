@@ -2,7 +2,7 @@
 
 There is at most one connection to each broker at a time, opened at first use. It keeps the order of requests; when a
 response fails to come, it is closed, and the next request goes over a new one. The receivers' rule about late requests
-relies on that (`coordinators/transactions/connections.py`).
+relies on that (`coordinators/transactions/connection_binding.py`).
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from kio.schema.index import api_key_map
 
 from sexton.broker import api
 from sexton.broker.api.api_versions import unsupported_version
-from sexton.broker.budget import Budget
-from sexton.broker.complaints import Complaints
-from sexton.broker.connection import ClientConnection, Waiting
+from sexton.broker.network.budget import Budget
+from sexton.broker.network.complaints import Complaints
+from sexton.broker.network.connection import ClientConnection, Waiting
+from sexton.broker.network.request import Answer, Encoded, Handler, PrivateHandler, Request
 from sexton.broker.observe.traffic import Traffic
-from sexton.broker.request import Answer, Encoded, Handler, PrivateHandler, Request
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Connection, Part, Receiver
 from sexton.protocol.encoder import shapes

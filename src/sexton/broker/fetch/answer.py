@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sexton.broker.fetch_sessions import Topic, Wanted
+from sexton.broker.fetch.sessions import Topic, Wanted
 from sexton.broker.leader_hints import LeaderHint, encode_hint, write_endpoints
-from sexton.broker.request import Encoded
+from sexton.broker.network.request import Encoded
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Part
 from sexton.protocol.encoder import write_varint

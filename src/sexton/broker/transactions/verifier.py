@@ -41,7 +41,7 @@ from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.peers import Peers
+    from sexton.broker.lifecycle.peers import Peers
 
 logger = logging.getLogger(__name__)
 

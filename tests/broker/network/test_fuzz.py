@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from sexton.broker import api
-from sexton.broker.request import Request
+from sexton.broker.network.request import Request
 from sexton.harness.brokers import SextonCluster
 from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker
-from tests.broker.fuzzing import hostile_stream
+from tests.broker.network.fuzzing import hostile_stream
 from tests.logs import data, encode_as_broker
 from tests.protocol.random_entities import every_api_and_version
 

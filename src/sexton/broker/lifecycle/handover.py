@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import serving_brokers
-from sexton.broker.folder import Folder, Past
+from sexton.broker.lifecycle.folder import Folder, Past
 from sexton.metadata import elections
 from sexton.metadata.elections import LogState
 from sexton.metadata.incarnations import is_missing, new_id

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sexton.broker import handover
 from sexton.broker.broker import Broker
+from sexton.broker.lifecycle import handover
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import KafkaError
 from sexton.simulate.broken import breaking

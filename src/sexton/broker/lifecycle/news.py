@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from sexton.broker.admin import serving_brokers
-from sexton.broker.connection import ClientConnection
-from sexton.broker.peers import Peers
+from sexton.broker.lifecycle.peers import Peers
+from sexton.broker.network.connection import ClientConnection
 from sexton.errors import SextonError
 from sexton.ports.metastore import BrokerRow, MetastoreUnavailableError
 from sexton.ports.network import Part

@@ -10,7 +10,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.connection import ClientConnection
+    from sexton.broker.network.connection import ClientConnection
 
 Encoded = bytes | list[Part]
 """A whole frame, with size and header, as bytes or in parts."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sexton.broker.folder import Folder, Past, Start
+from sexton.broker.lifecycle.folder import Folder, Past, Start
 from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow

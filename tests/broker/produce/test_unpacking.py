@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sexton.broker import unpacking
-from sexton.broker.unpacking import SMALL_BYTES
+from sexton.broker.produce import unpacking
+from sexton.broker.produce.unpacking import SMALL_BYTES
 from sexton.client import apis
 from sexton.client.producer import Message
 from sexton.client.transactions import TransactionalProducer

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
-from sexton.broker.marker_batches import append_marker
+from sexton.broker.transactions.marker_batches import append_marker
 from sexton.coordinators.shard import EndMarker
 from sexton.coordinators.transactions.service import DueMarkers, TransactionService
 from sexton.errors import SextonError
@@ -37,7 +37,7 @@ from sexton.types import TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.peers import Peers
+    from sexton.broker.lifecycle.peers import Peers
 
 logger = logging.getLogger(__name__)
 

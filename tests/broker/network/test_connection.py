@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from sexton.broker import api, dispatch
-from sexton.broker.connection import IN_FLIGHT_MAX, REQUESTS_PER_TURN_MAX
-from sexton.broker.request import DropConnectionError, Request
+from sexton.broker import api
+from sexton.broker.network import dispatch
+from sexton.broker.network.connection import IN_FLIGHT_MAX, REQUESTS_PER_TURN_MAX
+from sexton.broker.network.request import DropConnectionError, Request
 from sexton.ports.network import HIGH_BACKLOG_BYTES
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import encode_private_request

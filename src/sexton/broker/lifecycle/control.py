@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sexton.broker.handover import ANSWER_SHARE
+from sexton.broker.lifecycle.handover import ANSWER_SHARE
 from sexton.metadata.controller import (
     Action,
     Claim,

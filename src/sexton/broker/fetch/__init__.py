@@ -1,0 +1,1 @@
+"""What the Fetch API needs: incremental sessions, and its response as bytes."""

@@ -1,0 +1,1 @@
+"""How a broker starts, registers, takes its part in the cluster, and stops."""

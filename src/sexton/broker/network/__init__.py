@@ -1,0 +1,1 @@
+"""Connections of clients and other brokers: frames, dispatch of requests, limits."""

@@ -1,0 +1,1 @@
+"""What the Produce API needs: transactions, decompression, refused batches, and its response as bytes."""
