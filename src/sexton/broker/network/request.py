@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sexton.ports.network import Part
-from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -63,16 +62,3 @@ class Request:
 def milliseconds(duration: Any) -> int:
     """Converts a duration, which kio reads as timedelta."""
     return duration.days * 86_400_000 + duration.seconds * 1000 + duration.microseconds // 1000  # type: ignore[no-any-return]
-
-
-__all__ = [
-    "Answer",
-    "DropConnectionError",
-    "Encoded",
-    "ErrorCode",
-    "Handler",
-    "KafkaError",
-    "PrivateHandler",
-    "Request",
-    "milliseconds",
-]
