@@ -57,7 +57,7 @@ def test_an_election_that_is_refused_does_not_keep_other_partitions_without_lead
             auto_leader_rebalance_enable=False, leader_imbalance_check_interval_seconds=300, broker_lease_ms=6000
         ),
         topic_config=lambda topic: TopicConfig(),
-        registration=SimpleNamespace(identity=(1, 101)),
+        identity=(1, 101),
         catch_up=nothing,
         news=SimpleNamespace(tell=nothing, is_answered_by=is_answered_by),
     )
