@@ -18,7 +18,7 @@ from kio.schema.consumer_protocol_subscription import v0, v1, v2, v3
 
 from sexton.protocol.encoder import encoder
 from sexton.protocol.messages import MalformedMessageError, entity_decoder
-from sexton.protocol.record_schemas import INT32, STRING, STRUCT, entity_of
+from sexton.protocol.record_schemas import INT32, STRING, STRUCT, entity_of, schema
 
 PROTOCOL_TYPE: Final = "consumer"
 ASSIGNMENT_VERSION_MAX: Final = 3
@@ -35,20 +35,20 @@ _decode_subscription = [entity_decoder(kind) for kind in _SUBSCRIPTIONS]
 _encode_subscription = [encoder(kind) for kind in _SUBSCRIPTIONS]
 
 
-@dataclass
+@schema
 class _Topics:
     """The part of a subscription that all versions share."""
 
     topics: tuple[str, ...] = field(metadata=STRING)
 
 
-@dataclass
+@schema
 class _AssignedTopic:
     topic: str = field(metadata=STRING)
     partitions: tuple[int, ...] = field(metadata=INT32)
 
 
-@dataclass
+@schema
 class _Assigned:
     """An assignment without its user data, which may be missing."""
 

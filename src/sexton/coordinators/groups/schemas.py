@@ -4,7 +4,7 @@ The version of a key says what the record is about, that of a value how it is wr
 """
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from sexton.metadata.topics import OFFSETS_TOPIC
@@ -17,6 +17,7 @@ from sexton.protocol.record_schemas import (
     STRUCT,
     UUID,
     RecordSchema,
+    schema,
     since,
     tagged,
 )
@@ -25,21 +26,21 @@ from sexton.types import NO_EPOCH, NO_TIMESTAMP
 # Keys
 
 
-@dataclass
+@schema
 class OffsetCommitKey:
     group: str = field(metadata=STRING)
     topic: str = field(metadata=STRING)
     partition: int = field(metadata=INT32)
 
 
-@dataclass
+@schema
 class GroupKey:
     """Key of the facts that a group has once (GroupMetadataKey, ConsumerGroupMetadataKey and others)."""
 
     group: str = field(metadata=STRING)
 
 
-@dataclass
+@schema
 class GroupMemberKey:
     """Key of the facts about a member (ConsumerGroupMemberMetadataKey and others)."""
 
@@ -47,7 +48,7 @@ class GroupMemberKey:
     member_id: str = field(metadata=STRING)
 
 
-@dataclass
+@schema
 class ConsumerGroupRegularExpressionKey:
     group: str = field(metadata=STRING)
     regex: str = field(metadata=STRING)
@@ -56,7 +57,7 @@ class ConsumerGroupRegularExpressionKey:
 # Values
 
 
-@dataclass
+@schema
 class OffsetCommitValue:
     offset: int = field(metadata=INT64)
     leader_epoch: int = field(metadata=since(3, INT32, NO_EPOCH))
@@ -66,7 +67,7 @@ class OffsetCommitValue:
     topic_id: uuid.UUID | None = field(metadata=tagged(0, 4, UUID, None))
 
 
-@dataclass
+@schema
 class MemberMetadata:
     member_id: str = field(metadata=STRING)
     group_instance_id: str | None = field(metadata=since(3, STRING, None))
@@ -78,7 +79,7 @@ class MemberMetadata:
     assignment: bytes = field(metadata=BYTES)
 
 
-@dataclass
+@schema
 class GroupMetadataValue:
     protocol_type: str = field(metadata=STRING)
     generation: int = field(metadata=INT32)
@@ -88,25 +89,25 @@ class GroupMetadataValue:
     members: tuple[MemberMetadata, ...] = field(metadata=STRUCT)
 
 
-@dataclass
+@schema
 class ConsumerGroupMetadataValue:
     epoch: int = field(metadata=INT32)
     metadata_hash: int = field(metadata=tagged(0, 0, INT64, 0))
 
 
-@dataclass
+@schema
 class ClassicProtocol:
     name: str = field(metadata=STRING)
     metadata: bytes = field(metadata=BYTES)
 
 
-@dataclass
+@schema
 class ClassicMemberMetadata:
     session_timeout_ms: int = field(metadata=INT32)
     supported_protocols: tuple[ClassicProtocol, ...] = field(metadata=STRUCT)
 
 
-@dataclass
+@schema
 class ConsumerGroupMemberMetadataValue:
     instance_id: str | None = field(metadata=STRING)
     rack_id: str | None = field(metadata=STRING)
@@ -119,23 +120,23 @@ class ConsumerGroupMemberMetadataValue:
     classic_member_metadata: ClassicMemberMetadata | None = field(metadata=tagged(0, 0, STRUCT, None))
 
 
-@dataclass
+@schema
 class ConsumerGroupTargetAssignmentMetadataValue:
     assignment_epoch: int = field(metadata=INT32)
 
 
-@dataclass
+@schema
 class TopicPartitions:
     topic_id: uuid.UUID | None = field(metadata=UUID)
     partitions: tuple[int, ...] = field(metadata=INT32)
 
 
-@dataclass
+@schema
 class ConsumerGroupTargetAssignmentMemberValue:
     topic_partitions: tuple[TopicPartitions, ...] = field(metadata=STRUCT)
 
 
-@dataclass
+@schema
 class ConsumerGroupCurrentMemberAssignmentValue:
     member_epoch: int = field(metadata=INT32)
     previous_member_epoch: int = field(metadata=INT32)
@@ -144,15 +145,15 @@ class ConsumerGroupCurrentMemberAssignmentValue:
     partitions_pending_revocation: tuple[TopicPartitions, ...] = field(metadata=STRUCT)
 
 
-@dataclass
+@schema
 class ConsumerGroupRegularExpressionValue:
     topics: tuple[str, ...] = field(metadata=STRING)
     version: int = field(metadata=INT64)
     timestamp: int = field(metadata=INT64)
 
 
-def _flexible(schema: type) -> RecordSchema:
-    return RecordSchema(schema, OFFSETS_TOPIC, flexible_since=0)
+def _flexible(declared: type) -> RecordSchema:
+    return RecordSchema(declared, OFFSETS_TOPIC, flexible_since=0)
 
 
 OFFSET_KEY: Final = RecordSchema(OffsetCommitKey, OFFSETS_TOPIC)

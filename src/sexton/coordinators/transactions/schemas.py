@@ -1,25 +1,25 @@
 """Kafka's schemas of the records of `__transaction_state`. The names are those of its JSON files."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
-from sexton.protocol.record_schemas import BOOL, INT8, INT16, INT32, INT64, STRING, STRUCT, RecordSchema, tagged
+from sexton.protocol.record_schemas import BOOL, INT8, INT16, INT32, INT64, STRING, STRUCT, RecordSchema, schema, tagged
 from sexton.types import NO_EPOCH, NO_PRODUCER_ID
 
 
-@dataclass
+@schema
 class TransactionLogKey:
     transactional_id: str = field(metadata=STRING)
 
 
-@dataclass
+@schema
 class PartitionsSchema:
     topic: str = field(metadata=STRING)
     partition_ids: tuple[int, ...] = field(metadata=INT32)
 
 
-@dataclass
+@schema
 class TransactionLogValue:
     """The last two are our own: Kafka counts its tags from 0, and skips these."""
 
