@@ -110,6 +110,6 @@ fuzz-groups: ## A million odd requests to a group coordinator: no turn above 50 
 lock: ## Resolve requirements.txt and requirements-dev.txt again
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--custom-compile-command "make lock" pyproject.toml -o requirements.txt
+		--custom-compile-command "make lock" --extra all pyproject.toml -o requirements.txt
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --extra dev pyproject.toml -o requirements-dev.txt

@@ -86,13 +86,14 @@ async def test_a_compactor_tells_what_it_has_done(world: World) -> None:
     await compactor.turn(Lane.SMALL)
     pages = CompactorPages(compactor)
     text = (await pages.answer(Request("/metrics"))).body.decode()
-    told = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert told['sexton_compactor_passes_total{outcome="committed"}'] == "2"
-    assert told['sexton_compactor_passes_total{outcome="failed"}'] == "1"
-    assert told["sexton_compactor_jobs_total"] == "1"
-    assert told["sexton_compactor_input_bytes_total"] == "200"
-    assert told["sexton_compactor_output_bytes_total"] == "80"
-    assert told["sexton_compactor_due"] == "3"
-    assert told["sexton_compactor_underway"] == "0"
-    assert float(told["sexton_compactor_due_to_done_seconds_total"]) == 2 * world.time_ms / 1000
+    samples = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    told = {name: float(value) for name, value in samples}
+    assert told['sexton_compactor_passes_total{outcome="committed"}'] == 2
+    assert told['sexton_compactor_passes_total{outcome="failed"}'] == 1
+    assert told["sexton_compactor_jobs_total"] == 1
+    assert told["sexton_compactor_input_bytes_total"] == 200
+    assert told["sexton_compactor_output_bytes_total"] == 80
+    assert told["sexton_compactor_due"] == 3
+    assert told["sexton_compactor_underway"] == 0
+    assert told["sexton_compactor_due_to_done_seconds_total"] == 2 * world.time_ms / 1000
     assert (await pages.answer(Request("/live"))).status == 200

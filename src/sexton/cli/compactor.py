@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from sexton import extras
 from sexton.cli.logs import log_to
 from sexton.cli.processes import die_with, step_back
 
@@ -68,6 +69,7 @@ async def _run(
     name: str,
     admin_address: tuple[str, int] | None,
 ) -> None:
+    extras.need("compactor", "a compactor")
     from sexton.adapters.clock import SystemClock
     from sexton.adapters.metastore import open_metastore
     from sexton.adapters.sockets import SocketNetwork

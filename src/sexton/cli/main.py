@@ -1,19 +1,21 @@
 """The ``sexton`` command: its subcommands, and what becomes of the errors that they expect.
 
-A ``SextonError`` is told to the person in one or two lines and ends the process with the error's own exit code. Any
-other exception is a bug and crashes with its whole traceback and an exit code that no answer has: 1 may mean "no".
+A ``SextonError`` is told to the person in one or two lines and ends the process with the error's own exit code; so is a
+module that is not installed but could be (``sexton.extras``). Any other exception is a bug and crashes with its whole
+traceback and an exit code that no answer has: 1 may mean "no".
 """
 
 from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, NoReturn
 
 import typer
 
 from sexton.cli.lazy import Entry, LazyGroup
 from sexton.errors import SextonError
+from sexton.extras import missing_extra
 
 _RUN: Final = "Run a cluster"
 _USE: Final = "Use a cluster"
@@ -94,18 +96,32 @@ def main() -> None:
     try:
         app()
     except SextonError as error:
-        from sexton.cli import show
-
-        sys.stdout.flush()  # what was printed before it failed comes before what failed
-        if "--json" in sys.argv[1:]:
-            # On one line, because what came before may be one document a line.
-            typer.echo(show.json_text({"error": show.error_dict(error)}))
+        _leave(error)
+    except ImportError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            _crash()
         else:
-            show.print_error(error)
-        sys.exit(error.exit_code)
+            _leave(missing)
     except Exception:
-        traceback.print_exc()
-        sys.exit(BUG)
+        _crash()
+
+
+def _leave(error: SextonError) -> NoReturn:
+    from sexton.cli import show
+
+    sys.stdout.flush()  # what was printed before it failed comes before what failed
+    if "--json" in sys.argv[1:]:
+        # On one line, because what came before may be one document a line.
+        typer.echo(show.json_text({"error": show.error_dict(error)}))
+    else:
+        show.print_error(error)
+    sys.exit(error.exit_code)
+
+
+def _crash() -> NoReturn:
+    traceback.print_exc()
+    sys.exit(BUG)
 
 
 if __name__ == "__main__":

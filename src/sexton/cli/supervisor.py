@@ -32,8 +32,9 @@ FENCE_TIMEOUT_S: Final = 2.0
 STOP_TIMEOUT_S: Final = 60.0
 """What a controlled shutdown may take; then the process is killed."""
 
-FINAL_EXIT_CODES: Final = frozenset({64, 65, 66, 76, 78})
-"""A mistake in the settings, corrupt or foreign data: the next attempt would end the same way."""
+FINAL_EXIT_CODES: Final = frozenset({64, 65, 66, 69, 76, 78})
+"""A mistake in the settings, corrupt or foreign data, a module that is not installed: the next attempt would end the
+same way."""
 
 TAIL_LINES: Final = 20
 

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sexton import extras
 from sexton.cli.broker import UsageError
 from sexton.cli.cluster_folder import DEFAULT_BROKERS, DEFAULT_PORT, Cluster, ClusterFolder, Wishes
 from sexton.cli.compactor_process import CompactorProcess
@@ -76,6 +77,8 @@ def up(
     Everything is in one folder; started again on it, the cluster goes on where it left off. A broker that crashes is
     started again. Ctrl-C stops all of them cleanly.
     """
+    if compactor:
+        extras.need("compactor", "the compactor of this cluster", ", or start the cluster with --no-compactor")
     folder = ClusterFolder(directory)
     folder.make()
     with exclusively(folder.lock_path, "Another `sexton up` runs there. Stop it, or choose another --dir"):

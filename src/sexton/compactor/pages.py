@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from sexton.http.exposition import CONTENT_TYPE, Exposition
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from sexton.http.exposition import CONTENT_TYPE
 from sexton.http.server import HttpError, HttpServer, Page, Request
 from sexton.ports.network import Network
 from sexton.supervision import Supervisor
@@ -19,6 +24,8 @@ class CompactorPages:
     def __init__(self, compactor: Compactor) -> None:
         self._compactor = compactor
         self._server = HttpServer(self.answer, Supervisor())
+        self._metrics = CollectorRegistry(auto_describe=False)
+        self._metrics.register(CompactorMetrics(compactor))
 
     async def start(self, network: Network, host: str, port: int) -> int:
         return await self._server.start(network, host, port)
@@ -32,22 +39,37 @@ class CompactorPages:
         if request.path == "/live":
             return Page.of_json({"compactor": self._compactor.name, "is_live": True})
         if request.path == "/metrics":
-            return Page(metrics(self._compactor), CONTENT_TYPE)
+            return Page(generate_latest(self._metrics), CONTENT_TYPE)
         raise HttpError(404, f"there is no {request.path}; / lists what there is")
 
 
-def metrics(compactor: Compactor) -> bytes:
-    out, totals = Exposition(), compactor.totals
-    out.gauge("sexton_compactor_info", "Which compactor this is.", 1, {"compactor": compactor.name})
-    out.gauge("sexton_compactor_due", "Replicas that are due, when it last looked.", compactor.due_count)
-    out.gauge("sexton_compactor_underway", "Replicas that it works on.", compactor.underway_count)
-    out.counter("sexton_compactor_jobs_total", "Spark jobs that it ran.", totals.jobs_count)
-    out.counter("sexton_compactor_failed_jobs_total", "Of these, failed as a whole.", totals.failed_jobs_count)
-    passes = [({"outcome": "committed"}, totals.committed_count), ({"outcome": "failed"}, totals.failed_count)]
-    out.family("sexton_compactor_passes_total", "counter", "Passes over replicas, by how they ended.", passes)
-    out.counter("sexton_compactor_input_bytes_total", "Sizes of committed logs before.", totals.input_bytes)
-    out.counter("sexton_compactor_output_bytes_total", "Sizes of committed logs after.", totals.output_bytes)
-    out.counter("sexton_compactor_busy_seconds_total", "Spent in jobs, of both lanes together.", totals.busy_ms / 1000)
-    doc = "From when a replica was due to when its pass was committed, summed over committed passes."
-    out.counter("sexton_compactor_due_to_done_seconds_total", doc, totals.due_to_done_ms / 1000)
-    return out.encode()
+class CompactorMetrics(Collector):
+    """Made from the compactor's totals at each scrape. A counter's `_total` is the library's."""
+
+    def __init__(self, compactor: Compactor) -> None:
+        self._compactor = compactor
+
+    def collect(self) -> Iterator[Metric]:
+        compactor, totals = self._compactor, self._compactor.totals
+        info = GaugeMetricFamily("sexton_compactor_info", "Which compactor this is.", labels=["compactor"])
+        info.add_metric([compactor.name], 1)
+        yield info
+        doc = "Replicas that are due, when it last looked."
+        yield GaugeMetricFamily("sexton_compactor_due", doc, compactor.due_count)
+        yield GaugeMetricFamily("sexton_compactor_underway", "Replicas that it works on.", compactor.underway_count)
+        yield CounterMetricFamily("sexton_compactor_jobs", "Spark jobs that it ran.", totals.jobs_count)
+        doc = "Of these, failed as a whole."
+        yield CounterMetricFamily("sexton_compactor_failed_jobs", doc, totals.failed_jobs_count)
+        doc = "Passes over replicas, by how they ended."
+        passes = CounterMetricFamily("sexton_compactor_passes", doc, labels=["outcome"])
+        passes.add_metric(["committed"], totals.committed_count)
+        passes.add_metric(["failed"], totals.failed_count)
+        yield passes
+        doc = "Sizes of committed logs before."
+        yield CounterMetricFamily("sexton_compactor_input_bytes", doc, totals.input_bytes)
+        doc = "Sizes of committed logs after."
+        yield CounterMetricFamily("sexton_compactor_output_bytes", doc, totals.output_bytes)
+        doc = "Spent in jobs, of both lanes together."
+        yield CounterMetricFamily("sexton_compactor_busy_seconds", doc, totals.busy_ms / 1000)
+        doc = "From when a replica was due to when its pass was committed, summed over committed passes."
+        yield CounterMetricFamily("sexton_compactor_due_to_done_seconds", doc, totals.due_to_done_ms / 1000)

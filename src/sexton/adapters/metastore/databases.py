@@ -12,6 +12,7 @@ from sqlalchemy import Engine, NullPool, StaticPool, create_engine, event, make_
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 
+from sexton import extras
 from sexton.adapters.metastore.session import POSTGRES, SQLITE, Beginnings
 from sexton.errors import SextonError
 from sexton.ports.metastore import MetastoreUnavailableError
@@ -118,6 +119,7 @@ def _parse(text: str) -> URL:
     if url.get_backend_name() == "sqlite":
         return url.set(drivername="sqlite+pysqlite")
     if url.get_backend_name() in ("postgresql", "postgres"):
+        extras.need("postgres", "a metastore in PostgreSQL")
         return url.set(drivername="postgresql+psycopg")
     raise MetastoreUrlError(f"a metastore cannot be kept in {url.get_backend_name()!r}", remedy=remedy)
 
