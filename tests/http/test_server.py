@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import h11
 import pytest
 
 from sexton.http import server as http
-from sexton.http.server import HttpError, HttpServer, Page, Request, parse_head
+from sexton.http.server import HttpError, HttpServer, Page, Request, read, refused
 from sexton.ports.network import Connection
 from sexton.simulate.loop import Process, new_loop
 from sexton.simulate.network import Fabric, SimulatedNetwork
@@ -23,22 +24,21 @@ from sexton.supervision import Supervisor
 GET = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
+def request_of(head: bytes) -> Request:
+    """As a connection reads it."""
+    protocol = h11.Connection(h11.SERVER, http.HEAD_BYTES_MAX)
+    protocol.receive_data(head + b"\r\n\r\n")
+    try:
+        event = protocol.next_event()
+    except h11.RemoteProtocolError as error:
+        raise refused(error) from error
+    assert isinstance(event, h11.Request)
+    return read(event)
+
+
 def test_a_request_is_read() -> None:
-    read = parse_head(b"GET /compaction/why?topic=a%20b&partition=0&key=%C3%A4 HTTP/1.1\r\nHost: h\r\nAccept: */*")
-    assert read == Request("/compaction/why", {"topic": "a b", "partition": "0", "key": "ä"})
-
-
-@pytest.mark.parametrize(
-    ("head", "keeps_alive"),
-    [
-        (b"GET / HTTP/1.1\r\nHost: h", True),
-        (b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close", False),
-        (b"GET / HTTP/1.0", False),
-        (b"GET / HTTP/1.0\r\nConnection: Keep-Alive", True),
-    ],
-)
-def test_who_wants_to_be_answered_once_is(head: bytes, keeps_alive: bool) -> None:
-    assert parse_head(head).keeps_alive is keeps_alive
+    asked = request_of(b"GET /compaction/why?topic=a%20b&partition=0&key=%C3%A4 HTTP/1.1\r\nHost: h\r\nAccept: */*")
+    assert asked == Request("/compaction/why", {"topic": "a b", "partition": "0", "key": "ä"})
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,16 @@ def test_who_wants_to_be_answered_once_is(head: bytes, keeps_alive: bool) -> Non
         (b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 5", 413),
         (b"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked", 413),
         (b"GET / HTTP/1.1\r\nHost: h" + b"\r\nA: b" * 100, 431),
-        (b"GET / HTTP/2", 505),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip", 413),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nA: " + b"x" * http.HEAD_BYTES_MAX, 431),
+        (b"GET / HTTP/2.0\r\nHost: h", 505),
+        (b"PRI * HTTP/2.0", 505),
         (b"\x16\x03\x01\x02\x00\x01", 400),
     ],
 )
 def test_what_is_no_request_is_refused(head: bytes, status: int) -> None:
     with pytest.raises(HttpError) as refused:
-        parse_head(head)
+        request_of(head)
     assert refused.value.status == status
 
 
@@ -79,7 +82,7 @@ def test_random_heads_are_read_or_refused() -> None:
     for _ in range(5000):
         head = b"".join(rng.choices(pieces, k=rng.randrange(12)))
         with suppress(HttpError):
-            assert parse_head(head).path.startswith("/")
+            assert request_of(head).path.startswith("/")
 
 
 # Over a network
@@ -204,6 +207,25 @@ async def test_who_asked_for_it_is_disconnected_after_the_whole_answer(world: Wo
     await asyncio.sleep(20)
     assert caller.is_closed
     assert caller.heard.endswith(world.body)
+
+
+@scenario
+async def test_who_wants_to_be_answered_once_is(world: World) -> None:
+    callers = [await world.call(GET), await world.call(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))]
+    callers.append(await world.call(b"GET / HTTP/1.0\r\n\r\n"))
+    await asyncio.sleep(1)
+    assert [caller.statuses for caller in callers] == [[200]] * 3
+    assert [caller.is_closed for caller in callers] == [False, True, True]
+    assert [b"Connection: close" in caller.heard for caller in callers] == [False, True, True]
+
+
+@scenario
+async def test_a_head_that_is_refused_has_no_body(world: World) -> None:
+    caller = await world.call(b"HEAD / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n")
+    await asyncio.sleep(1)
+    assert caller.statuses == [413]
+    assert caller.heard.endswith(b"\r\n\r\n")
+    assert caller.is_closed
 
 
 @scenario

@@ -1,5 +1,5 @@
-"""Metrics as Prometheus reads them. Our own, because what a broker tells must not hold up its event loop: Prometheus'
-library takes 40 ms a scrape there, and 1.5 µs an observation.
+"""Metrics as Prometheus reads them. Our own writer, because a scrape must not hold a broker's event loop: decision 26
+has the figures.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Whoever connects may be slow, broken or hostile; each way of being so has a bound and, where the other side may still
 understand it, an answer. A head is at most HEAD_BYTES_MAX and must come within HEAD_TIMEOUT_S; an answer must be taken
 within SEND_TIMEOUT_S; there are at most CONNECTIONS_MAX connections, and each has one request in work.
+
+h11 knows the protocol: it cuts requests from bytes, frames responses, and says when a connection must end.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
+
+import h11
 
 from sexton.ports.network import Connection, Listener, Network, Receiver
 from sexton.supervision import Supervisor
@@ -57,8 +61,6 @@ class HttpError(Exception):
 class Request:
     path: str
     parameters: Mapping[str, str] = field(default_factory=dict)
-    is_head: bool = False
-    keeps_alive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,47 +77,36 @@ class Page:
 Answering = Callable[[Request], Awaitable[Page]]
 
 
-def parse_head(head: bytes) -> Request:
-    """All up to the empty line, without it. Raises HttpError."""
-    try:
-        lines = head.decode("ascii").split("\r\n")
-    except UnicodeDecodeError:
-        raise HttpError(400, "a head is ASCII") from None
-    method, target, version = _request_line(lines[0])
-    headers = _headers(lines[1:])
-    if version == "HTTP/1.1" and "host" not in headers:
-        raise HttpError(400, "HTTP/1.1 needs a Host")
-    if method not in ("GET", "HEAD"):
-        raise HttpError(405, "only GET and HEAD are answered here")
-    if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
-        raise HttpError(413, "nothing may be sent along")
-    path, _, query = target.partition("?")
-    wish = headers.get("connection", "").lower()
-    keeps_alive = wish != "close" if version == "HTTP/1.1" else wish == "keep-alive"
-    return Request(_decoded(path), _parameters(query), method == "HEAD", keeps_alive)
-
-
-def _request_line(line: str) -> tuple[str, str, str]:
-    parts = line.split(" ")
-    if len(parts) != 3 or not parts[2].startswith("HTTP/") or not parts[0].isalpha():
-        raise HttpError(400, "this is no HTTP request")
-    if parts[2] not in ("HTTP/1.0", "HTTP/1.1"):
+def read(head: h11.Request) -> Request:
+    """What is asked for. Raises HttpError if it cannot be answered here."""
+    if head.http_version not in (b"1.0", b"1.1"):
         raise HttpError(505, "HTTP/1.1 is spoken here")
-    if not parts[1].startswith("/"):
-        raise HttpError(400, "a path begins with /")
-    return parts[0], parts[1], parts[2]
-
-
-def _headers(lines: list[str]) -> dict[str, str]:
-    if len(lines) > HEADERS_MAX:
+    if len(head.headers) > HEADERS_MAX:
         raise HttpError(431, f"at most {HEADERS_MAX} headers are read")
-    headers = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not name or name != name.strip():
-            raise HttpError(400, "a header is a name, a colon and a value")
-        headers[name.lower()] = value.strip()
-    return headers
+    if len(head.target) + sum(len(name) + len(value) for name, value in head.headers) > HEAD_BYTES_MAX:
+        raise _head_is_too_long()
+    if head.method not in (b"GET", b"HEAD"):
+        raise HttpError(405, "only GET and HEAD are answered here")
+    headers = dict(head.headers)
+    if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+        raise HttpError(413, "nothing may be sent along")
+    if not head.target.startswith(b"/"):
+        raise HttpError(400, "a path begins with /")
+    path, _, query = head.target.decode("ascii").partition("?")
+    return Request(_decoded(path), _parameters(query))
+
+
+def refused(error: h11.RemoteProtocolError) -> HttpError:
+    """What h11 could not read as a request."""
+    if error.error_status_hint == 431:
+        return _head_is_too_long()
+    if error.error_status_hint == 501:
+        return HttpError(413, "nothing may be sent along")
+    return HttpError(400, f"this is no HTTP request: {error}")
+
+
+def _head_is_too_long() -> HttpError:
+    return HttpError(431, f"a request's head is at most {HEAD_BYTES_MAX} bytes")
 
 
 def _decoded(path: str) -> str:
@@ -135,18 +126,18 @@ def _parameters(query: str) -> dict[str, str]:
     return dict(found)
 
 
-def encode(page: Page, request: Request | None) -> bytes:
-    """`request` is None if it could not be read: then the connection ends."""
-    keeps_alive = request is not None and request.keeps_alive
-    head = (
-        f"HTTP/1.1 {page.status} {REASONS[page.status]}\r\n"
-        f"Content-Type: {page.content_type}; charset=utf-8\r\n"
-        f"Content-Length: {len(page.body)}\r\n"
-        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-        f"{'Allow: GET, HEAD' + chr(13) + chr(10) if page.status == 405 else ''}"
-        f"Connection: {'keep-alive' if keeps_alive else 'close'}\r\n\r\n"
-    )
-    return head.encode() + (b"" if request is not None and request.is_head else page.body)
+def response(page: Page, *, closes: bool) -> h11.Response:
+    headers = [
+        ("Content-Type", f"{page.content_type}; charset=utf-8"),
+        ("Content-Length", str(len(page.body))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+    ]
+    if page.status == 405:
+        headers.append(("Allow", "GET, HEAD"))
+    if closes:
+        headers.append(("Connection", "close"))
+    return h11.Response(status_code=page.status, headers=headers, reason=REASONS[page.status])
 
 
 class HttpServer:
@@ -193,7 +184,13 @@ class HttpConnection:
         self._answering = answering
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
+        self._protocol = h11.Connection(h11.SERVER, HEAD_BYTES_MAX)
+        self._has_begun = False
+        """Whether bytes of the next request have come."""
+        self._is_head = False
+        """Whether the request in work is a HEAD, whose response has no body."""
         self._buffer = bytearray()
+        """What h11 has not seen yet: it gets more only when it has nothing left to read, so that it holds little."""
         self._work: asyncio.Task[None] | None = None
         self._is_ending = False
         self._is_paused = False
@@ -225,23 +222,33 @@ class HttpConnection:
 
     def _next(self) -> None:
         """Begins with the next request, if all of its head has come."""
-        if self._is_paused and len(self._buffer) <= HEAD_BYTES_MAX:
-            self._is_paused = False
-            self._connection.resume_reading()
-        end = self._buffer.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
-        if end < 0:
-            if len(self._buffer) >= HEAD_BYTES_MAX:
-                self.refuse(HttpError(431, f"a request's head is at most {HEAD_BYTES_MAX} bytes"))
-            return
-        head = bytes(self._buffer[:end])
-        del self._buffer[: end + 4]
-        self._timer.cancel()
         try:
-            request = parse_head(head)
+            event = self._protocol.next_event()
+            while event is h11.NEED_DATA and self._buffer:
+                self._feed()
+                event = self._protocol.next_event()
+            if event is h11.NEED_DATA:
+                return
+            self._timer.cancel()
+            assert isinstance(event, h11.Request)
+            self._is_head = event.method == b"HEAD"
+            request = read(event)
+            assert isinstance(self._protocol.next_event(), h11.EndOfMessage), "a request without a body has ended"
+        except h11.RemoteProtocolError as error:
+            self.refuse(refused(error))
+            return
         except HttpError as error:
             self.refuse(error)
             return
         self._work = self._supervisor.work(self._answer(request), "a page", request.path)
+
+    def _feed(self) -> None:
+        self._has_begun = True
+        self._protocol.receive_data(bytes(self._buffer))
+        self._buffer.clear()
+        if self._is_paused:
+            self._is_paused = False
+            self._connection.resume_reading()
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -254,11 +261,13 @@ class HttpConnection:
         except Exception as bug:
             self._supervisor.survived(bug, "a page", request.path)
             page = _error_page(HttpError(500, "a bug; the broker's log says more"))
-        await self._send(encode(page, request))
+        await self._send(page)
         self._work = None
-        if not request.keeps_alive:
+        if self._protocol.our_state is not h11.DONE:
             self.close()
             return
+        self._protocol.start_next_cycle()
+        self._has_begun = bool(self._protocol.trailing_data[0])
         self._timer = self._loop.call_later(IDLE_TIMEOUT_S, self._too_slow)
         self._next()
 
@@ -266,15 +275,20 @@ class HttpConnection:
         """The connection ends when the answer has left: what would follow cannot be told apart any more."""
         self._is_ending = True
         self._timer.cancel()
-        self._work = self._supervisor.work(self._send_and_close(encode(_error_page(error), None)), "a page")
+        self._work = self._supervisor.work(self._send_and_close(_error_page(error)), "a page")
 
-    async def _send_and_close(self, data: bytes) -> None:
-        await self._send(data)
+    async def _send_and_close(self, page: Page) -> None:
+        await self._send(page, closes=True)
         self.close()
 
-    async def _send(self, data: bytes) -> None:
+    async def _send(self, page: Page, *, closes: bool = False) -> None:
         """Until the other side has taken it, or took too long."""
-        self._connection.send([data])
+        events: list[h11.Event] = [response(page, closes=closes)]
+        if not self._is_head:
+            events.append(h11.Data(data=page.body))
+        events.append(h11.EndOfMessage())
+        parts = [part for event in events for part in self._protocol.send_with_data_passthrough(event) or ()]
+        self._connection.send(parts)
         deadline_s = self._loop.time() + SEND_TIMEOUT_S
         while self._connection.backlog_bytes:
             if self._loop.time() > deadline_s:
@@ -283,8 +297,8 @@ class HttpConnection:
             await asyncio.sleep(SEND_POLL_S)
 
     def _too_slow(self) -> None:
-        """Nobody is told who has not begun to ask."""
-        if self._buffer:
+        """A connection that has sent nothing of a request is closed without a response."""
+        if self._has_begun:
             self.refuse(HttpError(408, "the request's head took too long to come"))
         else:
             self.close()

@@ -7,7 +7,8 @@ exported in any case, and `sexton_compaction_partitions_left_out` says how many 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.index import api_key_map
@@ -30,11 +31,16 @@ PRIVATE_NAMES: Final[Mapping[int, str]] = {api: api.name.lower() for api in Priv
 
 
 async def metrics(broker: Broker) -> bytes:
+    """Written in pieces, between which the event loop goes on: the longest is a family of PARTITIONS_MAX samples. A
+    piece is of one moment, and two may be a few requests apart."""
     out = Exposition()
-    _broker(out, broker)
-    _partitions(out, broker)
-    _traffic(out, broker)
-    _compaction(out, broker, await broker.compaction_requests.status())
+    for write in (_broker, _partitions, _traffic):
+        write(out, broker)
+        await asyncio.sleep(0)
+    replicas = await broker.compaction_requests.status()
+    _compaction(out, broker, replicas)
+    for _ in _compacted_partitions(out, replicas[:PARTITIONS_MAX]):
+        await asyncio.sleep(0)
     return out.encode()
 
 
@@ -140,7 +146,6 @@ def _compaction(out: Exposition, broker: Broker, replicas: list[dict[str, Any]])
     out.gauge("sexton_compaction_held_back", "Led here, where some replica keeps MTRO or MXRO from rising.", held)
     left_out = max(0, len(replicas) - PARTITIONS_MAX)
     out.gauge("sexton_compaction_partitions_left_out", "Compacted partitions without series of their own.", left_out)
-    _compacted_partitions(out, replicas[:PARTITIONS_MAX])
 
 
 _PARTITION_GAUGES: Final = (
@@ -153,24 +158,31 @@ _PARTITION_GAUGES: Final = (
 )
 
 
-def _compacted_partitions(out: Exposition, replicas: list[dict[str, Any]]) -> None:
+def _compacted_partitions(out: Exposition, replicas: list[dict[str, Any]]) -> Iterator[None]:
+    """Yields before each family."""
     placed = [({"topic": one["topic"], "partition": one["partition"]}, one) for one in replicas]
     for field, name, doc in _PARTITION_GAUGES:
         samples = [(labels, one[field]) for labels, one in placed]
+        yield
         out.family(f"sexton_compaction_{name}", "gauge", doc, samples)
     ran = [(labels, one["last_run"]) for labels, one in placed if one["last_run"] is not None]
     last = [(labels, one["compacted_ms"] / 1000) for labels, one in placed if one["compacted_ms"] is not None]
     doc = "When a pass was last committed, in seconds since 1970."
+    yield
     out.family("sexton_compaction_last_run_timestamp_seconds", "gauge", doc, last)
     saved = [(labels, run.bytes_saved) for labels, run in ran]
+    yield
     out.family("sexton_compaction_saved_bytes", "gauge", "By all passes since this broker started.", saved)
     waits = [({**labels, "replica": broker}, 1) for labels, one in placed for broker in one["holding_back"] or {}]
+    yield
     out.family("sexton_compaction_waits_for_replica", "gauge", "1 for each replica that MTRO or MXRO waits for.", waits)
     since = [
         (labels, one["held_back_since_ms"] / 1000) for labels, one in placed if one["held_back_since_ms"] is not None
     ]
     doc = "Since when they wait, in seconds since 1970."
+    yield
     out.family("sexton_compaction_held_back_since_timestamp_seconds", "gauge", doc, since)
     barred = [(labels, one["uncleanable"].since_ms / 1000) for labels, one in placed if one["uncleanable"] is not None]
     doc = "Since when no pass can compact it, in seconds since 1970."
+    yield
     out.family("sexton_compaction_uncleanable_since_timestamp_seconds", "gauge", doc, barred)
