@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sexton.broker.api import produce
 from sexton.broker.lifecycle.folder import Folder, Past
 from sexton.broker.lifecycle.registration import Registration
+from sexton.broker.produce import answer
 from sexton.broker.transactions.markers import MarkerSender
 from sexton.compaction import retention, rules
 from sexton.compaction.eligibility import SegmentSummary
@@ -65,7 +65,7 @@ RULES: dict[str, Break] = {
     "2": Break(Patch(LocalReplica, "cut_to", _keeps_its_tail)),
     "5": Break(Patch(rules, "tombstone_fate", _forgets_tombstones), Profile.COMPACTION),
     "8": Break(Patch(MarkerSender, "_answered", _counts_as_written), Profile.TRANSACTIONS),
-    "9": Break(Patch(produce, "NO_OFFSET", 0)),
+    "9": Break(Patch(answer, "NO_OFFSET", 0)),
     "12": Break(Patch(Registration, "keep_renewing", _gives_up_renewing)),
 }
 """By rule: a leader commits without its followers; a replica counts what is not on its disk; a broker takes any disk
