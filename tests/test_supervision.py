@@ -21,15 +21,15 @@ AWAITED_BY_THEIR_MAKERS = {
     ("broker/broker.py", "_join"): "the lease while logs are read: asked at each step, and awaited at the end",
     ("broker/network/connection.py", "_wait_for"): "a request: the connection is told its outcome",
     ("coordinators/shard.py", "_unless_cancelled"): "the append that the shard waits for",
-    ("log/changing.py", "flush"): "hands its outcome, bugs too, to all who wait for the flush",
-    ("log/swapping.py", "swap"): "whoever swaps awaits it, also when cancelled",
+    ("log/group_flush.py", "wait"): "hands its outcome, bugs too, to all who wait for the flush",
+    ("log/log.py", "swap"): "whoever swaps awaits it, also when cancelled",
 }
 """Tasks that are no background: a bug in one is somebody's exception. Everything else is for the supervisor to make."""
 
 
 def tasks_made() -> Iterator[tuple[str, str]]:
     """File and function of each place in the code of a broker that makes a task by itself."""
-    for layer in ("adapters", "broker", "cluster", "coordinators", "log", "replication", "watermarks"):
+    for layer in ("adapters", "broker", "compaction", "coordinators", "log", "metadata", "replication"):
         for path in sorted((SOURCES / layer).rglob("*.py")):
             for function in ast.walk(ast.parse(path.read_text())):
                 if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -38,7 +38,7 @@ def compacted(seed: int, passes_count: int = 3) -> tuple[Machine, int]:
 
 def stage(follower: Machine, leader: Machine, bound: int) -> list[NewSegment]:
     """As a follower does it, but without the network."""
-    theirs, own = leader.log.closed_segments(bound), follower.log.closed_segments(bound)
+    theirs, own = leader.log.segments.closed(bound), follower.log.segments.closed(bound)
     content = {one.base_offset: one.file.read(0, one.size_bytes) for one in theirs.segments}
     offered = [OfferedSegment(base, len(data), 0) for base, data in content.items()]
     follower.disk.make_directory(STAGING)
@@ -63,7 +63,7 @@ def write(follower: Machine, base_offset: int, data: bytes) -> None:
 
 async def swap(follower: Machine, replacements: list[NewSegment], bound: int, mxro: int | None = None) -> None:
     terms = SwapTerms(bound, bound if mxro is None else mxro, 0, is_adopted=True)
-    await follower.log.swap(follower.log.closed_segments(bound), STAGING, replacements, terms)
+    await follower.log.swap(follower.log.segments.closed(bound), STAGING, replacements, terms)
 
 
 def following(seed: int, config: TopicConfig | None = None) -> Machine:
@@ -258,7 +258,7 @@ def test_whoever_is_cancelled_while_it_swaps_may_remove_what_it_staged() -> None
             swapping.cancel()
             await asyncio.gather(swapping, return_exceptions=True)
             follower.disk.remove_tree(STAGING)
-            async with follower.log._shape:
+            async with follower.log.locks.shape:
                 assert follower.log.failure is None
 
         follower.run(swap_and_be_stopped(follower, replacements, pauses_count))

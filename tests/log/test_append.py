@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from sexton.log.log import Appended, Log
+from sexton.log.log import Log
+from sexton.log.types import Appended
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, Record, decode, encode, make_batch
 from sexton.records.header import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME

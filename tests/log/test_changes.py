@@ -184,7 +184,7 @@ def test_many_batches_that_fit_one_segment_are_one_write(tmp_path: Path) -> None
 def test_overlapping_flushes_are_one_and_the_next_covers_all_who_wait(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         lead(log, plain(b"a"))
-        file = log._active.file
+        file = log.segments.active.file
         flush, count, going = file.flush, 0, asyncio.Event()
 
         async def counted() -> None:
@@ -197,7 +197,7 @@ def test_overlapping_flushes_are_one_and_the_next_covers_all_who_wait(tmp_path: 
             def __getattr__(self, name: str) -> Any:
                 return counted if name == "flush" else getattr(file, name)
 
-        log._active._file = Counted()
+        log.segments.active._file = Counted()
         first = [asyncio.create_task(log.flush()) for _ in range(3)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -402,7 +402,7 @@ def test_a_start_that_kafkas_checkpoint_knows_is_taken(tmp_path: Path) -> None:
         lead(log, *[plain(b"a")] * 5)
         await log.close()
         again = await Log.open(
-            log._disk,
+            log.disk,
             log.directory,
             "orders",
             0,
@@ -553,7 +553,7 @@ def test_a_directory_to_be_deleted_has_kafkas_name_and_fits(tmp_path: Path) -> N
         log = await open_log(tmp_path)
         log.topic = topic
         names: list[str] = []
-        disk = log._disk
+        disk = log.disk
 
         class Watched:
             def rename(self, path: str, new_path: str) -> None:
@@ -563,7 +563,7 @@ def test_a_directory_to_be_deleted_has_kafkas_name_and_fits(tmp_path: Path) -> N
             def __getattr__(self, name: str) -> Any:
                 return getattr(disk, name)
 
-        log._disk = Watched()
+        log.disk = Watched()
         await log.delete()
         assert len(names[0]) == 255
         assert names[0].startswith("tttt")

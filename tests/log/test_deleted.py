@@ -25,7 +25,7 @@ QUEUED: dict[str, Callable[[Log], Coroutine[Any, Any, Any]]] = {
     "begin epoch": lambda log: log.begin_epoch(77),
     "replace epochs": lambda log: log.replace_epochs([EpochEntry(78, 0)]),
     "close": lambda log: log.close(),
-    "swap": lambda log: log.swap(log.closed_segments(4), "nowhere", [], SwapTerms(4, 0, None)),
+    "swap": lambda log: log.swap(log.segments.closed(4), "nowhere", [], SwapTerms(4, 0, None)),
 }
 
 
@@ -38,7 +38,7 @@ def test_what_is_queued_behind_the_deletion_of_a_log_leaves_the_next_one_alone(t
     async def go() -> None:
         log = await open_log(tmp_path, **SMALL)
         lead(log, *[plain(b"a" * 200)] * 6)  # two a segment, and no flush
-        async with log._one_at_a_time:  # somebody else flushes
+        async with log.locks.flushing:  # somebody else flushes
             deleting = asyncio.ensure_future(log.delete())
             await asyncio.sleep(0)
             late = asyncio.ensure_future(QUEUED[queued](log))
@@ -64,7 +64,7 @@ def test_a_deleted_log_is_neither_appended_to_nor_read_by_the_names_it_had(tmp_p
         log = await open_log(tmp_path, **SMALL)
         lead(log, *[plain(b"a" * 200)] * 6)
         await log.flush()
-        closed = log.closed_segments(6).segments
+        closed = log.segments.closed(6).segments
         await log.delete()
         following = await open_log(tmp_path, **SMALL)
         lead(following, *[plain(b"b" * 200)] * 6)
@@ -78,7 +78,7 @@ def test_a_deleted_log_is_neither_appended_to_nor_read_by_the_names_it_had(tmp_p
         with pytest.raises(KafkaError, match="deleted"):
             log.read(0, 1000, 6, min_one=True)
         with pytest.raises(OSError, match="gone"):
-            await log.checksum(closed[0])
+            await log.segments.checksum(closed[0])
         assert contents(tmp_path) == before
 
     run(go())

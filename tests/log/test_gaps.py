@@ -67,7 +67,7 @@ def test_a_snapshot_that_is_lost_takes_no_flushed_records_with_it(tmp_path: Path
 
 async def adopted(log: Log, bound: int) -> None:
     """What the log holds is swapped in for what it holds: snapshots below the bound go."""
-    closed = log.closed_segments(bound)
+    closed = log.segments.closed(bound)
     last = closed.segments[-1]
     staging = staging_path(log.directory, "adopted")
     log.disk.make_directory(staging)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from sexton.log import replay
-from sexton.log.log import AbortedTransaction, Log
+from sexton.log.log import Log
 from sexton.log.producers import Marker, ProducerStates, first_sequence_of, last_sequence_of
+from sexton.log.types import AbortedTransaction
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType, encode, make_batch, make_marker
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sexton.log.log import Log, Read
+from sexton.log.log import Log
 from sexton.log.reading import SENDFILE_BYTES_MIN
-from sexton.log.types import TimedOffset
+from sexton.log.types import Read, TimedOffset
 from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, decode_all, encode, make_batch
@@ -267,7 +267,7 @@ def test_readers_that_are_behind_keep_only_a_few_segments_open(tmp_path: Path) -
             log.offset_for_time(NOW_MS + index, 60)
         log.aborted_transactions(0, 60)
         log.retention_start(60, NOW_MS)
-        assert sum(segment.is_loaded for segment in log._segments) <= 5
+        assert sum(segment.is_loaded for segment in log.segments.all) <= 5
         assert len(list(Path("/proc/self/fd").iterdir())) < open_before - 20
         assert offsets(read_all(log, max_bytes=700)) == list(range(60))
 

@@ -20,9 +20,10 @@ from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.terms import Terms
 from sexton.compactor import plain
 from sexton.log.log import Log
+from sexton.log.segment import Segment
 from sexton.log.swap_disk import staging_path
 from sexton.log.types import TimedOffset
-from sexton.log.validation import HEAD_BYTES, TURN_BYTES
+from sexton.log.validation import HEAD_BYTES, TURN_BYTES, validate
 from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import KafkaError
 from sexton.records import names
@@ -160,7 +161,7 @@ class Machine:
     # Compaction
 
     def bound(self) -> int:
-        return self.log._active.base_offset
+        return self.log.segments.active.base_offset
 
     def terms(self, *, removal: int = 0) -> Terms:
         bound = self.bound()
@@ -168,14 +169,14 @@ class Machine:
 
     def stage(self, terms: Terms, staging_id: str = "a") -> list[NewSegment]:
         log = self.log
-        segments = [(one.base_offset, one.size_bytes) for one in log._segments]
+        segments = [(one.base_offset, one.size_bytes) for one in log.segments.all]
         producers = log.producers.last_batches().values()
         staging = staging_path(DIRECTORY, staging_id)
         return plain.compact(self.disk, DIRECTORY, segments, terms, producers, staging, 2 * self.config.segment_bytes)
 
     async def swap(self, replacements: Sequence[NewSegment], terms: Terms, staging_id: str = "a") -> None:
         await self.log.swap(
-            self.log.closed_segments(terms.bound),
+            self.log.segments.closed(terms.bound),
             staging_path(DIRECTORY, staging_id),
             replacements,
             SwapTerms(terms.bound, terms.mxro),
@@ -277,8 +278,8 @@ def test_reads_and_appends_go_on_at_every_step() -> None:
         if machine.volume.find(DIRECTORY) is not None and looks < 200:
             looks += 1
             machine.disk.on_step = lambda what: None
-            for segment in machine.log._segments[:-1]:
-                if all(sealed.segment is not segment for sealed in machine.log._sealed):
+            for segment in machine.log.segments.all[:-1]:
+                if all(sealed.segment is not segment for sealed in machine.log.segments.sealed):
                     segment.release()  # what is not pinned is opened by name again
             assert machine.read_committed() == before, what
             machine.lead(encode(make_batch([Record(0, NOW_MS, b"extra %d" % looks, b"v")], leader_epoch=-1)))
@@ -328,9 +329,12 @@ def test_a_log_of_which_nearly_all_goes_is_judged_in_turns() -> None:
     machine.run(machine.log.flush())
     terms = machine.terms()
     (new,) = machine.stage(terms)
-    old = machine.log.closed_segments(terms.bound).segments
+    old = machine.log.segments.closed(terms.bound).segments
     staging = staging_path(DIRECTORY, "a")
-    validating = machine.log._validate(new, old, staging, SwapTerms(terms.bound, terms.mxro))
+    staged = machine.disk.open(f"{staging}/{names.log_file_name(new.base_offset, names.CLEANED_SUFFIX)}")
+    target = Segment(machine.disk, DIRECTORY, new.base_offset, machine.config, 0)
+    asked = SwapTerms(terms.bound, terms.mxro)
+    validating = validate("orders-0", new, asked, machine.log.producers, old, staged, target)
     turns = 1 + sum(1 for _ in validating.__await__())
     assert turns > 3_000 * HEAD_BYTES // TURN_BYTES
 
@@ -343,7 +347,7 @@ def test_logs_that_share_an_event_loop_are_judged_one_after_another() -> None:
     async def swap() -> None:
         validating, before = asyncio.Lock(), machine.disk.list(staging)
         async with validating:  # as another log does that is being judged
-            closed = machine.log.closed_segments(terms.bound)
+            closed = machine.log.segments.closed(terms.bound)
             swap_terms = SwapTerms(terms.bound, terms.mxro)
             swapping = machine.log.swap(closed, staging, replacements, swap_terms, validating=validating)
             swap = asyncio.ensure_future(swapping)
@@ -552,7 +556,7 @@ def test_a_live_producers_last_batch_may_not_be_gone() -> None:
     for _ in range(20):
         machine.lead(encode(make_batch(made, leader_epoch=-1)))
     terms = machine.terms()
-    segments = [(one.base_offset, one.size_bytes) for one in machine.log._segments]
+    segments = [(one.base_offset, one.size_bytes) for one in machine.log.segments.all]
     staging = staging_path(DIRECTORY, "a")
     forgetful = plain.compact(machine.disk, DIRECTORY, segments, terms, [], staging, 10_000)
     check_refused(machine, forgetful, terms, "last batch of producer 5")
@@ -580,7 +584,7 @@ def test_segments_that_were_not_planned_on_are_refused() -> None:
 def test_of_two_results_for_the_same_segments_one_wins() -> None:
     machine = filled(2)
     terms = machine.terms()
-    closed = machine.log.closed_segments(terms.bound)
+    closed = machine.log.segments.closed(terms.bound)
     first, second = machine.stage(terms, "a"), machine.stage(terms, "b")
 
     async def both() -> list[Any]:
@@ -601,7 +605,7 @@ def test_of_two_results_for_the_same_segments_one_wins() -> None:
 def test_a_plan_does_not_outlive_the_segments_it_was_made_for(change: str) -> None:
     machine = filled(2)
     terms = machine.terms()
-    closed = machine.log.closed_segments(terms.bound)
+    closed = machine.log.segments.closed(terms.bound)
     replacements = machine.stage(terms)
     if change == "truncated":
         cut = closed.base_offsets[-1] + 1
@@ -623,11 +627,11 @@ def test_a_plan_does_not_outlive_the_segments_it_was_made_for(change: str) -> No
 def test_appends_and_rolls_after_the_plan_do_not_void_it() -> None:
     machine = filled(2)
     terms = machine.terms()
-    closed = machine.log.closed_segments(terms.bound)
+    closed = machine.log.segments.closed(terms.bound)
     replacements = machine.stage(terms)
     machine.fill(random.Random(9), batches_count=5)
     before = machine.fold()
-    assert machine.log.are_current(closed)
+    assert machine.log.segments.are_current(closed)
     machine.run(
         machine.log.swap(closed, staging_path(DIRECTORY, "a"), replacements, SwapTerms(terms.bound, terms.mxro))
     )

@@ -200,7 +200,7 @@ def test_a_leader_whose_log_has_rotted_is_rebuilt_from_another_and_nobody_copies
         whole = story.replica(2).log
         damaged = story.row().incarnations[1]
         (_, inode), *_ = [file for file in story.node(1).volume.files(DIRECTORY) if file[0].endswith(".log")]
-        second = whole._segments[0].position_of(1)
+        second = whole.segments.all[0].position_of(1)
         inode.content[second + at_byte] ^= 4
         await a_third_replica_is_added(story)
         assert story.row().incarnations[1] != damaged
@@ -222,7 +222,7 @@ def test_a_log_that_has_rotted_and_is_the_only_one_goes_on_with_what_is_whole() 
         log.close_active(NOW_MS)
         await story.write((b"k", b"three"))
         (_, inode), *_ = [file for file in story.node(1).volume.files(DIRECTORY) if file[0].endswith(".log")]
-        inode.content[log._segments[0].position_of(1) + 70] ^= 4
+        inode.content[log.segments.all[0].position_of(1) + 70] ^= 4
         with pytest.raises(KafkaError, match="CRC"):
             log.read(1, 100, 3, min_one=True)
         await story.write((b"k", b"four"))
@@ -237,7 +237,7 @@ def test_a_leader_that_cannot_read_its_log_leaves_it_to_another() -> None:
 
     async def script() -> None:
         await with_closed_segments(story, b"v" * 300)
-        story.replica(1).log._keep_open(story.replica(1).log._segments[0])
+        story.replica(1).log.segments.keep_open(story.replica(1).log.segments.all[0])
         story.node(1).volume.troubles = [Trouble(errno.EIO, DIRECTORY, "00000000.log")]
         await story.client_does(story.admin.reassign({(TOPIC, 0): [1, 2, 3]}))
         await story.led_by(2)
@@ -280,18 +280,18 @@ async def a_topic_is_made_again_while_the_old_one_is_flushed(story: Story) -> No
     log, process = replica.log, node.process
 
     async def flush_behind_the_deletion() -> None:
-        async with log._one_at_a_time:
+        async with log.locks.flushing:
             for _ in range(2):
                 log.append_as_leader(plain(b"v" * 500), replica.leader_epoch, NOW_MS)
                 log.close_active(NOW_MS)
-            await story.until(log._shape.locked)  # the deletion has come, and waits for us
+            await story.until(log.locks.shape.locked)  # the deletion has come, and waits for us
             story.loop.spawn(process, take_long())
             await asyncio.sleep(0)
             story.loop.spawn(process, flush())
             await asyncio.sleep(0.01)
 
     async def take_long() -> None:
-        async with log._one_at_a_time:
+        async with log.locks.flushing:
             await asyncio.sleep(2)
 
     async def flush() -> None:

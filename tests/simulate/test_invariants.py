@@ -125,8 +125,8 @@ def test_a_log_whose_segments_are_out_of_order_is_noticed() -> None:
         await story.write(*[(b"k", bytes(20))] * 4)
         log = story.replica(1).log
         log.check_invariants()
-        assert len(log._segments) > 2
-        log._segments[0], log._segments[1] = log._segments[1], log._segments[0]
+        assert len(log.segments.all) > 2
+        log.segments.all[0], log.segments.all[1] = log.segments.all[1], log.segments.all[0]
         with pytest.raises(AssertionError, match="rule"):
             log.check_invariants()
 

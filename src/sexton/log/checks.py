@@ -31,6 +31,8 @@ from sexton.records.header import (
     TRANSACTIONAL,
     Head,
     attribute_bits,
+    has_valid_crc,
+    head_at,
     magic_at,
     record_count,
     size_at,
@@ -39,6 +41,9 @@ from sexton.records.header import (
 from sexton.settings.topic import TopicConfig
 
 CODEC_MAX: Final = 4
+OWN_BATCH_BYTES_MAX: Final = 1 << 20
+"""Batches that a broker writes itself, such as a group's state, may have this size whatever `max.message.bytes` and
+`segment.bytes` say: those are for clients, and a coordinator that cannot write cannot work."""
 TOO_FAR: Final = "further apart than message.timestamp.before.max.ms or message.timestamp.after.max.ms"
 
 _CODECS: Final = {
@@ -180,6 +185,39 @@ def check_time(head: Head, rules: Rules, now_ms: int) -> None:
 
 def _offset_count(head: Head) -> int:
     return head.last_offset - head.base_offset + 1
+
+
+# ---- what a follower copies ----
+
+
+def check_copied(view: memoryview, place: str, end_offset: int, gaps_below: int) -> list[Head]:
+    """Headers of the leader's batches that a follower may append at `end_offset`. An incomplete one at the end does not
+    count."""
+    heads: list[Head] = []
+    at = 0
+    while at + HEADER_BYTES <= len(view):
+        head = head_at(view, at, at)
+        if isinstance(head, str):
+            raise KafkaError(ErrorCode.corrupt_message, f"{place}: {head}")
+        if at + head.size_bytes > len(view):
+            break
+        if head.base_offset < end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{place}: a batch for offset {head.base_offset} came where {end_offset} or more was due",
+            )
+        if head.base_offset > max(end_offset, gaps_below):
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{place}: a batch for offset {head.base_offset} came where {end_offset} was due, and "
+                f"nothing above {gaps_below} was ever compacted: records are missing",
+            )
+        if not has_valid_crc(view[at : at + head.size_bytes], head):
+            raise KafkaError(ErrorCode.corrupt_message, f"{place}: the CRC at offset {head.base_offset} does not match")
+        heads.append(head)
+        end_offset = head.last_offset + 1
+        at += head.size_bytes
+    return heads
 
 
 # ---- its producer ----

@@ -38,6 +38,7 @@ from sexton.log.flushed import FlushedPoint
 from sexton.log.producers import ProducerStates
 from sexton.log.replay import note_found, replay
 from sexton.log.segment import Segment
+from sexton.log.snapshots import Snapshots
 from sexton.ports.disk import Disk
 from sexton.records import names
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
@@ -50,7 +51,7 @@ from sexton.records.checkpoints import (
     encode_leader_epochs,
 )
 from sexton.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, OLDEST_LENGTH_MIN, magic_at, size_at
-from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
+from sexton.records.producer_snapshot import ProducerEntry
 from sexton.settings.topic import TopicConfig
 from sexton.types import OFFSET_MAX
 
@@ -137,6 +138,10 @@ class Recovery:
     def _history_path(self) -> str:
         return f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
 
+    @property
+    def _snapshot_files(self) -> Snapshots:
+        return Snapshots(self.disk, self.directory)
+
     def _end_of(self, segment: Segment) -> int:
         """A log never ends below its start, even if what lay in between was never flushed."""
         return max(segment.end_offset, self.start_offset)
@@ -175,10 +180,10 @@ class Recovery:
 
     def _remove_snapshot(self, offset: int) -> None:
         self.snapshots.remove(offset)
-        self.disk.remove(snapshot_path(self.directory, offset))
+        self._snapshot_files.remove(offset)
 
     async def _write_snapshot(self, offset: int, content: bytes) -> None:
-        await self.disk.replace_file(snapshot_path(self.directory, offset), content)
+        await self._snapshot_files.write(offset, content)
         self.unreadable.discard(offset)
         if offset not in self.snapshots:
             insort(self.snapshots, offset)
@@ -189,9 +194,8 @@ class Recovery:
         state. A snapshot from before the first segment does not count: the records after it are gone."""
         for offset in reversed(self.snapshots):
             if self.segments[0].base_offset <= offset <= limit and offset not in self.unreadable:
-                path = snapshot_path(self.directory, offset)
                 try:
-                    return offset, decode_producer_snapshot(self.disk.read_file(path) or b"", path)
+                    return offset, self._snapshot_files.read(offset)
                 except (CorruptLogError, UnsupportedFormatError) as error:
                     logger.warning("%s; rebuilding it", error)
                     self.unreadable.add(offset)
@@ -424,19 +428,6 @@ def _is_old_format(rest: bytes) -> bool:
 
 
 # ---- small files ----
-
-
-def snapshot_path(directory: str, offset: int) -> str:
-    return f"{directory}/{names.producer_snapshot_file_name(offset)}"
-
-
-def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
-    parsed = map(names.parse_segment_file, disk.list(directory))
-    return [
-        one.base_offset
-        for one in parsed
-        if one is not None and one.kind == names.PRODUCER_SNAPSHOT_SUFFIX and not one.state
-    ]
 
 
 def start_offset_path(directory: str) -> str:

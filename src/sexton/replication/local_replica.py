@@ -23,8 +23,9 @@ from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.log import flushed
 from sexton.log.checks import Rules
 from sexton.log.flushed import FlushedPoint
-from sexton.log.log import Appended, Log, Read
+from sexton.log.log import Log
 from sexton.log.producers import Verification
+from sexton.log.types import Appended, Read
 from sexton.ports.disk import Buffer
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError

@@ -18,7 +18,6 @@ from sexton.compaction.watermarks.checkpoint import encode as encode_watermarks
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.errors import NotALogError, SextonError
 from sexton.log import flushed
-from sexton.log.changing import name_of_deleted
 from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.metadata.incarnations import is_another_log
@@ -27,6 +26,7 @@ from sexton.ports.disk import Disk
 from sexton.ports.metastore import PartitionRow
 from sexton.records import checkpoints, names
 from sexton.records.checkpoints import EpochEntry
+from sexton.records.names import name_of_deleted
 from sexton.replication.messages import NO_INCARNATION
 from sexton.settings.topic import TopicConfig
 from sexton.types import TopicPartition

@@ -111,7 +111,7 @@ class Followed:
 def below(broker: Broker, bound: int) -> bytes:
     log = broker.replica.log
     found = b""
-    for segment in log.closed_segments(bound).segments:
+    for segment in log.segments.closed(bound).segments:
         found += segment.file.read(0, segment.position_of(bound) if segment.end_offset > bound else segment.size_bytes)
     return found
 

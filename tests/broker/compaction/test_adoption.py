@@ -345,7 +345,7 @@ async def test_a_follower_truncated_meanwhile_refuses(pair: Followed) -> None:
     await pair.compact()
 
     def truncate(data: bytes) -> bytes:
-        pair.follower.replica.log.reopened_count += 1
+        pair.follower.replica.log.segments.reopened_count += 1
         return data
 
     pair.change_piece = truncate

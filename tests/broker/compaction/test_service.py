@@ -30,7 +30,7 @@ async def test_a_pass_is_planned_carried_out_and_committed(broker: Broker) -> No
     await broker.write(30)
     before, size_bytes = broker.fold(), broker.replica.log.size_bytes
     plan = await broker.service.plan(TOPIC, 0)
-    assert plan.bound == broker.replica.log._active.base_offset
+    assert plan.bound == broker.replica.log.segments.active.base_offset
     assert plan.input_bytes > 0
     committed = await broker.service.commit(carry_out(broker.disk, plan))
     assert committed.bytes_after == broker.replica.log.size_bytes < size_bytes == committed.bytes_before
@@ -289,12 +289,12 @@ async def test_a_plan_reaches_no_further_than_the_high_watermark(broker: Broker)
     for high_watermark in range(log.end_offset + 1):
         read = [
             batch
-            for base, size in log.sizes_below(high_watermark)
+            for base, size in log.segments.sizes_below(high_watermark)
             for batch in decode_all((broker.directory / f"{base:020d}.log").read_bytes()[:size])
         ]
         assert [batch.base_offset for batch in read] == list(range(high_watermark))
     plan = await broker.service.plan(TOPIC, 0)
-    assert plan.segments == log.sizes_below(broker.replica.high_watermark)
+    assert plan.segments == log.segments.sizes_below(broker.replica.high_watermark)
 
 
 @scenario

@@ -21,7 +21,7 @@ from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.shard import EndMarker
-from sexton.log.appending import OWN_BATCH_BYTES_MAX
+from sexton.log.checks import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import GroupSettings
 from sexton.simulate.loop import Process, SimulatedLoop

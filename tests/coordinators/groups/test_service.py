@@ -26,7 +26,7 @@ from sexton.coordinators.groups.shard import APPEND_BYTES_MAX
 from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.shard import EndMarker
 from sexton.errors import EnvironmentFailure
-from sexton.log.appending import OWN_BATCH_BYTES_MAX
+from sexton.log.checks import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
 from sexton.records.header import CONTROL, TRANSACTIONAL

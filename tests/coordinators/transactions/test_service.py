@@ -16,7 +16,7 @@ from sexton.coordinators.transactions.messages import AddRequest, EndRequest, In
 from sexton.coordinators.transactions.records import encode_key
 from sexton.coordinators.transactions.service import CONCURRENT_WAIT_MS, DueMarkers, TransactionService
 from sexton.coordinators.transactions.states import State
-from sexton.log.appending import OWN_BATCH_BYTES_MAX
+from sexton.log.checks import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
 from sexton.settings.broker import TransactionSettings

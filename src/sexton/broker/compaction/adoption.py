@@ -31,8 +31,8 @@ from sexton.compaction.swap import SwapRefusedError
 from sexton.errors import SextonError
 from sexton.log.batches import SCAN_BYTES
 from sexton.log.log import Log
+from sexton.log.segments import ClosedSegments
 from sexton.log.swap_disk import staging_path
-from sexton.log.swapping import ClosedSegments
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk, File
 from sexton.ports.metastore import MetastoreUnavailableError
@@ -247,7 +247,7 @@ class Adopter:
         if log.summaries()[-1].base_offset < bound:
             log.close_active(self._clock.now_ms())
             replica.settle()
-        closed = log.closed_segments(bound)
+        closed = log.segments.closed(bound)
         staging = staging_path(log.directory, f"{self._rng.getrandbits(128):032x}")
         self._disk.make_directory(staging)
         try:
@@ -379,4 +379,4 @@ async def _is_same(log: Log, group: Group, closed: ClosedSegments) -> bool:
     segment = closed.segments[closed.base_offsets.index(group.own[0])]
     if (segment.base_offset, segment.size_bytes) != (offered.base_offset, offered.size_bytes):
         return False
-    return await log.checksum(segment) == offered.checksum
+    return await log.segments.checksum(segment) == offered.checksum

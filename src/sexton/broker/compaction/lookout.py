@@ -41,6 +41,7 @@ class Lookout:
 
 def _based_on(replica: LocalReplica) -> object:
     watermarks = replica.coordination.watermarks
-    active, is_empty = replica.log.active
-    reached = min(replica.last_stable_offset, active)
-    return active, is_empty, reached, watermarks.compacted, watermarks.removable, replica.role, replica.config
+    active = replica.log.segments.active
+    base_offset, is_empty = active.base_offset, active.size_bytes == 0
+    reached = min(replica.last_stable_offset, base_offset)
+    return base_offset, is_empty, reached, watermarks.compacted, watermarks.removable, replica.role, replica.config

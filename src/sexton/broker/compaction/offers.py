@@ -81,7 +81,7 @@ def offered_bound(replica: LocalReplica) -> int:
         and replica.config.compacts
         and not replica.coordination.is_independent
         and replica.log.start_offset < bound <= replica.last_stable_offset
-        and replica.log.begins_segment(bound)
+        and replica.log.segments.begin_at(bound)
     )
     return bound if is_offered else 0
 
@@ -145,10 +145,10 @@ class Offers:
         bound = offered_bound(replica)
         if bound == 0:
             raise NoOfferError("there is no finished compaction here", f"{replica.topic}-{replica.partition}")
-        closed = replica.log.closed_segments(bound)
-        checksums = [await replica.log.checksum(one) for one in closed.segments]
+        closed = replica.log.segments.closed(bound)
+        checksums = [await replica.log.segments.checksum(one) for one in closed.segments]
         watermarks = replica.coordination.watermarks
-        if offered_bound(replica) != bound or not replica.log.are_current(closed):
+        if offered_bound(replica) != bound or not replica.log.segments.are_current(closed):
             raise NoOfferError("it was compacted further meanwhile", f"{replica.topic}-{replica.partition}")
         segments = zip(closed.base_offsets, closed.sizes_bytes, checksums, strict=True)
         offer = Offer(
@@ -168,4 +168,4 @@ class Offers:
         """Raises KeyError if the segment no longer exists."""
         replica = self._replicas.by_id(uuid.UUID(str(asked["topic_id"])), int(asked["partition"]))
         base_offset, size_bytes = int(asked["base_offset"]), int(asked["size_bytes"])
-        return replica.log.closed_slice(base_offset, size_bytes, int(asked["position"]), PIECE_BYTES_MAX)
+        return replica.log.segments.closed_slice(base_offset, size_bytes, int(asked["position"]), PIECE_BYTES_MAX)

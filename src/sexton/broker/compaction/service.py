@@ -27,8 +27,8 @@ from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.replica import Pair
 from sexton.errors import SextonError
+from sexton.log.segments import ClosedSegments
 from sexton.log.swap_disk import staging_path
-from sexton.log.swapping import ClosedSegments
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError
@@ -298,7 +298,7 @@ class CompactionService:
         plan = self._plan(replica, due, high_watermark)
         self._make_room_for_plan(replica)
         self._disk.make_directory(plan.staging)
-        closed = replica.log.closed_segments(plan.bound)
+        closed = replica.log.segments.closed(plan.bound)
         self._underway[plan.plan_id] = _Underway(plan, replica, closed, self._clock.monotonic_ms(), replica.config)
         logger.info("%s-%d: planned a compaction up to offset %d: %s", replica.topic, partition, plan.bound, due.why)
         return plan
@@ -318,7 +318,7 @@ class CompactionService:
             watermarks.generation,
             os.path.abspath(log.directory),
             os.path.abspath(staging_path(log.directory, plan_id)),
-            log.sizes_below(high_watermark),
+            log.segments.sizes_below(high_watermark),
             due.bound,
             due.eligibility.first_dirty_offset,
             high_watermark,
@@ -350,7 +350,7 @@ class CompactionService:
             return
         self._remove_staged(found)
         log, plan = found.replica.coordination.watermarks.incarnation, found.plan
-        is_same = str(log) == plan.incarnation and found.replica.log.are_current(found.closed)
+        is_same = str(log) == plan.incarnation and found.replica.log.segments.are_current(found.closed)
         if uncleanable and is_same and self._is_here(found.replica):
             logger.error("%s-%d cannot be compacted: %s", plan.topic, plan.partition, uncleanable)
             read = frozenset((base, size) for base, size in plan.segments if base < plan.bound)
@@ -364,7 +364,7 @@ class CompactionService:
         now_ms = self._clock.monotonic_ms()
         for plan_id, one in list(self._underway.items()):
             is_too_old = now_ms - one.planned_ms > PLAN_AGE_MS_MAX
-            if is_too_old or not self._is_here(one.replica) or not one.replica.log.are_current(one.closed):
+            if is_too_old or not self._is_here(one.replica) or not one.replica.log.segments.are_current(one.closed):
                 self.abandon(plan_id)
 
     def _prune(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sexton.broker.compaction import adoption
 from sexton.broker.compaction.adoption import Group, grouped
 from sexton.broker.compaction.offers import Offer
-from sexton.log.swapping import ClosedSegments
+from sexton.log.segments import ClosedSegments
 from sexton.replication import fetcher
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import News

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.errors import CorruptLogError
+from sexton.log.health import Health
 from sexton.log.recovery import Recovery
 from sexton.log.segment import Segment
-from sexton.log.state import LogState
 from sexton.ports.metastore import PartitionRow
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.names import LOG_SUFFIX
@@ -17,7 +17,7 @@ from sexton.simulate.plan import Profile
 from sexton.types import PartitionId
 
 
-def _goes_on(self: LogState | Segment) -> None:
+def _goes_on(self: Health | Segment) -> None:
     """By path, whatever log that is by now."""
 
 
@@ -46,7 +46,7 @@ LOGS: dict[str, Break] = {
     "torn-tail-is-damage": Break(Patch(Recovery, "_doubt", _takes_it_for_damage), minutes=0.3),
     "deleted-log-goes-on": Break(
         (
-            Patch(LogState, "check_not_deleted", _goes_on),
+            Patch(Health, "check_not_deleted", _goes_on),
             Patch(Segment, "_check_there", _goes_on),
             Patch(Kept, "close", _stays_open),
         ),
