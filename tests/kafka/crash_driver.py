@@ -29,19 +29,19 @@ class SlowFiles(swap.Files):
     def __init__(self, announcement: Path) -> None:
         self._announcement = announcement
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, path: str, new_path: str) -> None:
         self._announcement.touch()
         time.sleep(random.uniform(0, STEP_SECONDS_MAX))
-        super().rename(source, target)
+        super().rename(path, new_path)
 
-    def unlink(self, path: Path) -> None:
+    def remove(self, path: str) -> None:
         time.sleep(random.uniform(0, STEP_SECONDS_MAX))
-        super().unlink(path)
+        super().remove(path)
 
 
 def run(directory: str) -> None:
     slow = SlowFiles(Path(f"{directory}.committing"))
-    for name in ("rename", "unlink"):
+    for name in ("rename", "remove"):
         setattr(swap.FILES, name, getattr(slow, name))
     spark = session.start("sexton compact", MASTER)
     spark.sparkContext.parallelize(range(2), 2).map(str).collect()  # starts the workers

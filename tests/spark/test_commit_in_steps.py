@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sexton.compaction.reference import fold_by_key
+from sexton.compaction.swap import StagedSegment
 from sexton.log.stopped import swap
 from sexton.spark import compact as pipeline
 from tests import logs
@@ -26,7 +27,7 @@ def run_until(case: Case, rng: random.Random, commits: int, monkeypatch: pytest.
     """Compact, and die before the given commit. Whether it got that far."""
     real_commit, done = swap.commit, 0
 
-    def commit(directory: Path, new: Sequence[swap.StagedSegment], old: Sequence[int]) -> None:
+    def commit(directory: Path, new: Sequence[StagedSegment], old: Sequence[int]) -> None:
         nonlocal done
         if done == commits:
             raise PowerFailureError

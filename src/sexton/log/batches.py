@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from sexton.log.producers import Marker
-from sexton.ports.disk import Buffer, File
+from sexton.ports.disk import Buffer
 from sexton.records.batch import ControlType, control_type_of_key
 from sexton.records.header import (
     HEADER_BYTES,
@@ -28,12 +28,16 @@ LOOKUP_BYTES: Final = 1 << 13
 """Bytes read at once by a lookup: an index entry is at most a few batches away."""
 
 
+class Readable(Protocol):
+    def read(self, position: int, size_bytes: int) -> bytes: ...
+
+
 class Walk:
     """The headers of a file's batches from `position` on. Ends at `end`, or at the first bytes that are not a batch:
     then `fault` says what is wrong at `position`."""
 
     def __init__(
-        self, file: File, position: int, end: int, *, check_crc: bool, chunk_bytes: int = LOOKUP_BYTES
+        self, file: Readable, position: int, end: int, *, check_crc: bool, chunk_bytes: int = LOOKUP_BYTES
     ) -> None:
         self._file = file
         self._end = end

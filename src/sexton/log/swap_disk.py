@@ -1,14 +1,15 @@
-"""Carries out the steps of a swap (`sexton.compaction.swap`) on the disk port."""
+"""Carries out the steps of a swap (`sexton.compaction.swap`) on the disk port, or on as much of it as it takes: so
+there is one way to take them, for running brokers and for stopped ones (`stopped/swap.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from sexton.compaction import swap
 from sexton.compaction.swap import Action, Contents, Recovery, Step
 from sexton.errors import CorruptLogError
-from sexton.log.batches import SCAN_BYTES, Walk
+from sexton.log.batches import SCAN_BYTES, Readable, Walk
 from sexton.ports.disk import Disk
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH
 from sexton.records.names import CLEANED_SUFFIX, DELETED_SUFFIX, OFFSET_INDEX_SUFFIX, SWAP_SUFFIX, SegmentFile
@@ -22,18 +23,45 @@ ignores directories there."""
 _UNSETTLED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 
 
+class SwapFile(Readable, Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+    async def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class SwapDisk(Protocol):
+    """What a swap needs of the disk port."""
+
+    def open(self, path: str) -> SwapFile: ...
+
+    def list(self, directory: str) -> list[str]: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def read_file(self, path: str) -> bytes | None: ...
+
+    def rename(self, path: str, new_path: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    async def flush_directory(self, directory: str) -> None: ...
+
+
 def staging_path(directory: str, staging_id: str) -> str:
     return f"{directory}/{STAGING_PREFIX}{staging_id}"
 
 
-def contents(disk: Disk, directory: str) -> Contents:
+def contents(disk: SwapDisk, directory: str) -> Contents:
     parsed = [swap.parse(name) for name in disk.list(directory)]
     found = [file for file in parsed if file is not None]
     return Contents(directory, found, lambda log: _next_offset(disk, directory, log))
 
 
 async def carry_out(
-    disk: Disk, directory: str, steps: Iterable[Step], committed: Callable[[], Awaitable[None]] | None = None
+    disk: SwapDisk, directory: str, steps: Iterable[Step], committed: Callable[[], Awaitable[None]] | None = None
 ) -> None:
     """Calls `committed` when the swap cannot be undone any more, before an old file is removed."""
     for step in steps:
@@ -63,7 +91,7 @@ def is_settled(names: Iterable[str]) -> bool:
     return not any(name.endswith(_UNSETTLED) or name.startswith(STAGING_PREFIX) for name in names)
 
 
-async def recover(disk: Disk, directory: str) -> Recovery:
+async def recover(disk: SwapDisk, directory: str) -> Recovery:
     """Completes or undoes an interrupted swap."""
     plan = swap.recover(contents(disk, directory))
     await carry_out(disk, directory, plan.steps)
@@ -77,7 +105,7 @@ def remove_staged(disk: Disk, directory: str) -> None:
             disk.remove_tree(f"{directory}/{name}")
 
 
-def _next_offset(disk: Disk, directory: str, log: SegmentFile) -> int:
+def _next_offset(disk: SwapDisk, directory: str, log: SegmentFile) -> int:
     """Scans from the last entry of the index on, or from the start if the index is wrong."""
     file = disk.open(f"{directory}/{log.name}")
     try:

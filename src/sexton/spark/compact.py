@@ -30,6 +30,7 @@ from sexton.compaction.fates import Fate
 from sexton.compaction.kernels.newest import FALSE_POSITIVES_PER
 from sexton.compaction.plan import Chunk, Output, PartitionWork, Rewritten
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
+from sexton.compaction.swap import StagedSegment
 from sexton.compaction.terms import Terms
 from sexton.compaction.transactions import for_tasks
 from sexton.errors import SextonError
@@ -386,7 +387,7 @@ def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None
         for output in outputs:
             if not output.is_unchanged:
                 _keep_modification_time(request, output)
-                staged = swap.StagedSegment(output.base_offset, output.end_offset)
+                staged = StagedSegment(output.base_offset, output.end_offset)
                 swap.commit(directory, [staged], output.old_base_offsets)
         write_cleaner_offset(request.log, max(request.terms.bound, request.first_dirty_offset))
     except SextonError as error:

@@ -30,18 +30,18 @@ class StoppingFiles(Files):
             raise Crash
         self.count += 1
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, path: str, new_path: str) -> None:
         self.step()
-        super().rename(source, target)
+        super().rename(path, new_path)
 
-    def unlink(self, path: Path) -> None:
+    def remove(self, path: str) -> None:
         self.step()
-        super().unlink(path)
+        super().remove(path)
 
-    def fsync_file(self, path: Path) -> None:
+    def flush_file(self, path: str) -> None:
         self.step()
 
-    def fsync_dir(self, path: Path) -> None:
+    async def flush_directory(self, directory: str) -> None:
         self.step()
 
 
@@ -56,20 +56,20 @@ class LosingFiles(StoppingFiles):
         self.pending: list[tuple[str, str]] = []  # a name and what it became, "" when unlinked
         self._flush_names()
 
-    def rename(self, source: Path, target: Path) -> None:
-        super().rename(source, target)
-        self.pending.append((source.name, target.name))
+    def rename(self, path: str, new_path: str) -> None:
+        super().rename(path, new_path)
+        self.pending.append((Path(path).name, Path(new_path).name))
 
-    def unlink(self, path: Path) -> None:
-        super().unlink(path)
-        self.pending.append((path.name, ""))
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self.pending.append((Path(path).name, ""))
 
-    def fsync_file(self, path: Path) -> None:
-        super().fsync_file(path)
-        self.flushed.add(_inode(path))
+    def flush_file(self, path: str) -> None:
+        super().flush_file(path)
+        self.flushed.add(_inode(Path(path)))
 
-    def fsync_dir(self, path: Path) -> None:
-        super().fsync_dir(path)
+    async def flush_directory(self, directory: str) -> None:
+        await super().flush_directory(directory)
         self._flush_names()
 
     def _flush_names(self) -> None:

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from sexton.compaction.swap import Outcome, Recovery, StagedSegment, SwapRefusedError
 from sexton.errors import CorruptLogError, EnvironmentFailure, NotALogError
 from sexton.log.stopped import swap
-from sexton.log.stopped.swap import Files, Outcome, StagedSegment, SwapRefusedError
+from sexton.log.stopped.swap import Files
 from sexton.records import batch, indexes
 from sexton.records.names import parse_segment_file, segment_file_name
 from tests.log.stopped import kafka_loader
@@ -201,7 +202,7 @@ def test_a_commit_that_nothing_interrupts_leaves_the_new_log_and_nothing_else(ca
     swap.commit(case.directory, case.scenario.staged, case.scenario.old)
     assert log_of(case.directory) == case.new != case.old
     case.check_snapshots(case.directory)
-    assert swap.recover(case.directory) == swap.Recovery(Outcome.NOTHING)
+    assert swap.recover(case.directory) == Recovery(Outcome.NOTHING)
 
 
 def test_after_a_crash_anywhere_our_recovery_leaves_the_old_or_the_new_log(case: Case) -> None:
@@ -239,7 +240,7 @@ def test_a_second_recovery_has_nothing_to_do(case: Case) -> None:
     for _, directory in crashed(case):
         swap.recover(directory, StoppingFiles())
         before = names_of(directory)
-        assert swap.recover(directory, StoppingFiles()) == swap.Recovery(Outcome.NOTHING)
+        assert swap.recover(directory, StoppingFiles()) == Recovery(Outcome.NOTHING)
         assert names_of(directory) == before
 
 
@@ -457,7 +458,7 @@ def test_the_producers_state_at_the_end_of_the_log_outlives_a_deleted_segment_of
     swap.clear_staging(partition)
     (partition / segment_file_name(LOG_END, ".log", ".deleted")).write_bytes(b"")
     recovery = swap.recover(partition)
-    assert recovery == swap.Recovery(Outcome.NOTHING, (segment_file_name(LOG_END, ".log", ".deleted"),))
+    assert recovery == Recovery(Outcome.NOTHING, (segment_file_name(LOG_END, ".log", ".deleted"),))
     assert LOG_END in snapshots_of(partition)
 
 
@@ -478,8 +479,8 @@ def test_a_path_that_is_no_directory_is_said_to_be_none(tmp_path: Path) -> None:
 
 def test_a_disk_that_fails_says_what_to_do_and_the_log_is_still_one_of_the_two(partition: Path) -> None:
     class FailingFiles(Files):
-        def fsync_dir(self, path: Path) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        async def flush_directory(self, directory: str) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), directory)
 
     with pytest.raises(EnvironmentFailure, match="No record is lost"):
         swap.commit(partition, GOOD, [0, 10, 20, 30], FailingFiles())

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from sexton.compaction.swap import StagedSegment
 from sexton.errors import LogInUseError
 from sexton.harness.errors import HarnessError
 from sexton.harness.kafka import KafkaCluster
@@ -22,7 +23,6 @@ from sexton.harness.kafka_tools import run_tool
 from sexton.log.stopped import locks, swap
 from sexton.log.stopped.kraft_metadata import read_metadata
 from sexton.log.stopped.surroundings import Surroundings
-from sexton.log.stopped.swap import StagedSegment
 from sexton.records import batch, checkpoints, indexes
 from sexton.records.names import parse_segment_file, segment_file_name
 from sexton.settings.schema import BadSettingError

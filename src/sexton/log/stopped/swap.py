@@ -1,61 +1,71 @@
 """Replaces segments in the directory of a stopped broker. The steps, and the reasons for their order, are in
-`sexton.compaction.swap`.
+`sexton.compaction.swap`; they are taken as in a running broker (`sexton.log.swap_disk`), on a disk that does not wait.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
-import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from sexton.compaction import swap as steps
-from sexton.compaction.swap import (
-    Action,
-    Contents,
-    Outcome,
-    Recovery,
-    RecoveryPlan,
-    StagedSegment,
-    Step,
-    SwapRefusedError,
-)
-from sexton.errors import CorruptLogError, EnvironmentFailure, NotALogError, UnsupportedFormatError
-from sexton.records import batch
-from sexton.records.names import OFFSET_INDEX_SUFFIX, SegmentFile
+from sexton.compaction.swap import Contents, Recovery, RecoveryPlan, StagedSegment
+from sexton.errors import EnvironmentFailure, NotALogError
+from sexton.log import swap_disk
 
-__all__ = [
-    "FILES",
-    "Files",
-    "Outcome",
-    "Recovery",
-    "StagedSegment",
-    "SwapRefusedError",
-    "clear_staging",
-    "commit",
-    "recover",
-]
-
-_INDEX_ENTRY = struct.Struct(">ii")  # relative offset, position
+T = TypeVar("T")
 
 
 class Files:
-    """Every change that this module makes to a directory, so that a test can crash between any two."""
+    """What a swap needs of a disk, without an event loop: a flush is over when it returns. Every change to a directory
+    is a method of its own, so that a test can crash between any two."""
 
-    def rename(self, source: Path, target: Path) -> None:
-        os.rename(source, target)
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
 
-    def unlink(self, path: Path) -> None:
-        os.unlink(path)
+    def remove(self, path: str) -> None:
+        Path(path).unlink(missing_ok=True)
 
-    def fsync_file(self, path: Path) -> None:
+    def flush_file(self, path: str) -> None:
         _fsync(path, os.O_RDONLY)
 
-    def fsync_dir(self, path: Path) -> None:
-        _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+    async def flush_directory(self, directory: str) -> None:
+        _fsync(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+    def open(self, path: str) -> OpenFile:
+        return OpenFile(self, path)
+
+    def list(self, directory: str) -> list[str]:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file())
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def read_file(self, path: str) -> bytes | None:
+        try:
+            return Path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+class OpenFile:
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._file = open(path, "rb")  # noqa: SIM115
+        self.size_bytes = os.fstat(self._file.fileno()).st_size
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        return os.pread(self._file.fileno(), size_bytes, position)
+
+    async def flush(self) -> None:
+        self._files.flush_file(self._path)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 FILES: Final = Files()
@@ -70,7 +80,8 @@ def commit(
     directory on which `recover` (or a broker's start) yields exactly the old or exactly the new segments.
     """
     with _environment(partition_dir, "replace segments of"):
-        _carry_out(files, partition_dir, steps.commit(_contents(partition_dir), new, old_base_offsets))
+        wanted = steps.commit(_contents(partition_dir, files), new, old_base_offsets)
+        _at_once(swap_disk.carry_out(files, str(partition_dir), wanted))
 
 
 def recover(partition_dir: Path, files: Files = FILES) -> Recovery:
@@ -85,90 +96,28 @@ def clear_staging(partition_dir: Path, files: Files = FILES) -> Recovery:
 
 def _recover(partition_dir: Path, files: Files, verb: str, decide: Callable[[Contents], RecoveryPlan]) -> Recovery:
     with _environment(partition_dir, verb):
-        plan = decide(_contents(partition_dir))
-        _carry_out(files, partition_dir, plan.steps)
+        plan = decide(_contents(partition_dir, files))
+        _at_once(swap_disk.carry_out(files, str(partition_dir), plan.steps))
         return plan.recovery
 
 
-def _carry_out(files: Files, partition_dir: Path, steps: Iterable[Step]) -> None:
-    for step in steps:
-        path = partition_dir / step.name
-        match step.action:
-            case Action.RENAME:
-                files.rename(path, partition_dir / step.target)
-            case Action.INSTALL:
-                _install(files, path, partition_dir / step.target)
-            case Action.REMOVE:
-                files.unlink(path)
-            case Action.FLUSH_FILE:
-                files.fsync_file(path)
-            case Action.FLUSH_NAMES:
-                files.fsync_dir(partition_dir)
-
-
-def _install(files: Files, source: Path, target: Path) -> None:
-    if target.exists() and source.samefile(target):
-        files.unlink(source)
-    else:
-        files.rename(source, target)
-
-
-# --- what is there ---
-
-
-def _contents(partition_dir: Path) -> Contents:
-    return Contents(str(partition_dir), _scan(partition_dir), lambda log: _next_offset(partition_dir, log))
-
-
-def _scan(partition_dir: Path) -> list[SegmentFile]:
+def _contents(partition_dir: Path, files: Files) -> Contents:
     if not partition_dir.is_dir():
         raise NotALogError("no such directory", str(partition_dir), "Name a partition directory, such as orders-0")
-    with os.scandir(partition_dir) as entries:
-        parsed = [steps.parse(entry.name) for entry in entries if entry.is_file()]
-    return sorted((file for file in parsed if file is not None), key=lambda file: file.name)
+    return swap_disk.contents(files, str(partition_dir))
 
 
-def _next_offset(partition_dir: Path, log: SegmentFile) -> int:
-    """The offset after the last batch of a `.log` file in any state, found from its index's last entry on."""
-    path = partition_dir / log.name
-    position = _last_indexed_position(partition_dir / SegmentFile(log.base_offset, OFFSET_INDEX_SUFFIX, log.state).name)
-    if position:
-        with contextlib.suppress(CorruptLogError, UnsupportedFormatError):
-            return _scan_next_offset(path, position, log.base_offset)
-    return _scan_next_offset(path, 0, log.base_offset)
-
-
-def _last_indexed_position(index: Path) -> int:
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that never waits, wherever we are called, an event loop included."""
     try:
-        with index.open("rb") as file:
-            size_bytes = file.seek(0, os.SEEK_END) // _INDEX_ENTRY.size * _INDEX_ENTRY.size
-            file.seek(max(0, size_bytes - _INDEX_ENTRY.size))
-            entry = file.read(_INDEX_ENTRY.size)
-    except FileNotFoundError:
-        return 0
-    return max(0, int(_INDEX_ENTRY.unpack(entry)[1])) if len(entry) == _INDEX_ENTRY.size else 0
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("the disk of a stopped broker made its caller wait")
 
 
-def _scan_next_offset(path: Path, position: int, base_offset: int) -> int:
-    size_bytes = path.stat().st_size
-    if size_bytes == 0:
-        return base_offset
-    if position >= size_bytes:
-        raise CorruptLogError(f"the index points to byte {position}, past the end", str(path))
-    next_offset = base_offset
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        while position < size_bytes:
-            header = batch.decode_header(view, position, str(path))
-            next_offset = header.next_offset
-            position += header.size_bytes
-    return next_offset
-
-
-def _fsync(path: Path, flags: int) -> None:
+def _fsync(path: str, flags: int) -> None:
     descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
