@@ -20,7 +20,7 @@ AWAITED_BY_THEIR_MAKERS = {
     ("broker/broker.py", "catch_up"): "whoever catches up awaits it, also when cancelled",
     ("broker/broker.py", "_join"): "the lease while logs are read: asked at each step, and awaited at the end",
     ("broker/network/connection.py", "_wait_for"): "a request: the connection is told its outcome",
-    ("coordinators/shard.py", "_unless_cancelled"): "the append that the shard waits for",
+    ("coordinators/partition.py", "_unless_cancelled"): "the append that the partition waits for",
     ("log/group_flush.py", "wait"): "hands its outcome, bugs too, to all who wait for the flush",
     ("log/log.py", "swap"): "whoever swaps awaits it, also when cancelled",
 }

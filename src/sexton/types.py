@@ -21,6 +21,9 @@ NO_TIMESTAMP: Final = -1
 NO_LEADER: Final = -1
 """Leader of a partition whose in-sync replicas are all dead."""
 
+TRANSACTION_VERSION_2: Final = 2
+"""From this transaction version on every end of a transaction raises the producer's epoch (KIP-890)."""
+
 TopicPartition: TypeAlias = tuple[str, int]
 """A partition by its topic's name. The name may come to mean another topic: one that was deleted and made again."""
 

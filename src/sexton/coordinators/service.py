@@ -15,14 +15,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sexton.coordinators.bounds import STRING_BYTES_MAX, is_too_long
 from sexton.coordinators.hashing import partition_for
-from sexton.coordinators.shard import LOST_LEADERSHIP, LedPartition, answer_to_failed_append
+from sexton.coordinators.partition import LOST_LEADERSHIP, LedPartition, answer_to_failed_append
 from sexton.coordinators.timers import Now
 from sexton.errors import SextonError
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.supervision import Supervisor, back_off_ms
 
-S = TypeVar("S", bound=LedPartition)
+L = TypeVar("L", bound=LedPartition[Any])
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ RELOAD_PAUSE_S = 1.0
 loaded (such as an expired transaction) would fail and be due again at once, without end."""
 
 
-class CoordinatorService(ABC, Generic[S]):
+class CoordinatorService(ABC, Generic[L]):
     topic: ClassVar[str]
     invalid_name: ClassVar[ErrorCode]
     """Error code for a name that is too long to be recorded."""
@@ -54,47 +54,47 @@ class CoordinatorService(ABC, Generic[S]):
         self._partitions_count = partitions_count
         self._may_serve = may_serve
         self._is_elected = is_elected
-        self._shards: dict[int, S] = {}
+        self._led: dict[int, L] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
 
     @abstractmethod
     def _commit_timeout_ms(self) -> int: ...
 
     @abstractmethod
-    def _empty(self, shard: S) -> None:
+    def _empty(self, led: L) -> None:
         """Gives the partition an empty coordinator."""
 
     @abstractmethod
-    def _load_again(self, shard: S) -> None: ...
+    def _load_again(self, led: L) -> None: ...
 
     # Leadership
 
-    def _load_into(self, shard: S) -> asyncio.Task[None]:
+    def _load_into(self, led: L) -> asyncio.Task[None]:
         """From now on requests get COORDINATOR_LOAD_IN_PROGRESS; when the task ends they are served."""
-        partition = shard.partition
+        partition = led.partition
         self.unload(partition)
-        self._shards[partition] = shard
-        task = self.supervisor.work(self._load(shard), "loading a coordinator", f"{self.topic}-{partition}")
+        self._led[partition] = led
+        task = self.supervisor.work(self._load(led), "loading a coordinator", f"{self.topic}-{partition}")
         self._loading[partition] = task
         task.add_done_callback(lambda done: self._forget_task(partition, done))
         return task
 
-    async def _load(self, shard: S) -> None:
-        await asyncio.sleep(shard.load_after_s)
+    async def _load(self, led: L) -> None:
+        await asyncio.sleep(led.load_after_s)
         bugs_count = 0
-        while not shard.is_closed:
+        while not led.is_closed:
             try:
-                await shard.load()
+                await led.load()
                 return
             except (KafkaError, SextonError) as error:
-                logger.warning("cannot load %s-%d, retrying: %s", self.topic, shard.partition, error)
-                self._empty(shard)
+                logger.warning("cannot load %s-%d, retrying: %s", self.topic, led.partition, error)
+                self._empty(led)
                 await asyncio.sleep(RELOAD_PAUSE_S)
             except Exception as bug:
                 bugs_count += 1
-                self.supervisor.survived(bug, "loading a coordinator", f"{self.topic}-{shard.partition}")
-                shard.is_loaded = False
-                self._empty(shard)
+                self.supervisor.survived(bug, "loading a coordinator", f"{self.topic}-{led.partition}")
+                led.is_loaded = False
+                self._empty(led)
                 await asyncio.sleep(back_off_ms(bugs_count) / 1000)
 
     def _forget_task(self, partition: int, task: asyncio.Task[None]) -> None:
@@ -105,32 +105,32 @@ class CoordinatorService(ABC, Generic[S]):
         task = self._loading.pop(partition, None)
         if task is not None:
             task.cancel()
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            shard.close(KafkaError(ErrorCode.not_coordinator))
+        led = self._led.pop(partition, None)
+        if led is not None:
+            led.close(KafkaError(ErrorCode.not_coordinator))
 
     def partitions(self) -> list[int]:
         """Returns the partitions that are loaded or being loaded."""
-        return sorted(self._shards)
+        return sorted(self._led)
 
     async def close(self) -> None:
         for partition in self.partitions():
             self.unload(partition)
 
-    def _on_failed(self, shard: S, error: KafkaError) -> None:
+    def _on_failed(self, led: L, error: KafkaError) -> None:
         """Called when an append failed: the coordinator's state differs from the log, so it is discarded and read
         again."""
-        if self._shards.get(shard.partition) is not shard:
+        if self._led.get(led.partition) is not led:
             return
-        logger.warning("append to %s-%d failed: %s", self.topic, shard.partition, error)
-        shard.close(KafkaError(answer_to_failed_append(error.code), error.message))
-        self._load_again(shard)
+        logger.warning("append to %s-%d failed: %s", self.topic, led.partition, error)
+        led.close(KafkaError(answer_to_failed_append(error.code), error.message))
+        self._load_again(led)
         # A leader whose lease expired reports NOT_LEADER_OR_FOLLOWER. The lease may be renewed without a role change,
         # and then no other event would load the state that is discarded here; until then clients should look for
         # another coordinator.
-        fresh = self._shards[shard.partition]
+        fresh = self._led[led.partition]
         fresh.is_doubtful = error.code in LOST_LEADERSHIP
-        fresh.load_after_s = 0.0 if shard.has_committed else RELOAD_PAUSE_S
+        fresh.load_after_s = 0.0 if led.has_committed else RELOAD_PAUSE_S
 
     # Requests
 
@@ -142,59 +142,59 @@ class CoordinatorService(ABC, Generic[S]):
             raise KafkaError(ErrorCode.coordinator_not_available, f"{self.topic} does not exist yet.")
         return partition_for(name, count)
 
-    def _shard(self, name: str) -> S:
+    def _find(self, name: str) -> L:
         partition = self.partition_of(name)
-        shard = self._shards.get(partition)
-        if not self._may_serve() or (shard is None and not self._is_elected(self.topic, partition)):
+        led = self._led.get(partition)
+        if not self._may_serve() or (led is None and not self._is_elected(self.topic, partition)):
             raise KafkaError(ErrorCode.not_coordinator)
-        if shard is None:
+        if led is None:
             # FindCoordinator already names this broker. NOT_COORDINATOR would make clients look it up again, and
             # librdkafka reports it to the application.
             raise KafkaError(ErrorCode.coordinator_load_in_progress)
-        if not shard.is_loaded:
-            doubtful = shard.is_doubtful
+        if not led.is_loaded:
+            doubtful = led.is_doubtful
             raise KafkaError(ErrorCode.not_coordinator if doubtful else ErrorCode.coordinator_load_in_progress)
-        return shard
+        return led
 
-    def _shard_to_write(self, name: str) -> S:
-        shard = self._shard(name)
-        shard.check_writable()
-        return shard
+    def _find_to_write(self, name: str) -> L:
+        led = self._find(name)
+        led.check_writable()
+        return led
 
-    async def _run(self, shard: S, operation: Callable[[], tuple[T, Any]]) -> T:
-        answer = self._carry_out(shard, operation)
-        await self._committed(shard)
+    async def _run(self, led: L, operation: Callable[[], tuple[T, Any]]) -> T:
+        answer = self._carry_out(led, operation)
+        await self._committed(led)
         return answer
 
-    async def _committed(self, shard: S) -> None:
-        if shard.is_committed:
+    async def _committed(self, led: L) -> None:
+        if led.is_committed:
             return
         try:
             async with asyncio.timeout(self._commit_timeout_ms() / 1000):
-                await shard.committed()
+                await led.committed()
         except TimeoutError:
             # It may still be committed: the client retries, and every request may be repeated.
             raise KafkaError(ErrorCode.coordinator_not_available, "The replicas have not confirmed in time") from None
 
-    def _carry_out(self, shard: S, operation: Callable[[], tuple[T, Any]]) -> T:
+    def _carry_out(self, led: L, operation: Callable[[], tuple[T, Any]]) -> T:
         """Runs an operation and carries out its effects. A refused operation must change nothing. If it did, its
         records are written all the same, because memory must not differ from the log, and it is reported as a bug. Any
         other exception is a bug that may have left the coordinator in an inconsistent state: it is loaded again, and
         the exception is raised."""
-        before = shard.effects
+        before = led.coordinator.effects
         try:
             answer, effects = operation()
-            shard.carry_out(effects)
+            led.carry_out(effects)
         except self.refusals as refusal:
-            if shard.effects is not before and shard.effects.records:
+            if led.coordinator.effects is not before and led.coordinator.effects.records:
                 self.supervisor.survived(
-                    refusal, "a request", f"{shard.place}: it was refused after it had changed things"
+                    refusal, "a request", f"{led.place}: it was refused after it had changed things"
                 )
-                shard.carry_out(shard.effects)
-            shard.set_alarm()
+                led.carry_out(led.coordinator.effects)
+            led.set_alarm()
             raise
         except Exception:
-            self._on_failed(shard, KafkaError(ErrorCode.unknown_server_error))
+            self._on_failed(led, KafkaError(ErrorCode.unknown_server_error))
             raise
         return answer
 

@@ -16,7 +16,7 @@ from typing import Any
 from sexton.broker.network.request import Request
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.view_topics import ViewTopics
-from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.log import EndMarker
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol import consumer_protocol
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type

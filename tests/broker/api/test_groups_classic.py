@@ -168,7 +168,7 @@ def test_a_refused_sync_can_be_told_in_every_version(version: int) -> None:
 def test_heartbeats_are_fine_while_the_group_is_loaded() -> None:
     async def test() -> None:
         broker = await groups_broker()
-        broker.groups._shards[0].is_loaded = False
+        broker.groups._led[0].is_loaded = False
         who: Any = {"group_id": "g", "generation_id": 1, "member_id": "m"}
         assert (await broker.ask(heartbeat, **who)).error_code is ErrorCode.none
         answer = await broker.ask(leave_group, 5, group_id="g", members=[{"member_id": "m"}])
@@ -217,7 +217,7 @@ def test_joins_that_are_parked_do_not_keep_others_from_sending() -> None:
             Client(broker).ask(join_group.API_KEY, 3, {**asked, **times})
         for _ in range(3):
             await asyncio.sleep(0)
-        assert len(groups._shards[0].parked) == 5
+        assert len(groups._led[0].parked) == 5
         assert broker.dispatch.budget.held_bytes == 0
         await groups.close()
 

@@ -24,7 +24,7 @@ from sexton.coordinators.groups.messages import (
     SyncRequest,
 )
 from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.log import EndMarker
 from sexton.protocol import consumer_protocol
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import ProducerIdAndEpoch

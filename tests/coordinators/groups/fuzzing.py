@@ -20,7 +20,7 @@ from sexton.coordinators.groups.consumer import NO_REVISION
 from sexton.coordinators.groups.coordinator import GroupCoordinator
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.hashing import partition_for
-from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.log import EndMarker
 from sexton.log.checks import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import GroupSettings
@@ -175,7 +175,7 @@ class World:
     async def _live(self, requests_count: int) -> None:
         for partition, log in self.logs.items():
             await self.service.load(partition, log)
-        shards = dict(self.service._shards)
+        led = dict(self.service._led)
         lives: list[Awaitable[None]] = [citizen.live() for citizen in self.citizens]
         lives += [self._bother(stranger) for stranger in self.strangers]
         lives.append(self._change_topics())
@@ -186,7 +186,7 @@ class World:
             for task in tasks:
                 if task.done():
                     task.result()
-            assert self.service._shards == shards, "a partition was loaded again"
+            assert self.service._led == led, "a partition was loaded again"
             assert not self.service.supervisor.bugs
             if self.requests_count - checked_count > requests_count // 20:
                 checked_count = self.requests_count
@@ -196,8 +196,8 @@ class World:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(shard.committed() for shard in shards.values()))
-        assert self.service._shards == shards, "a partition was loaded again"
+        await asyncio.gather(*(led.committed() for led in led.values()))
+        assert self.service._led == led, "a partition was loaded again"
 
     async def _bother(self, stranger: Stranger) -> None:
         """Several requests at a time: a join may be parked for long."""
@@ -222,7 +222,7 @@ class World:
 
     def _check_replayed(self) -> None:
         for partition, log in self.logs.items():
-            live = self.service._shards[partition].coordinator
+            live = self.service._led[partition].coordinator
             fresh = GroupCoordinator(SETTINGS, self.topics, random.Random(1))
             log.replay_into(fresh)
             read, kept = facts(fresh), facts(live)

@@ -22,9 +22,9 @@ from sexton.coordinators.groups.messages import (
     SyncRequest,
 )
 from sexton.coordinators.groups.service import GroupService
-from sexton.coordinators.groups.shard import APPEND_BYTES_MAX
 from sexton.coordinators.hashing import partition_for
-from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.log import EndMarker
+from sexton.coordinators.partition import APPEND_BYTES_MAX
 from sexton.errors import EnvironmentFailure
 from sexton.log.checks import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -440,11 +440,11 @@ def test_a_bug_is_loud_and_the_partition_is_loaded_again(monkeypatch: pytest.Mon
         log = FakeLog()
         service = await loaded(log)
         await service.commit_offsets(commit(1))
-        coordinator = service._shards[PARTITION].coordinator
+        coordinator = service._led[PARTITION].coordinator
         monkeypatch.setattr(coordinator, "delete_group", lambda *args: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             await service.delete_group(GROUP)
-        assert service._shards[PARTITION].coordinator is not coordinator
+        assert service._led[PARTITION].coordinator is not coordinator
         await service._loading[PARTITION]
         assert await offset_of(service) == 1
 
@@ -542,7 +542,7 @@ def test_after_a_bug_in_an_append_everybody_is_told_and_the_log_is_read_again() 
         with refused(ErrorCode.coordinator_not_available):
             await service.commit_offsets(commit(2))
         log.error = None
-        while not service._shards[PARTITION].is_loaded:
+        while not service._led[PARTITION].is_loaded:
             await asyncio.sleep(0)
         assert await offset_of(service) == 1
         assert service.supervisor.bugs == {"a coordinator's append": 1}
@@ -556,15 +556,15 @@ def test_after_a_bug_in_what_was_due_the_partition_is_loaded_again() -> None:
     async def test() -> None:
         service = await loaded(FakeLog())
         await service.commit_offsets(commit(1))
-        shard = service._shards[PARTITION]
+        led = service._led[PARTITION]
 
         def has_a_bug(now: Any) -> Any:
             raise IndexError("nobody expected this")
 
-        shard.coordinator.tick = has_a_bug  # type: ignore[method-assign]
-        shard._ring()
-        fresh = service._shards[PARTITION]
-        assert fresh is not shard
+        led.coordinator.tick = has_a_bug  # type: ignore[method-assign]
+        led._ring()
+        fresh = service._led[PARTITION]
+        assert fresh is not led
         while not fresh.is_loaded:
             await asyncio.sleep(0)
         assert await offset_of(service) == 1

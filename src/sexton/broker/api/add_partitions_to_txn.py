@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer, for_version
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer, for_version
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import ProducerIdAndEpoch, TopicPartition
+from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -55,7 +55,7 @@ def _old_answer(body: Any, codes: Answers, version: int) -> Answer:
 
 async def _add_many(broker: Broker, request: Request) -> Answer:
     """Handles all transactions concurrently, so that one that must wait does not delay the others."""
-    client_version = NEW_CLIENT_VERSION if request.version >= NEW_CLIENTS_SINCE else OLD_CLIENT_VERSION
+    client_version = TRANSACTION_VERSION_2 if request.version >= NEW_CLIENTS_SINCE else OLD_CLIENT_VERSION
     transactions = request.body.transactions
 
     def one(transaction: Any) -> Awaitable[Answers]:

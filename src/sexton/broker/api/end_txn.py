@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer, for_version
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer, for_version
 from sexton.broker.network.request import DropConnectionError
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import EndRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, TRANSACTION_VERSION_2, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -49,7 +49,7 @@ async def _end(broker: Broker, request: Request, doubt: DropConnectionError | No
     body = request.body
     is_new = request.version >= NEW_CLIENTS_SINCE
     producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
-    client_version = NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION
+    client_version = TRANSACTION_VERSION_2 if is_new else OLD_CLIENT_VERSION
     try:
         after = await broker.transactions.service.end(
             EndRequest(body.transactional_id, producer, body.committed, client_version, may_be_late=doubt is not None)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.protocol.errors import ErrorCode
 
 Answer = dict[str, Any]
 
 OLD_CLIENT_VERSION = 0
 """Stands for transaction versions 0 and 1, which look the same to clients."""
-NEW_CLIENT_VERSION = EPOCH_BUMP_VERSION
 
 
 def for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:

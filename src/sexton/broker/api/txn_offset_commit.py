@@ -14,12 +14,12 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer
 from sexton.broker.transactions.verifier import RETRIABLE, Question, last_coordinator_epoch
 from sexton.coordinators.groups.messages import NO_GENERATION, CommittedOffset, OffsetCommitRequest
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import ProducerIdAndEpoch, TopicPartition
+from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -109,7 +109,7 @@ def _question(broker: Broker, request: Request) -> tuple[Question, TopicPartitio
     question = Question(
         body.transactional_id,
         ProducerIdAndEpoch(body.producer_id, body.producer_epoch),
-        NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION,
+        TRANSACTION_VERSION_2 if is_new else OLD_CLIENT_VERSION,
         is_new,
         last_coordinator_epoch(broker.replicas.leader(*place).log.producers, body.producer_id),
     )

@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION, Answer
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer
 from sexton.broker.lifecycle.peers import CLIENT_ID
 from sexton.broker.transactions.markers import write_marker
-from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.log import EndMarker
 from sexton.protocol.errors import ErrorCode
-from sexton.types import ProducerIdAndEpoch, TopicPartition
+from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -60,7 +60,7 @@ async def _write(broker: Broker, request: Request, asked: Any, place: TopicParti
     version = getattr(asked, "transaction_version", OLD_CLIENT_VERSION)
     owner = ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch)
     is_from_broker = (request.client_id or "").startswith(CLIENT_ID)
-    if version < NEW_CLIENT_VERSION and is_from_broker:
+    if version < TRANSACTION_VERSION_2 and is_from_broker:
         connection = request.connection
         if broker.transactions.is_late_marker(place, *owner, asked.coordinator_epoch, connection):
             return ErrorCode.not_leader_or_follower  # a live coordinator sends it again, over a new connection

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sexton.broker.api.txn_common import NEW_CLIENT_VERSION, OLD_CLIENT_VERSION
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION
 from sexton.broker.transactions.verifier import RETRIABLE, Question, last_coordinator_epoch
 from sexton.log.producers import Verification
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.header import HEADER_BYTES, TRANSACTIONAL, attribute_bits, unpack
 from sexton.replication.replica import Replica
-from sexton.types import ProducerIdAndEpoch, TopicPartition
+from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -63,7 +63,7 @@ def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) ->
     if not transactional_id:
         raise KafkaError(ErrorCode.invalid_txn_state, "a transactional batch without a transactional id")
     producer = ProducerIdAndEpoch(producer_id, epoch)
-    version = NEW_CLIENT_VERSION if is_new else OLD_CLIENT_VERSION
+    version = TRANSACTION_VERSION_2 if is_new else OLD_CLIENT_VERSION
     coordinator_epoch = last_coordinator_epoch(producers, producer_id)
     verification = producers.begin_verification(producer_id, epoch)
     question = Question(transactional_id, producer, version, is_new, coordinator_epoch)

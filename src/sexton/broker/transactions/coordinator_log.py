@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from sexton.broker.transactions.marker_batches import append_marker
-from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.log import EndMarker
 from sexton.log.producers import Marker
 from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import ErrorCode, KafkaError

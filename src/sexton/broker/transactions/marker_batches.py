@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.log import EndMarker
 from sexton.records.batch import ControlType, Record, encode, make_batch, marker_key, marker_value
 from sexton.records.header import CONTROL, TRANSACTIONAL
 from sexton.replication.replica import Replica

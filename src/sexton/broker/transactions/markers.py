@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
 from sexton.broker.transactions.marker_batches import append_marker
-from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.log import EndMarker
 from sexton.coordinators.transactions.service import DueMarkers, TransactionService
 from sexton.errors import SextonError
 from sexton.metadata.topics import OFFSETS_TOPIC

@@ -30,14 +30,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
-from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.messages import AddRequest
 from sexton.errors import SextonError
 from sexton.log.producers import ProducerStates
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import ProducerIdAndEpoch, TopicPartition
+from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -124,7 +123,7 @@ class Verifier:
             elif leader == self._broker.config.node_id:
                 self._spawn(self._ask_here(question, asked), {question: asked})
             else:
-                is_new = question.client_version >= EPOCH_BUMP_VERSION
+                is_new = question.client_version >= TRANSACTION_VERSION_2
                 version = NEW_CLIENTS_VERSION if is_new else OLD_CLIENTS_VERSION
                 request = leader, version, seen[question.transactional_id]
                 by_request.setdefault(request, {})[question] = asked

@@ -8,7 +8,7 @@ How the broker uses it:
     groups.unload(partition)        when it no longer is
     await groups.close()
 
-`log` is a `TransactionalLog` (`coordinators/shard.py`): append and read of the leader's replica. Every other method is
+`log` is a `TransactionalLog` (`coordinators/log.py`): append and read of the leader's replica. Every other method is
 one request of the protocol. Each raises KafkaError: NOT_COORDINATOR if another broker coordinates the group,
 COORDINATOR_LOAD_IN_PROGRESS while its log is being read, COORDINATOR_NOT_AVAILABLE if the change could not be
 committed.
@@ -43,13 +43,16 @@ from sexton.coordinators.groups.messages import (
     SyncAnswer,
     SyncRequest,
 )
-from sexton.coordinators.groups.shard import Shard, TransactionalLog, Verification, up_to_date
+from sexton.coordinators.groups.records import encode
 from sexton.coordinators.groups.topics import Topics
+from sexton.coordinators.log import EndMarker, TransactionalLog
+from sexton.coordinators.partition import LedPartition, fail
 from sexton.coordinators.service import CoordinatorService
-from sexton.coordinators.shard import EndMarker
+from sexton.coordinators.timers import Now
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import Batch, ControlType, Record
 from sexton.settings.broker import GroupSettings
 from sexton.settings.group import GroupConfig
 from sexton.supervision import Supervisor
@@ -62,7 +65,120 @@ NOTHING = Effects()
 """Effects of a read: none."""
 
 
-class GroupService(CoordinatorService[Shard]):
+async def up_to_date() -> None:
+    """For a coordinator whose topics do not change elsewhere."""
+
+
+class Verification:
+    """A verification by a transaction's coordinator that is in progress. It is valid only for the state that was loaded
+    when it began."""
+
+    __slots__ = ("led",)
+
+    def __init__(self, led: GroupsPartition) -> None:
+        self.led = led
+
+
+class GroupsPartition(LedPartition[GroupCoordinator]):
+    topic = OFFSETS_TOPIC
+
+    def __init__(
+        self,
+        partition: int,
+        log: TransactionalLog,
+        coordinator: GroupCoordinator,
+        now: Callable[[], Now],
+        on_failed: Callable[[GroupsPartition, KafkaError], None],
+        supervisor: Supervisor | None = None,
+        catch_up: Callable[[], Awaitable[None]] = up_to_date,
+    ) -> None:
+        super().__init__(partition, log, coordinator, now, on_failed, supervisor)
+        self.transactional_log = log
+        self.parked: dict[int, asyncio.Future[Any]] = {}
+        """Futures of waiting JoinGroup and SyncGroup requests, by token."""
+        self._catch_up = catch_up
+        self.has_caught_up = False
+        self._last_token = 0
+        self._verifications: dict[ProducerIdAndEpoch, Verification] = {}
+
+    def replay(self, batch: Batch, record: Record) -> None:
+        owner = ProducerIdAndEpoch(batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
+        if record.key is not None:
+            self.coordinator.replay(record.key, record.value, record.timestamp_ms, owner)
+
+    def replay_control(self, batch: Batch) -> None:
+        self.coordinator.replay_end(batch.producer_id, batch.control_type is ControlType.COMMIT)
+
+    async def load(self) -> None:
+        """The view catches up before the log is read: other brokers may have written offsets of topics that this broker
+        does not know yet, which must not be taken for deleted topics. This is done once per leadership, for afterwards
+        only this broker writes here: so the log can be read again while the metastore is unreachable."""
+        if not self.has_caught_up:
+            await self._catch_up()
+            self.has_caught_up = True
+        await super().load()
+        while not self.is_closed and (gone := self.coordinator.forget_deleted(None, self.now())).records:
+            self.carry_out(gone)
+            await asyncio.sleep(0)
+
+    def park(self) -> tuple[int, asyncio.Future[Any]]:
+        """Returns a token for the coordinator, and the future that gets the response when the coordinator answers that
+        token."""
+        self._last_token += 1
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.parked[self._last_token] = future
+        return self._last_token, future
+
+    def carry_out(self, effects: Effects, marker: EndMarker | None = None) -> None:
+        if effects.records or marker is not None:
+            self.write([encode(record) for record in effects.records], effects.owner, marker)
+        for token, answer in effects.answers:
+            future = self.parked.pop(token, None)
+            if future is not None:
+                self.answer_when_committed(future, answer)
+        self.set_alarm()
+
+    # Transactions of clients
+
+    def begin_verification(self, owner: ProducerIdAndEpoch) -> Verification:
+        """A marker voids the verification (see `log/producers.py`)."""
+        return self._verifications.setdefault(owner, Verification(self))
+
+    def check_owner(self, owner: ProducerIdAndEpoch, verification: Verification | None) -> None:
+        """Raises if the producer's transaction has ended, or its epoch is stale."""
+        if verification is not None and verification.led is not self:
+            # A marker may have been written in between. The client retries, and with it comes a new verification.
+            what = f"{self.place} was loaded while the transaction's coordinator was asked. Try again"
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, what)
+        is_verified = verification is not None and self._verifications.get(owner) is verification
+        if not is_verified and not self.coordinator.is_in_transaction(owner):
+            what = "the transaction ended while its offsets were on their way"
+            raise KafkaError(ErrorCode.invalid_txn_state, what)
+        self.transactional_log.check_owner(owner)
+
+    def end_verification(self, owner: ProducerIdAndEpoch, verification: Verification) -> None:
+        """Called when the transaction's coordinator has refused."""
+        if self._verifications.get(owner) is verification:
+            del self._verifications[owner]
+
+    def end_transaction(self, marker: EndMarker) -> bool:
+        """Returns False if the marker was written before. Raises if it is stale."""
+        is_new = self.transactional_log.check_marker(marker)
+        if is_new:
+            producer_id, last_epoch = marker.owner.producer_id, marker.last_epoch
+            over = [o for o in self._verifications if o.producer_id == producer_id and o.epoch <= last_epoch]
+            for owner in over:
+                del self._verifications[owner]
+        return is_new
+
+    def close(self, error: KafkaError) -> None:
+        super().close(error)
+        parked, self.parked = self.parked, {}
+        for future in parked.values():
+            fail(future, error)
+
+
+class GroupService(CoordinatorService[GroupsPartition]):
     topic = OFFSETS_TOPIC
     invalid_name = ErrorCode.invalid_group_id
 
@@ -90,48 +206,48 @@ class GroupService(CoordinatorService[Shard]):
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self.settings = settings
-        for shard in self._shards.values():
-            shard.coordinator.reconfigure(settings)
+        for led in self._led.values():
+            led.coordinator.reconfigure(settings)
 
     def load(self, partition: int, log: TransactionalLog) -> asyncio.Task[None]:
-        return self._load_into(self._new_shard(partition, log))
+        return self._load_into(self._new_partition(partition, log))
 
     def topics_deleted(self, names: Collection[str]) -> None:
         """Deletes the offsets of deleted topics. Must be called as soon as `topics` shows the deletion."""
-        for shard in self._shards.values() if names else ():
-            self.supervisor.work(self._forget_deleted(shard, names), "forgetting deleted topics", shard.partition)
+        for led in self._led.values() if names else ():
+            self.supervisor.work(self._forget_deleted(led, names), "forgetting deleted topics", led.partition)
 
-    async def _forget_deleted(self, shard: Shard, names: Collection[str]) -> None:
-        loading = self._loading.get(shard.partition)
+    async def _forget_deleted(self, led: GroupsPartition, names: Collection[str]) -> None:
+        loading = self._loading.get(led.partition)
         if loading is not None:
             await asyncio.wait([loading])
 
         def forget() -> tuple[bool, Effects]:
-            effects = shard.coordinator.forget_deleted(names, self._now())
+            effects = led.coordinator.forget_deleted(names, self._now())
             return bool(effects.records), effects
 
-        while shard.is_loaded and not shard.is_closed and self._carry_out(shard, forget):
+        while led.is_loaded and not led.is_closed and self._carry_out(led, forget):
             await asyncio.sleep(0)
 
     def check_invariants(self) -> None:
-        for shard in self._shards.values():
-            if shard.is_loaded and not shard.is_closed:
-                shard.coordinator.check_invariants()
+        for led in self._led.values():
+            if led.is_loaded and not led.is_closed:
+                led.coordinator.check_invariants()
 
     def _commit_timeout_ms(self) -> int:
         return self.settings.offsets_commit_timeout_ms
 
-    def _empty(self, shard: Shard) -> None:
-        shard.coordinator = self._new_coordinator()
+    def _empty(self, led: GroupsPartition) -> None:
+        led.coordinator = self._new_coordinator()
 
-    def _load_again(self, shard: Shard) -> None:
-        again = self._new_shard(shard.partition, shard.transactional_log)
-        again.has_caught_up = shard.has_caught_up
+    def _load_again(self, led: GroupsPartition) -> None:
+        again = self._new_partition(led.partition, led.transactional_log)
+        again.has_caught_up = led.has_caught_up
         self._load_into(again)
 
-    def _new_shard(self, partition: int, log: TransactionalLog) -> Shard:
+    def _new_partition(self, partition: int, log: TransactionalLog) -> GroupsPartition:
         coordinator = self._new_coordinator()
-        return Shard(partition, log, coordinator, self._now, self._on_failed, self.supervisor, self._catch_up)
+        return GroupsPartition(partition, log, coordinator, self._now, self._on_failed, self.supervisor, self._catch_up)
 
     def _new_coordinator(self) -> GroupCoordinator:
         return GroupCoordinator(self.settings, self._topics, self._rng, self._own_config_of)
@@ -139,17 +255,17 @@ class GroupService(CoordinatorService[Shard]):
     # Requests
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
-        shard = self._shard_to_write(request.group)
-        token, future = shard.park()
-        self._carry_out(shard, lambda: (None, shard.coordinator.join(request, token, self._now())))
+        led = self._find_to_write(request.group)
+        token, future = led.park()
+        self._carry_out(led, lambda: (None, led.coordinator.join(request, token, self._now())))
         answer = await future
         assert isinstance(answer, JoinAnswer)
         return answer
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
-        shard = self._shard_to_write(request.group)
-        token, future = shard.park()
-        self._carry_out(shard, lambda: (None, shard.coordinator.sync(request, token, self._now())))
+        led = self._find_to_write(request.group)
+        token, future = led.park()
+        self._carry_out(led, lambda: (None, led.coordinator.sync(request, token, self._now())))
         answer = await future
         assert isinstance(answer, SyncAnswer)
         return answer
@@ -157,102 +273,104 @@ class GroupService(CoordinatorService[Shard]):
     async def heartbeat(self, request: HeartbeatRequest) -> None:
         """The response carries nothing that could be lost, so it does not wait for a commit: members stay while a
         replica is slow."""
-        shard = self._shard(request.group)
-        self._carry_out(shard, lambda: (None, shard.coordinator.heartbeat(request, self._now())))
+        led = self._find(request.group)
+        self._carry_out(led, lambda: (None, led.coordinator.heartbeat(request, self._now())))
 
     async def leave(self, group: str, members: Sequence[LeavingMember]) -> LeaveAnswer:
-        shard = self._shard_to_write(group)
-        return await self._run(shard, lambda: shard.coordinator.leave(group, members, self._now()))
+        led = self._find_to_write(group)
+        return await self._run(led, lambda: led.coordinator.leave(group, members, self._now()))
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatAnswer:
         # A member may go on while the log cannot be written, if there is nothing to write.
         is_member = request.member_epoch > JOIN_EPOCH
-        shard = self._shard(request.group) if is_member else self._shard_to_write(request.group)
-        answer = self._carry_out(shard, lambda: shard.coordinator.consumer_heartbeat(request, self._now()))
+        led = self._find(request.group) if is_member else self._find_to_write(request.group)
+        answer = self._carry_out(led, lambda: led.coordinator.consumer_heartbeat(request, self._now()))
         if answer.member_epoch != request.member_epoch or answer.assignment is not None:
-            await self._committed(shard)
+            await self._committed(led)
         return answer
 
     async def commit_offsets(self, request: OffsetCommitRequest) -> OffsetResults:
-        shard = self._shard_to_write(request.group)
-        return await self._run(shard, lambda: shard.coordinator.commit_offsets(request, self._now()))
+        led = self._find_to_write(request.group)
+        return await self._run(led, lambda: led.coordinator.commit_offsets(request, self._now()))
 
     def is_in_transaction(self, group: str, owner: ProducerIdAndEpoch) -> bool:
         """Whether the group's coordinator already holds offsets of the producer's open transaction."""
-        return self._shard(group).coordinator.is_in_transaction(owner)
+        return self._find(group).coordinator.is_in_transaction(owner)
 
     def begin_verification(self, group: str, owner: ProducerIdAndEpoch) -> Verification:
         """The result must be kept while the transaction's coordinator is asked, and passed to
         `commit_in_transaction`."""
-        return self._shard(group).begin_verification(owner)
+        return self._find(group).begin_verification(owner)
 
     def end_verification(self, group: str, owner: ProducerIdAndEpoch, verification: Verification) -> None:
-        self._shard(group).end_verification(owner, verification)
+        self._find(group).end_verification(owner, verification)
 
     def commit_in_transaction(
         self, request: OffsetCommitRequest, owner: ProducerIdAndEpoch, verification: Verification | None
     ) -> Coroutine[Any, Any, OffsetResults]:
         """The offsets take effect with the transaction's COMMIT marker. Commits are made in the order of the calls,
         whenever their results are awaited."""
-        shard = self._shard_to_write(request.group)
-        shard.check_owner(owner, verification)
-        commit = shard.coordinator.commit_in_transaction
-        results = self._carry_out(shard, lambda: commit(request, owner, self._now()))
-        return self._results(shard, results)
+        led = self._find_to_write(request.group)
+        led.check_owner(owner, verification)
+        commit = led.coordinator.commit_in_transaction
+        results = self._carry_out(led, lambda: commit(request, owner, self._now()))
+        return self._results(led, results)
 
-    async def _results(self, shard: Shard, results: OffsetResults) -> OffsetResults:
-        await self._committed(shard)
+    async def _results(self, led: GroupsPartition, results: OffsetResults) -> OffsetResults:
+        await self._committed(led)
         return results
 
     async def end_transaction(self, partition: int, marker: EndMarker) -> None:
         """Writes the marker. Raises as an append does."""
-        shard = self._shards.get(partition)
-        if shard is None or not shard.is_loaded:
+        led = self._led.get(partition)
+        if led is None or not led.is_loaded:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"__consumer_offsets-{partition} is not led here")
-        shard.log.check_writable()
+        led.log.check_writable()
         try:
-            if shard.end_transaction(marker):
+            if led.end_transaction(marker):
                 producer_id, is_commit = marker.owner.producer_id, marker.is_commit
-                effects = shard.coordinator.end_transaction(producer_id, is_commit, self._now())
-                shard.carry_out(effects, marker)
-            await shard.committed()
+                effects = led.coordinator.end_transaction(producer_id, is_commit, self._now())
+                led.carry_out(effects, marker)
+            await led.committed()
         except KafkaError as error:
             if error.code is ErrorCode.not_coordinator:
                 raise KafkaError(ErrorCode.not_leader_or_follower, error.message) from error
             raise
 
     async def fetch_offsets(self, request: OffsetFetchRequest) -> list[tuple[str, list[FetchedOffset]]]:
-        shard = self._shard(request.group)
-        return await self._run(shard, lambda: (shard.coordinator.fetch_offsets(request), NOTHING))
+        led = self._find(request.group)
+        return await self._run(led, lambda: (led.coordinator.fetch_offsets(request), NOTHING))
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> OffsetResults:
-        shard = self._shard_to_write(group)
-        return await self._run(shard, lambda: shard.coordinator.delete_offsets(group, topics, self._now()))
+        led = self._find_to_write(group)
+        return await self._run(led, lambda: led.coordinator.delete_offsets(group, topics, self._now()))
 
     async def delete_group(self, group: str) -> None:
-        shard = self._shard_to_write(group)
-        await self._run(shard, lambda: (None, shard.coordinator.delete_group(group, self._now())))
+        led = self._find_to_write(group)
+        await self._run(led, lambda: (None, led.coordinator.delete_group(group, self._now())))
 
     async def describe_classic(self, group: str) -> DescribedClassicGroup | None:
-        shard = self._shard(group)
-        return await self._run(shard, lambda: (shard.coordinator.describe_classic(group), NOTHING))
+        led = self._find(group)
+        return await self._run(led, lambda: (led.coordinator.describe_classic(group), NOTHING))
 
     async def describe_consumer(self, group: str) -> DescribedConsumerGroup | None:
-        shard = self._shard(group)
-        return await self._run(shard, lambda: (shard.coordinator.describe_consumer(group), NOTHING))
+        led = self._find(group)
+        return await self._run(led, lambda: (led.coordinator.describe_consumer(group), NOTHING))
 
     async def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """Lists the groups of all partitions that this broker leads. While one is loading its groups are unknown, so
         this raises."""
         listed: list[ListedGroup] = []
         for partition in self.partitions():
-            shard = self._shards.get(partition)
-            if shard is None:
+            led = self._led.get(partition)
+            if led is None:
                 continue
-            if not shard.is_loaded:
+            if not led.is_loaded:
                 raise KafkaError(ErrorCode.coordinator_load_in_progress)
-            listed += await self._list_one(shard, states, types)
+            listed += await self._list_one(led, states, types)
         return listed
 
-    async def _list_one(self, shard: Shard, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-        return await self._run(shard, lambda: (shard.coordinator.list_groups(states, types), NOTHING))
+    async def _list_one(
+        self, led: GroupsPartition, states: Collection[str], types: Collection[str]
+    ) -> list[ListedGroup]:
+        return await self._run(led, lambda: (led.coordinator.list_groups(states, types), NOTHING))

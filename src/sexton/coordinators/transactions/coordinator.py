@@ -24,7 +24,6 @@ from collections.abc import Iterable
 
 from sexton.coordinators.bounds import DUE_COUNT_MAX, RECORD_BYTES_MAX
 from sexton.coordinators.patterns import compile_pattern
-from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.timers import Now, Timers
 from sexton.coordinators.transactions.ending import Verdict, judge, too_late
 from sexton.coordinators.transactions.messages import (
@@ -41,7 +40,7 @@ from sexton.coordinators.transactions.states import Event, State, after
 from sexton.coordinators.transactions.transaction import LAST_EPOCH_FOR_CLIENTS, Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import TransactionSettings
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartition
 
 EXPIRED_COUNT_MAX = 1_000
 """Maximum number of tombstones in one append: a few hundred kilobytes at most."""
@@ -159,7 +158,7 @@ class TransactionCoordinator:
         self._begin(now)
         transaction = self._known(request.transactional_id)
         verdict = judge(transaction, request.producer, request.is_commit, request.client_version)
-        raises = request.client_version >= EPOCH_BUMP_VERSION
+        raises = request.client_version >= TRANSACTION_VERSION_2
         if verdict is Verdict.DONE:
             if raises and transaction.epoch > LAST_EPOCH_FOR_CLIENTS:  # clients' last epoch timed out
                 timeout_ms, now_ms = transaction.timeout_ms, now.wall_ms

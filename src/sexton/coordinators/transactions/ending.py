@@ -51,11 +51,10 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import LAST_EPOCH_FOR_CLIENTS, Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import ProducerIdAndEpoch
+from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch
 
 
 class EarlyCommitError(KafkaError):
@@ -73,7 +72,7 @@ class Verdict(Enum):
 
 def judge(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool, client_version: int) -> Verdict:
     """Raises what to answer if it may not be, or not yet."""
-    if client_version >= EPOCH_BUMP_VERSION:
+    if client_version >= TRANSACTION_VERSION_2:
         return _judge_by_epoch(transaction, producer, is_commit)
     return _judge_by_state(transaction, producer, is_commit)
 
@@ -90,7 +89,7 @@ def _judge_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
         raise KafkaError(ErrorCode.invalid_producer_id_mapping)
     is_repeated = is_rotated or producer.epoch == transaction.epoch - 1
     if is_repeated and transaction.of_late_owner(producer.epoch) and is_commit:
-        raise too_late(EPOCH_BUMP_VERSION)
+        raise too_late(TRANSACTION_VERSION_2)
     if is_repeated and not is_rotated and state in (State.EMPTY, State.ONGOING):
         raise KafkaError(ErrorCode.producer_fenced)
     if not is_repeated and producer.epoch != transaction.epoch:
@@ -142,5 +141,5 @@ def _wait() -> KafkaError:
 
 def too_late(client_version: int) -> KafkaError:
     """To the producer whose transaction timed out."""
-    code = ErrorCode.transaction_abortable if client_version >= EPOCH_BUMP_VERSION else ErrorCode.unknown_producer_id
+    code = ErrorCode.transaction_abortable if client_version >= TRANSACTION_VERSION_2 else ErrorCode.unknown_producer_id
     return KafkaError(code, "the transaction took longer than transaction.timeout.ms and was aborted")

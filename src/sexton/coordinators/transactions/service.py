@@ -25,8 +25,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
 from sexton.coordinators.hashing import partition_for
+from sexton.coordinators.log import CoordinatorLog
+from sexton.coordinators.partition import LedPartition, fail
 from sexton.coordinators.service import CoordinatorService
-from sexton.coordinators.shard import CoordinatorLog
+from sexton.coordinators.timers import Now
 from sexton.coordinators.transactions.coordinator import LateEnd, ProducerIdNeeded, TransactionCoordinator
 from sexton.coordinators.transactions.ending import EarlyCommitError
 from sexton.coordinators.transactions.messages import (
@@ -38,11 +40,12 @@ from sexton.coordinators.transactions.messages import (
     Markers,
     Verified,
 )
-from sexton.coordinators.transactions.shard import Shard
+from sexton.coordinators.transactions.records import encode_key, encode_value
 from sexton.coordinators.transactions.transaction import Transaction
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.batch import Batch, Record
 from sexton.settings.broker import TransactionSettings
 from sexton.supervision import Supervisor
 from sexton.types import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
@@ -69,7 +72,84 @@ class DueMarkers(NamedTuple):
     markers: Markers
 
 
-class TransactionService(CoordinatorService[Shard]):
+class TransactionsPartition(LedPartition[TransactionCoordinator]):
+    topic = TRANSACTIONS_TOPIC
+
+    def __init__(
+        self,
+        partition: int,
+        epoch: int,
+        log: CoordinatorLog,
+        coordinator: TransactionCoordinator,
+        now: Callable[[], Now],
+        on_failed: Callable[[TransactionsPartition, KafkaError], None],
+        on_decided: Callable[[TransactionsPartition, Markers], None],
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """`epoch` is the leader epoch: markers carry it, so that a former coordinator's markers can be recognized.
+        `on_decided` is called when markers are to be sent."""
+        super().__init__(partition, log, coordinator, now, on_failed, supervisor)
+        self.epoch = epoch
+        self._on_decided = on_decided
+        self._until_completed: dict[str, list[asyncio.Future[None]]] = {}
+
+    def replay(self, batch: Batch, record: Record) -> None:
+        if record.key is not None:
+            self.coordinator.replay(record.key, record.value)
+
+    def carry_out(self, effects: Effects) -> None:
+        if effects.records:
+            self.write(
+                [
+                    (encode_key(name), None if transaction is None else encode_value(transaction))
+                    for name, transaction in effects.records
+                ]
+            )
+        for markers in effects.markers:
+            self._send_when_committed(markers)
+        for name in effects.completed:
+            self._wake(name)
+        self.set_alarm()
+
+    def _send_when_committed(self, markers: Markers) -> None:
+        """A marker cannot be undone, so the decision must be committed before it is sent."""
+
+        def send(error: KafkaError | None) -> None:
+            if error is None and not self.is_closed:
+                self._on_decided(self, markers)
+
+        self.when_committed(send)
+
+    async def completed(self, transactional_id: str) -> None:
+        """Returns when the markers of the transaction are written, as far as this broker knows."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._until_completed.setdefault(transactional_id, []).append(future)
+        try:
+            await future
+        finally:
+            self._forget(transactional_id, future)
+
+    def _forget(self, transactional_id: str, future: asyncio.Future[None]) -> None:
+        waiting = self._until_completed.get(transactional_id)
+        if waiting is not None and future in waiting:
+            waiting.remove(future)
+            if not waiting:
+                del self._until_completed[transactional_id]
+
+    def _wake(self, transactional_id: str) -> None:
+        for future in self._until_completed.pop(transactional_id, []):
+            if not future.done():
+                future.set_result(None)
+
+    def close(self, error: KafkaError) -> None:
+        super().close(error)
+        waiting, self._until_completed = self._until_completed, {}
+        for futures in waiting.values():
+            for future in futures:
+                fail(future, error)
+
+
+class TransactionService(CoordinatorService[TransactionsPartition]):
     topic = TRANSACTIONS_TOPIC
     invalid_name = ErrorCode.invalid_request
     refusals = (KafkaError, ProducerIdNeeded, LateEnd)
@@ -95,71 +175,73 @@ class TransactionService(CoordinatorService[Shard]):
 
     def reconfigure(self, settings: TransactionSettings) -> None:
         self.settings = settings
-        for shard in self._shards.values():
-            shard.coordinator.settings = settings
+        for led in self._led.values():
+            led.coordinator.settings = settings
 
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> asyncio.Task[None]:
         coordinator = TransactionCoordinator(self.settings)
         return self._load_into(
-            Shard(partition, epoch, log, coordinator, self._now, self._on_failed, self._on_decided, self.supervisor)
+            TransactionsPartition(
+                partition, epoch, log, coordinator, self._now, self._on_failed, self._on_decided, self.supervisor
+            )
         )
 
     def _commit_timeout_ms(self) -> int:
         return COMMIT_TIMEOUT_MS
 
-    def _empty(self, shard: Shard) -> None:
-        shard.coordinator = TransactionCoordinator(self.settings)
+    def _empty(self, led: TransactionsPartition) -> None:
+        led.coordinator = TransactionCoordinator(self.settings)
 
-    def _load_again(self, shard: Shard) -> None:
-        self.load(shard.partition, shard.epoch, shard.log)
+    def _load_again(self, led: TransactionsPartition) -> None:
+        self.load(led.partition, led.epoch, led.log)
 
     def check_invariants(self) -> None:
-        for shard in self._shards.values():
-            if shard.is_loaded and not shard.is_closed:
-                shard.coordinator.check_invariants()
+        for led in self._led.values():
+            if led.is_loaded and not led.is_closed:
+                led.coordinator.check_invariants()
 
     # Markers
 
-    def _on_decided(self, shard: Shard, markers: Markers) -> None:
-        self._send_markers(DueMarkers(shard.partition, shard.epoch, markers))
+    def _on_decided(self, led: TransactionsPartition, markers: Markers) -> None:
+        self._send_markers(DueMarkers(led.partition, led.epoch, markers))
 
     def owes(self, due: DueMarkers, partition: TopicPartition) -> bool:
         """Whether the marker is still to be written, as far as this broker knows. False while the log is being read:
         afterwards all markers that are left are sent again."""
-        shard = self._shard_of(due)
-        return shard is not None and shard.coordinator.owes(due.markers, partition)
+        led = self._shard_of(due)
+        return led is not None and led.coordinator.owes(due.markers, partition)
 
-    def _shard_of(self, due: DueMarkers) -> Shard | None:
-        shard = self._shards.get(due.coordinator_partition)
-        return shard if shard is not None and shard.is_loaded and shard.epoch == due.coordinator_epoch else None
+    def _shard_of(self, due: DueMarkers) -> TransactionsPartition | None:
+        led = self._led.get(due.coordinator_partition)
+        return led if led is not None and led.is_loaded and led.epoch == due.coordinator_epoch else None
 
     def marker_written(self, due: DueMarkers, partition: TopicPartition) -> None:
         """Called when a marker was written, or is no longer needed because the partition was deleted."""
-        shard = self._shard_of(due)
-        if shard is None:
+        led = self._shard_of(due)
+        if led is None:
             return
         markers = due.markers
 
         def note() -> tuple[None, Effects]:
-            written = shard.coordinator.marker_written
+            written = led.coordinator.marker_written
             return None, written(markers.transactional_id, markers.producer, partition, self._now())
 
-        self._carry_out(shard, note)
+        self._carry_out(led, note)
 
     # Requests
 
     def is_ready(self, transactional_id: str) -> bool:
         """Whether this broker is the coordinator of the id and has read its log."""
         count = self._partitions_count()
-        shard = self._shards.get(partition_for(transactional_id, count)) if count else None
-        return shard is not None and shard.is_loaded
+        led = self._led.get(partition_for(transactional_id, count)) if count else None
+        return led is not None and led.is_loaded
 
     async def init(self, request: InitRequest) -> ProducerIdAndEpoch:
-        def attempt(shard: Shard, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
-            return shard.coordinator.init(request, fresh_id, self._now())
+        def attempt(led: TransactionsPartition, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
+            return led.coordinator.init(request, fresh_id, self._now())
 
-        async def run(shard: Shard) -> ProducerIdAndEpoch:
-            producer = await self._run_with_id(shard, attempt)
+        async def run(led: TransactionsPartition) -> ProducerIdAndEpoch:
+            producer = await self._run_with_id(led, attempt)
             if producer.producer_id == NO_PRODUCER_ID:  # its open transaction is being aborted
                 raise KafkaError(ErrorCode.concurrent_transactions)
             return producer
@@ -167,8 +249,8 @@ class TransactionService(CoordinatorService[Shard]):
         return await self._patiently(request.transactional_id, run)
 
     async def add(self, request: AddRequest) -> None:
-        async def run(shard: Shard) -> None:
-            await self._run(shard, lambda: (None, shard.coordinator.add(request, self._now())))
+        async def run(led: TransactionsPartition) -> None:
+            await self._run(led, lambda: (None, led.coordinator.add(request, self._now())))
 
         await self._patiently(request.transactional_id, run)
 
@@ -176,17 +258,17 @@ class TransactionService(CoordinatorService[Shard]):
         """Waits for the commit of the state that it returns: a batch must not be appended because of uncommitted
         state."""
 
-        async def run(shard: Shard) -> Verified:
-            return await self._run(shard, lambda: (shard.coordinator.verify(request), NOTHING))
+        async def run(led: TransactionsPartition) -> Verified:
+            return await self._run(led, lambda: (led.coordinator.verify(request), NOTHING))
 
-        return await self._patiently(request.transactional_id, run, self._shard)
+        return await self._patiently(request.transactional_id, run, self._find)
 
     async def end(self, request: EndRequest) -> ProducerIdAndEpoch:
-        def attempt(shard: Shard, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
-            return shard.coordinator.end(request, fresh_id, self._now())
+        def attempt(led: TransactionsPartition, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
+            return led.coordinator.end(request, fresh_id, self._now())
 
-        async def run(shard: Shard) -> ProducerIdAndEpoch:
-            return await self._run_with_id(shard, attempt)
+        async def run(led: TransactionsPartition) -> ProducerIdAndEpoch:
+            return await self._run_with_id(led, attempt)
 
         return await self._patiently(request.transactional_id, run)
 
@@ -194,11 +276,11 @@ class TransactionService(CoordinatorService[Shard]):
         """Returns the transaction, and the partitions in which it may be open."""
         if not transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
-        shard = self._shard(transactional_id)
+        led = self._find(transactional_id)
         found, unmarked = await self._run(
-            shard,
+            led,
             lambda: (
-                (shard.coordinator.get(transactional_id), shard.coordinator.unmarked(transactional_id)),
+                (led.coordinator.get(transactional_id), led.coordinator.unmarked(transactional_id)),
                 NOTHING,
             ),
         )
@@ -211,64 +293,66 @@ class TransactionService(CoordinatorService[Shard]):
         unknown, so this raises."""
         listed: list[Transaction] = []
         for partition in self.partitions():
-            shard = self._shards.get(partition)
-            if shard is None:
+            led = self._led.get(partition)
+            if led is None:
                 continue
-            if not shard.is_loaded:
+            if not led.is_loaded:
                 raise KafkaError(ErrorCode.coordinator_load_in_progress)
-            listed += await self._list_one(shard, request)
+            listed += await self._list_one(led, request)
         return listed
 
-    async def _list_one(self, shard: Shard, request: ListRequest) -> list[Transaction]:
-        return await self._run(shard, lambda: (shard.coordinator.matching(request, self._now()), NOTHING))
+    async def _list_one(self, led: TransactionsPartition, request: ListRequest) -> list[Transaction]:
+        return await self._run(led, lambda: (led.coordinator.matching(request, self._now()), NOTHING))
 
     # Internals
 
     async def _patiently(
         self,
         transactional_id: str,
-        run: Callable[[Shard], Awaitable[T]],
-        find: Callable[[str], Shard] | None = None,
+        run: Callable[[TransactionsPartition], Awaitable[T]],
+        find: Callable[[str], TransactionsPartition] | None = None,
     ) -> T:
         """Runs the operation; while the previous transaction's markers are being written, waits for them and tries
         again."""
-        find = find or self._shard_to_write
+        find = find or self._find_to_write
         deadline_ms = self._clock.monotonic_ms() + self.concurrent_wait_ms
         while True:
-            shard = find(transactional_id)
+            led = find(transactional_id)
             try:
-                return await run(shard)
+                return await run(led)
             except EarlyCommitError:
                 raise
             except KafkaError as error:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if error.code is not ErrorCode.concurrent_transactions or left_ms <= 0:
                     raise
-                if not await self._wait_until_completed(shard, transactional_id, left_ms):
+                if not await self._wait_until_completed(led, transactional_id, left_ms):
                     raise
 
-    async def _wait_until_completed(self, shard: Shard, transactional_id: str, wait_ms: int) -> bool:
-        found = shard.coordinator.get(transactional_id)
+    async def _wait_until_completed(self, led: TransactionsPartition, transactional_id: str, wait_ms: int) -> bool:
+        found = led.coordinator.get(transactional_id)
         if found is None or not found.state.is_prepared:
             return True
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                await shard.completed(transactional_id)
+                await led.completed(transactional_id)
         except TimeoutError:
             return False
         return True
 
-    async def _run_with_id(self, shard: Shard, attempt: Callable[[Shard, int | None], tuple[T, Effects]]) -> T:
+    async def _run_with_id(
+        self, led: TransactionsPartition, attempt: Callable[[TransactionsPartition, int | None], tuple[T, Effects]]
+    ) -> T:
         """Producer ids come from the metastore, so one is allocated only if the operation needs it."""
         try:
-            return await self._run(shard, lambda: attempt(shard, None))
+            return await self._run(led, lambda: attempt(led, None))
         except ProducerIdNeeded:
             fresh_id = await self._next_producer_id()
-        if shard.is_closed:
+        if led.is_closed:
             raise KafkaError(ErrorCode.not_coordinator)
-        return await self._run(shard, lambda: attempt(shard, fresh_id))
+        return await self._run(led, lambda: attempt(led, fresh_id))
 
-    def _shard(self, transactional_id: str) -> Shard:
+    def _find(self, transactional_id: str) -> TransactionsPartition:
         if not transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
-        return super()._shard(transactional_id)
+        return super()._find(transactional_id)

@@ -20,9 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sexton.coordinators.shard import EPOCH_BUMP_VERSION
 from sexton.coordinators.transactions.states import Event, State, after
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTION_VERSION_2, TopicPartition
 
 EPOCH_MAX: Final = 2**15 - 1
 LAST_EPOCH_FOR_CLIENTS: Final = EPOCH_MAX - 1
@@ -119,7 +118,7 @@ class Transaction:
         """The producer commits or aborts. `fresh_id` is its next id if this one has no epoch left, else
         NO_PRODUCER_ID."""
         state = after(self.state, Event.COMMIT if is_commit else Event.ABORT)
-        raises = client_version >= EPOCH_BUMP_VERSION
+        raises = client_version >= TRANSACTION_VERSION_2
         return replace(
             self,
             state=state,
@@ -142,7 +141,7 @@ class Transaction:
             last_epoch=self.epoch if owner_may_return else NO_EPOCH,
             next_producer_id=NO_PRODUCER_ID,
             update_ms=max(now_ms, self.update_ms),
-            client_version=EPOCH_BUMP_VERSION,
+            client_version=TRANSACTION_VERSION_2,
             has_timed_out=has_timed_out,
         )
 

@@ -16,10 +16,11 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from sexton.coordinators.bounds import BACKLOG_BYTES_MAX, BATCH_BYTES_MAX, RECORD_OVERHEAD_BYTES
+from sexton.coordinators.log import CoordinatorLog, EncodedRecord, EndMarker
 from sexton.coordinators.timers import Now
 from sexton.errors import CorruptLogError, SextonError
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +29,7 @@ from sexton.records.batch import Batch, Record
 from sexton.supervision import Supervisor
 from sexton.types import ProducerIdAndEpoch
 
+C = TypeVar("C", bound="Coordinator")
 logger = logging.getLogger(__name__)
 
 APPEND_BYTES_MAX = 256 * 1024
@@ -58,68 +60,6 @@ LOST_LEADERSHIP = frozenset(
 )
 """After these errors another broker may be the coordinator."""
 
-EPOCH_BUMP_VERSION = 2
-"""The transaction version from which on every end of a transaction raises the producer's epoch."""
-
-EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
-
-
-class CoordinatorLog(Protocol):
-    """What a coordinator needs of the leader's replica of its partition."""
-
-    def append(self, records: Sequence[EncodedRecord], now_ms: int) -> Awaitable[None]:
-        """Appends the records as one batch, in the order of the calls. Returns when it is committed (acks=all). Raises
-        KafkaError when it is not committed, or when that is unknown."""
-        ...
-
-    def check_writable(self) -> None:
-        """Raises KafkaError if an append would be refused now because there are too few in-sync replicas."""
-        ...
-
-    def read(self) -> AsyncIterator[bytes]:
-        """Yields all batches from the log start to the log end at the time of the call; each item is one or more whole
-        batches. Ends when all of them are committed: state that is served from them must not be lost."""
-        ...
-
-
-class EndMarker(NamedTuple):
-    """A marker that ends a producer's transaction in one partition."""
-
-    owner: ProducerIdAndEpoch
-    is_commit: bool
-    coordinator_epoch: int
-    transaction_version: int = 0
-
-    @property
-    def raises_epoch(self) -> bool:
-        """From transaction version 2 on a marker carries the epoch of the next transaction."""
-        return self.transaction_version >= EPOCH_BUMP_VERSION
-
-    @property
-    def last_epoch(self) -> int:
-        """The epoch of the transaction that it ends. A batch of the next transaction may already be waiting for the
-        coordinator."""
-        return self.owner.epoch - 1 if self.raises_epoch else self.owner.epoch
-
-
-class TransactionalLog(CoordinatorLog, Protocol):
-    """A log that clients' transactions write to as well."""
-
-    def append_in_transaction(
-        self, owner: ProducerIdAndEpoch, records: Sequence[EncodedRecord], now_ms: int
-    ) -> Awaitable[None]: ...
-
-    def append_marker(self, marker: EndMarker, now_ms: int) -> Awaitable[None]: ...
-
-    def check_owner(self, owner: ProducerIdAndEpoch) -> None:
-        """Raises KafkaError if a newer epoch of the producer has written."""
-        ...
-
-    def check_marker(self, marker: EndMarker) -> bool:
-        """Raises KafkaError if the marker is stale. Returns False if it was written before, so that nothing is left to
-        do."""
-        ...
-
 
 class _Entry(NamedTuple):
     """The records of one operation, or a part of them. With an owner or a marker they are a batch of their own."""
@@ -136,13 +76,35 @@ class _Entry(NamedTuple):
         return self.owner is None and self.marker is None
 
 
-class LedPartition(ABC):
+class Coordinator(Protocol):
+    """The state of one partition, as a pure state machine: its operations return effects."""
+
+    @property
+    def effects(self) -> Any:
+        """Effects of the last operation, also if it was refused."""
+        ...
+
+    def on_loaded(self, now: Now) -> Any:
+        """Called when the log has been read: timers run from here on."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` should be called, on the monotonic clock."""
+        ...
+
+    def tick(self, now: Now) -> Any:
+        """Handles expired timers."""
+        ...
+
+
+class LedPartition(ABC, Generic[C]):
     topic: ClassVar[str]
 
     def __init__(
         self,
         partition: int,
         log: CoordinatorLog,
+        coordinator: C,
         now: Callable[[], Now],
         on_failed: Callable[[Any, KafkaError], None],
         supervisor: Supervisor | None = None,
@@ -150,6 +112,7 @@ class LedPartition(ABC):
         self._supervisor = supervisor or Supervisor()
         self.partition = partition
         self.log = log
+        self.coordinator = coordinator
         self.now = now
         self.place = f"{self.topic}-{partition}"
         self.is_loaded = False
@@ -204,7 +167,7 @@ class LedPartition(ABC):
             )
         if not self.is_closed:
             self.is_loaded = True
-            self.loaded()
+            self.carry_out(self.coordinator.on_loaded(self.now()))
 
     @abstractmethod
     def replay(self, batch: Batch, record: Record) -> None:
@@ -215,25 +178,8 @@ class LedPartition(ABC):
         del batch
 
     @abstractmethod
-    def loaded(self) -> None:
-        """Called when the log has been read: timers run from here on."""
-
-    @abstractmethod
     def carry_out(self, effects: Any) -> None:
         """Carries out the effects of one operation of its coordinator."""
-
-    @property
-    @abstractmethod
-    def effects(self) -> Any:
-        """Effects of the coordinator's last operation, also if it was refused."""
-
-    @abstractmethod
-    def next_deadline_ms(self) -> int | None:
-        """When `ring` should be called, on the monotonic clock."""
-
-    @abstractmethod
-    def ring(self, now: Now) -> None:
-        """Handles expired timers."""
 
     # Writing
 
@@ -355,7 +301,7 @@ class LedPartition(ABC):
 
     def set_alarm(self) -> None:
         """Must be called whenever there may be a new deadline."""
-        deadline_ms = self.next_deadline_ms()
+        deadline_ms = self.coordinator.next_deadline_ms()
         if self.is_closed or deadline_ms is None:
             return
         now_ms = self.now().monotonic_ms
@@ -382,7 +328,7 @@ class LedPartition(ABC):
             self._wait(now.monotonic_ms + UNWRITABLE_PAUSE_MS)
             return
         try:
-            self.ring(now)
+            self.carry_out(self.coordinator.tick(now))
         except Exception as bug:
             # The state may be inconsistent, and no alarm would ring again: it is loaded again.
             self._supervisor.survived(bug, "a coordinator's timers", self.partition)
