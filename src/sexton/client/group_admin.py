@@ -10,7 +10,7 @@ from sexton.client import apis
 from sexton.client.client import Client
 from sexton.client.errors import check
 from sexton.client.groups import decode_assignment
-from sexton.protocol.consumer_protocol import PROTOCOL_TYPE
+from sexton.protocol.embedded import PROTOCOL_TYPE
 from sexton.protocol.errors import ErrorCode
 from sexton.types import TopicPartition
 

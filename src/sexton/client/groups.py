@@ -17,7 +17,7 @@ from sexton.client.client import Client
 from sexton.client.consumer import LATEST, MAX_WAIT_MS, Consumed, Consumer, start_positions
 from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError, check
 from sexton.client.fetching import READ_UNCOMMITTED
-from sexton.protocol.consumer_protocol import (
+from sexton.protocol.embedded import (
     PROTOCOL_TYPE,
     Subscription,
     read_assignment,

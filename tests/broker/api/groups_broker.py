@@ -18,7 +18,7 @@ from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.groups.view_topics import ViewTopics
 from sexton.coordinators.log import EndMarker
 from sexton.metadata.topics import OFFSETS_TOPIC
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.messages import request_reader, request_type, response_reader, response_type
 from sexton.settings.broker import GroupSettings
 from sexton.types import ProducerIdAndEpoch
@@ -109,7 +109,7 @@ async def groups_broker(**settings: int) -> GroupsBroker:
 
 
 def subscription(*topics: str) -> bytes:
-    return consumer_protocol.write_subscription(consumer_protocol.Subscription(topics))
+    return embedded.write_subscription(embedded.Subscription(topics))
 
 
 def versions(api: ModuleType) -> range:

@@ -25,7 +25,7 @@ from sexton.coordinators.groups.messages import (
 )
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.log import EndMarker
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import CLIENT, topic_id
@@ -119,10 +119,10 @@ class ClassicCitizen(Citizen):
             if synced.error is ErrorCode.rebalance_in_progress:
                 continue
             assert synced.error is ErrorCode.none, f"{self.group}: {synced}"
-            return joined, frozenset(consumer_protocol.read_assignment(synced.assignment).get(TOPIC, ()))
+            return joined, frozenset(embedded.read_assignment(synced.assignment).get(TOPIC, ()))
 
     async def _join(self, member_id: str, instance_id: str | None) -> JoinAnswer:
-        protocols = (("range", consumer_protocol.write_subscription(consumer_protocol.Subscription((TOPIC,)))),)
+        protocols = (("range", embedded.write_subscription(embedded.Subscription((TOPIC,)))),)
         return await self.service.join(
             JoinRequest(self.group, member_id, instance_id, CLIENT, "consumer", protocols, 30_000, 60_000)
         )
@@ -130,9 +130,7 @@ class ClassicCitizen(Citizen):
     async def _sync(self, joined: JoinAnswer, instance_id: str | None) -> SyncAnswer:
         ids = [member.member_id for member in joined.members] if not joined.skip_assignment else []
         assignments = {
-            one: consumer_protocol.write_assignment(
-                {TOPIC: [number for number in NUMBERS if number % len(ids) == place]}, 0
-            )
+            one: embedded.write_assignment({TOPIC: [number for number in NUMBERS if number % len(ids) == place]}, 0)
             for place, one in enumerate(ids)
         }
         return await self.service.sync(

@@ -28,7 +28,7 @@ from sexton.coordinators.groups.messages import (
 )
 from sexton.coordinators.groups.records import Partitions, Record, encode
 from sexton.coordinators.timers import Now
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import GroupSettings
 
@@ -80,7 +80,7 @@ def partitions(**topics: Iterable[int]) -> dict[uuid.UUID, frozenset[int]]:
 
 
 def subscription(*topics: str, version: int = 0, owned: dict[str, list[int]] | None = None) -> bytes:
-    return consumer_protocol.write_subscription(consumer_protocol.Subscription(topics, version, owned or {}))
+    return embedded.write_subscription(embedded.Subscription(topics, version, owned or {}))
 
 
 class Harness:

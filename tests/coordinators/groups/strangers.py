@@ -22,7 +22,7 @@ from sexton.coordinators.groups.messages import (
 )
 from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.log import EndMarker
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.errors import KafkaError
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import topic_id
@@ -226,8 +226,8 @@ class Stranger:
         if rng.random() < 0.05:
             return self._often((), tuple((str(number), b"") for number in range(rng.choice((99, 101, 3_000)))))
         owned = {topic: [0, 1] for topic in self._some(self.topics)}
-        told = consumer_protocol.Subscription(self._subscribed(), rng.choice((0, 1, 2, 3)), owned)
-        metadata = self._often(consumer_protocol.write_subscription(told), *ODD_BYTES)
+        told = embedded.Subscription(self._subscribed(), rng.choice((0, 1, 2, 3)), owned)
+        metadata = self._often(embedded.write_subscription(told), *ODD_BYTES)
         names = self._often(["range"], ["range", "sticky"], ["sticky"], ["range", "range"], [rng.choice(ODD_STRINGS)])
         return tuple((name, metadata) for name in names)
 

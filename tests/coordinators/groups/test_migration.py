@@ -7,7 +7,7 @@ import pytest
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from sexton.coordinators.groups.records import ClassicGroupKey, EpochKey
 from sexton.coordinators.groups.states import ClassicState, ConsumerState
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode
 from sexton.settings.broker import GroupSettings
 from tests.coordinators.groups.harness import GROUP, Harness, partitions, refused, subscription
@@ -19,7 +19,7 @@ def classic_consumers(h: Harness, *assigned: dict[str, list[int]], topics: tuple
     tokens = [h.join_parked(protocols=protocols) for _ in assigned]
     h.advance(3_000 * (len(tokens) + 1))
     ids = [h.joined(token).member_id for token in tokens]
-    written = {one: consumer_protocol.write_assignment(parts, 1) for one, parts in zip(ids, assigned, strict=True)}
+    written = {one: embedded.write_assignment(parts, 1) for one, parts in zip(ids, assigned, strict=True)}
     for member_id in reversed(ids):
         h.sync_parked(member_id, 1, written)
     return ids
@@ -34,7 +34,7 @@ def rejoin(h: Harness, member_id: str, owned: dict[str, list[int]], topics: tupl
 def assignment(h: Harness, member_id: str, generation: int) -> dict[str, list[int]]:
     answer = h.synced(h.sync_parked(member_id, generation))
     assert answer.error is ErrorCode.none
-    return consumer_protocol.read_assignment(answer.assignment)
+    return embedded.read_assignment(answer.assignment)
 
 
 def test_the_first_new_member_turns_a_classic_group_into_a_consumer_group() -> None:
@@ -201,7 +201,7 @@ def test_a_downgraded_group_goes_on_with_its_rebalance_after_a_failover(failover
     assert h.heartbeat(one, generation) is ErrorCode.rebalance_in_progress
     token = h.join_parked(one, protocols=(("range", subscription("t", version=1, owned={"t": [0]})),))
     assert (h.joined(token).leader, h.joined(token).generation) == (one, generation + 1)
-    h.sync_parked(one, generation + 1, {one: consumer_protocol.write_assignment({"t": [0, 1]}, 1)})
+    h.sync_parked(one, generation + 1, {one: embedded.write_assignment({"t": [0, 1]}, 1)})
     h.fail_over()
     assert h.classic().state is ClassicState.STABLE
     assert h.heartbeat(one, generation + 1) is ErrorCode.none
@@ -240,7 +240,7 @@ def test_who_is_letting_go_of_a_partition_still_has_it() -> None:
     joined = h.join_parked(protocols=(("range", subscription("t", version=1)),))
     h.join_parked(one, protocols=(("range", subscription("t", version=1, owned={"t": [0, 1]})),))
     two = h.joined(joined).member_id
-    written = {one: consumer_protocol.write_assignment({"t": [0]}, 1), two: consumer_protocol.write_assignment({}, 1)}
+    written = {one: embedded.write_assignment({"t": [0]}, 1), two: embedded.write_assignment({}, 1)}
     for member_id in (two, one):
         h.sync_parked(member_id, 2, written)
     assert h.enter("new", "t").assignment == {}
@@ -267,7 +267,7 @@ def test_a_static_member_goes_back_to_the_classic_protocol_and_takes_the_group_a
     answer = h.joined(token)
     assert h.classic().state is ClassicState.STABLE
     synced = h.synced(h.sync_parked(answer.member_id, answer.generation, instance_id="i"))
-    assert consumer_protocol.read_assignment(synced.assignment) == {"t": [0]}
+    assert embedded.read_assignment(synced.assignment) == {"t": [0]}
 
 
 def test_a_static_classic_member_moves_to_the_new_protocol() -> None:
@@ -275,7 +275,7 @@ def test_a_static_classic_member_moves_to_the_new_protocol() -> None:
     token = h.join_parked(instance_id="i", protocols=(("range", subscription("t", version=1)),))
     h.advance(3_000)
     old = h.joined(token).member_id
-    h.sync_parked(old, 1, {old: consumer_protocol.write_assignment({"t": [0, 1]}, 1)}, instance_id="i")
+    h.sync_parked(old, 1, {old: embedded.write_assignment({"t": [0, 1]}, 1)}, instance_id="i")
     answer = h.enter("new", "t", instance_id="i")
     assert answer.assignment == partitions(t=[0, 1])
     assert list(h.consumer().members) == ["new"]

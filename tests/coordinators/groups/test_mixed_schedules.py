@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, JoinAnswer, SyncAnswer
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode, KafkaError
 from tests.coordinators.groups.harness import GROUP
 from tests.coordinators.groups.test_schedules import BEAT_MS, EXPECTED, REBALANCE_MS, SESSION_MS, FakeClient, World
@@ -64,8 +64,8 @@ class FakeClassic:
 
     def protocols(self) -> tuple[tuple[str, bytes], ...]:
         owned = {topic: sorted(numbers) for topic, numbers in self.reading.items()}
-        subscription = consumer_protocol.Subscription(self.topics, 2, owned, self.generation)
-        return ((ASSIGNOR, consumer_protocol.write_subscription(subscription)),)
+        subscription = embedded.Subscription(self.topics, 2, owned, self.generation)
+        return ((ASSIGNOR, embedded.write_subscription(subscription)),)
 
     def finish_revoking(self) -> None:
         """And then it joins again, so that others get it."""
@@ -80,7 +80,7 @@ class FakeClassic:
             self.reading = assigned
 
 
-def assign(members: dict[str, consumer_protocol.Subscription], counts: dict[str, int]) -> dict[str, bytes]:
+def assign(members: dict[str, embedded.Subscription], counts: dict[str, int]) -> dict[str, bytes]:
     """As a cooperative assignor: what another has to let go of first is given to nobody."""
     owners: dict[tuple[str, int], str] = {}
     for member_id in sorted(members, key=lambda one: members[one].generation):
@@ -95,7 +95,7 @@ def assign(members: dict[str, consumer_protocol.Subscription], counts: dict[str,
             load[chosen] += 1
             if owners.get(place, chosen) == chosen:
                 given[chosen].setdefault(place[0], []).append(place[1])
-    return {member_id: consumer_protocol.write_assignment(parts, 2) for member_id, parts in given.items()}
+    return {member_id: embedded.write_assignment(parts, 2) for member_id, parts in given.items()}
 
 
 class MixedWorld(World):
@@ -165,7 +165,7 @@ class MixedWorld(World):
         joined, assignments = one.joined, {}
         assert joined is not None
         if joined.leader == one.member_id:
-            members = {each.member_id: consumer_protocol.read_subscription(each.metadata) for each in joined.members}
+            members = {each.member_id: embedded.read_subscription(each.metadata) for each in joined.members}
             assignments = assign(members, self.h.topics.counts)
         token = self.h.sync_parked(one.member_id, one.generation, assignments)
         one.rejoin()
@@ -182,7 +182,7 @@ class MixedWorld(World):
             one.refused(answer.error)
             return
         one.is_stable = True
-        assigned = consumer_protocol.read_assignment(answer.assignment)
+        assigned = embedded.read_assignment(answer.assignment)
         one.hear({topic: frozenset(numbers) for topic, numbers in assigned.items() if numbers})
 
     def heartbeat(self, one: FakeClassic) -> None:

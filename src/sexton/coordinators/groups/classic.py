@@ -10,7 +10,7 @@ from sexton.coordinators.bounds import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 from sexton.coordinators.groups.messages import Client, JoinedMember, JoinRequest
 from sexton.coordinators.groups.records import ClassicGroupValue, ClassicMemberValue
 from sexton.coordinators.groups.states import ClassicState, check_classic
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import NO_TIMESTAMP
 
@@ -101,7 +101,7 @@ class ClassicGroup:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        return self.protocol_type == consumer_protocol.PROTOCOL_TYPE
+        return self.protocol_type == embedded.PROTOCOL_TYPE
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -358,8 +358,8 @@ class ClassicGroup:
         topics: set[str] = set()
         try:
             for member in self.members.values():
-                topics.update(consumer_protocol.read_topics(member.metadata(self.protocol)))
-        except consumer_protocol.MalformedProtocolError:
+                topics.update(embedded.read_topics(member.metadata(self.protocol)))
+        except embedded.MalformedProtocolError:
             return None
         return frozenset(topics)
 

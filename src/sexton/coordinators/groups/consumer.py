@@ -16,7 +16,7 @@ from sexton.coordinators.bounds import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, Client
 from sexton.coordinators.groups.records import ClassicProtocols, MemberState, MemberValue, Partitions, RegexValue
 from sexton.coordinators.groups.states import ConsumerState
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 TYPE = "consumer"
@@ -174,7 +174,7 @@ class ConsumerGroup:
 
     def supports_classic(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]]) -> bool:
         """Whether a classic member has a protocol in common with all other classic members."""
-        if protocol_type != consumer_protocol.PROTOCOL_TYPE:
+        if protocol_type != embedded.PROTOCOL_TYPE:
             return False
         others = [member.classic for member in self.members.values() if member.classic is not None]
         return any(all(name in dict(other.protocols) for other in others) for name, _ in protocols)

@@ -76,11 +76,11 @@ def check_request(core: Core, request: ConsumerHeartbeatRequest) -> None:
 class ConsumerProtocol:
     """Drives the consumer groups of one coordinator. Errors are raised before anything is changed."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, downgrade: Callable[[ConsumerGroup], bool]) -> None:
+        """`downgrade` makes a group of classic members a classic group if that is allowed, and returns whether it
+        did."""
         self._core = core
-        self.downgrade: Callable[[ConsumerGroup], bool] = lambda group: False
-        """Set by the coordinator: makes a group of classic members a classic group if that is allowed, and returns
-        whether it did."""
+        self._downgrade = downgrade
 
     # Members that use KIP-848
 
@@ -295,7 +295,7 @@ class ConsumerProtocol:
         """Removes members that left or timed out. The next heartbeat of any other member computes the new target."""
         for member in members:
             self._write_removal(group, member.member_id)
-        if any(member.classic is None for member in members) and self.downgrade(group):
+        if any(member.classic is None for member in members) and self._downgrade(group):
             return
         self._forget_unused_regexes(group)
         hash_ = metadata_hash(self._core.topics, group.subscribed_topics())

@@ -50,7 +50,7 @@ from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import Topics
 from sexton.coordinators.timers import Now
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import GroupSettings
 from sexton.settings.group import GroupConfig
@@ -67,14 +67,10 @@ class GroupCoordinator:
         rng: random.Random,
         own_config_of: Callable[[str], GroupConfig | None] = lambda group: None,
     ) -> None:
-        self._core = Core(settings, topics, rng)
-        self._core.own_config_of = own_config_of
-        self._core.apply = lambda key, value: replay.apply(self._core, key, value)
-        self._core.apply_pending = lambda owner, key, value: replay.apply_pending(self._core, owner, key, value)
+        self._core = Core(settings, topics, rng, own_config_of)
         self._classic = ClassicProtocol(self._core)
-        self._consumer = ConsumerProtocol(self._core)
+        self._consumer = ConsumerProtocol(self._core, self._downgrade)
         self._migration = Migration(self._core, self._classic, self._consumer)
-        self._consumer.downgrade = self._downgrade
         self._offsets = OffsetOperations(self._core, self._classic, self._delete_group)
 
     def reconfigure(self, settings: GroupSettings) -> None:
@@ -98,9 +94,9 @@ class GroupCoordinator:
             return
         made = None if value is None else r.decode_value(decoded, value)
         if owner is None:
-            self._core.apply(decoded, made)
+            replay.apply(self._core, decoded, made)
         elif isinstance(decoded, r.OffsetKey) and isinstance(made, r.OffsetValue):
-            self._core.apply_pending(owner, decoded, made)
+            replay.apply_pending(self._core, owner, decoded, made)
 
     def replay_end(self, producer_id: int, is_commit: bool) -> None:
         """Replays a transaction's marker."""
@@ -401,7 +397,7 @@ class GroupCoordinator:
             if isinstance(group, ClassicGroup):
                 one = ListedGroup(name, group.protocol_type or "", group.state.value, classic.TYPE)
             else:
-                one = ListedGroup(name, consumer_protocol.PROTOCOL_TYPE, group.state.value, consumer.TYPE)
+                one = ListedGroup(name, embedded.PROTOCOL_TYPE, group.state.value, consumer.TYPE)
             if wanted_states and one.state.lower() not in wanted_states:
                 continue
             if wanted_types and one.type not in wanted_types:

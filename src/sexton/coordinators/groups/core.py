@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sexton.coordinators.bounds import STRING_BYTES_MAX, cut
+from sexton.coordinators.groups import replay
 from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.consumer import ConsumerGroup
 from sexton.coordinators.groups.messages import ParkedAnswer
@@ -44,7 +45,14 @@ class Effects:
 
 
 class Core:
-    def __init__(self, settings: GroupSettings, topics: Topics, rng: random.Random) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        topics: Topics,
+        rng: random.Random,
+        own_config_of: Callable[[str], GroupConfig | None],
+    ) -> None:
+        """`own_config_of` returns a group's own configs; None if it has none."""
         self.settings = settings
         self.topics = topics
         self.rng = rng
@@ -54,10 +62,7 @@ class Core:
         self.timers: Timers[Timer] = Timers()
         self.now = Now(0, 0)
         self.effects = Effects()
-        self.own_config_of: Callable[[str], GroupConfig | None] = lambda group: None
-        """The group's own configs; None if it has none."""
-        self.apply: Callable[[Key, Value | None], None] = _not_wired
-        self.apply_pending: Callable[[ProducerIdAndEpoch, OffsetKey, OffsetValue], None] = _not_wired_either
+        self.own_config_of = own_config_of
 
     def config_of(self, group: str) -> GroupConfig:
         return self.own_config_of(group) or self.settings.group_config
@@ -69,13 +74,13 @@ class Core:
     def write(self, key: Key, value: Value | None) -> None:
         """Adds a record and applies it by the same code that replays it: the two cannot differ."""
         self.effects.records.append((key, value))
-        self.apply(key, value)
+        replay.apply(self, key, value)
 
     def write_pending(self, owner: ProducerIdAndEpoch, key: OffsetKey, value: OffsetValue) -> None:
         """Does the same for an offset that takes effect when the transaction commits."""
         self.effects.owner = owner
         self.effects.records.append((key, value))
-        self.apply_pending(owner, key, value)
+        replay.apply_pending(self, owner, key, value)
 
     def write_classic(self, group: ClassicGroup) -> None:
         """A classic group is changed first (most of its changes are never written) and then recorded as it is."""
@@ -93,11 +98,3 @@ class Core:
 
     def _uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
-
-
-def _not_wired(key: Key, value: Value | None) -> None:
-    raise AssertionError("a Core belongs to a GroupCoordinator, which wires it")
-
-
-def _not_wired_either(owner: ProducerIdAndEpoch, key: OffsetKey, value: OffsetValue) -> None:
-    raise AssertionError("a Core belongs to a GroupCoordinator, which wires it")

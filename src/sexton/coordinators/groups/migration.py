@@ -31,7 +31,7 @@ from sexton.coordinators.groups.messages import (
 from sexton.coordinators.groups.reconcile import check_state
 from sexton.coordinators.groups.states import ClassicState
 from sexton.coordinators.groups.timers import Timer, TimerKind
-from sexton.protocol import consumer_protocol
+from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 
@@ -50,8 +50,8 @@ class Migration:
         if not group.supports_classic(request.protocol_type, request.protocols):
             raise KafkaError(ErrorCode.inconsistent_group_protocol, "No protocol that all classic members speak.")
         try:
-            subscription = consumer_protocol.read_subscription(request.protocols[0][1])
-        except consumer_protocol.MalformedProtocolError as error:
+            subscription = embedded.read_subscription(request.protocols[0][1])
+        except embedded.MalformedProtocolError as error:
             raise KafkaError(
                 ErrorCode.inconsistent_group_protocol, f"Not a consumer's subscription: {error}"
             ) from error
@@ -82,7 +82,7 @@ class Migration:
             ErrorCode.none,
             member_id,
             member.epoch,
-            consumer_protocol.PROTOCOL_TYPE,
+            embedded.PROTOCOL_TYPE,
             request.protocols[0][0],
             NO_MEMBER_ID,
         )
@@ -113,7 +113,7 @@ class Migration:
         core = self._core
         member, classic = _classic_member(group, request.member_id, request.instance_id)
         _check_generation(member, request.generation)
-        if request.protocol_type not in (None, consumer_protocol.PROTOCOL_TYPE) or request.protocol_name not in (
+        if request.protocol_type not in (None, embedded.PROTOCOL_TYPE) or request.protocol_name not in (
             None,
             classic.protocols[0][0],
         ):
@@ -189,7 +189,7 @@ class Migration:
         protocol = group.protocol or (group.select_protocol() if group.members else "")
         try:
             members = self._as_consumer_members(group, protocol)
-        except consumer_protocol.MalformedProtocolError as error:
+        except embedded.MalformedProtocolError as error:
             raise KafkaError(
                 ErrorCode.group_id_not_found,
                 f"Cannot upgrade the classic group {name}: its consumer protocol is malformed ({error}).",
@@ -220,7 +220,7 @@ class Migration:
 
     def _as_consumer_members(self, group: ClassicGroup, protocol: str) -> list[ConsumerMember]:
         subscriptions = {
-            old.member_id: consumer_protocol.read_subscription(old.metadata(protocol)) for old in group.members.values()
+            old.member_id: embedded.read_subscription(old.metadata(protocol)) for old in group.members.values()
         }
         held = self._held(group, subscriptions)
         members: list[ConsumerMember] = []
@@ -243,7 +243,7 @@ class Migration:
         return members
 
     def _held(
-        self, group: ClassicGroup, subscriptions: Mapping[str, consumer_protocol.Subscription]
+        self, group: ClassicGroup, subscriptions: Mapping[str, embedded.Subscription]
     ) -> dict[str, dict[uuid.UUID, frozenset[int]]]:
         """Returns what each member may be reading: its assignment, and what it owned when it last joined.
 
@@ -262,7 +262,7 @@ class Migration:
                     taken[topic_id] = taken.get(topic_id, frozenset()) | mine
 
         for old in group.members.values():
-            hold(old.member_id, consumer_protocol.read_assignment(old.assignment))
+            hold(old.member_id, embedded.read_assignment(old.assignment))
         # If two members say that they owned a partition, the one that joined later is right.
         for member_id in sorted(subscriptions, key=lambda one: -subscriptions[one].generation):
             hold(member_id, subscriptions[member_id].owned)
@@ -299,7 +299,7 @@ class Migration:
                     member.classic.session_timeout_ms,
                     member.classic.protocols,
                 ),
-                consumer_protocol.PROTOCOL_TYPE,
+                embedded.PROTOCOL_TYPE,
             )
         classic.protocol = classic.select_protocol()
         classic.refresh_subscribed_topics()
@@ -320,10 +320,10 @@ class Migration:
 
     def _to_bytes(self, partitions: r.Partitions, subscription: bytes) -> bytes:
         """Encodes the assignment in the version of the consumer protocol that the member itself used."""
-        version = consumer_protocol.read_subscription(subscription).version
+        version = embedded.read_subscription(subscription).version
         found = {self._core.topics.topic_name(topic_id): sorted(numbers) for topic_id, numbers in partitions.items()}
         named = {name: numbers for name, numbers in found.items() if name is not None}
-        return consumer_protocol.write_assignment(named, version)
+        return embedded.write_assignment(named, version)
 
 
 def _classic_member(

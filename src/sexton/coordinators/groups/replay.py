@@ -8,13 +8,16 @@ compaction may have removed the records they refer to.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sexton.coordinators.groups import records as r
 from sexton.coordinators.groups.classic import ClassicGroup
 from sexton.coordinators.groups.consumer import ConsumerGroup, ConsumerMember
-from sexton.coordinators.groups.core import Core
 from sexton.coordinators.groups.messages import LEAVE_EPOCH, Client
 from sexton.types import ProducerIdAndEpoch
+
+if TYPE_CHECKING:
+    from sexton.coordinators.groups.core import Core
 
 
 def apply(core: Core, key: r.Key, value: r.Value | None) -> None:

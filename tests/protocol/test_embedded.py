@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sexton.protocol.consumer_protocol import (
+from sexton.protocol.embedded import (
     MalformedProtocolError,
     Subscription,
     read_assignment,
