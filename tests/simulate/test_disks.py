@@ -16,6 +16,7 @@ import pytest
 from sexton.errors import LogInUseError
 from sexton.ports.disk import Disk
 from sexton.simulate.disk import Trouble, VirtualDisk
+from sexton.simulate.inode import Inode
 from sexton.simulate.loop import Process, SimulatedLoop, new_loop
 
 T = TypeVar("T")
@@ -422,6 +423,22 @@ def test_pages_of_what_was_not_flushed_survive_in_any_order() -> None:
     assert (True,) * 5 in kept, "everything"
     assert (True, False, True) in {pages[:3] for pages in kept}, "a hole, and what came after it"
     assert (False, True) in {pages[:2] for pages in kept}
+
+
+def test_a_page_that_was_lost_holds_nothing_that_is_only_now_being_written() -> None:
+    """But perhaps what an older file of the same log had there. Seed 532."""
+    older, newer = bytes(range(1, 101)) * 20, bytes(range(101, 201)) * 20
+    is_stale = 0
+    for seed in range(200):
+        inode = Inode(older)
+        inode.append(newer, 1)
+        inode.lose_power(random.Random(seed), page_bytes=512)
+        content = bytes(inode.content)
+        for at in range(len(older), len(content) - 20):
+            is_moved = content[at] != (older + newer)[at] and content[at : at + 20] in newer
+            assert not is_moved, f"seed {seed}: byte {at}"
+        is_stale += any(content[at : at + 100] in older for at in range(len(older), len(content) - 100, 50))
+    assert is_stale
 
 
 def test_only_the_place_that_is_in_trouble_is_full_or_cannot_be_read() -> None:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from sexton.client import apis, fetching
 from sexton.client.client import Client, Peer
-from sexton.client.errors import ConnectionLostError, NotConnectedError, RefusedError, check
+from sexton.client.errors import ConnectionLostError, CorruptRecordsError, NotConnectedError, RefusedError, check
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED, Aborted
+from sexton.errors import CorruptLogError
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Record
 from sexton.types import TopicPartition
@@ -28,6 +29,11 @@ LOST_PAUSE_MS = 100
 
 FETCH_MARGIN_MS = 10_000
 """How much longer than `max_wait_ms` we wait for the broker's response."""
+
+WHAT_TO_DO_WITH_CORRUPT_RECORDS = (
+    "Read again. If it stays so, the leader's disk has damaged them: stop that broker, so that another replica leads, "
+    "and move the partition's directory away before it starts again"
+)
 
 
 class Consumed(NamedTuple):
@@ -196,7 +202,13 @@ def _read(place: TopicPartition, part: Any, offset: int, isolation: int) -> Part
     aborted = None
     if isolation == READ_COMMITTED:
         aborted = [Aborted(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()]
-    records, next_offset = fetching.visible(part.records or b"", offset, f"{place[0]}-{place[1]}", aborted)
+    name = f"{place[0]}-{place[1]}"
+    try:
+        records, next_offset = fetching.visible(part.records or b"", offset, name, aborted)
+    except CorruptLogError as error:
+        raise CorruptRecordsError(
+            f"what was fetched from offset {offset} on is damaged: {error.what}", name, WHAT_TO_DO_WITH_CORRUPT_RECORDS
+        ) from error
     return PartitionFetch(
         records, next_offset, part.high_watermark, part.last_stable_offset, getattr(part, "log_start_offset", -1)
     )

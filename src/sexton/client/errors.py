@@ -29,6 +29,12 @@ class BadAnswerError(SextonError):
     exit_code: ClassVar[int] = 76
 
 
+class CorruptRecordsError(SextonError):
+    """A broker sent records that are damaged: a CRC does not match, or what should be a batch is none."""
+
+    exit_code: ClassVar[int] = 65
+
+
 class RefusedError(SextonError):
     """The broker returned an error. `code` is Kafka's; whether a later attempt may succeed is `code.retriable`."""
 

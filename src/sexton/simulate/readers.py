@@ -8,10 +8,17 @@ from collections.abc import Callable, Sequence
 from sexton.client import consumer as consuming
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, Consumer
-from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnectedError, RefusedError
+from sexton.client.errors import (
+    BadAnswerError,
+    ConnectionLostError,
+    CorruptRecordsError,
+    NotConnectedError,
+    RefusedError,
+)
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
 from sexton.client.groups import GroupConsumer
 from sexton.client.members import ConsumerMember
+from sexton.errors import UnsupportedFormatError
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, identity
@@ -19,7 +26,10 @@ from sexton.simulate.sessions import SessionConsumer
 from sexton.simulate.trace import Trace
 from sexton.types import TopicPartition
 
-CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError)
+DamagedError = (CorruptRecordsError, UnsupportedFormatError)
+"""Records that have rotted on a leader's disk are sent as they are, as by Kafka: it is consumers who check them."""
+
+CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError, *DamagedError)
 BACKOFF_S = 0.2
 
 
