@@ -123,25 +123,22 @@ def test_a_file_that_does_not_exist_is_made_only_if_asked(disk: FileDisk, tmp_pa
     assert disk.exists(str(tmp_path / "a"))
 
 
-def test_flushes_run_in_parallel_and_report_errors(
+async def test_flushes_run_in_parallel_and_report_errors(
     disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[int] = []
     monkeypatch.setattr(os, "fdatasync", flushed.append)
     made = [disk.open(str(tmp_path / str(index)), create=True) for index in range(20)]
 
-    async def go() -> None:
-        await asyncio.gather(*(file.flush() for file in made))
-        assert sorted(flushed) == sorted(file.fileno() for file in made)
+    await asyncio.gather(*(file.flush() for file in made))
+    assert sorted(flushed) == sorted(file.fileno() for file in made)
 
-        def broken(fd: int) -> None:
-            raise OSError(errno.EIO, "broken")
+    def broken(fd: int) -> None:
+        raise OSError(errno.EIO, "broken")
 
-        monkeypatch.setattr(os, "fdatasync", broken)
-        with pytest.raises(OSError, match="broken"):
-            await made[0].flush()
-
-    asyncio.run(go())
+    monkeypatch.setattr(os, "fdatasync", broken)
+    with pytest.raises(OSError, match="broken"):
+        await made[0].flush()
 
 
 def test_a_closed_file_can_still_be_read_by_who_holds_it(disk: FileDisk, tmp_path: Path) -> None:
@@ -397,7 +394,7 @@ def test_after_a_flush_that_failed_a_mark_stays_and_is_not_believed(disk: FileDi
     assert not flushed.is_kept(disk, str(tmp_path))
 
 
-def test_an_event_loop_that_ends_ends_those_who_wait_for_a_directory(
+async def test_an_event_loop_that_ends_ends_those_who_wait_for_a_directory(
     disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two flushes one is under way and one has not begun, and everything is cancelled at once."""
@@ -408,16 +405,13 @@ def test_an_event_loop_that_ends_ends_those_who_wait_for_a_directory(
         assert may_end.wait(30)
         fsync(fd)
 
-    async def run() -> None:
-        monkeypatch.setattr(os, "fsync", slow)
-        waiting = [asyncio.ensure_future(disk.flush_directory(str(tmp_path)))]
-        await asyncio.to_thread(is_under_way.wait, 30)
-        waiting.append(asyncio.ensure_future(disk.flush_directory(str(tmp_path))))
-        await asyncio.sleep(0)
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        may_end.set()
-        await asyncio.wait(waiting, timeout=30)
-        assert all(task.cancelled() for task in waiting)
-
-    asyncio.run(run())
+    monkeypatch.setattr(os, "fsync", slow)
+    waiting = [asyncio.ensure_future(disk.flush_directory(str(tmp_path)))]
+    await asyncio.to_thread(is_under_way.wait, 30)
+    waiting.append(asyncio.ensure_future(disk.flush_directory(str(tmp_path))))
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    may_end.set()
+    await asyncio.wait(waiting, timeout=30)
+    assert all(task.cancelled() for task in waiting)

@@ -6,7 +6,7 @@ import asyncio
 import random
 import struct
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -365,18 +365,3 @@ class Client:
     async def call(self, api_key: int, version: int, body: Mapping[str, Any]) -> Any:
         self.ask(api_key, version, body)
         return await self.answer()
-
-
-def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Runs an async test. What is left running at its end is cancelled."""
-
-    def run() -> None:
-        async def main() -> None:
-            await test()
-
-        asyncio.run(main())
-
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    run.__module__ = test.__module__
-    return run

@@ -34,18 +34,15 @@ class TwoLeaders(Consumer):
         return []
 
 
-def test_what_one_leader_has_sent_is_read_again_when_another_refuses() -> None:
-    async def main() -> None:
-        consumer = TwoLeaders(cast(Client, None))
-        consumer.assign({GOOD: 5, BAD: 0})
-        with pytest.raises(RefusedError):
-            await consumer.poll()
-        assert consumer.positions == {GOOD: 5, BAD: 0}
-        consumer.is_mended = True
-        assert [record.offset for _, _, record in await consumer.poll()] == [5]
-        assert consumer.positions[GOOD] == 6
-
-    asyncio.run(main())
+async def test_what_one_leader_has_sent_is_read_again_when_another_refuses() -> None:
+    consumer = TwoLeaders(cast(Client, None))
+    consumer.assign({GOOD: 5, BAD: 0})
+    with pytest.raises(RefusedError):
+        await consumer.poll()
+    assert consumer.positions == {GOOD: 5, BAD: 0}
+    consumer.is_mended = True
+    assert [record.offset for _, _, record in await consumer.poll()] == [5]
+    assert consumer.positions[GOOD] == 6
 
 
 class OneLeader(Consumer):

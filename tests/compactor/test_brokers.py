@@ -31,7 +31,7 @@ class SilentRpc:
             self._answer.set_exception(ConnectionLostError("closed while the answer was outstanding"))
 
 
-def test_a_commit_is_not_waited_for_once_its_broker_has_lost_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_is_not_waited_for_once_its_broker_has_lost_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by the simulator: the work was held, and nobody did it, for as long as a commit may take."""
 
     async def connect(*_: object, **__: object) -> SilentRpc:
@@ -40,16 +40,13 @@ def test_a_commit_is_not_waited_for_once_its_broker_has_lost_its_lease(monkeypat
     monkeypatch.setattr(Rpc, "connect", connect)
     monkeypatch.setattr(brokers, "WATCH_MS", 10)
 
-    async def work() -> None:
-        metastore = InProcessMetastore()
-        await metastore.open_cluster(CLUSTER)
-        row = await register(metastore, 1)
-        await metastore.set_broker_status(1, row.epoch, BrokerStatus.ACTIVE)
-        asking = asyncio.ensure_future(Brokers(cast(Any, None), metastore, "one").commit(1, PassResult("plan")))
-        await asyncio.sleep(0.1)
-        assert not asking.done(), "as long as the broker is live"
-        await metastore.set_broker_status(1, row.epoch, BrokerStatus.FENCED)
-        with pytest.raises(ConnectionLostError):
-            await asyncio.wait_for(asking, 10)
-
-    asyncio.run(work())
+    metastore = InProcessMetastore()
+    await metastore.open_cluster(CLUSTER)
+    row = await register(metastore, 1)
+    await metastore.set_broker_status(1, row.epoch, BrokerStatus.ACTIVE)
+    asking = asyncio.ensure_future(Brokers(cast(Any, None), metastore, "one").commit(1, PassResult("plan")))
+    await asyncio.sleep(0.1)
+    assert not asking.done(), "as long as the broker is live"
+    await metastore.set_broker_status(1, row.epoch, BrokerStatus.FENCED)
+    with pytest.raises(ConnectionLostError):
+        await asyncio.wait_for(asking, 10)

@@ -20,32 +20,29 @@ TOPIC, INTERNAL = uuid.UUID(int=7), uuid.UUID(int=8)
 COMPACT = {"cleanup.policy": "compact,delete"}
 
 
-def test_topics_of_users_count_and_internal_ones_do_not() -> None:
-    async def go() -> None:
-        metastore = InProcessMetastore()
-        await metastore.open_cluster(CLUSTER)
-        topics = CompactedTopics(metastore)
-        await metastore.create_topic(TopicRow(INTERNAL, "__consumer_offsets", True), [], COMPACT)
-        assert not await topics.exist()
-        await metastore.create_topic(TopicRow(TOPIC, "t", False), [], {})
-        assert not await topics.exist()
-        await metastore.change_settings(ConfigScope.TOPIC, "t", COMPACT)
-        assert await topics.exist()
-        assert await topics.exist(), "nothing has changed"
-        assert await CompactedTopics(metastore).exist(), "whoever comes later reads all of it"
-        await metastore.change_settings(ConfigScope.TOPIC, "t", {"cleanup.policy": None})
-        assert not await topics.exist()
-        await metastore.change_settings(ConfigScope.BROKER, "", {"log.cleanup.policy": "compact"})
-        assert await topics.exist()
-        await metastore.change_settings(ConfigScope.TOPIC, "t", {"cleanup.policy": "delete"})
-        assert not await topics.exist()
-        await metastore.change_settings(ConfigScope.TOPIC, "t", COMPACT)
-        await metastore.delete_topic(TOPIC)
-        assert not await topics.exist()
-        await metastore.create_topic(TopicRow(uuid.UUID(int=9), "t", False), [], {"cleanup.policy": "delete"})
-        assert not await topics.exist(), "the same name again"
-
-    asyncio.run(go())
+async def test_topics_of_users_count_and_internal_ones_do_not() -> None:
+    metastore = InProcessMetastore()
+    await metastore.open_cluster(CLUSTER)
+    topics = CompactedTopics(metastore)
+    await metastore.create_topic(TopicRow(INTERNAL, "__consumer_offsets", True), [], COMPACT)
+    assert not await topics.exist()
+    await metastore.create_topic(TopicRow(TOPIC, "t", False), [], {})
+    assert not await topics.exist()
+    await metastore.change_settings(ConfigScope.TOPIC, "t", COMPACT)
+    assert await topics.exist()
+    assert await topics.exist(), "nothing has changed"
+    assert await CompactedTopics(metastore).exist(), "whoever comes later reads all of it"
+    await metastore.change_settings(ConfigScope.TOPIC, "t", {"cleanup.policy": None})
+    assert not await topics.exist()
+    await metastore.change_settings(ConfigScope.BROKER, "", {"log.cleanup.policy": "compact"})
+    assert await topics.exist()
+    await metastore.change_settings(ConfigScope.TOPIC, "t", {"cleanup.policy": "delete"})
+    assert not await topics.exist()
+    await metastore.change_settings(ConfigScope.TOPIC, "t", COMPACT)
+    await metastore.delete_topic(TOPIC)
+    assert not await topics.exist()
+    await metastore.create_topic(TopicRow(uuid.UUID(int=9), "t", False), [], {"cleanup.policy": "delete"})
+    assert not await topics.exist(), "the same name again"
 
 
 @scenario

@@ -14,7 +14,7 @@ import pytest
 
 from sexton.log.log import Log
 from sexton.protocol.errors import ErrorCode, KafkaError
-from tests.log.helpers import lead, open_log, plain, run
+from tests.log.helpers import lead, open_log, plain
 
 
 class OneFailure:
@@ -56,41 +56,35 @@ def moving_the_start(log: Log) -> Coroutine[Any, Any, None]:
 
 
 @pytest.mark.parametrize("operation", [cutting, moving_the_start])
-def test_a_failed_flush_is_remembered_though_nobody_waits_for_it_any_more(
+async def test_a_failed_flush_is_remembered_though_nobody_waits_for_it_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: Callable[[Log], Coroutine[Any, Any, None]]
 ) -> None:
-    async def test() -> None:
-        log = await open_log(tmp_path)
-        lead(log, *[plain(b"a")] * 3)
-        failure = OneFailure(monkeypatch, "fdatasync", errno.EIO)
-        await failure.while_it_is_under_way(operation(log))
-        assert log.failure is not None
-        with pytest.raises(KafkaError) as caught:
-            await log.flush()
-        assert caught.value.code is ErrorCode.kafka_storage_error
-        assert log.flushed_offset < 3
-
-    run(test())
+    log = await open_log(tmp_path)
+    lead(log, *[plain(b"a")] * 3)
+    failure = OneFailure(monkeypatch, "fdatasync", errno.EIO)
+    await failure.while_it_is_under_way(operation(log))
+    assert log.failure is not None
+    with pytest.raises(KafkaError) as caught:
+        await log.flush()
+    assert caught.value.code is ErrorCode.kafka_storage_error
+    assert log.flushed_offset < 3
 
 
-def test_a_history_that_could_not_be_written_is_not_believed_though_its_writer_was_cancelled(
+async def test_a_history_that_could_not_be_written_is_not_believed_though_its_writer_was_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        log = await open_log(tmp_path)
-        await log.begin_epoch(1)
-        before = log.epochs.entries
-        failure = OneFailure(monkeypatch, "fsync", errno.ENOSPC)
-        await failure.while_it_is_under_way(log.begin_epoch(2))
-        assert log.epochs.entries == before
-        await log.begin_epoch(2)
-        written = (tmp_path / "orders-0" / "leader-epoch-checkpoint").read_text()
-        assert "2" in written.splitlines()[-1].split()
-
-    run(test())
+    log = await open_log(tmp_path)
+    await log.begin_epoch(1)
+    before = log.epochs.entries
+    failure = OneFailure(monkeypatch, "fsync", errno.ENOSPC)
+    await failure.while_it_is_under_way(log.begin_epoch(2))
+    assert log.epochs.entries == before
+    await log.begin_epoch(2)
+    written = (tmp_path / "orders-0" / "leader-epoch-checkpoint").read_text()
+    assert "2" in written.splitlines()[-1].split()
 
 
-def test_who_is_cancelled_stays_cancelled_whatever_the_disk_says(
+async def test_who_is_cancelled_stays_cancelled_whatever_the_disk_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop that goes on after an error of the disk must still come to its end."""
@@ -102,10 +96,7 @@ def test_who_is_cancelled_stays_cancelled_whatever_the_disk_says(
             except KafkaError:
                 await asyncio.sleep(0)
 
-    async def test() -> None:
-        log = await open_log(tmp_path)
-        await log.begin_epoch(1)
-        failure = OneFailure(monkeypatch, "fsync", errno.ENOSPC)
-        assert (await asyncio.wait_for(failure.while_it_is_under_way(loop(log)), 30)).cancelled()
-
-    run(test())
+    log = await open_log(tmp_path)
+    await log.begin_epoch(1)
+    failure = OneFailure(monkeypatch, "fsync", errno.ENOSPC)
+    assert (await asyncio.wait_for(failure.while_it_is_under_way(loop(log)), 30)).cancelled()

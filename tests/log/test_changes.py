@@ -26,7 +26,6 @@ from tests.log.helpers import (
     plain,
     read_all,
     records,
-    run,
     sequenced,
     with_log,
 )
@@ -235,32 +234,29 @@ def test_a_flush_writes_what_closed_segments_need(tmp_path: Path) -> None:
 # Truncation
 
 
-def test_truncation_drops_segments_batches_producers_and_epochs(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path, segment_bytes=500)
-        await log.begin_epoch(1)
-        lead(log, *[sequenced(index) for index in range(20)])
-        await log.begin_epoch(2)
-        lead(log, sequenced(0, is_open=True, pid=8))
-        end_transaction(log, ControlType.ABORT, pid=8)
-        await log.flush()
-        assert len(snapshots(tmp_path)) > 1
-        await log.truncate_to(5)
-        for opened in (log, await open_log(tmp_path, is_clean=False, segment_bytes=500)):
-            assert opened.end_offset == opened.flushed_offset == 5
-            assert offsets(read_all(opened)) == [0, 1, 2, 3, 4]
-            assert bases(tmp_path) == [0]
-            assert snapshots(tmp_path) == []
-            assert opened.epochs.entries == (EpochEntry(1, 0),)
-            assert opened.aborted_transactions(0, 100) == []
-            producer = opened.producers.get(7)
-            assert producer is not None
-            assert producer.last_sequence == 4
-            assert opened.producers.get(8) is None
-        lead(log, sequenced(5))
-        assert offsets(read_all(log)) == [0, 1, 2, 3, 4, 5]
-
-    run(go())
+async def test_truncation_drops_segments_batches_producers_and_epochs(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, segment_bytes=500)
+    await log.begin_epoch(1)
+    lead(log, *[sequenced(index) for index in range(20)])
+    await log.begin_epoch(2)
+    lead(log, sequenced(0, is_open=True, pid=8))
+    end_transaction(log, ControlType.ABORT, pid=8)
+    await log.flush()
+    assert len(snapshots(tmp_path)) > 1
+    await log.truncate_to(5)
+    for opened in (log, await open_log(tmp_path, is_clean=False, segment_bytes=500)):
+        assert opened.end_offset == opened.flushed_offset == 5
+        assert offsets(read_all(opened)) == [0, 1, 2, 3, 4]
+        assert bases(tmp_path) == [0]
+        assert snapshots(tmp_path) == []
+        assert opened.epochs.entries == (EpochEntry(1, 0),)
+        assert opened.aborted_transactions(0, 100) == []
+        producer = opened.producers.get(7)
+        assert producer is not None
+        assert producer.last_sequence == 4
+        assert opened.producers.get(8) is None
+    lead(log, sequenced(5))
+    assert offsets(read_all(log)) == [0, 1, 2, 3, 4, 5]
 
 
 def test_truncation_keeps_whole_batches_only(tmp_path: Path) -> None:
@@ -295,44 +291,38 @@ def test_truncation_at_the_end_or_beyond_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", range(13))
-def test_a_truncated_log_is_found_the_same_after_any_restart(tmp_path: Path, offset: int) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path, **SMALL)
-        lead(log, *[plain(b"a" * 150, time_ms=NOW_MS + 10 * index) for index in range(12)])
-        if offset % 2:
-            await log.flush()
-        await log.truncate_to(offset)
-        assert offsets(read_all(log)) == list(range(offset))
-        lead(log, plain(b"new", time_ms=NOW_MS + 999))
-        found = log.offset_for_time(NOW_MS + 998, log.end_offset)
-        assert found is not None
-        assert found.offset == offset
-        again = await open_log(tmp_path, is_clean=False, **SMALL)
-        assert offsets(read_all(again)) == list(range(offset + 1))
-        await again.close()
-        again = await open_log(tmp_path, is_clean=True, **SMALL)
-        assert offsets(read_all(again)) == list(range(offset + 1))
-
-    run(go())
-
-
-def test_a_log_that_restarts_is_empty_there(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path, **SMALL)
-        await log.begin_epoch(1)
-        lead(log, *[sequenced(index) for index in range(20)])
+async def test_a_truncated_log_is_found_the_same_after_any_restart(tmp_path: Path, offset: int) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    lead(log, *[plain(b"a" * 150, time_ms=NOW_MS + 10 * index) for index in range(12)])
+    if offset % 2:
         await log.flush()
-        for offset in (1000, 3):
-            await log.restart_at(offset)
-            for opened in (log, await open_log(tmp_path, is_clean=False, **SMALL)):
-                assert opened.start_offset == opened.end_offset == opened.flushed_offset == offset
-                assert opened.epochs.entries == ()
-                assert len(opened.producers) == 0
-                assert opened.size_bytes == 0
-            log.append_as_follower(at(offset + 2, b"a"))
-            assert offsets(read_all(log)) == [offset + 2]
+    await log.truncate_to(offset)
+    assert offsets(read_all(log)) == list(range(offset))
+    lead(log, plain(b"new", time_ms=NOW_MS + 999))
+    found = log.offset_for_time(NOW_MS + 998, log.end_offset)
+    assert found is not None
+    assert found.offset == offset
+    again = await open_log(tmp_path, is_clean=False, **SMALL)
+    assert offsets(read_all(again)) == list(range(offset + 1))
+    await again.close()
+    again = await open_log(tmp_path, is_clean=True, **SMALL)
+    assert offsets(read_all(again)) == list(range(offset + 1))
 
-    run(go())
+
+async def test_a_log_that_restarts_is_empty_there(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    await log.begin_epoch(1)
+    lead(log, *[sequenced(index) for index in range(20)])
+    await log.flush()
+    for offset in (1000, 3):
+        await log.restart_at(offset)
+        for opened in (log, await open_log(tmp_path, is_clean=False, **SMALL)):
+            assert opened.start_offset == opened.end_offset == opened.flushed_offset == offset
+            assert opened.epochs.entries == ()
+            assert len(opened.producers) == 0
+            assert opened.size_bytes == 0
+        log.append_as_follower(at(offset + 2, b"a"))
+        assert offsets(read_all(log)) == [offset + 2]
 
 
 def test_truncation_below_the_log_start_restarts(tmp_path: Path) -> None:
@@ -348,25 +338,22 @@ def test_truncation_below_the_log_start_restarts(tmp_path: Path) -> None:
 # The start
 
 
-def test_the_start_moves_and_segments_below_go(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path, **SMALL)
-        await log.begin_epoch(1)
-        lead(log, *[plain(b"a" * 300)] * 4)
-        await log.begin_epoch(5)
-        lead(log, *[plain(b"a" * 300)] * 3)
-        await log.flush()
-        await log.advance_start(5)
-        assert bases(tmp_path) == [4, 6]
-        for opened in (log, await open_log(tmp_path, is_clean=False, **SMALL)):
-            assert opened.start_offset == 5
-            assert opened.end_offset == 7
-            assert opened.epochs.entries == (EpochEntry(5, 5),)
-            assert offsets(read_all(opened)) == [5, 6]
-        await log.advance_start(2)
-        assert log.start_offset == 5, "never back"
-
-    run(go())
+async def test_the_start_moves_and_segments_below_go(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    await log.begin_epoch(1)
+    lead(log, *[plain(b"a" * 300)] * 4)
+    await log.begin_epoch(5)
+    lead(log, *[plain(b"a" * 300)] * 3)
+    await log.flush()
+    await log.advance_start(5)
+    assert bases(tmp_path) == [4, 6]
+    for opened in (log, await open_log(tmp_path, is_clean=False, **SMALL)):
+        assert opened.start_offset == 5
+        assert opened.end_offset == 7
+        assert opened.epochs.entries == (EpochEntry(5, 5),)
+        assert offsets(read_all(opened)) == [5, 6]
+    await log.advance_start(2)
+    assert log.start_offset == 5, "never back"
 
 
 def test_the_start_cannot_pass_the_end(tmp_path: Path) -> None:
@@ -379,62 +366,53 @@ def test_the_start_cannot_pass_the_end(tmp_path: Path) -> None:
     with_log(tmp_path, work)
 
 
-def test_an_emptied_log_remembers_its_producers_and_its_end(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path)
-        lead(log, sequenced(0), sequenced(1))
-        await log.advance_start(2)
-        for opened in (log, await open_log(tmp_path, is_clean=False)):
-            assert opened.start_offset == opened.end_offset == 2
-            assert opened.size_bytes == 0
-            producer = opened.producers.get(7)
-            assert producer is not None
-            assert producer.last_sequence == 1
-        lead(log, sequenced(2))
-        assert offsets(read_all(log)) == [2]
-
-    run(go())
+async def test_an_emptied_log_remembers_its_producers_and_its_end(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0), sequenced(1))
+    await log.advance_start(2)
+    for opened in (log, await open_log(tmp_path, is_clean=False)):
+        assert opened.start_offset == opened.end_offset == 2
+        assert opened.size_bytes == 0
+        producer = opened.producers.get(7)
+        assert producer is not None
+        assert producer.last_sequence == 1
+    lead(log, sequenced(2))
+    assert offsets(read_all(log)) == [2]
 
 
-def test_a_start_that_kafkas_checkpoint_knows_is_taken(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path)
-        lead(log, *[plain(b"a")] * 5)
-        await log.close()
-        again = await Log.open(
-            log.disk,
-            log.directory,
-            "orders",
-            0,
-            TOPIC_ID,
-            TopicConfig(),
-            now_ms=NOW_MS,
-            stopped_cleanly=True,
-            start_offset=3,
-        )
-        assert again.start_offset == 3
-
-    run(go())
+async def test_a_start_that_kafkas_checkpoint_knows_is_taken(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, *[plain(b"a")] * 5)
+    await log.close()
+    again = await Log.open(
+        log.disk,
+        log.directory,
+        "orders",
+        0,
+        TOPIC_ID,
+        TopicConfig(),
+        now_ms=NOW_MS,
+        stopped_cleanly=True,
+        start_offset=3,
+    )
+    assert again.start_offset == 3
 
 
 # Retention
 
 
-def test_retention_by_time_takes_whole_segments_and_the_active_one_too(tmp_path: Path) -> None:
-    async def go() -> None:
-        settings = {**SMALL, "retention_ms": 1000}
-        log = await open_log(tmp_path, **settings)
-        lead(log, *[plain(b"a" * 300, time_ms=NOW_MS + 100 * index) for index in range(5)])
-        await log.close()
-        for opened in (log, await open_log(tmp_path, is_clean=True, **settings)):
-            assert opened.retention_start(5, NOW_MS + 1100) == 0
-            assert opened.retention_start(5, NOW_MS + 1101) == 2
-            assert opened.retention_start(5, NOW_MS + 1301) == 4
-            assert opened.retention_start(5, NOW_MS + 1401) == 5
-            assert opened.retention_start(4, NOW_MS + 1401) == 4, "not past the high watermark"
-            assert opened.retention_start(3, NOW_MS + 1401) == 2
-
-    run(go())
+async def test_retention_by_time_takes_whole_segments_and_the_active_one_too(tmp_path: Path) -> None:
+    settings = {**SMALL, "retention_ms": 1000}
+    log = await open_log(tmp_path, **settings)
+    lead(log, *[plain(b"a" * 300, time_ms=NOW_MS + 100 * index) for index in range(5)])
+    await log.close()
+    for opened in (log, await open_log(tmp_path, is_clean=True, **settings)):
+        assert opened.retention_start(5, NOW_MS + 1100) == 0
+        assert opened.retention_start(5, NOW_MS + 1101) == 2
+        assert opened.retention_start(5, NOW_MS + 1301) == 4
+        assert opened.retention_start(5, NOW_MS + 1401) == 5
+        assert opened.retention_start(4, NOW_MS + 1401) == 4, "not past the high watermark"
+        assert opened.retention_start(3, NOW_MS + 1401) == 2
 
 
 def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
@@ -477,32 +455,26 @@ def test_epochs_are_durable_when_the_call_returns(tmp_path: Path) -> None:
     with_log(tmp_path, work)
 
 
-def test_a_history_that_reaches_past_the_log_is_cut_at_the_restart(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path)
-        lead(log, plain(b"a"))
-        await log.replace_epochs([EpochEntry(1, 0), EpochEntry(2, 1), EpochEntry(3, 2)])
-        await log.flush()
-        again = await open_log(tmp_path, is_clean=False)
-        assert again.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, 1))
-
-    run(go())
+async def test_a_history_that_reaches_past_the_log_is_cut_at_the_restart(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a"))
+    await log.replace_epochs([EpochEntry(1, 0), EpochEntry(2, 1), EpochEntry(3, 2)])
+    await log.flush()
+    again = await open_log(tmp_path, is_clean=False)
+    assert again.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, 1))
 
 
-def test_only_a_log_without_any_history_takes_it_from_its_batches(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path)
-        for epoch in (1, 1, 4, 4, 6):
-            lead(log, plain(b"a"), epoch=epoch)
-        await log.close()
-        again = await open_log(tmp_path, is_clean=True)
-        assert again.epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 2), EpochEntry(6, 4))
-        await again.replace_epochs([])
-        await again.close()
-        again = await open_log(tmp_path, is_clean=True)
-        assert again.epochs.entries == ()
-
-    run(go())
+async def test_only_a_log_without_any_history_takes_it_from_its_batches(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    for epoch in (1, 1, 4, 4, 6):
+        lead(log, plain(b"a"), epoch=epoch)
+    await log.close()
+    again = await open_log(tmp_path, is_clean=True)
+    assert again.epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 2), EpochEntry(6, 4))
+    await again.replace_epochs([])
+    await again.close()
+    again = await open_log(tmp_path, is_clean=True)
+    assert again.epochs.entries == ()
 
 
 def test_where_an_epoch_ended(tmp_path: Path) -> None:
@@ -547,26 +519,23 @@ def test_deletion_leaves_nothing(tmp_path: Path) -> None:
     with_log(tmp_path, work)
 
 
-def test_a_directory_to_be_deleted_has_kafkas_name_and_fits(tmp_path: Path) -> None:
-    async def go() -> None:
-        topic = "t" * 249
-        log = await open_log(tmp_path)
-        log.topic = topic
-        names: list[str] = []
-        disk = log.disk
+async def test_a_directory_to_be_deleted_has_kafkas_name_and_fits(tmp_path: Path) -> None:
+    topic = "t" * 249
+    log = await open_log(tmp_path)
+    log.topic = topic
+    names: list[str] = []
+    disk = log.disk
 
-        class Watched:
-            def rename(self, path: str, new_path: str) -> None:
-                names.append(Path(new_path).name)
-                disk.rename(path, new_path)
+    class Watched:
+        def rename(self, path: str, new_path: str) -> None:
+            names.append(Path(new_path).name)
+            disk.rename(path, new_path)
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(disk, name)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(disk, name)
 
-        log.disk = Watched()
-        await log.delete()
-        assert len(names[0]) == 255
-        assert names[0].startswith("tttt")
-        assert names[0].endswith("-delete")
-
-    run(go())
+    log.disk = Watched()
+    await log.delete()
+    assert len(names[0]) == 255
+    assert names[0].startswith("tttt")
+    assert names[0].endswith("-delete")

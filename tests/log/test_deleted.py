@@ -13,7 +13,7 @@ from sexton.compaction.acceptance import SwapTerms
 from sexton.log.log import Log
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.checkpoints import EpochEntry
-from tests.log.helpers import EPOCH, NOW_MS, lead, offsets, open_log, plain, read_all, run
+from tests.log.helpers import EPOCH, NOW_MS, lead, offsets, open_log, plain, read_all
 
 SMALL: dict[str, Any] = {"segment_bytes": 600}
 
@@ -34,51 +34,47 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("queued", QUEUED)
-def test_what_is_queued_behind_the_deletion_of_a_log_leaves_the_next_one_alone(tmp_path: Path, queued: str) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path, **SMALL)
-        lead(log, *[plain(b"a" * 200)] * 6)  # two a segment, and no flush
-        async with log.locks.flushing:  # somebody else flushes
-            deleting = asyncio.ensure_future(log.delete())
+async def test_what_is_queued_behind_the_deletion_of_a_log_leaves_the_next_one_alone(
+    tmp_path: Path, queued: str
+) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    lead(log, *[plain(b"a" * 200)] * 6)  # two a segment, and no flush
+    async with log.locks.flushing:  # somebody else flushes
+        deleting = asyncio.ensure_future(log.delete())
+        await asyncio.sleep(0)
+        late = asyncio.ensure_future(QUEUED[queued](log))
+        for _ in range(5):
             await asyncio.sleep(0)
-            late = asyncio.ensure_future(QUEUED[queued](log))
-            for _ in range(5):
-                await asyncio.sleep(0)
-        await deleting
-        following = await open_log(tmp_path, **SMALL)
-        lead(following, *[plain(b"b" * 200)] * 3)
-        await following.flush()
-        before = contents(tmp_path)
-        with pytest.raises(KafkaError) as caught:
-            await late
-        assert caught.value.code is ErrorCode.not_leader_or_follower
-        assert contents(tmp_path) == before
-        again = await open_log(tmp_path, **SMALL)
-        assert offsets(read_all(again)) == [0, 1, 2]
-
-    run(go())
+    await deleting
+    following = await open_log(tmp_path, **SMALL)
+    lead(following, *[plain(b"b" * 200)] * 3)
+    await following.flush()
+    before = contents(tmp_path)
+    with pytest.raises(KafkaError) as caught:
+        await late
+    assert caught.value.code is ErrorCode.not_leader_or_follower
+    assert contents(tmp_path) == before
+    again = await open_log(tmp_path, **SMALL)
+    assert offsets(read_all(again)) == [0, 1, 2]
 
 
-def test_a_deleted_log_is_neither_appended_to_nor_read_by_the_names_it_had(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path, **SMALL)
-        lead(log, *[plain(b"a" * 200)] * 6)
-        await log.flush()
-        closed = log.segments.closed(6).segments
-        await log.delete()
-        following = await open_log(tmp_path, **SMALL)
-        lead(following, *[plain(b"b" * 200)] * 6)
-        await following.flush()
-        before = contents(tmp_path)
-        with pytest.raises(KafkaError):
-            log.append_as_leader(plain(b"a" * 500), EPOCH, NOW_MS)
-        with pytest.raises(KafkaError):
-            log.append_as_follower(plain(b"a" * 500))
-        assert not log.close_active(NOW_MS)
-        with pytest.raises(KafkaError, match="deleted"):
-            log.read(0, 1000, 6, min_one=True)
-        with pytest.raises(OSError, match="gone"):
-            await log.segments.checksum(closed[0])
-        assert contents(tmp_path) == before
-
-    run(go())
+async def test_a_deleted_log_is_neither_appended_to_nor_read_by_the_names_it_had(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    lead(log, *[plain(b"a" * 200)] * 6)
+    await log.flush()
+    closed = log.segments.closed(6).segments
+    await log.delete()
+    following = await open_log(tmp_path, **SMALL)
+    lead(following, *[plain(b"b" * 200)] * 6)
+    await following.flush()
+    before = contents(tmp_path)
+    with pytest.raises(KafkaError):
+        log.append_as_leader(plain(b"a" * 500), EPOCH, NOW_MS)
+    with pytest.raises(KafkaError):
+        log.append_as_follower(plain(b"a" * 500))
+    assert not log.close_active(NOW_MS)
+    with pytest.raises(KafkaError, match="deleted"):
+        log.read(0, 1000, 6, min_one=True)
+    with pytest.raises(OSError, match="gone"):
+        await log.segments.checksum(closed[0])
+    assert contents(tmp_path) == before

@@ -15,7 +15,7 @@ from sexton.adapters.files import FileDisk
 from sexton.log.log import Log
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.checkpoints import EpochEntry
-from tests.log.helpers import EPOCH, NOW_MS, files, lead, offsets, open_log, plain, read_all, run, sequenced
+from tests.log.helpers import EPOCH, NOW_MS, files, lead, offsets, open_log, plain, read_all, sequenced
 from tests.log.test_changes import at
 
 
@@ -79,164 +79,142 @@ def storage_error(log: Log, batch: bytes) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
 @pytest.mark.parametrize("call", ["append", "create"])
-def test_a_full_disk_takes_the_append_back_and_the_next_may_succeed(tmp_path: Path, number: int, call: str) -> None:
-    async def go() -> None:
-        disk = FailingDisk()
-        log = await open_log(tmp_path, disk=disk, segment_bytes=300)
-        lead(log, sequenced(0), sequenced(1))
-        disk.fails = lambda called, path: number if called == call and path.endswith(".log") else 0
-        for _ in range(3):
-            if call == "append":
-                storage_error(log, sequenced(2, 3))
-            else:
-                storage_error(log, plain(b"a" * 150))
-        assert log.failure is None
-        assert log.end_offset == 2
-        assert offsets(read_all(log)) == [0, 1]
-        disk.fails = lambda called, path: 0
-        lead(log, sequenced(2), plain(b"a" * 150))
-        await log.flush()
-        again = await open_log(tmp_path, is_clean=False, segment_bytes=300)
-        assert offsets(read_all(again)) == [0, 1, 2, 3]
+async def test_a_full_disk_takes_the_append_back_and_the_next_may_succeed(
+    tmp_path: Path, number: int, call: str
+) -> None:
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk, segment_bytes=300)
+    lead(log, sequenced(0), sequenced(1))
+    disk.fails = lambda called, path: number if called == call and path.endswith(".log") else 0
+    for _ in range(3):
+        if call == "append":
+            storage_error(log, sequenced(2, 3))
+        else:
+            storage_error(log, plain(b"a" * 150))
+    assert log.failure is None
+    assert log.end_offset == 2
+    assert offsets(read_all(log)) == [0, 1]
+    disk.fails = lambda called, path: 0
+    lead(log, sequenced(2), plain(b"a" * 150))
+    await log.flush()
+    again = await open_log(tmp_path, is_clean=False, segment_bytes=300)
+    assert offsets(read_all(again)) == [0, 1, 2, 3]
 
-    run(go())
 
-
-def test_a_broken_disk_ends_appending(tmp_path: Path) -> None:
-    async def go() -> None:
-        disk = FailingDisk()
-        log = await open_log(tmp_path, disk=disk)
-        lead(log, plain(b"a"))
-        disk.fails = lambda call, path: errno.EIO if call == "append" else 0
-        storage_error(log, plain(b"b"))
-        disk.fails = lambda call, path: 0
-        assert isinstance(log.failure, OSError)
-        storage_error(log, plain(b"b"))
-        with pytest.raises(KafkaError) as caught:
-            log.append_as_follower(plain(b"b"))
-        assert caught.value.code is ErrorCode.kafka_storage_error
-        assert "start the broker again" in caught.value.message
-        assert offsets(read_all(log)) == [0]
-        await log.close()
-
-    run(go())
+async def test_a_broken_disk_ends_appending(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk)
+    lead(log, plain(b"a"))
+    disk.fails = lambda call, path: errno.EIO if call == "append" else 0
+    storage_error(log, plain(b"b"))
+    disk.fails = lambda call, path: 0
+    assert isinstance(log.failure, OSError)
+    storage_error(log, plain(b"b"))
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_follower(plain(b"b"))
+    assert caught.value.code is ErrorCode.kafka_storage_error
+    assert "start the broker again" in caught.value.message
+    assert offsets(read_all(log)) == [0]
+    await log.close()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_a_failed_flush_is_never_forgotten(tmp_path: Path, number: int) -> None:
+async def test_a_failed_flush_is_never_forgotten(tmp_path: Path, number: int) -> None:
     """Whatever reason it gives: the pages may be marked clean, and a second flush would succeed without them."""
 
-    async def go() -> None:
-        disk = FailingDisk()
-        log = await open_log(tmp_path, disk=disk)
-        lead(log, plain(b"a"))
-        disk.fails = lambda call, path: number if call == "flush" else 0
-        with pytest.raises(KafkaError) as caught:
-            await log.flush()
-        assert caught.value.code is ErrorCode.kafka_storage_error
-        disk.fails = lambda call, path: 0
-        with pytest.raises(KafkaError):
-            await log.flush()
-        assert log.flushed_offset == 0
-        storage_error(log, plain(b"b"))
-
-    run(go())
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk)
+    lead(log, plain(b"a"))
+    disk.fails = lambda call, path: number if call == "flush" else 0
+    with pytest.raises(KafkaError) as caught:
+        await log.flush()
+    assert caught.value.code is ErrorCode.kafka_storage_error
+    disk.fails = lambda call, path: 0
+    with pytest.raises(KafkaError):
+        await log.flush()
+    assert log.flushed_offset == 0
+    storage_error(log, plain(b"b"))
 
 
 @pytest.mark.parametrize(
     "change", [Log.flush, lambda log: log.truncate_to(3), lambda log: log.advance_start(3), Log.close]
 )
-def test_whoever_waited_for_a_flush_that_failed_does_not_flush_again(
+async def test_whoever_waited_for_a_flush_that_failed_does_not_flush_again(
     tmp_path: Path, change: Callable[[Log], Awaitable[None]]
 ) -> None:
     """The second one would succeed without the pages that the first has lost: they would count as flushed, be vouched
     for by a snapshot, and the log look as if it had been closed in good order."""
 
-    async def go() -> None:
-        disk = FailingDisk()
-        log = await open_log(tmp_path, disk=disk, segment_bytes=300)
-        lead(log, *[plain(b"a" * 100)] * 4)
-        disk.flushing.clear()
-        errors = [errno.EIO]
-        disk.fails = lambda call, path: errors.pop() if call == "flush" and errors else 0
-        first = asyncio.ensure_future(log.flush())
-        for _ in range(5):
-            await asyncio.sleep(0)  # until it waits for the device
-        lead(log, plain(b"b"))
-        second = asyncio.ensure_future(change(log))
-        for _ in range(5):
-            await asyncio.sleep(0)  # until it waits for the first
-        assert log.failure is None
-        disk.flushing.set()
-        with pytest.raises(KafkaError):
-            await first
-        with pytest.raises(KafkaError) as caught:
-            await second
-        assert caught.value.code is ErrorCode.kafka_storage_error
-        assert log.flushed_offset == 0
-        assert log.start_offset == 0
-        assert not any(name.endswith(".snapshot") for name in files(tmp_path))
-
-    run(go())
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk, segment_bytes=300)
+    lead(log, *[plain(b"a" * 100)] * 4)
+    disk.flushing.clear()
+    errors = [errno.EIO]
+    disk.fails = lambda call, path: errors.pop() if call == "flush" and errors else 0
+    first = asyncio.ensure_future(log.flush())
+    for _ in range(5):
+        await asyncio.sleep(0)  # until it waits for the device
+    lead(log, plain(b"b"))
+    second = asyncio.ensure_future(change(log))
+    for _ in range(5):
+        await asyncio.sleep(0)  # until it waits for the first
+    assert log.failure is None
+    disk.flushing.set()
+    with pytest.raises(KafkaError):
+        await first
+    with pytest.raises(KafkaError) as caught:
+        await second
+    assert caught.value.code is ErrorCode.kafka_storage_error
+    assert log.flushed_offset == 0
+    assert log.start_offset == 0
+    assert not any(name.endswith(".snapshot") for name in files(tmp_path))
 
 
 @pytest.mark.parametrize("kind", [".index", ".timeindex", ".snapshot"])
-def test_no_room_for_an_index_delays_the_flush_and_no_more(tmp_path: Path, kind: str) -> None:
-    async def go() -> None:
-        disk = FailingDisk()
-        log = await open_log(tmp_path, disk=disk, segment_bytes=300)
-        lead(log, *[plain(b"a" * 100)] * 4)
-        disk.fails = lambda call, path: errno.ENOSPC if call in ("append", "replace") and path.endswith(kind) else 0
-        with pytest.raises(KafkaError):
-            await log.flush()
-        assert log.failure is None
-        assert log.flushed_offset < log.end_offset
-        disk.fails = lambda call, path: 0
+async def test_no_room_for_an_index_delays_the_flush_and_no_more(tmp_path: Path, kind: str) -> None:
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk, segment_bytes=300)
+    lead(log, *[plain(b"a" * 100)] * 4)
+    disk.fails = lambda call, path: errno.ENOSPC if call in ("append", "replace") and path.endswith(kind) else 0
+    with pytest.raises(KafkaError):
         await log.flush()
-        assert log.flushed_offset == log.end_offset == 4
-
-    run(go())
-
-
-def test_a_history_that_could_not_be_written_is_not_believed(tmp_path: Path) -> None:
-    async def go() -> None:
-        disk = FailingDisk()
-        log = await open_log(tmp_path, disk=disk)
-        await log.begin_epoch(1)
-        disk.fails = lambda call, path: errno.ENOSPC if call == "replace" else 0
-        with pytest.raises(KafkaError):
-            await log.begin_epoch(2)
-        with pytest.raises(KafkaError):
-            await log.replace_epochs([EpochEntry(9, 0)])
-        assert log.epochs.entries == (EpochEntry(1, 0),)
-
-    run(go())
+    assert log.failure is None
+    assert log.flushed_offset < log.end_offset
+    disk.fails = lambda call, path: 0
+    await log.flush()
+    assert log.flushed_offset == log.end_offset == 4
 
 
-def test_a_start_that_could_not_be_written_is_not_acted_on(tmp_path: Path) -> None:
-    async def go() -> None:
-        disk = FailingDisk()
-        log = await open_log(tmp_path, disk=disk, segment_bytes=300)
-        lead(log, *[plain(b"a" * 100)] * 4)
-        disk.fails = lambda call, path: errno.ENOSPC if call == "replace" else 0
-        with pytest.raises(KafkaError):
-            await log.advance_start(3)
-        assert log.start_offset == 0
-        assert offsets(read_all(log)) == [0, 1, 2, 3]
-
-    run(go())
+async def test_a_history_that_could_not_be_written_is_not_believed(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk)
+    await log.begin_epoch(1)
+    disk.fails = lambda call, path: errno.ENOSPC if call == "replace" else 0
+    with pytest.raises(KafkaError):
+        await log.begin_epoch(2)
+    with pytest.raises(KafkaError):
+        await log.replace_epochs([EpochEntry(9, 0)])
+    assert log.epochs.entries == (EpochEntry(1, 0),)
 
 
-def test_a_follower_keeps_the_whole_batches_that_were_written_before_the_disk_was_full(tmp_path: Path) -> None:
-    async def go() -> None:
-        disk = FailingDisk()
-        log = await open_log(tmp_path, disk=disk, segment_bytes=300)
-        disk.fails = lambda call, path: errno.ENOSPC if call == "create" and "0001." in path else 0
-        with pytest.raises(KafkaError):
-            log.append_as_follower(at(0, b"a" * 100) + at(1, b"b" * 100) + at(2, b"c"))
-        assert offsets(read_all(log)) == [0]
-        disk.fails = lambda call, path: 0
-        log.append_as_follower(at(1, b"b" * 100) + at(2, b"c"))
-        assert offsets(read_all(log)) == [0, 1, 2]
+async def test_a_start_that_could_not_be_written_is_not_acted_on(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk, segment_bytes=300)
+    lead(log, *[plain(b"a" * 100)] * 4)
+    disk.fails = lambda call, path: errno.ENOSPC if call == "replace" else 0
+    with pytest.raises(KafkaError):
+        await log.advance_start(3)
+    assert log.start_offset == 0
+    assert offsets(read_all(log)) == [0, 1, 2, 3]
 
-    run(go())
+
+async def test_a_follower_keeps_the_whole_batches_that_were_written_before_the_disk_was_full(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk, segment_bytes=300)
+    disk.fails = lambda call, path: errno.ENOSPC if call == "create" and "0001." in path else 0
+    with pytest.raises(KafkaError):
+        log.append_as_follower(at(0, b"a" * 100) + at(1, b"b" * 100) + at(2, b"c"))
+    assert offsets(read_all(log)) == [0]
+    disk.fails = lambda call, path: 0
+    log.append_as_follower(at(1, b"b" * 100) + at(2, b"c"))
+    assert offsets(read_all(log)) == [0, 1, 2]

@@ -42,27 +42,21 @@ def snapshots(path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("content", [b"", b"damaged"])
-def test_a_snapshot_that_cannot_be_read_takes_no_records_with_it(tmp_path: Path, content: bytes) -> None:
-    async def go() -> None:
-        log = await copied(tmp_path)
-        assert len(log.summaries()) == 4
-        snapshots(tmp_path)[-1].write_bytes(content)
-        again = await open_log(tmp_path, **SETTINGS)
-        assert offsets(read_all(again)) == COPIED
-        assert again.end_offset == 32
-
-    run(go())
+async def test_a_snapshot_that_cannot_be_read_takes_no_records_with_it(tmp_path: Path, content: bytes) -> None:
+    log = await copied(tmp_path)
+    assert len(log.summaries()) == 4
+    snapshots(tmp_path)[-1].write_bytes(content)
+    again = await open_log(tmp_path, **SETTINGS)
+    assert offsets(read_all(again)) == COPIED
+    assert again.end_offset == 32
 
 
-def test_a_snapshot_that_is_lost_takes_no_flushed_records_with_it(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await copied(tmp_path)
-        point = FlushedPoint(uuid.UUID(int=0), log.flushed_offset, 0)
-        snapshots(tmp_path)[-1].unlink()
-        again = await open_log(tmp_path, flushed_point=point, **SETTINGS)
-        assert offsets(read_all(again)) == COPIED
-
-    run(go())
+async def test_a_snapshot_that_is_lost_takes_no_flushed_records_with_it(tmp_path: Path) -> None:
+    log = await copied(tmp_path)
+    point = FlushedPoint(uuid.UUID(int=0), log.flushed_offset, 0)
+    snapshots(tmp_path)[-1].unlink()
+    again = await open_log(tmp_path, flushed_point=point, **SETTINGS)
+    assert offsets(read_all(again)) == COPIED
 
 
 async def adopted(log: Log, bound: int) -> None:

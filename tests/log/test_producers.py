@@ -26,7 +26,6 @@ from tests.log.helpers import (
     plain,
     read_all,
     records,
-    run,
     sequenced,
     with_log,
 )
@@ -61,52 +60,46 @@ def test_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer(tmp_path:
 
 @pytest.mark.parametrize("stopped_cleanly", [True, False])
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 200])
-def test_after_a_restart_too_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer(
+async def test_after_a_restart_too_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer(
     tmp_path: Path, stopped_cleanly: bool, segment_bytes: int
 ) -> None:
     """A snapshot has only the last batch of each producer. A client that had more in flight repeats them all."""
     batches = [sequenced(2 * index, 2) for index in range(7)]
     others = [sequenced(index, pid=8) for index in range(7)]
 
-    async def work() -> None:
-        log = await open_log(tmp_path, segment_bytes=segment_bytes)
-        first = [lead(log, batch, other)[0] for batch, other in zip(batches, others, strict=True)]
-        await log.flush()
-        if stopped_cleanly:
-            await log.close()
-        again = await open_log(tmp_path, segment_bytes=segment_bytes, is_clean=stopped_cleanly)
-        for batch, offset in list(zip(batches, first, strict=True))[2:]:
-            appended = again.append_as_leader(batch, EPOCH, NOW_MS)
-            assert appended.is_duplicate
-            assert appended.first_offset == offset
-        assert refusal(again, batches[1]) is ErrorCode.out_of_order_sequence_number
-
-    run(work())
+    log = await open_log(tmp_path, segment_bytes=segment_bytes)
+    first = [lead(log, batch, other)[0] for batch, other in zip(batches, others, strict=True)]
+    await log.flush()
+    if stopped_cleanly:
+        await log.close()
+    again = await open_log(tmp_path, segment_bytes=segment_bytes, is_clean=stopped_cleanly)
+    for batch, offset in list(zip(batches, first, strict=True))[2:]:
+        appended = again.append_as_leader(batch, EPOCH, NOW_MS)
+        assert appended.is_duplicate
+        assert appended.first_offset == offset
+    assert refusal(again, batches[1]) is ErrorCode.out_of_order_sequence_number
 
 
 @pytest.mark.parametrize("stopped_cleanly", [True, False])
-def test_of_deleted_batches_a_producers_last_one_is_known_after_a_restart_and_the_others_are_out_of_order(
+async def test_of_deleted_batches_a_producers_last_one_is_known_after_a_restart_and_the_others_are_out_of_order(
     tmp_path: Path, stopped_cleanly: bool
 ) -> None:
     """As in Kafka, whose snapshots have no more either. Until the restart all five are known."""
     batches = [sequenced(2 * index, 2) for index in range(5)]
 
-    async def work() -> None:
-        log = await open_log(tmp_path)
-        first = lead(log, *batches)
-        await log.flush()
-        await log.advance_start(log.end_offset)
-        assert all(log.append_as_leader(batch, EPOCH, NOW_MS).is_duplicate for batch in batches)
-        if stopped_cleanly:
-            await log.close()
-        again = await open_log(tmp_path, is_clean=stopped_cleanly)
-        last = again.append_as_leader(batches[-1], EPOCH, NOW_MS)
-        assert last.is_duplicate
-        assert last.first_offset == first[-1]
-        for batch in batches[:-1]:
-            assert refusal(again, batch) is ErrorCode.out_of_order_sequence_number
-
-    run(work())
+    log = await open_log(tmp_path)
+    first = lead(log, *batches)
+    await log.flush()
+    await log.advance_start(log.end_offset)
+    assert all(log.append_as_leader(batch, EPOCH, NOW_MS).is_duplicate for batch in batches)
+    if stopped_cleanly:
+        await log.close()
+    again = await open_log(tmp_path, is_clean=stopped_cleanly)
+    last = again.append_as_leader(batches[-1], EPOCH, NOW_MS)
+    assert last.is_duplicate
+    assert last.first_offset == first[-1]
+    for batch in batches[:-1]:
+        assert refusal(again, batch) is ErrorCode.out_of_order_sequence_number
 
 
 def test_a_retry_of_the_sixth_last_batch_is_out_of_order(tmp_path: Path) -> None:
@@ -256,27 +249,24 @@ def test_an_open_transaction_holds_the_last_stable_offset(tmp_path: Path) -> Non
 @pytest.mark.parametrize("stopped_cleanly", [True, False])
 @pytest.mark.parametrize("recalled_bytes", [1 << 20, 1])
 @pytest.mark.parametrize("later_count", [0, 3])
-def test_after_a_restart_too_a_marker_that_is_not_committed_ends_nothing(
+async def test_after_a_restart_too_a_marker_that_is_not_committed_ends_nothing(
     tmp_path: Path, stopped_cleanly: bool, recalled_bytes: int, later_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the simulator: a replica compacted what its own high watermark did not show to have ended."""
     monkeypatch.setattr(replay, "RECALLED_BYTES", recalled_bytes)
 
-    async def work() -> None:
-        log = await open_log(tmp_path)
-        lead(log, plain(b"v"), sequenced(0, is_open=True), plain(b"v"))
-        end_transaction(log, COMMIT)
-        for _ in range(later_count):
-            log.close_active(NOW_MS)
-            lead(log, plain(b"v"))
-        await log.flush()
-        if stopped_cleanly:
-            await log.close()
-        again = await open_log(tmp_path, is_clean=stopped_cleanly)
-        assert again.last_stable_offset(3) <= 1
-        assert again.last_stable_offset(4 + later_count) == 4 + later_count
-
-    run(work())
+    log = await open_log(tmp_path)
+    lead(log, plain(b"v"), sequenced(0, is_open=True), plain(b"v"))
+    end_transaction(log, COMMIT)
+    for _ in range(later_count):
+        log.close_active(NOW_MS)
+        lead(log, plain(b"v"))
+    await log.flush()
+    if stopped_cleanly:
+        await log.close()
+    again = await open_log(tmp_path, is_clean=stopped_cleanly)
+    assert again.last_stable_offset(3) <= 1
+    assert again.last_stable_offset(4 + later_count) == 4 + later_count
 
 
 def test_the_oldest_of_several_transactions_counts(tmp_path: Path) -> None:
@@ -369,7 +359,7 @@ def test_a_follower_takes_a_marker_with_nothing_open_beside_an_open_transaction(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_follower_of_any_log_knows_what_was_aborted_and_where_it_is_stable(tmp_path: Path, seed: int) -> None:
+async def test_a_follower_of_any_log_knows_what_was_aborted_and_where_it_is_stable(tmp_path: Path, seed: int) -> None:
     """Against plain answers, live and after a restart of either kind."""
     made = logs.random_log(random.Random(seed))
     settings: dict[str, Any] = {"segment_bytes": 1500, "index_interval_bytes": 300}
@@ -381,20 +371,17 @@ def test_a_follower_of_any_log_knows_what_was_aborted_and_where_it_is_stable(tmp
         ]
         assert log.aborted_transactions(log.start_offset, log.end_offset + 1) == expected
 
-    async def go() -> None:
-        log = await open_log(tmp_path, **settings)
-        await log.restart_at(made.bases[0])
-        for batch in made.batches:
-            log.append_as_follower(logs.encode_as_broker(batch))
-        check(log)
-        await log.flush()
-        states = log.producers.encode()
-        log = await open_log(tmp_path, is_clean=False, now_ms=0, **settings)
-        check(log)
-        assert log.producers.encode() == states
-        await log.close()
-        log = await open_log(tmp_path, is_clean=True, now_ms=0, **settings)
-        check(log)
-        assert log.producers.encode() == states
-
-    run(go())
+    log = await open_log(tmp_path, **settings)
+    await log.restart_at(made.bases[0])
+    for batch in made.batches:
+        log.append_as_follower(logs.encode_as_broker(batch))
+    check(log)
+    await log.flush()
+    states = log.producers.encode()
+    log = await open_log(tmp_path, is_clean=False, now_ms=0, **settings)
+    check(log)
+    assert log.producers.encode() == states
+    await log.close()
+    log = await open_log(tmp_path, is_clean=True, now_ms=0, **settings)
+    check(log)
+    assert log.producers.encode() == states

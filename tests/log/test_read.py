@@ -15,7 +15,7 @@ from sexton.ports.disk import FileSlice
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, decode_all, encode, make_batch
 from tests import logs
-from tests.log.helpers import EPOCH, NOW_MS, content, lead, offsets, open_log, plain, read_all, run, with_log
+from tests.log.helpers import EPOCH, NOW_MS, content, lead, offsets, open_log, plain, read_all, with_log
 
 SMALL: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 200}
 
@@ -136,7 +136,7 @@ def expected_read(batches: list[Batch], sizes: list[int], offset: int, max_bytes
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_read_of_any_log_returns_what_it_should(tmp_path: Path, seed: int) -> None:
+async def test_any_read_of_any_log_returns_what_it_should(tmp_path: Path, seed: int) -> None:
     """Fresh in memory, after a restart, and through closed segments whose index has been dropped and is read again."""
     rng = random.Random(seed)
     made = logs.random_log(rng)
@@ -159,22 +159,19 @@ def test_any_read_of_any_log_returns_what_it_should(tmp_path: Path, seed: int) -
             assert not found or unread == made.batches[len(made.batches) - len(unread) :]
             assert not found or made.batches[len(made.batches) - len(unread) - 1].base_offset == found[-1]
 
-    async def go() -> None:
-        log = await open_log(tmp_path, **settings)
-        await log.restart_at(made.bases[0])
-        for batch in made.batches:
-            log.append_as_follower(logs.encode_as_broker(batch))
-        check(log)
-        await log.close()
-        log = await open_log(tmp_path, is_clean=True, **settings)
-        check(log)
-        assert offsets(read_all(log, max_bytes=3000)) == offsets(made.batches)
-        for index in (tmp_path / "orders-0").glob("*index"):
-            index.unlink() if rng.random() < 0.5 else index.write_bytes(b"\1" * rng.randrange(40))
-        log = await open_log(tmp_path, is_clean=True, **settings)
-        check(log)
-
-    run(go())
+    log = await open_log(tmp_path, **settings)
+    await log.restart_at(made.bases[0])
+    for batch in made.batches:
+        log.append_as_follower(logs.encode_as_broker(batch))
+    check(log)
+    await log.close()
+    log = await open_log(tmp_path, is_clean=True, **settings)
+    check(log)
+    assert offsets(read_all(log, max_bytes=3000)) == offsets(made.batches)
+    for index in (tmp_path / "orders-0").glob("*index"):
+        index.unlink() if rng.random() < 0.5 else index.write_bytes(b"\1" * rng.randrange(40))
+    log = await open_log(tmp_path, is_clean=True, **settings)
+    check(log)
 
 
 # Times
@@ -197,7 +194,7 @@ def test_the_first_record_of_a_time_or_later_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_times_are_found_in_any_order_of_times(tmp_path: Path, seed: int) -> None:
+async def test_times_are_found_in_any_order_of_times(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     batches: list[bytes] = []
     flat: list[TimedOffset] = []
@@ -221,17 +218,14 @@ def test_times_are_found_in_any_order_of_times(tmp_path: Path, seed: int) -> Non
 
     ends = [flat.index(one) for one in flat if one.offset == 0 or one.leader_epoch != flat[one.offset - 1].leader_epoch]
 
-    async def go() -> None:
-        log = await open_log(tmp_path, **SMALL)
-        log.append_as_follower(b"".join(batches))
-        check(log)
-        await log.close()
-        check(await open_log(tmp_path, is_clean=True, **SMALL))
-        for index in (tmp_path / "orders-0").glob("*.timeindex"):
-            index.write_bytes(b"")
-        check(await open_log(tmp_path, is_clean=True, **SMALL))
-
-    run(go())
+    log = await open_log(tmp_path, **SMALL)
+    log.append_as_follower(b"".join(batches))
+    check(log)
+    await log.close()
+    check(await open_log(tmp_path, is_clean=True, **SMALL))
+    for path in (tmp_path / "orders-0").glob("*.timeindex"):
+        path.write_bytes(b"")
+    check(await open_log(tmp_path, is_clean=True, **SMALL))
 
 
 def test_log_append_time_is_found_without_looking_into_records(tmp_path: Path) -> None:
@@ -255,20 +249,17 @@ def test_records_below_the_log_start_are_not_found_by_time(tmp_path: Path) -> No
     with_log(tmp_path, work)
 
 
-def test_readers_that_are_behind_keep_only_a_few_segments_open(tmp_path: Path) -> None:
-    async def go() -> None:
-        log = await open_log(tmp_path, **SMALL)
-        lead(log, *[plain(b"a" * 300, time_ms=NOW_MS + index) for index in range(60)])
-        open_before = len(list(Path("/proc/self/fd").iterdir()))
-        await log.flush()
-        for round_offset in range(60):
-            log.read(round_offset, 700, 60, min_one=True)
-        for index in range(60):
-            log.offset_for_time(NOW_MS + index, 60)
-        log.aborted_transactions(0, 60)
-        log.retention_start(60, NOW_MS)
-        assert sum(segment.is_loaded for segment in log.segments.all) <= 5
-        assert len(list(Path("/proc/self/fd").iterdir())) < open_before - 20
-        assert offsets(read_all(log, max_bytes=700)) == list(range(60))
-
-    run(go())
+async def test_readers_that_are_behind_keep_only_a_few_segments_open(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    lead(log, *[plain(b"a" * 300, time_ms=NOW_MS + index) for index in range(60)])
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    await log.flush()
+    for round_offset in range(60):
+        log.read(round_offset, 700, 60, min_one=True)
+    for index in range(60):
+        log.offset_for_time(NOW_MS + index, 60)
+    log.aborted_transactions(0, 60)
+    log.retention_start(60, NOW_MS)
+    assert sum(segment.is_loaded for segment in log.segments.all) <= 5
+    assert len(list(Path("/proc/self/fd").iterdir())) < open_before - 20
+    assert offsets(read_all(log, max_bytes=700)) == list(range(60))

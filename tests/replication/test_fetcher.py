@@ -62,35 +62,34 @@ class Followed:
         return {held.partition: held.end_offset for held in messages.decode_request(sent[0]).held}
 
 
-def test_a_partition_that_is_being_flushed_is_asked_for_when_that_is_done_and_others_at_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        followed = Followed()
-        await followed.start(tmp_path)
-        slow, quick = followed.replicas
-        assert followed.asked() == {0: 0, 1: 0}
-        assert followed.asked() == {}, "nothing has changed"
-        disk_is_ready = asyncio.Event()
-        flush = slow.log.flush
+async def test_a_partition_that_is_being_flushed_is_asked_for_when_that_is_done_and_others_at_once(
+    tmp_path: Path,
+) -> None:
+    followed = Followed()
+    await followed.start(tmp_path)
+    slow, quick = followed.replicas
+    assert followed.asked() == {0: 0, 1: 0}
+    assert followed.asked() == {}, "nothing has changed"
+    disk_is_ready = asyncio.Event()
+    flush = slow.log.flush
 
-        async def slow_flush() -> None:
-            await disk_is_ready.wait()
-            await flush()
+    async def slow_flush() -> None:
+        await disk_is_ready.wait()
+        await flush()
 
-        slow.log.flush = slow_flush  # type: ignore[method-assign]
-        for replica in (slow, quick):
-            replica.log.append_as_follower(encode(make_batch([Record(0, 1000, b"k", b"v")])))
-            replica.settle()
-            followed.fetcher._mark((TOPIC, replica.partition))
-        while quick.is_flushing:
-            await asyncio.sleep(0)
-        assert followed.asked() == {1: 1}
-        disk_is_ready.set()
-        while slow.is_flushing:
-            await asyncio.sleep(0)
-        assert followed.asked() == {0: 1}, "it reports by itself"
-        await followed.fetcher.stop()
-
-    asyncio.run(body())
+    slow.log.flush = slow_flush  # type: ignore[method-assign]
+    for replica in (slow, quick):
+        replica.log.append_as_follower(encode(make_batch([Record(0, 1000, b"k", b"v")])))
+        replica.settle()
+        followed.fetcher._mark((TOPIC, replica.partition))
+    while quick.is_flushing:
+        await asyncio.sleep(0)
+    assert followed.asked() == {1: 1}
+    disk_is_ready.set()
+    while slow.is_flushing:
+        await asyncio.sleep(0)
+    assert followed.asked() == {0: 1}, "it reports by itself"
+    await followed.fetcher.stop()
 
 
 def records(*offsets: int) -> tuple[list[memoryview], int]:

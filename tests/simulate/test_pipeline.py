@@ -57,75 +57,60 @@ def sending(broker: Broker, count: int) -> list[asyncio.Task[None]]:
     return [asyncio.ensure_future(deliver(broker, pipeline.enter(each, each + 1), each)) for each in range(count)]
 
 
-def test_batches_go_out_in_order_without_waiting_for_answers() -> None:
-    async def main() -> None:
-        broker = Broker()
-        sends = sending(broker, 3)
-        await turns()
-        assert broker.sent == [0, 1, 2]
-        for number in range(3):
-            await broker.answer(number, NONE)
-        await asyncio.gather(*sends)
-
-    asyncio.run(main())
+async def test_batches_go_out_in_order_without_waiting_for_answers() -> None:
+    broker = Broker()
+    sends = sending(broker, 3)
+    await turns()
+    assert broker.sent == [0, 1, 2]
+    for number in range(3):
+        await broker.answer(number, NONE)
+    await asyncio.gather(*sends)
 
 
-def test_what_is_sent_again_waits_for_what_was_sent_before_it() -> None:
-    async def main() -> None:
-        broker = Broker()
-        sends = sending(broker, 2)
-        await turns()
-        await broker.answer(0, ErrorCode.not_enough_replicas)
-        await broker.answer(1, OUT_OF_ORDER)  # as it must, for the first is still to come
-        assert broker.sent == [0, 1, 0]
-        await broker.answer(0, NONE)
-        assert broker.sent == [0, 1, 0, 1]
-        await broker.answer(1, NONE)
-        await asyncio.gather(*sends)
-
-    asyncio.run(main())
+async def test_what_is_sent_again_waits_for_what_was_sent_before_it() -> None:
+    broker = Broker()
+    sends = sending(broker, 2)
+    await turns()
+    await broker.answer(0, ErrorCode.not_enough_replicas)
+    await broker.answer(1, OUT_OF_ORDER)  # as it must, for the first is still to come
+    assert broker.sent == [0, 1, 0]
+    await broker.answer(0, NONE)
+    assert broker.sent == [0, 1, 0, 1]
+    await broker.answer(1, NONE)
+    await asyncio.gather(*sends)
 
 
-def test_nothing_is_sent_again_behind_a_batch_that_was_given_up() -> None:
-    async def main() -> None:
-        broker = Broker()
-        sends = sending(broker, 3)
-        await turns()
-        await broker.answer(1, ErrorCode.not_enough_replicas)
-        await broker.answer(2, ErrorCode.not_enough_replicas)
-        await broker.answer(0, ErrorCode.message_too_large)
-        results = await asyncio.gather(*sends, return_exceptions=True)
-        assert [type(each) for each in results] == [AbortableError] * 3
-        assert broker.sent == [0, 1, 2]
-
-    asyncio.run(main())
+async def test_nothing_is_sent_again_behind_a_batch_that_was_given_up() -> None:
+    broker = Broker()
+    sends = sending(broker, 3)
+    await turns()
+    await broker.answer(1, ErrorCode.not_enough_replicas)
+    await broker.answer(2, ErrorCode.not_enough_replicas)
+    await broker.answer(0, ErrorCode.message_too_large)
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(each) for each in results] == [AbortableError] * 3
+    assert broker.sent == [0, 1, 2]
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_a_batch_that_is_out_of_order_behind_nothing_but_what_is_acknowledged_is_a_failure(count: int) -> None:
-    async def main() -> None:
-        broker = Broker()
-        sends = sending(broker, count)
-        await turns()
-        for number in range(count - 1):
-            await broker.answer(number, NONE)
-        await broker.answer(count - 1, OUT_OF_ORDER)
-        with pytest.raises(SimulationFailure, match="out of order"):
-            await sends[-1]
-
-    asyncio.run(main())
+async def test_a_batch_that_is_out_of_order_behind_nothing_but_what_is_acknowledged_is_a_failure(count: int) -> None:
+    broker = Broker()
+    sends = sending(broker, count)
+    await turns()
+    for number in range(count - 1):
+        await broker.answer(number, NONE)
+    await broker.answer(count - 1, OUT_OF_ORDER)
+    with pytest.raises(SimulationFailure, match="out of order"):
+        await sends[-1]
 
 
-def test_one_that_may_be_in_the_log_already_proves_nothing() -> None:
+async def test_one_that_may_be_in_the_log_already_proves_nothing() -> None:
     """Its first attempt was appended, and the broker remembers only what came after it."""
 
-    async def main() -> None:
-        broker = Broker()
-        sends = sending(broker, 1)
-        await turns()
-        await broker.answer(0, ErrorCode.request_timed_out)
-        await broker.answer(0, OUT_OF_ORDER)
-        with pytest.raises(AbortableError):
-            await sends[0]
-
-    asyncio.run(main())
+    broker = Broker()
+    sends = sending(broker, 1)
+    await turns()
+    await broker.answer(0, ErrorCode.request_timed_out)
+    await broker.answer(0, OUT_OF_ORDER)
+    with pytest.raises(AbortableError):
+        await sends[0]

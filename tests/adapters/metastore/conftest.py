@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,16 +14,6 @@ from tests.adapters.metastore.rows import CLUSTER
 from tests.postgres import Postgres, running_postgres
 
 Opener = Callable[[], Metastore]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Tests here are coroutines; each gets an event loop of its own."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    asyncio.run(pyfuncitem.obj(**arguments))
-    return True
 
 
 @pytest.fixture(scope="session")

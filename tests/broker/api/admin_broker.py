@@ -6,7 +6,6 @@ has the wrong type is noticed.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import random
 import uuid
@@ -151,7 +150,3 @@ async def broker_in_a_cluster(brokers: int = 3, **settings: str) -> FakeBroker:
     for broker_id in range(1, brokers + 1):
         await broker.add_broker(broker_id)
     return broker
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(coroutine)

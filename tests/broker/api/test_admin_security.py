@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from sexton.broker.api import (
     describe_user_scram_credentials,
 )
 from sexton.protocol.errors import ErrorCode
-from tests.broker.api.admin_broker import broker_in_a_cluster, run
+from tests.broker.api.admin_broker import broker_in_a_cluster
 
 ANY_ACL = {
     "resource_type_filter": 1,
@@ -42,7 +43,7 @@ def ask(api: Any, version: int, **body: Any) -> Any:
     async def asked() -> Any:
         return await (await broker_in_a_cluster()).ask(api, version, **body)
 
-    return run(asked())
+    return asyncio.run(asked())
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -96,18 +97,15 @@ def test_nobody_has_scram_credentials() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_replica_can_be_moved_only_to_where_it_is(version: int) -> None:
-    async def scenario() -> None:
-        broker = await broker_in_a_cluster()
-        await broker.add_topic("t", (1,), (2,))
-        broker.replicas.known["t", 0] = SimpleNamespace(topic="t", partition=0)
-        topics = [{"name": "t", "partitions": [0, 1, 2]}]
-        for path, expected in {
-            "/data": [ErrorCode.none, ErrorCode.replica_not_available, ErrorCode.unknown_topic_or_partition],
-            "/elsewhere": [ErrorCode.log_dir_not_found] * 3,
-        }.items():
-            dirs = [{"path": path, "topics": topics}]
-            (told,) = (await broker.ask(alter_replica_log_dirs, version, dirs=dirs)).results
-            assert [one.error_code for one in told.partitions] == expected
-
-    run(scenario())
+async def test_a_replica_can_be_moved_only_to_where_it_is(version: int) -> None:
+    broker = await broker_in_a_cluster()
+    await broker.add_topic("t", (1,), (2,))
+    broker.replicas.known["t", 0] = SimpleNamespace(topic="t", partition=0)
+    topics = [{"name": "t", "partitions": [0, 1, 2]}]
+    for path, expected in {
+        "/data": [ErrorCode.none, ErrorCode.replica_not_available, ErrorCode.unknown_topic_or_partition],
+        "/elsewhere": [ErrorCode.log_dir_not_found] * 3,
+    }.items():
+        dirs = [{"path": path, "topics": topics}]
+        (told,) = (await broker.ask(alter_replica_log_dirs, version, dirs=dirs)).results
+        assert [one.error_code for one in told.partitions] == expected

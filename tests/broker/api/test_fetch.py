@@ -16,7 +16,7 @@ from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
 from sexton.settings.topic import TopicConfig
 from tests.adapters.network_behaviour import MemoryFile
-from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, FakeReplica, in_loop
+from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, FakeReplica
 
 FETCH = 1
 EVERY_VERSION = range(4, 19)
@@ -65,25 +65,22 @@ def records(answer: Any) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
-def test_records_from_the_offset_on_are_returned(version: int) -> None:
-    async def main() -> None:
-        broker = FakeBroker()
-        fill(broker.replica(0), b"a", b"b", b"c")
-        broker.replica(1).log.start_offset = 0
-        answer = await Client(broker).call(FETCH, version, body({0: 1, 1: 0}))
-        assert records(answer) == {0: b"bc", 1: b""}
-        found = partitions(answer)[0]
-        assert found.error_code is ErrorCode.none
-        assert (found.high_watermark, found.last_stable_offset) == (3, 3)
-        assert found.aborted_transactions is None
-        if version >= 5:
-            assert found.log_start_offset == 0
-        if version >= 11:
-            assert found.preferred_read_replica == -1
-        (topic,) = answer.responses
-        assert (topic.topic_id if version >= 13 else topic.topic) == (TOPIC_ID if version >= 13 else TOPIC)
-
-    asyncio.run(main())
+async def test_records_from_the_offset_on_are_returned(version: int) -> None:
+    broker = FakeBroker()
+    fill(broker.replica(0), b"a", b"b", b"c")
+    broker.replica(1).log.start_offset = 0
+    answer = await Client(broker).call(FETCH, version, body({0: 1, 1: 0}))
+    assert records(answer) == {0: b"bc", 1: b""}
+    found = partitions(answer)[0]
+    assert found.error_code is ErrorCode.none
+    assert (found.high_watermark, found.last_stable_offset) == (3, 3)
+    assert found.aborted_transactions is None
+    if version >= 5:
+        assert found.log_start_offset == 0
+    if version >= 11:
+        assert found.preferred_read_replica == -1
+    (topic,) = answer.responses
+    assert (topic.topic_id if version >= 13 else topic.topic) == (TOPIC_ID if version >= 13 else TOPIC)
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
@@ -107,23 +104,19 @@ def test_slices_of_files_leave_in_their_place(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
-def test_errors_are_told_per_partition(version: int) -> None:
-    async def main() -> None:
-        broker = FakeBroker()
-        fill(broker.replica(0), b"a")
-        answer = await Client(broker).call(FETCH, version, body({0: 9, 1: 0, 77: 0}, max_wait_ms=10_000))
-        codes = {index: found.error_code for index, found in partitions(answer).items()}
-        assert codes == {
-            0: ErrorCode.offset_out_of_range,
-            1: ErrorCode.none,
-            77: ErrorCode.unknown_topic_or_partition,
-        }
-        assert partitions(answer)[0].high_watermark == -1
-
-    asyncio.run(main())
+async def test_errors_are_told_per_partition(version: int) -> None:
+    broker = FakeBroker()
+    fill(broker.replica(0), b"a")
+    answer = await Client(broker).call(FETCH, version, body({0: 9, 1: 0, 77: 0}, max_wait_ms=10_000))
+    codes = {index: found.error_code for index, found in partitions(answer).items()}
+    assert codes == {
+        0: ErrorCode.offset_out_of_range,
+        1: ErrorCode.none,
+        77: ErrorCode.unknown_topic_or_partition,
+    }
+    assert partitions(answer)[0].high_watermark == -1
 
 
-@in_loop
 async def test_topic_id_that_nobody_knows() -> None:
     client = Client(FakeBroker())
     for topic_id in (None, type(TOPIC_ID)(int=5)):
@@ -134,30 +127,26 @@ async def test_topic_id_that_nobody_knows() -> None:
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
-def test_leader_is_named_when_it_is_elsewhere(version: int) -> None:
-    async def main() -> None:
-        broker = FakeBroker()
-        replica = broker.replica()
-        replica.is_leader = False
-        replica.row = PartitionRow(TOPIC_ID, 0, (1, 2), (2,), 2, 9, 0)
+async def test_leader_is_named_when_it_is_elsewhere(version: int) -> None:
+    broker = FakeBroker()
+    replica = broker.replica()
+    replica.is_leader = False
+    replica.row = PartitionRow(TOPIC_ID, 0, (1, 2), (2,), 2, 9, 0)
 
-        def refuse(*_: Any, **__: Any) -> Any:
-            replica.check_serving_as_leader()
+    def refuse(*_: Any, **__: Any) -> Any:
+        replica.check_serving_as_leader()
 
-        replica.read = refuse  # type: ignore[method-assign]
-        answer = await Client(broker).call(FETCH, version, body({0: 0}))
-        found = partitions(answer)[0]
-        assert found.error_code is ErrorCode.not_leader_or_follower
-        if version >= 12:
-            assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (2, 9)
-        if version >= 16:
-            (node,) = answer.node_endpoints
-            assert (node.node_id, node.host, node.port) == (2, "host2", 9002)
-
-    asyncio.run(main())
+    replica.read = refuse  # type: ignore[method-assign]
+    answer = await Client(broker).call(FETCH, version, body({0: 0}))
+    found = partitions(answer)[0]
+    assert found.error_code is ErrorCode.not_leader_or_follower
+    if version >= 12:
+        assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (2, 9)
+    if version >= 16:
+        (node,) = answer.node_endpoints
+        assert (node.node_id, node.host, node.port) == (2, "host2", 9002)
 
 
-@in_loop
 async def test_leader_epochs_that_differ_are_refused() -> None:
     broker = FakeBroker()
     broker.replica().row = PartitionRow(TOPIC_ID, 0, (1,), (1,), 1, 5, 0)
@@ -167,7 +156,6 @@ async def test_leader_epochs_that_differ_are_refused() -> None:
         assert partitions(answer)[0].error_code is code
 
 
-@in_loop
 async def test_consumer_whose_log_was_truncated_is_told_where_it_diverges() -> None:
     broker = FakeBroker()
     replica = broker.replica()
@@ -188,26 +176,22 @@ async def test_consumer_whose_log_was_truncated_is_told_where_it_diverges() -> N
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
-def test_read_committed_stops_at_the_last_stable_offset_and_lists_what_was_aborted(version: int) -> None:
-    async def main() -> None:
-        broker = FakeBroker()
-        replica = broker.replica()
-        fill(replica, b"a", b"b", b"c")
-        replica.uncommitted = 1
-        replica.log.aborted = [AbortedTransaction(44, 1), AbortedTransaction(45, 2)]
-        answer = await Client(broker).call(FETCH, version, body({0: 0}, isolation_level=READ_COMMITTED))
-        found = partitions(answer)[0]
-        assert found.records == b"ab"
-        assert found.last_stable_offset == 2
-        assert [(entry.producer_id, entry.first_offset) for entry in found.aborted_transactions] == [(44, 1)]
-
-    asyncio.run(main())
+async def test_read_committed_stops_at_the_last_stable_offset_and_lists_what_was_aborted(version: int) -> None:
+    broker = FakeBroker()
+    replica = broker.replica()
+    fill(replica, b"a", b"b", b"c")
+    replica.uncommitted = 1
+    replica.log.aborted = [AbortedTransaction(44, 1), AbortedTransaction(45, 2)]
+    answer = await Client(broker).call(FETCH, version, body({0: 0}, isolation_level=READ_COMMITTED))
+    found = partitions(answer)[0]
+    assert found.records == b"ab"
+    assert found.last_stable_offset == 2
+    assert [(entry.producer_id, entry.first_offset) for entry in found.aborted_transactions] == [(44, 1)]
 
 
 # Waiting
 
 
-@in_loop
 async def test_fetch_waits_for_records_and_is_woken_by_them() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -221,7 +205,6 @@ async def test_fetch_waits_for_records_and_is_woken_by_them() -> None:
     assert broker.replica(0).reads_count == 1, "a quiet partition is not read again"
 
 
-@in_loop
 async def test_fetch_answers_with_nothing_when_the_wait_is_over() -> None:
     broker = FakeBroker()
     answer = await Client(broker).call(FETCH, 12, body({0: 0}, max_wait_ms=20))
@@ -229,7 +212,6 @@ async def test_fetch_answers_with_nothing_when_the_wait_is_over() -> None:
     assert not broker.replica().watchers
 
 
-@in_loop
 async def test_fetch_waits_for_as_many_bytes_as_it_asked_for() -> None:
     broker = FakeBroker()
     fill(broker.replica(0), b"12345")
@@ -242,7 +224,6 @@ async def test_fetch_waits_for_as_many_bytes_as_it_asked_for() -> None:
     assert records(await client.answer()) == {0: b"12345", 1: b"1234512"}
 
 
-@in_loop
 async def test_change_of_leader_ends_the_wait() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -252,7 +233,6 @@ async def test_change_of_leader_ends_the_wait() -> None:
     assert partitions(await client.answer())[0].error_code is ErrorCode.not_leader_or_follower
 
 
-@in_loop
 async def test_client_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -263,7 +243,6 @@ async def test_client_that_leaves_while_it_waits_leaves_nothing_behind() -> None
     assert not broker.replica().watchers
 
 
-@in_loop
 async def test_slow_fetch_does_not_keep_later_requests_from_starting() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -286,7 +265,6 @@ async def test_slow_fetch_does_not_keep_later_requests_from_starting() -> None:
 # Limits
 
 
-@in_loop
 async def test_first_batch_is_returned_whatever_the_limits() -> None:
     broker = FakeBroker()
     fill(broker.replica(0), b"a large batch", b"b")
@@ -295,7 +273,6 @@ async def test_first_batch_is_returned_whatever_the_limits() -> None:
     assert records(answer) == {0: b"a large batch", 1: b""}
 
 
-@in_loop
 async def test_answer_stops_at_its_limit_and_at_each_partitions() -> None:
     broker = FakeBroker()
     for partition in range(3):
@@ -305,7 +282,6 @@ async def test_answer_stops_at_its_limit_and_at_each_partitions() -> None:
     assert records(answer) == {0: b"12345678", 1: b"1234", 2: b""}
 
 
-@in_loop
 async def test_brokers_own_limit_counts_too() -> None:
     broker = FakeBroker(fetch_max_bytes=5)
     fill(broker.replica(0), b"1234", b"5678")
@@ -313,7 +289,6 @@ async def test_brokers_own_limit_counts_too() -> None:
     assert records(answer) == {0: b"1234"}
 
 
-@in_loop
 async def test_partitions_that_were_served_come_last_next_time() -> None:
     broker = FakeBroker()
     for partition in range(3):
@@ -331,7 +306,6 @@ async def test_partitions_that_were_served_come_last_next_time() -> None:
 # Sessions
 
 
-@in_loop
 async def test_session_tells_only_what_is_new() -> None:
     broker = FakeBroker()
     fill(broker.replica(0), b"a")
@@ -347,7 +321,6 @@ async def test_session_tells_only_what_is_new() -> None:
     assert records(third) == {1: b"b"}
 
 
-@in_loop
 async def test_batch_that_did_not_fit_is_not_forgotten_by_the_session() -> None:
     broker = FakeBroker()
     fill(broker.replica(0), b"1234")
@@ -359,7 +332,6 @@ async def test_batch_that_did_not_fit_is_not_forgotten_by_the_session() -> None:
     assert records(second) == {1: b"too large for the rest"}
 
 
-@in_loop
 async def test_quiet_partitions_of_a_session_are_not_looked_at() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -372,7 +344,6 @@ async def test_quiet_partitions_of_a_session_are_not_looked_at() -> None:
     ]
 
 
-@in_loop
 async def test_waiting_session_is_woken_and_answers_only_what_is_new() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -384,7 +355,6 @@ async def test_waiting_session_is_woken_and_answers_only_what_is_new() -> None:
     assert records(await client.answer()) == {0: b"now"}
 
 
-@in_loop
 async def test_watermark_that_moved_without_records_is_told() -> None:
     broker = FakeBroker()
     replica = broker.replica()
@@ -401,7 +371,6 @@ async def test_watermark_that_moved_without_records_is_told() -> None:
     assert records(answer) == {0: b""}
 
 
-@in_loop
 async def test_forgotten_partitions_leave_the_session() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -417,7 +386,6 @@ async def test_forgotten_partitions_leave_the_session() -> None:
     assert not broker.replica(1).watchers
 
 
-@in_loop
 async def test_error_is_told_until_it_is_over() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -429,7 +397,6 @@ async def test_error_is_told_until_it_is_over() -> None:
     assert partitions(third)[0].error_code is ErrorCode.none
 
 
-@in_loop
 async def test_session_that_is_not_as_the_client_believes_is_refused() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -443,7 +410,6 @@ async def test_session_that_is_not_as_the_client_believes_is_refused() -> None:
     assert (unknown.session_id, early.session_id, by_id.responses) == (0, 0, ())
 
 
-@in_loop
 async def test_session_ends_when_the_client_says_so_or_starts_another() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -458,7 +424,6 @@ async def test_session_ends_when_the_client_says_so_or_starts_another() -> None:
     assert not broker.replica().watchers
 
 
-@in_loop
 async def test_cache_is_bounded_and_only_old_sessions_make_room() -> None:
     broker = FakeBroker(max_incremental_fetch_session_cache_slots=2)
     client = Client(broker)
@@ -474,7 +439,6 @@ async def test_cache_is_bounded_and_only_old_sessions_make_room() -> None:
     assert gone.error_code is ErrorCode.fetch_session_id_not_found
 
 
-@in_loop
 async def test_next_request_of_a_session_ends_the_wait_of_the_one_before() -> None:
     broker = FakeBroker()
     client, again = Client(broker), Client(broker, "again:1")
@@ -489,7 +453,6 @@ async def test_next_request_of_a_session_ends_the_wait_of_the_one_before() -> No
 # Followers
 
 
-@in_loop
 async def test_consumer_is_sent_to_the_replica_in_its_rack() -> None:
     broker = FakeBroker(reads_from_near_replicas=True)
     fill(broker.replica(), b"a")
@@ -504,7 +467,6 @@ async def test_consumer_is_sent_to_the_replica_in_its_rack() -> None:
         assert records(here) == {0: b"a"}
 
 
-@in_loop
 async def test_nobody_is_sent_elsewhere_unless_the_operator_chose_it() -> None:
     broker = FakeBroker()
     fill(broker.replica(), b"a")
@@ -512,7 +474,6 @@ async def test_nobody_is_sent_elsewhere_unless_the_operator_chose_it() -> None:
     assert partitions(answer)[0].preferred_read_replica == -1
 
 
-@in_loop
 async def test_follower_serves_consumers_from_version_11_on() -> None:
     broker = FakeBroker()
     fill(broker.replica(), b"a")
@@ -524,13 +485,10 @@ async def test_follower_serves_consumers_from_version_11_on() -> None:
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
-def test_a_topic_of_zstd_is_for_versions_whose_clients_know_it(version: int) -> None:
-    async def main() -> None:
-        broker = FakeBroker()
-        replica = broker.replica()
-        fill(replica, b"record")
-        replica.log.rules = Rules.of(TOPIC, TopicConfig(compression_type="zstd"))
-        found = partitions(await Client(broker).call(FETCH, version, body({0: 0})))[0]
-        assert found.error_code is (ErrorCode.none if version >= 10 else ErrorCode.unsupported_compression_type)
-
-    asyncio.run(main())
+async def test_a_topic_of_zstd_is_for_versions_whose_clients_know_it(version: int) -> None:
+    broker = FakeBroker()
+    replica = broker.replica()
+    fill(replica, b"record")
+    replica.log.rules = Rules.of(TOPIC, TopicConfig(compression_type="zstd"))
+    found = partitions(await Client(broker).call(FETCH, version, body({0: 0})))[0]
+    assert found.error_code is (ErrorCode.none if version >= 10 else ErrorCode.unsupported_compression_type)

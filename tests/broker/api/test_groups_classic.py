@@ -14,7 +14,7 @@ from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.hashing import partition_for
 from sexton.protocol.errors import ErrorCode
 from sexton.settings.broker import GroupSettings
-from tests.broker.api.admin_broker import broker_in_a_cluster, run
+from tests.broker.api.admin_broker import broker_in_a_cluster
 from tests.broker.api.groups_broker import (
     GroupsBroker,
     LoopClock,
@@ -45,180 +45,144 @@ async def join(broker: GroupsBroker, version: int = 9, **body: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", versions(find_coordinator))
-def test_the_coordinator_is_the_leader_of_the_groups_partition(version: int) -> None:
-    async def test() -> None:
-        inner = await broker_in_a_cluster(3)
-        broker = GroupsBroker(inner, GroupSettings())
-        body = {"key": "g"} if version < 4 else {"coordinator_keys": ["g", "h"]}
-        answer = await broker.ask(find_coordinator, version, **body)
-        assert broker.creations == ["__consumer_offsets"]
-        found = [answer] if version < 4 else list(answer.coordinators)
-        assert [one.error_code for one in found] == [ErrorCode.none] * len(found)
-        assert [one.node_id for one in found] == [1 + partition_for(key, 3) for key in ("g", "h")][: len(found)]
-        assert found[0].host == f"host{found[0].node_id}"
-        await broker.ask(find_coordinator, version, **body)
-        assert len(broker.creations) == 1
-
-    run(test())
+async def test_the_coordinator_is_the_leader_of_the_groups_partition(version: int) -> None:
+    inner = await broker_in_a_cluster(3)
+    broker = GroupsBroker(inner, GroupSettings())
+    body = {"key": "g"} if version < 4 else {"coordinator_keys": ["g", "h"]}
+    answer = await broker.ask(find_coordinator, version, **body)
+    assert broker.creations == ["__consumer_offsets"]
+    found = [answer] if version < 4 else list(answer.coordinators)
+    assert [one.error_code for one in found] == [ErrorCode.none] * len(found)
+    assert [one.node_id for one in found] == [1 + partition_for(key, 3) for key in ("g", "h")][: len(found)]
+    assert found[0].host == f"host{found[0].node_id}"
+    await broker.ask(find_coordinator, version, **body)
+    assert len(broker.creations) == 1
 
 
-def test_without_a_leader_there_is_no_coordinator_for_now() -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        await broker.inner.fence(1)
-        answer = await broker.ask(find_coordinator, 3, key="g")
-        assert (answer.error_code, answer.node_id) == (ErrorCode.coordinator_not_available, -1)
-
-    run(test())
+async def test_without_a_leader_there_is_no_coordinator_for_now() -> None:
+    broker = await groups_broker()
+    await broker.inner.fence(1)
+    answer = await broker.ask(find_coordinator, 3, key="g")
+    assert (answer.error_code, answer.node_id) == (ErrorCode.coordinator_not_available, -1)
 
 
-def test_a_transactional_id_has_a_coordinator_too() -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        answer = await broker.ask(find_coordinator, 6, key_type=1, coordinator_keys=["x"])
-        assert answer.coordinators[0].error_code is ErrorCode.none
-        assert broker.creations == ["__transaction_state"]
-
-    run(test())
+async def test_a_transactional_id_has_a_coordinator_too() -> None:
+    broker = await groups_broker()
+    answer = await broker.ask(find_coordinator, 6, key_type=1, coordinator_keys=["x"])
+    assert answer.coordinators[0].error_code is ErrorCode.none
+    assert broker.creations == ["__transaction_state"]
 
 
-def test_other_kinds_of_coordinators_do_not_exist() -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        answer = await broker.ask(find_coordinator, 6, key_type=2, coordinator_keys=["x"])
-        assert answer.coordinators[0].error_code is ErrorCode.invalid_request
-
-    run(test())
+async def test_other_kinds_of_coordinators_do_not_exist() -> None:
+    broker = await groups_broker()
+    answer = await broker.ask(find_coordinator, 6, key_type=2, coordinator_keys=["x"])
+    assert answer.coordinators[0].error_code is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize("version", versions(join_group))
-def test_a_member_joins_syncs_beats_and_leaves_in_every_version(version: int) -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        joined = await join(broker, version)
-        assert (joined.error_code, joined.generation_id, joined.protocol_name) == (ErrorCode.none, 1, "range")
-        assert joined.leader == joined.member_id
-        assert [one.metadata for one in joined.members] == [subscription("t")]
-        who = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
-        synced = await broker.ask(
-            sync_group,
-            min(version, 5),
-            **who,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=[{"member_id": joined.member_id, "assignment": b"yours"}],
-        )
-        assert (synced.error_code, synced.assignment) == (ErrorCode.none, b"yours")
-        beat = await broker.ask(heartbeat, min(version, 4), **who)
-        assert beat.error_code is ErrorCode.none
-        one = {"member_id": joined.member_id, "group_instance_id": None, "reason": "done"}
-        left = await broker.ask(leave_group, min(version, 5), **one, group_id="g", members=[one])
-        assert left.error_code is ErrorCode.none
-        if min(version, 5) >= 3:
-            assert [member.error_code for member in left.members] == [ErrorCode.none]
-        again = await broker.ask(leave_group, min(version, 5), **one, group_id="g", members=[one])
-        code = again.members[0].error_code if min(version, 5) >= 3 else again.error_code
-        assert code is ErrorCode.unknown_member_id
-
-    run(test())
+async def test_a_member_joins_syncs_beats_and_leaves_in_every_version(version: int) -> None:
+    broker = await groups_broker()
+    joined = await join(broker, version)
+    assert (joined.error_code, joined.generation_id, joined.protocol_name) == (ErrorCode.none, 1, "range")
+    assert joined.leader == joined.member_id
+    assert [one.metadata for one in joined.members] == [subscription("t")]
+    who = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
+    synced = await broker.ask(
+        sync_group,
+        min(version, 5),
+        **who,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[{"member_id": joined.member_id, "assignment": b"yours"}],
+    )
+    assert (synced.error_code, synced.assignment) == (ErrorCode.none, b"yours")
+    beat = await broker.ask(heartbeat, min(version, 4), **who)
+    assert beat.error_code is ErrorCode.none
+    one = {"member_id": joined.member_id, "group_instance_id": None, "reason": "done"}
+    left = await broker.ask(leave_group, min(version, 5), **one, group_id="g", members=[one])
+    assert left.error_code is ErrorCode.none
+    if min(version, 5) >= 3:
+        assert [member.error_code for member in left.members] == [ErrorCode.none]
+    again = await broker.ask(leave_group, min(version, 5), **one, group_id="g", members=[one])
+    code = again.members[0].error_code if min(version, 5) >= 3 else again.error_code
+    assert code is ErrorCode.unknown_member_id
 
 
 @pytest.mark.parametrize("version", versions(join_group))
-def test_a_refused_join_can_be_told_in_every_version(version: int) -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        answer = await join(broker, version, session_timeout=1)
-        assert answer.error_code is ErrorCode.invalid_session_timeout
-        answer = await join(broker, version, group_id="")
-        assert answer.error_code is ErrorCode.invalid_group_id
-        assert answer.generation_id == -1
-
-    run(test())
+async def test_a_refused_join_can_be_told_in_every_version(version: int) -> None:
+    broker = await groups_broker()
+    answer = await join(broker, version, session_timeout=1)
+    assert answer.error_code is ErrorCode.invalid_session_timeout
+    answer = await join(broker, version, group_id="")
+    assert answer.error_code is ErrorCode.invalid_group_id
+    assert answer.generation_id == -1
 
 
 @pytest.mark.parametrize("version", range(5, 10))
-def test_a_static_member_is_known_by_its_instance(version: int) -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        joined = await join(broker, version, group_instance_id="i")
-        assert joined.members[0].group_instance_id == "i"
-        who = {"group_id": "g", "member_id": joined.member_id, "group_instance_id": "i", "generation_id": 1}
-        named = {"protocol_type": "consumer", "protocol_name": "range"}
-        await broker.ask(sync_group, 5, **who, **named)
-        again = await join(broker, version, group_instance_id="i")
-        assert again.member_id != joined.member_id
-        beat = await broker.ask(heartbeat, 4, **who)
-        assert beat.error_code is ErrorCode.fenced_instance_id
-
-    run(test())
+async def test_a_static_member_is_known_by_its_instance(version: int) -> None:
+    broker = await groups_broker()
+    joined = await join(broker, version, group_instance_id="i")
+    assert joined.members[0].group_instance_id == "i"
+    who = {"group_id": "g", "member_id": joined.member_id, "group_instance_id": "i", "generation_id": 1}
+    named = {"protocol_type": "consumer", "protocol_name": "range"}
+    await broker.ask(sync_group, 5, **who, **named)
+    again = await join(broker, version, group_instance_id="i")
+    assert again.member_id != joined.member_id
+    beat = await broker.ask(heartbeat, 4, **who)
+    assert beat.error_code is ErrorCode.fenced_instance_id
 
 
 @pytest.mark.parametrize("version", versions(sync_group))
-def test_a_refused_sync_can_be_told_in_every_version(version: int) -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        body = {"group_id": "g", "generation_id": 1, "member_id": "m", "assignments": []}
-        answer = await broker.ask(sync_group, version, **body)
-        expected = ErrorCode.inconsistent_group_protocol if version == 5 else ErrorCode.unknown_member_id
-        assert answer.error_code is expected
-
-    run(test())
+async def test_a_refused_sync_can_be_told_in_every_version(version: int) -> None:
+    broker = await groups_broker()
+    body = {"group_id": "g", "generation_id": 1, "member_id": "m", "assignments": []}
+    answer = await broker.ask(sync_group, version, **body)
+    expected = ErrorCode.inconsistent_group_protocol if version == 5 else ErrorCode.unknown_member_id
+    assert answer.error_code is expected
 
 
-def test_heartbeats_are_fine_while_the_group_is_loaded() -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        broker.groups._led[0].is_loaded = False
-        who: Any = {"group_id": "g", "generation_id": 1, "member_id": "m"}
-        assert (await broker.ask(heartbeat, **who)).error_code is ErrorCode.none
-        answer = await broker.ask(leave_group, 5, group_id="g", members=[{"member_id": "m"}])
-        assert answer.error_code is ErrorCode.coordinator_load_in_progress
-
-    run(test())
+async def test_heartbeats_are_fine_while_the_group_is_loaded() -> None:
+    broker = await groups_broker()
+    broker.groups._led[0].is_loaded = False
+    who: Any = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+    assert (await broker.ask(heartbeat, **who)).error_code is ErrorCode.none
+    answer = await broker.ask(leave_group, 5, group_id="g", members=[{"member_id": "m"}])
+    assert answer.error_code is ErrorCode.coordinator_load_in_progress
 
 
-def test_everything_is_refused_where_the_group_is_not_kept() -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        broker.groups.unload(0)
-        assert (await join(broker)).error_code is ErrorCode.not_coordinator
-        who: Any = {"group_id": "g", "generation_id": 1, "member_id": "m"}
-        assert (await broker.ask(heartbeat, **who)).error_code is ErrorCode.not_coordinator
-        named: Any = {"protocol_type": "consumer", "protocol_name": "range"}
-        assert (await broker.ask(sync_group, **who, **named)).error_code is ErrorCode.not_coordinator
-
-    run(test())
+async def test_everything_is_refused_where_the_group_is_not_kept() -> None:
+    broker = await groups_broker()
+    broker.groups.unload(0)
+    assert (await join(broker)).error_code is ErrorCode.not_coordinator
+    who: Any = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+    assert (await broker.ask(heartbeat, **who)).error_code is ErrorCode.not_coordinator
+    named: Any = {"protocol_type": "consumer", "protocol_name": "range"}
+    assert (await broker.ask(sync_group, **who, **named)).error_code is ErrorCode.not_coordinator
 
 
-def test_many_members_join_one_group() -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        answers = await asyncio.gather(*(join(broker) for _ in range(100)))
-        assert {answer.generation_id for answer in answers} == {1}
-        assert max(len(answer.members) for answer in answers) == 100
-        assert len({answer.member_id for answer in answers}) == 100
-        assert all(uuid.UUID(answer.member_id.removeprefix("app-")) for answer in answers)
-
-    run(test())
+async def test_many_members_join_one_group() -> None:
+    broker = await groups_broker()
+    answers = await asyncio.gather(*(join(broker) for _ in range(100)))
+    assert {answer.generation_id for answer in answers} == {1}
+    assert max(len(answer.members) for answer in answers) == 100
+    assert len({answer.member_id for answer in answers}) == 100
+    assert all(uuid.UUID(answer.member_id.removeprefix("app-")) for answer in answers)
 
 
-def test_joins_that_are_parked_do_not_keep_others_from_sending() -> None:
+async def test_joins_that_are_parked_do_not_keep_others_from_sending() -> None:
     """256 MB of them would have kept all large requests of everybody waiting, for as long as their sender liked."""
 
-    async def scenario() -> None:
-        broker = FakeBroker(queued_max_request_bytes=100_000)
-        groups = GroupService(LoopClock(), random.Random(1), GroupSettings(), FakeTopics({"t": 1}), lambda: 1)
-        broker.groups = groups  # type: ignore[attr-defined]
-        await groups.load(0, MemoryLog())
-        protocols = [{"name": "range", "metadata": bytes(60_000)}]
-        times = {"session_timeout": 30_000, "rebalance_timeout": 2**31 - 1}
-        for number in range(5):
-            asked = {"group_id": str(number), "member_id": "", "protocol_type": "connect", "protocols": protocols}
-            Client(broker).ask(join_group.API_KEY, 3, {**asked, **times})
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert len(groups._led[0].parked) == 5
-        assert broker.dispatch.budget.held_bytes == 0
-        await groups.close()
-
-    asyncio.run(scenario())
+    broker = FakeBroker(queued_max_request_bytes=100_000)
+    groups = GroupService(LoopClock(), random.Random(1), GroupSettings(), FakeTopics({"t": 1}), lambda: 1)
+    broker.groups = groups  # type: ignore[attr-defined]
+    await groups.load(0, MemoryLog())
+    protocols = [{"name": "range", "metadata": bytes(60_000)}]
+    times = {"session_timeout": 30_000, "rebalance_timeout": 2**31 - 1}
+    for number in range(5):
+        asked = {"group_id": str(number), "member_id": "", "protocol_type": "connect", "protocols": protocols}
+        Client(broker).ask(join_group.API_KEY, 3, {**asked, **times})
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(groups._led[0].parked) == 5
+    assert broker.dispatch.budget.held_bytes == 0
+    await groups.close()

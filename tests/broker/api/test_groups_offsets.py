@@ -9,7 +9,6 @@ import pytest
 
 from sexton.broker.api import offset_commit, offset_delete, offset_fetch
 from sexton.protocol.errors import ErrorCode
-from tests.broker.api.admin_broker import run
 from tests.broker.api.groups_broker import GroupsBroker, groups_broker, versions
 
 NOWHERE = uuid.UUID(int=99)
@@ -50,116 +49,92 @@ async def fetch(broker: GroupsBroker, version: int, topics: tuple[str, ...] | No
 
 
 @pytest.mark.parametrize("version", versions(offset_commit))
-def test_offsets_are_committed_in_every_version(version: int) -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        answer = await commit(broker, version, ("t", "nowhere"))
-        unknown = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
-        assert codes(answer) == [ErrorCode.none, unknown]
-        if version >= 10:
-            assert answer.topics[1].topic_id == NOWHERE
-        found = await fetch(broker, 9)
-        assert [one.committed_offset for one in found.topics[0].partitions] == [-1, 42]
-        expected_epoch = 3 if version >= 6 else -1
-        assert found.topics[0].partitions[1].committed_leader_epoch == expected_epoch
-
-    run(test())
+async def test_offsets_are_committed_in_every_version(version: int) -> None:
+    broker = await groups_broker()
+    answer = await commit(broker, version, ("t", "nowhere"))
+    unknown = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
+    assert codes(answer) == [ErrorCode.none, unknown]
+    if version >= 10:
+        assert answer.topics[1].topic_id == NOWHERE
+    found = await fetch(broker, 9)
+    assert [one.committed_offset for one in found.topics[0].partitions] == [-1, 42]
+    expected_epoch = 3 if version >= 6 else -1
+    assert found.topics[0].partitions[1].committed_leader_epoch == expected_epoch
 
 
 @pytest.mark.parametrize("version", versions(offset_commit))
-def test_a_refused_commit_is_told_for_each_partition(version: int) -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        answer = await commit(broker, version, ("t", "u"), generation_id_or_member_epoch=5, member_id="m")
-        expected = ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation
-        assert codes(answer) == [expected, expected]
-
-    run(test())
+async def test_a_refused_commit_is_told_for_each_partition(version: int) -> None:
+    broker = await groups_broker()
+    answer = await commit(broker, version, ("t", "u"), generation_id_or_member_epoch=5, member_id="m")
+    expected = ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation
+    assert codes(answer) == [expected, expected]
 
 
 @pytest.mark.parametrize("version", versions(offset_fetch))
-def test_offsets_are_fetched_in_every_version(version: int) -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        await commit(broker)
-        found = await fetch(broker, version, ("t", "u"))
-        t, u = found.topics
-        assert [(one.partition_index, one.committed_offset, one.metadata) for one in t.partitions] == [
-            (0, -1, ""),
-            (1, 42, "m"),
-        ]
-        assert [one.committed_offset for one in u.partitions] == [-1, -1]
-        assert {one.error_code for one in (*t.partitions, *u.partitions)} == {ErrorCode.none}
-
-    run(test())
+async def test_offsets_are_fetched_in_every_version(version: int) -> None:
+    broker = await groups_broker()
+    await commit(broker)
+    found = await fetch(broker, version, ("t", "u"))
+    t, u = found.topics
+    assert [(one.partition_index, one.committed_offset, one.metadata) for one in t.partitions] == [
+        (0, -1, ""),
+        (1, 42, "m"),
+    ]
+    assert [one.committed_offset for one in u.partitions] == [-1, -1]
+    assert {one.error_code for one in (*t.partitions, *u.partitions)} == {ErrorCode.none}
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_all_offsets_of_a_group_are_fetched(version: int) -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        await commit(broker, topics=("t", "u"))
-        row = broker.view.topic("u")
-        assert row is not None
-        await broker.inner.store.delete_topic(row.topic_id)
-        await broker.inner.catch_up()
-        found = await fetch(broker, version, None)
-        assert len(found.topics) == 1  # a deleted topic has none
-
-    run(test())
+async def test_all_offsets_of_a_group_are_fetched(version: int) -> None:
+    broker = await groups_broker()
+    await commit(broker, topics=("t", "u"))
+    row = broker.view.topic("u")
+    assert row is not None
+    await broker.inner.store.delete_topic(row.topic_id)
+    await broker.inner.catch_up()
+    found = await fetch(broker, version, None)
+    assert len(found.topics) == 1  # a deleted topic has none
 
 
 @pytest.mark.parametrize("version", versions(offset_fetch))
-def test_a_refused_fetch_is_told_where_the_version_has_a_place(version: int) -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        broker.groups.unload(0)
-        found = await fetch(broker, version)
-        if version >= 2:
-            assert found.error_code is ErrorCode.not_coordinator
-        else:
-            assert codes(found) == [ErrorCode.not_coordinator] * 2
-
-    run(test())
+async def test_a_refused_fetch_is_told_where_the_version_has_a_place(version: int) -> None:
+    broker = await groups_broker()
+    broker.groups.unload(0)
+    found = await fetch(broker, version)
+    if version >= 2:
+        assert found.error_code is ErrorCode.not_coordinator
+    else:
+        assert codes(found) == [ErrorCode.not_coordinator] * 2
 
 
-def test_a_topic_id_that_nobody_has_is_unknown() -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        await commit(broker)
-        found = await fetch(broker, 10, ("nowhere", "t"))
-        assert found.topics[0].topic_id == NOWHERE
-        assert codes(found) == [ErrorCode.unknown_topic_id] * 2 + [ErrorCode.none] * 2
-        assert found.topics[1].partitions[1].committed_offset == 42
-
-    run(test())
+async def test_a_topic_id_that_nobody_has_is_unknown() -> None:
+    broker = await groups_broker()
+    await commit(broker)
+    found = await fetch(broker, 10, ("nowhere", "t"))
+    assert found.topics[0].topic_id == NOWHERE
+    assert codes(found) == [ErrorCode.unknown_topic_id] * 2 + [ErrorCode.none] * 2
+    assert found.topics[1].partitions[1].committed_offset == 42
 
 
-def test_many_groups_are_fetched_at_once() -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        await commit(broker)
-        answer = await broker.ask(
-            offset_fetch, 9, groups=[{"group_id": "g", "topics": None}, {"group_id": "other", "topics": None}]
-        )
-        assert [(one.group_id, len(one.topics)) for one in answer.groups] == [("g", 1), ("other", 0)]
-
-    run(test())
+async def test_many_groups_are_fetched_at_once() -> None:
+    broker = await groups_broker()
+    await commit(broker)
+    answer = await broker.ask(
+        offset_fetch, 9, groups=[{"group_id": "g", "topics": None}, {"group_id": "other", "topics": None}]
+    )
+    assert [(one.group_id, len(one.topics)) for one in answer.groups] == [("g", 1), ("other", 0)]
 
 
-def test_offsets_are_deleted() -> None:
-    async def test() -> None:
-        broker = await groups_broker()
-        missing = await broker.ask(offset_delete, 0, group_id="g", topics=[])
-        assert missing.error_code is ErrorCode.group_id_not_found
-        await commit(broker)
-        asked = [
-            {"name": "t", "partitions": [{"partition_index": 1}]},
-            {"name": "nowhere", "partitions": [{"partition_index": 0}]},
-        ]
-        answer = await broker.ask(offset_delete, 0, group_id="g", topics=asked)
-        assert answer.error_code is ErrorCode.none
-        assert codes(answer) == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
-        assert (await fetch(broker, 9, None)).topics == ()
-
-    run(test())
+async def test_offsets_are_deleted() -> None:
+    broker = await groups_broker()
+    missing = await broker.ask(offset_delete, 0, group_id="g", topics=[])
+    assert missing.error_code is ErrorCode.group_id_not_found
+    await commit(broker)
+    asked = [
+        {"name": "t", "partitions": [{"partition_index": 1}]},
+        {"name": "nowhere", "partitions": [{"partition_index": 0}]},
+    ]
+    answer = await broker.ask(offset_delete, 0, group_id="g", topics=asked)
+    assert answer.error_code is ErrorCode.none
+    assert codes(answer) == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
+    assert (await fetch(broker, 9, None)).topics == ()

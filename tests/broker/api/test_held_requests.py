@@ -120,53 +120,49 @@ def test_without_the_rule_it_is(coordinator: list[asyncio.Future[None]]) -> None
     assert any(ErrorCode.out_of_order_sequence_number in codes for codes in found)
 
 
-def test_one_that_fails_in_an_unexpected_way_keeps_nobody_behind_it(coordinator: list[asyncio.Future[None]]) -> None:
-    async def main() -> None:
-        told: list[ErrorCode] = []
+async def test_one_that_fails_in_an_unexpected_way_keeps_nobody_behind_it(
+    coordinator: list[asyncio.Future[None]],
+) -> None:
+    told: list[ErrorCode] = []
 
-        def fail(_: ErrorCode) -> None:
-            raise AssertionError("a bug")
+    def fail(_: ErrorCode) -> None:
+        raise AssertionError("a bug")
 
-        ask = FakeBroker().transactions.verifier.ask
-        question = verifier.Question("app", ProducerIdAndEpoch(*PRODUCER), 1, adds=False)
-        for go_on in (fail, told.append):
-            ask(question, (TOPIC, 0), None, go_on)
-        await turns()
-        coordinator[0].set_result(None)
-        await turns()
-        assert told == [ErrorCode.none]
-
-    asyncio.run(main())
+    ask = FakeBroker().transactions.verifier.ask
+    question = verifier.Question("app", ProducerIdAndEpoch(*PRODUCER), 1, adds=False)
+    for go_on in (fail, told.append):
+        ask(question, (TOPIC, 0), None, go_on)
+    await turns()
+    coordinator[0].set_result(None)
+    await turns()
+    assert told == [ErrorCode.none]
 
 
-def test_what_was_sent_behind_a_batch_whose_time_ran_out_waits_until_that_comes_again(
+async def test_what_was_sent_behind_a_batch_whose_time_ran_out_waits_until_that_comes_again(
     coordinator: list[asyncio.Future[None]],
 ) -> None:
     """Of a producer that the partition does not know any sequence could be the first."""
 
-    async def main() -> None:
-        broker = broker_that_counts_sequences()
-        client = Client(broker)
-        send(client, 0, timeout_ms=0)
-        send(client, 1)
-        async with asyncio.timeout(10):
-            while not (told := codes(client)):
-                await asyncio.sleep(0)
-        assert told == [ErrorCode.request_timed_out]
-        coordinator[0].set_result(None)
-        await turns()
-        assert codes(client) == [ErrorCode.request_timed_out]
-        assert broker.replica().log.records == []
-        send(client, 0)
-        await turns()
-        coordinator[1].set_result(None)
-        await turns()
-        send(client, 1)
-        await turns()
-        assert codes(client) == [ErrorCode.none] * 2
-        assert broker.replica().log.records == [b"0", b"1"]
-
-    asyncio.run(main())
+    broker = broker_that_counts_sequences()
+    client = Client(broker)
+    send(client, 0, timeout_ms=0)
+    send(client, 1)
+    async with asyncio.timeout(10):
+        while not (told := codes(client)):
+            await asyncio.sleep(0)
+    assert told == [ErrorCode.request_timed_out]
+    coordinator[0].set_result(None)
+    await turns()
+    assert codes(client) == [ErrorCode.request_timed_out]
+    assert broker.replica().log.records == []
+    send(client, 0)
+    await turns()
+    coordinator[1].set_result(None)
+    await turns()
+    send(client, 1)
+    await turns()
+    assert codes(client) == [ErrorCode.none] * 2
+    assert broker.replica().log.records == [b"0", b"1"]
 
 
 @pytest.mark.parametrize(("known_epoch", "is_asked"), [(5, False), (6, True), (7, True)])
@@ -198,36 +194,33 @@ def test_a_coordinator_before_the_one_whose_marker_is_here_is_not_asked(
     asyncio.run(main())
 
 
-def test_a_batch_that_comes_after_a_marker_does_not_share_an_answer_from_before_it(
+async def test_a_batch_that_comes_after_a_marker_does_not_share_an_answer_from_before_it(
     coordinator: list[asyncio.Future[None]],
 ) -> None:
     """The same batch twice, over two connections: the first is held when the transaction is aborted, the second comes
     when it is over. It would open a transaction that nobody ends, or that the next one commits."""
 
-    async def main() -> None:
-        broker = broker_that_counts_sequences()
-        producers = broker.replica().log.producers
-        producers.note_data(*PRODUCER, 0, 0, 0, 0, True)
-        producers.note_marker(*PRODUCER, 1, 0, Marker(False, 6))
-        first, second = Client(broker), Client(broker)
-        send(first, 1)
-        await turns()
-        assert len(coordinator) == 1
-        producers.note_marker(*PRODUCER, 2, 0, Marker(True, 6))
-        producers.void_verifications(*PRODUCER)
-        send(second, 1)
-        await turns()
-        coordinator[0].set_result(None)
-        await turns()
-        assert codes(first) == [ErrorCode.invalid_txn_state]
-        assert codes(second) == []
-        assert len(coordinator) == 2
-        assert not producers.is_open(*PRODUCER)
-
-    asyncio.run(main())
+    broker = broker_that_counts_sequences()
+    producers = broker.replica().log.producers
+    producers.note_data(*PRODUCER, 0, 0, 0, 0, True)
+    producers.note_marker(*PRODUCER, 1, 0, Marker(False, 6))
+    first, second = Client(broker), Client(broker)
+    send(first, 1)
+    await turns()
+    assert len(coordinator) == 1
+    producers.note_marker(*PRODUCER, 2, 0, Marker(True, 6))
+    producers.void_verifications(*PRODUCER)
+    send(second, 1)
+    await turns()
+    coordinator[0].set_result(None)
+    await turns()
+    assert codes(first) == [ErrorCode.invalid_txn_state]
+    assert codes(second) == []
+    assert len(coordinator) == 2
+    assert not producers.is_open(*PRODUCER)
 
 
-def test_partitions_of_one_transaction_are_asked_about_together_and_instances_apart(
+async def test_partitions_of_one_transaction_are_asked_about_together_and_instances_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What another coordinator answers names the transactional id and the partition, and not the producer."""
@@ -258,26 +251,23 @@ def test_partitions_of_one_transaction_are_asked_about_together_and_instances_ap
         ]
         return SimpleNamespace(error_code=ErrorCode.none, results_by_transaction=results)
 
-    async def main() -> None:
-        asking = FakeBroker().transactions.verifier
-        monkeypatch.setattr(asking, "_peers", SimpleNamespace(call=call))
-        monkeypatch.setattr(asking, "_coordinator_of", lambda question: BROKER_ID + 1)
-        monkeypatch.setattr(asking._broker.view, "broker", lambda broker_id: object(), raising=False)
-        told: dict[tuple[int, int], ErrorCode] = {}
-        for epoch in (PRODUCER[1], PRODUCER[1] - 1):
-            question = verifier.Question("app", ProducerIdAndEpoch(PRODUCER[0], epoch), 2, adds=True)
-            for number in (0, 1):
-                answered = partial(told.__setitem__, (epoch, number))
-                asking.ask(question, (TOPIC, number), object(), answered)
-        await turns()
-        assert [[len(one["topics"][0]["partitions"]) for one in request] for request in requests] == [[2], [2]]
-        assert told == {
-            (epoch, number): ErrorCode.none if epoch == PRODUCER[1] else ErrorCode.producer_fenced
-            for epoch in (PRODUCER[1], PRODUCER[1] - 1)
-            for number in (0, 1)
-        }
-
-    asyncio.run(main())
+    asking = FakeBroker().transactions.verifier
+    monkeypatch.setattr(asking, "_peers", SimpleNamespace(call=call))
+    monkeypatch.setattr(asking, "_coordinator_of", lambda question: BROKER_ID + 1)
+    monkeypatch.setattr(asking._broker.view, "broker", lambda broker_id: object(), raising=False)
+    told: dict[tuple[int, int], ErrorCode] = {}
+    for epoch in (PRODUCER[1], PRODUCER[1] - 1):
+        question = verifier.Question("app", ProducerIdAndEpoch(PRODUCER[0], epoch), 2, adds=True)
+        for number in (0, 1):
+            answered = partial(told.__setitem__, (epoch, number))
+            asking.ask(question, (TOPIC, number), object(), answered)
+    await turns()
+    assert [[len(one["topics"][0]["partitions"]) for one in request] for request in requests] == [[2], [2]]
+    assert told == {
+        (epoch, number): ErrorCode.none if epoch == PRODUCER[1] else ErrorCode.producer_fenced
+        for epoch in (PRODUCER[1], PRODUCER[1] - 1)
+        for number in (0, 1)
+    }
 
 
 class Groups:

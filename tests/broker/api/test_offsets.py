@@ -13,7 +13,7 @@ from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import known_versions
 from sexton.records.checkpoints import EpochEntry
-from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, in_loop
+from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker
 
 LIST_OFFSETS, API_VERSIONS, INIT_PRODUCER_ID, OFFSET_FOR_LEADER_EPOCH = 2, 18, 22, 23
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
@@ -40,39 +40,34 @@ async def listed(client: Client, version: int, timestamp: int, **more: Any) -> A
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_special_places_and_times(version: int) -> None:
-    async def main() -> None:
-        client = Client(full_broker())
-        for timestamp, since, expected in (
-            (LATEST, 1, (-1, 9, 3)),
-            (EARLIEST, 1, (-1, 2, 1)),
-            (5, 1, (5, 5, 0)),
-            (100, 1, (-1, -1, -1)),
-            (MAX_TIMESTAMP, 7, (8, 8, 0)),
-            (EARLIEST_LOCAL, 8, (-1, 2, 1)),
-            (LATEST_TIERED, 9, (-1, -1, -1)),
-            (PENDING_UPLOAD, 11, (-1, -1, -1)),
-        ):
-            found = await listed(client, version, timestamp)
-            if version < since:
-                assert found.error_code is ErrorCode.unsupported_version
-                continue
-            assert found.error_code is ErrorCode.none
-            assert (found.timestamp, found.offset) == expected[:2]
-            if version >= 4:
-                assert found.leader_epoch == expected[2]
-
-    asyncio.run(main())
+async def test_special_places_and_times(version: int) -> None:
+    client = Client(full_broker())
+    for timestamp, since, expected in (
+        (LATEST, 1, (-1, 9, 3)),
+        (EARLIEST, 1, (-1, 2, 1)),
+        (5, 1, (5, 5, 0)),
+        (100, 1, (-1, -1, -1)),
+        (MAX_TIMESTAMP, 7, (8, 8, 0)),
+        (EARLIEST_LOCAL, 8, (-1, 2, 1)),
+        (LATEST_TIERED, 9, (-1, -1, -1)),
+        (PENDING_UPLOAD, 11, (-1, -1, -1)),
+    ):
+        found = await listed(client, version, timestamp)
+        if version < since:
+            assert found.error_code is ErrorCode.unsupported_version
+            continue
+        assert found.error_code is ErrorCode.none
+        assert (found.timestamp, found.offset) == expected[:2]
+        if version >= 4:
+            assert found.leader_epoch == expected[2]
 
 
-@in_loop
 async def test_read_committed_ends_at_the_last_stable_offset() -> None:
     client = Client(full_broker())
     assert (await listed(client, 5, LATEST, isolation_level=1)).offset == 8
     assert (await listed(client, 5, 8, isolation_level=1)).offset == -1
 
 
-@in_loop
 async def test_list_offsets_refuses_what_it_must() -> None:
     broker = full_broker()
     client = Client(broker)
@@ -85,7 +80,6 @@ async def test_list_offsets_refuses_what_it_must() -> None:
     assert (await listed(client, 5, LATEST, replica_id=-2)).offset == 9
 
 
-@in_loop
 async def test_new_leader_that_does_not_know_what_is_committed_says_so() -> None:
     broker = full_broker()
     broker.replica().high_watermark = 5
@@ -118,18 +112,14 @@ def test_end_of_an_epoch(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_idempotent_producer_gets_an_id_of_its_own(version: int) -> None:
-    async def main() -> None:
-        broker = FakeBroker()
-        client = Client(broker)
-        given = [await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None}) for _ in range(3)]
-        assert [(answer.producer_id, answer.producer_epoch) for answer in given] == [(1000, 0), (1001, 0), (1002, 0)]
-        assert broker.metastore.next_id == 2000
-
-    asyncio.run(main())
+async def test_every_idempotent_producer_gets_an_id_of_its_own(version: int) -> None:
+    broker = FakeBroker()
+    client = Client(broker)
+    given = [await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None}) for _ in range(3)]
+    assert [(answer.producer_id, answer.producer_epoch) for answer in given] == [(1000, 0), (1001, 0), (1002, 0)]
+    assert broker.metastore.next_id == 2000
 
 
-@in_loop
 async def test_metastore_that_is_away_delays_new_producers_only() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -140,7 +130,6 @@ async def test_metastore_that_is_away_delays_new_producers_only() -> None:
     assert (await client.call(INIT_PRODUCER_ID, 4, {"transactional_id": None})).error_code is ErrorCode.none
 
 
-@in_loop
 async def test_transactional_producers_are_told_to_try_again() -> None:
     client = Client(FakeBroker())
     answer = await client.call(INIT_PRODUCER_ID, 4, {"transactional_id": "t"})
@@ -150,17 +139,14 @@ async def test_transactional_producers_are_told_to_try_again() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_what_is_offered_is_what_has_a_module(version: int) -> None:
-    async def main() -> None:
-        client = Client(FakeBroker())
-        body = {"client_software_name": "some-client", "client_software_version": "1.2.3"}
-        answer = await client.call(API_VERSIONS, version, body)
-        offered = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
-        assert offered == {key: module.VERSIONS for key, module in api.modules().items()}
-        if version >= 3:
-            assert client.receiver.client_software == ("some-client", "1.2.3")
-
-    asyncio.run(main())
+async def test_what_is_offered_is_what_has_a_module(version: int) -> None:
+    client = Client(FakeBroker())
+    body = {"client_software_name": "some-client", "client_software_version": "1.2.3"}
+    answer = await client.call(API_VERSIONS, version, body)
+    offered = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+    assert offered == {key: module.VERSIONS for key, module in api.modules().items()}
+    if version >= 3:
+        assert client.receiver.client_software == ("some-client", "1.2.3")
 
 
 def test_no_module_offers_more_than_can_be_read() -> None:
@@ -170,7 +156,6 @@ def test_no_module_offers_more_than_can_be_read() -> None:
         assert known[0] <= module.VERSIONS[0] <= module.VERSIONS[1] <= known[1]
 
 
-@in_loop
 async def test_client_software_with_a_strange_name_is_refused() -> None:
     client = Client(FakeBroker())
     for name in ("", "-a", "a b", "a\n"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -42,23 +41,20 @@ async def test_a_closed_segment_and_a_pass_are_news_and_nothing_else_is(broker: 
     assert service.has_news(), "what waited for replicas may go on"
 
 
-def test_a_lag_that_passes_is_news(tmp_path: Path) -> None:
-    async def go() -> None:
-        clock = Hands()
-        broker = Broker(tmp_path, config=replace(CONFIG, max_compaction_lag_ms=5000))
-        broker.clock = cast(Any, clock)
-        clock.ms = 1000
-        await broker.start()
-        await broker.write(1)
-        await broker.service.look()
-        clock.ms = 6000
-        assert not broker.service.has_news()
-        clock.ms = 6001
-        assert broker.service.has_news()
-        await broker.service.look()
-        assert len(await broker.metastore.read_work()) == 1, "its segment was closed, and it is overdue"
-
-    asyncio.run(go())
+async def test_a_lag_that_passes_is_news(tmp_path: Path) -> None:
+    clock = Hands()
+    broker = Broker(tmp_path, config=replace(CONFIG, max_compaction_lag_ms=5000))
+    broker.clock = cast(Any, clock)
+    clock.ms = 1000
+    await broker.start()
+    await broker.write(1)
+    await broker.service.look()
+    clock.ms = 6000
+    assert not broker.service.has_news()
+    clock.ms = 6001
+    assert broker.service.has_news()
+    await broker.service.look()
+    assert len(await broker.metastore.read_work()) == 1, "its segment was closed, and it is overdue"
 
 
 async def watch(live: LiveCompactors, clock: Hands, for_ms: int) -> None:
@@ -69,47 +65,41 @@ async def watch(live: LiveCompactors, clock: Hands, for_ms: int) -> None:
     await live.look()
 
 
-def test_a_compactor_that_was_killed_counts_no_longer_when_its_lease_has_run_out() -> None:
-    async def go() -> None:
-        metastore, clock = InProcessMetastore(), Hands()
-        await metastore.open_cluster(CLUSTER)
-        live = LiveCompactors(metastore, cast(Any, clock))
-        assert live.count is None
-        await live.look()
-        assert live.count == 0
-        await metastore.register_compactor(CompactorRow(ONE, "one", LEASE_MS, 0))
-        await metastore.register_compactor(CompactorRow(OTHER, "other", LEASE_MS, 0))
-        await watch(live, clock, 2 * LOOK_MS)
-        assert live.count == 2
-        for _ in range(5):
-            await metastore.renew_compactor(OTHER)
-            await watch(live, clock, LOOK_MS)
-        assert live.count == 1
-        await watch(live, clock, 2 * LEASE_MS)
-        assert live.count == 0
-
-    asyncio.run(go())
-
-
-def test_while_the_metastore_is_away_nobody_is_taken_for_dead() -> None:
-    async def go() -> None:
-        metastore, clock = InProcessMetastore(), Hands()
-        await metastore.open_cluster(CLUSTER)
-        await metastore.register_compactor(CompactorRow(ONE, "one", LEASE_MS, 0))
-        live = LiveCompactors(metastore, cast(Any, clock))
+async def test_a_compactor_that_was_killed_counts_no_longer_when_its_lease_has_run_out() -> None:
+    metastore, clock = InProcessMetastore(), Hands()
+    await metastore.open_cluster(CLUSTER)
+    live = LiveCompactors(metastore, cast(Any, clock))
+    assert live.count is None
+    await live.look()
+    assert live.count == 0
+    await metastore.register_compactor(CompactorRow(ONE, "one", LEASE_MS, 0))
+    await metastore.register_compactor(CompactorRow(OTHER, "other", LEASE_MS, 0))
+    await watch(live, clock, 2 * LOOK_MS)
+    assert live.count == 2
+    for _ in range(5):
+        await metastore.renew_compactor(OTHER)
         await watch(live, clock, LOOK_MS)
-        read = metastore.read_compactors
+    assert live.count == 1
+    await watch(live, clock, 2 * LEASE_MS)
+    assert live.count == 0
 
-        async def away() -> Any:
-            raise MetastoreUnavailableError("connection refused")
 
-        metastore.read_compactors = away  # type: ignore[method-assign]
-        await watch(live, clock, 10 * LEASE_MS)
-        metastore.read_compactors = read  # type: ignore[method-assign]
-        await watch(live, clock, LOOK_MS)
-        assert live.count == 1
+async def test_while_the_metastore_is_away_nobody_is_taken_for_dead() -> None:
+    metastore, clock = InProcessMetastore(), Hands()
+    await metastore.open_cluster(CLUSTER)
+    await metastore.register_compactor(CompactorRow(ONE, "one", LEASE_MS, 0))
+    live = LiveCompactors(metastore, cast(Any, clock))
+    await watch(live, clock, LOOK_MS)
+    read = metastore.read_compactors
 
-    asyncio.run(go())
+    async def away() -> Any:
+        raise MetastoreUnavailableError("connection refused")
+
+    metastore.read_compactors = away  # type: ignore[method-assign]
+    await watch(live, clock, 10 * LEASE_MS)
+    metastore.read_compactors = read  # type: ignore[method-assign]
+    await watch(live, clock, LOOK_MS)
+    assert live.count == 1
 
 
 @scenario

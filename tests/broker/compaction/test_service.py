@@ -258,27 +258,26 @@ async def test_a_new_segment_is_put_together_from_parts_and_old_segments(broker:
     assert "ends at 10" in (await broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked))["error"]["what"]
 
 
-def test_a_segment_that_is_asked_for_twice_at_a_time_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_segment_that_is_asked_for_twice_at_a_time_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its first connection broke, and the broker is still copying: both write the same bytes to the same places."""
     monkeypatch.setattr(bulk, "COPY_BYTES", 20)
 
-    async def go() -> None:
-        broker = Broker(tmp_path)
-        await broker.start()
-        await broker.write(30)
-        plan = await broker.service.plan(TOPIC, 0)
-        old = (broker.directory / f"{0:020d}.log").read_bytes()
-        extents = [[f"{0:020d}.log", 0, 200], [f"{0:020d}.log", 100, 300]]
-        asked = {"plan_id": plan.plan_id, "base_offset": 0, "extents": extents}
-        answers = await asyncio.gather(
-            broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked), broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked)
-        )
-        assert answers[0] == answers[1] == {}
-        staged = [path for path in Path(plan.staging).iterdir() if path.is_file()]
-        assert [path.name for path in staged] == [f"{0:020d}.log.cleaned"]
-        assert staged[0].read_bytes() == old[:200] + old[100:300]
-
-    asyncio.run(go())
+    broker = Broker(tmp_path)
+    await broker.start()
+    await broker.write(30)
+    plan = await broker.service.plan(TOPIC, 0)
+    old = (broker.directory / f"{0:020d}.log").read_bytes()
+    extents = [[f"{0:020d}.log", 0, 200], [f"{0:020d}.log", 100, 300]]
+    asked = {"plan_id": plan.plan_id, "base_offset": 0, "extents": extents}
+    answers = await asyncio.gather(
+        broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked), broker.ask_for(PrivateApi.COMPACTION_ASSEMBLE, asked)
+    )
+    assert answers[0] == answers[1] == {}
+    staged = [path for path in Path(plan.staging).iterdir() if path.is_file()]
+    assert [path.name for path in staged] == [f"{0:020d}.log.cleaned"]
+    assert staged[0].read_bytes() == old[:200] + old[100:300]
 
 
 @scenario

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -106,41 +105,35 @@ async def test_a_plan_that_is_given_up_for_another_reason_is_due_again(broker: B
     assert len(await broker.metastore.read_work()) == 1
 
 
-def test_what_is_known_of_a_log_goes_with_it(tmp_path: Path) -> None:
+async def test_what_is_known_of_a_log_goes_with_it(tmp_path: Path) -> None:
     """Topics are deleted and replicas move."""
 
-    async def go() -> None:
-        broker = Broker(tmp_path)
-        await broker.start()
-        await broker.write(30)
-        await broker.service.request("t", None)
-        await give_up(broker)
-        service, gone = broker.service, broker.replica
-        assert service.uncleanable(gone) is not None
-        broker.all = list  # type: ignore[method-assign]
-        await service.look()
-        assert service.uncleanable(gone) is None
-        kept = (service._passes, service._last_runs, service._requested, service._since_ms, service._leftovers._known)
-        assert not any(kept)
-
-    asyncio.run(go())
+    broker = Broker(tmp_path)
+    await broker.start()
+    await broker.write(30)
+    await broker.service.request("t", None)
+    await give_up(broker)
+    service, gone = broker.service, broker.replica
+    assert service.uncleanable(gone) is not None
+    broker.all = list  # type: ignore[method-assign]
+    await service.look()
+    assert service.uncleanable(gone) is None
+    kept = (service._passes, service._last_runs, service._requested, service._since_ms, service._leftovers._known)
+    assert not any(kept)
 
 
-def test_when_it_was_last_compacted_is_known_after_a_restart(tmp_path: Path) -> None:
-    async def go() -> None:
-        clock = Hands()
-        broker = Broker(tmp_path)
-        broker.clock = cast(Any, clock)
-        await broker.start()
-        await broker.write(30)
-        assert broker.service.compacted_ms(broker.replica) is None
-        plan = await broker.service.plan(TOPIC, 0)
-        clock.ms = 77_000
-        await broker.service.commit(carry_out(broker.disk, plan))
-        again = Broker(tmp_path)
-        again.clock = cast(Any, clock)
-        await again.start()
-        (shown,) = (await again.ask_for(PrivateApi.COMPACTION_STATUS, {}))["replicas"]
-        assert shown["compacted_ms"] == 77_000
-
-    asyncio.run(go())
+async def test_when_it_was_last_compacted_is_known_after_a_restart(tmp_path: Path) -> None:
+    clock = Hands()
+    broker = Broker(tmp_path)
+    broker.clock = cast(Any, clock)
+    await broker.start()
+    await broker.write(30)
+    assert broker.service.compacted_ms(broker.replica) is None
+    plan = await broker.service.plan(TOPIC, 0)
+    clock.ms = 77_000
+    await broker.service.commit(carry_out(broker.disk, plan))
+    again = Broker(tmp_path)
+    again.clock = cast(Any, clock)
+    await again.start()
+    (shown,) = (await again.ask_for(PrivateApi.COMPACTION_STATUS, {}))["replicas"]
+    assert shown["compacted_ms"] == 77_000

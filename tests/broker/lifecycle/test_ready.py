@@ -65,7 +65,7 @@ def test_a_broker_lives_while_the_metastore_is_away_though_it_does_not_serve() -
     story.run(body())
 
 
-def test_a_broker_that_waits_for_the_metastore_answers_a_probe(tmp_path: Path) -> None:
+async def test_a_broker_that_waits_for_the_metastore_answers_a_probe(tmp_path: Path) -> None:
     settings = {
         "node.id": "7",
         "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -81,24 +81,19 @@ def test_a_broker_that_waits_for_the_metastore_answers_a_probe(tmp_path: Path) -
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
 
-    async def body() -> None:
-        config = BrokerConfig.of(settings)
-        disk, network, metastore = FileDisk(), SocketNetwork(), open_metastore(config.metastore_url)
-        broker = Broker(
-            config, clock=SystemClock(), disk=disk, network=network, metastore=metastore, rng=random.Random(1)
-        )
-        starting = asyncio.ensure_future(broker.start())
-        async with asyncio.timeout(30):
-            while not broker.admin.port:
-                await asyncio.sleep(0.01)
-        live, health = [await asyncio.to_thread(get, broker.admin.port, path) for path in ("/live", "/health")]
-        assert live == (200, {"broker": 7, "is_live": True})
-        assert health == (503, {"broker": 7, "status": "starting", "is_serving": False})
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        broker.admin.close()
-        await metastore.close()
-        disk.close()
-
-    asyncio.run(body())
+    config = BrokerConfig.of(settings)
+    disk, network, metastore = FileDisk(), SocketNetwork(), open_metastore(config.metastore_url)
+    broker = Broker(config, clock=SystemClock(), disk=disk, network=network, metastore=metastore, rng=random.Random(1))
+    starting = asyncio.ensure_future(broker.start())
+    async with asyncio.timeout(30):
+        while not broker.admin.port:
+            await asyncio.sleep(0.01)
+    live, health = [await asyncio.to_thread(get, broker.admin.port, path) for path in ("/live", "/health")]
+    assert live == (200, {"broker": 7, "is_live": True})
+    assert health == (503, {"broker": 7, "status": "starting", "is_serving": False})
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    broker.admin.close()
+    await metastore.close()
+    disk.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,25 +44,19 @@ async def running(folder: Path) -> AsyncIterator[Broker]:
         disk.close()
 
 
-def test_what_was_set_for_brokers_at_run_time_holds_after_a_restart(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with running(tmp_path) as broker:
-            changes = {"log.cleaner.backoff.ms": "1234"}
-            await broker.metastore.change_settings(ConfigScope.BROKER, CLUSTER_DEFAULT, changes)
-            await broker.catch_up()
-            assert broker.config.log_cleaner_backoff_ms == 1234
-        async with running(tmp_path) as broker:
-            assert broker.config.log_cleaner_backoff_ms == 1234
-
-    asyncio.run(go())
+async def test_what_was_set_for_brokers_at_run_time_holds_after_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        changes = {"log.cleaner.backoff.ms": "1234"}
+        await broker.metastore.change_settings(ConfigScope.BROKER, CLUSTER_DEFAULT, changes)
+        await broker.catch_up()
+        assert broker.config.log_cleaner_backoff_ms == 1234
+    async with running(tmp_path) as broker:
+        assert broker.config.log_cleaner_backoff_ms == 1234
 
 
-def test_partitions_are_led_again_in_a_new_epoch_after_a_clean_stop(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with running(tmp_path) as broker:
-            await create_topic(broker, NewTopic("t", 5, 1))
-            assert [(replica.is_leader, replica.leader_epoch) for replica in broker.replicas.all()] == [(True, 0)] * 5
-        async with running(tmp_path) as broker:
-            assert [(replica.is_leader, replica.leader_epoch) for replica in broker.replicas.all()] == [(True, 1)] * 5
-
-    asyncio.run(go())
+async def test_partitions_are_led_again_in_a_new_epoch_after_a_clean_stop(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await create_topic(broker, NewTopic("t", 5, 1))
+        assert [(replica.is_leader, replica.leader_epoch) for replica in broker.replicas.all()] == [(True, 0)] * 5
+    async with running(tmp_path) as broker:
+        assert [(replica.is_leader, replica.leader_epoch) for replica in broker.replicas.all()] == [(True, 1)] * 5

@@ -17,7 +17,7 @@ from sexton.ports.network import HIGH_BACKLOG_BYTES
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import encode_private_request
 from sexton.protocol.private import FIRST_PRIVATE_API_KEY
-from tests.broker.fakes import Client, FakeBroker, in_loop
+from tests.broker.fakes import Client, FakeBroker
 
 API_VERSIONS = 18
 HEARTBEAT = 12
@@ -75,7 +75,6 @@ def numbers(client: Client) -> list[int]:
     return [round(answer.throttle_time.total_seconds() * 1000) for answer in client.answers()]
 
 
-@in_loop
 async def test_answers_leave_in_the_order_of_requests_while_later_ones_start() -> None:
     client = Client(FakeBroker())
     for number in range(4):
@@ -90,7 +89,6 @@ async def test_answers_leave_in_the_order_of_requests_while_later_ones_start() -
     assert numbers(client) == [0, 1, 2, 3]
 
 
-@in_loop
 async def test_an_answer_that_is_ready_waits_for_those_before_it() -> None:
     client = Client(FakeBroker())
     client.ask(HEARTBEAT, 4, beat(0))
@@ -102,7 +100,6 @@ async def test_an_answer_that_is_ready_waits_for_those_before_it() -> None:
     assert numbers(client) == [0, 1]
 
 
-@in_loop
 async def test_requests_that_arrive_together_are_answered_by_one_send() -> None:
     client = Client(FakeBroker())
     SCRIPT.now = Script.named
@@ -111,7 +108,6 @@ async def test_requests_that_arrive_together_are_answered_by_one_send() -> None:
     assert numbers(client) == list(range(50))
 
 
-@in_loop
 async def test_requests_may_come_byte_by_byte() -> None:
     client = Client(FakeBroker())
     SCRIPT.now = Script.named
@@ -120,7 +116,6 @@ async def test_requests_may_come_byte_by_byte() -> None:
     assert numbers(client) == [7, 8]
 
 
-@in_loop
 async def test_too_many_waiting_requests_stop_the_reading_until_one_is_answered() -> None:
     client = Client(FakeBroker())
     client.feed(b"".join(client.frame(HEARTBEAT, 4, beat(number)) for number in range(IN_FLIGHT_MAX + 3)))
@@ -138,7 +133,6 @@ async def test_too_many_waiting_requests_stop_the_reading_until_one_is_answered(
     assert not client.connection.is_paused
 
 
-@in_loop
 async def test_one_client_with_many_requests_lets_others_have_their_turn() -> None:
     client = Client(FakeBroker())
     SCRIPT.now = Script.named
@@ -152,7 +146,6 @@ async def test_one_client_with_many_requests_lets_others_have_their_turn() -> No
     assert not client.connection.is_paused
 
 
-@in_loop
 async def test_client_that_does_not_read_is_paused_and_then_closed_as_idle() -> None:
     broker = FakeBroker(connections_max_idle_ms=500)
     client = Client(broker)
@@ -172,7 +165,6 @@ async def test_client_that_does_not_read_is_paused_and_then_closed_as_idle() -> 
     assert client.connection.is_closed
 
 
-@in_loop
 async def test_idle_connection_is_closed_and_one_with_a_waiting_request_is_not() -> None:
     broker = FakeBroker(connections_max_idle_ms=300)
     idle, waiting = Client(broker), Client(broker, "other:2")
@@ -185,7 +177,6 @@ async def test_idle_connection_is_closed_and_one_with_a_waiting_request_is_not()
     assert list(broker.dispatch.connections) == [waiting.receiver]
 
 
-@in_loop
 async def test_large_request_waits_for_memory_that_others_hold() -> None:
     broker = FakeBroker(queued_max_request_bytes=10_000)
     first, second, third = (Client(broker, f"c:{number}") for number in range(3))
@@ -212,7 +203,6 @@ async def test_large_request_waits_for_memory_that_others_hold() -> None:
     assert not broker.dispatch.budget.has_waiting
 
 
-@in_loop
 async def test_request_larger_than_all_memory_is_served_when_it_is_alone() -> None:
     broker = FakeBroker(queued_max_request_bytes=100)
     client = Client(broker)
@@ -225,7 +215,6 @@ async def test_request_larger_than_all_memory_is_served_when_it_is_alone() -> No
     assert broker.dispatch.budget.held_bytes == 0
 
 
-@in_loop
 async def test_without_a_bound_no_request_waits_for_memory() -> None:
     broker = FakeBroker(queued_max_request_bytes=-1)
     clients = [Client(broker, f"c:{number}") for number in range(3)]
@@ -235,7 +224,6 @@ async def test_without_a_bound_no_request_waits_for_memory() -> None:
 
 
 @pytest.mark.usefixtures("sweeps_are_quick")
-@in_loop
 async def test_where_idle_connections_are_kept_one_that_holds_up_others_is_closed_all_the_same() -> None:
     broker = FakeBroker(queued_max_request_bytes=10_000, connections_max_idle_ms=-1)
     stalled, idle, waiting = (Client(broker, f"c:{number}") for number in range(3))
@@ -249,7 +237,6 @@ async def test_where_idle_connections_are_kept_one_that_holds_up_others_is_close
     assert not idle.connection.is_closed
 
 
-@in_loop
 async def test_memory_of_a_request_that_is_being_worked_on_is_counted_until_it_is_answered() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -267,7 +254,6 @@ async def test_memory_of_a_request_that_is_being_worked_on_is_counted_until_it_i
     assert broker.dispatch.budget.held_bytes == 0
 
 
-@in_loop
 async def test_memory_of_a_request_that_is_released_is_others_to_use_before_it_is_answered() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -287,7 +273,6 @@ async def test_memory_of_a_request_that_is_released_is_others_to_use_before_it_i
     assert broker.dispatch.budget.held_bytes == 0
 
 
-@in_loop
 async def test_closed_connection_forgets_its_waiting_futures_but_lets_tasks_finish() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -310,7 +295,6 @@ async def test_closed_connection_forgets_its_waiting_futures_but_lets_tasks_fini
     assert not client.connection.sent
 
 
-@in_loop
 async def test_connections_above_the_limits_are_refused() -> None:
     broker = FakeBroker(max_connections=3, max_connections_per_ip=2)
     clients = [Client(broker, peer) for peer in ("a:1", "a:2", "a:3", "b:1", "b:2")]
@@ -349,7 +333,6 @@ def test_handler_that_fails_unexpectedly_costs_its_connection_only(caplog: pytes
     assert "RuntimeError: a later bug" in caplog.text
 
 
-@in_loop
 async def test_kafka_error_that_a_handler_raises_becomes_its_answer() -> None:
     client = Client(FakeBroker())
 
@@ -366,7 +349,6 @@ async def test_kafka_error_that_a_handler_raises_becomes_its_answer() -> None:
     assert (await client.call(HEARTBEAT, 4, beat(2))).error_code is ErrorCode.illegal_generation
 
 
-@in_loop
 async def test_handler_can_drop_the_connection() -> None:
     client = Client(FakeBroker())
 
@@ -379,7 +361,6 @@ async def test_handler_can_drop_the_connection() -> None:
     assert len(SCRIPT.requests) == 1
 
 
-@in_loop
 async def test_version_that_is_not_offered_is_refused_where_the_answer_has_a_place_for_it() -> None:
     client = Client(FakeBroker())
     SCRIPT.VERSIONS = (0, 3)
@@ -387,7 +368,6 @@ async def test_version_that_is_not_offered_is_refused_where_the_answer_has_a_pla
     assert answer.error_code is ErrorCode.unsupported_version
 
 
-@in_loop
 async def test_api_versions_of_the_future_is_answered_in_version_0() -> None:
     client = Client(FakeBroker())
     client.feed(struct.pack(">ihhih", 12, API_VERSIONS, 99, 5, -1) + b"??")
@@ -457,7 +437,6 @@ def test_complaints_are_limited(caplog: pytest.LogCaptureFixture) -> None:
         asyncio.run(main())
 
 
-@in_loop
 async def test_private_messages_are_dispatched_and_not_advertised() -> None:
     broker = FakeBroker()
     client = Client(broker)
@@ -481,7 +460,6 @@ async def test_private_messages_are_dispatched_and_not_advertised() -> None:
     assert max(entry.api_key for entry in answer.api_keys) < FIRST_PRIVATE_API_KEY
 
 
-@in_loop
 async def test_requests_wait_while_the_broker_is_not_ready() -> None:
     broker = FakeBroker()
     broker.dispatch.hold()
@@ -495,7 +473,6 @@ async def test_requests_wait_while_the_broker_is_not_ready() -> None:
     assert not client.connection.is_paused
 
 
-@in_loop
 async def test_stopping_closes_every_connection_and_ends_what_it_began() -> None:
     broker = FakeBroker()
     told = broker.replicas.closed

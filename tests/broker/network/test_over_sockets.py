@@ -13,7 +13,7 @@ import pytest
 from sexton.adapters.sockets import SocketNetwork
 from sexton.ports.network import HIGH_BACKLOG_BYTES
 from sexton.protocol.messages import decode_response, encode_request
-from tests.broker.fakes import TOPIC, FakeBroker, in_loop
+from tests.broker.fakes import TOPIC, FakeBroker
 
 HOST = "127.0.0.1"
 FETCH, API_VERSIONS = 1, 18
@@ -50,7 +50,6 @@ async def until_connected(broker: FakeBroker, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
-@in_loop
 async def test_client_that_never_reads_takes_bounded_memory_and_disturbs_nobody() -> None:
     broker = FakeBroker()
     broker.replica().log.records.append(b"x" * BATCH_BYTES)
@@ -80,7 +79,6 @@ async def test_client_that_never_reads_takes_bounded_memory_and_disturbs_nobody(
         await until_connected(broker, 0)
 
 
-@in_loop
 async def test_answers_to_a_client_that_reads_again_are_whole_and_in_order() -> None:
     broker = FakeBroker()
     broker.replica().log.records.append(b"x" * BATCH_BYTES)
@@ -97,7 +95,6 @@ async def test_answers_to_a_client_that_reads_again_are_whole_and_in_order() -> 
         writer.close()
 
 
-@in_loop
 async def test_two_thousand_idle_connections_leave_room_for_the_next_one() -> None:
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -123,7 +120,6 @@ async def test_two_thousand_idle_connections_leave_room_for_the_next_one() -> No
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@in_loop
 async def test_request_in_many_pieces_with_pauses_is_served() -> None:
     broker = FakeBroker()
     async with listening(broker) as port:
