@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sexton.adapters.files import FileDisk
+from sexton.log import opening
 from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.ports.disk import FileSlice
@@ -39,7 +40,7 @@ async def open_log(
 ) -> Log:
     config = TopicConfig(**settings)
     directory = str(path / "orders-0")
-    return await Log.open(
+    return await opening.open_log(
         disk or FileDisk(),
         directory,
         "orders",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sexton.log import opening
 from sexton.log.log import Log
 from sexton.log.types import AbortedTransaction
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -384,7 +385,7 @@ async def test_a_start_that_kafkas_checkpoint_knows_is_taken(tmp_path: Path) -> 
     log = await open_log(tmp_path)
     lead(log, *[plain(b"a")] * 5)
     await log.close()
-    again = await Log.open(
+    again = await opening.open_log(
         log.disk,
         log.directory,
         "orders",

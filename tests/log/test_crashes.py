@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from sexton.log import opening
 from sexton.log.epochs import EpochHistory
 from sexton.log.log import Log
 from sexton.protocol.errors import KafkaError
@@ -97,7 +98,7 @@ class World:
         disk = self.disk.of(self.process, self.loop)
         disk.make_directory("/data")
         await disk.flush_directory("/")
-        self.log = await Log.open(
+        self.log = await opening.open_log(
             disk, DIRECTORY, "orders", 0, TOPIC_ID, self.config, now_ms=NOW_MS, stopped_cleanly=is_clean
         )
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sexton.log.log import Log
-from sexton.log.reading import SENDFILE_BYTES_MIN
 from sexton.log.types import Read, TimedOffset
 from sexton.ports.disk import FileSlice
+from sexton.ports.network import SENDFILE_BYTES_MIN
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, decode_all, encode, make_batch
 from tests import logs

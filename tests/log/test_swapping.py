@@ -19,6 +19,7 @@ from sexton.compaction.reference import fold_by_key
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.terms import Terms
 from sexton.compactor import plain
+from sexton.log import opening
 from sexton.log.log import Log
 from sexton.log.segment import Segment
 from sexton.log.swap_disk import staging_path
@@ -86,7 +87,7 @@ class Machine:
         async def opened() -> Log:
             self.disk.make_directory("/data")
             await self.disk.flush_directory("/")
-            return await Log.open(
+            return await opening.open_log(
                 self.disk, DIRECTORY, "orders", 0, TOPIC_ID, self.config, now_ms=NOW_MS, stopped_cleanly=is_clean
             )
 

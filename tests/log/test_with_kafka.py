@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from sexton.adapters.files import FileDisk
 from sexton.harness.kafka import KafkaCluster
 from sexton.harness.kafka_tools import DUMP_FAULTS, dump_log
+from sexton.log import opening
 from sexton.log.log import Log
 from sexton.records.batch import ControlType
 from sexton.records.checkpoints import read_partition_metadata
@@ -163,7 +164,7 @@ def test_a_log_goes_from_kafka_to_us_and_back(is_clean: bool) -> None:
         assert metadata is not None
 
         async def go() -> list[str]:
-            log = await Log.open(
+            log = await opening.open_log(
                 FileDisk(),
                 str(directory),
                 "orders",

@@ -14,7 +14,7 @@ import pytest
 from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import NOTHING, Claim, Pair
-from sexton.log.log import Log
+from sexton.log import opening
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import PartitionRow
 from sexton.ports.network import Part
@@ -54,7 +54,7 @@ class Two:
     async def open(self, broker: int, row: PartitionRow, config: TopicConfig = COMPACTED) -> LocalReplica:
         directory = str(self.path / f"broker-{broker}" / "t-0")
         disk = FileDisk()
-        log = await Log.open(disk, directory, "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False)
+        log = await opening.open_log(disk, directory, "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False)
         kept = await Kept.open(disk, directory, IDS[broker], log.start_offset, log.end_offset)
         return LocalReplica(
             row,

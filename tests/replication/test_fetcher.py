@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from sexton.adapters.files import FileDisk
 from sexton.client.connection import Rpc
-from sexton.log.log import Log
+from sexton.log import opening
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Record, encode, make_batch
@@ -40,7 +40,7 @@ class Followed:
         for partition in range(2):
             row = PartitionRow(TOPIC, partition, (1, 2), (1, 2), leader=1, leader_epoch=3, partition_epoch=1)
             place = str(directory / f"t-{partition}")
-            log = await Log.open(
+            log = await opening.open_log(
                 FileDisk(), place, "t", partition, TOPIC, TopicConfig(), now_ms=1000, stopped_cleanly=False
             )
             replica = LocalReplica(

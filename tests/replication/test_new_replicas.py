@@ -13,6 +13,7 @@ import pytest
 
 from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.checkpoint import Kept
+from sexton.log import opening
 from sexton.log.log import Log
 from sexton.metadata.view import ClusterView
 from sexton.ports.disk import Disk
@@ -79,7 +80,9 @@ def test_the_first_leader_leads_at_once_and_its_followers_begin_with_the_same_hi
 
 def opened(directory: Path) -> Log:
     return asyncio.run(
-        Log.open(FileDisk(), str(directory), "t", 0, TOPIC.topic_id, TopicConfig(), now_ms=1000, stopped_cleanly=False)
+        opening.open_log(
+            FileDisk(), str(directory), "t", 0, TOPIC.topic_id, TopicConfig(), now_ms=1000, stopped_cleanly=False
+        )
     )
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.replica import Pair
+from sexton.log import opening
 from sexton.log.epochs import epoch_of
-from sexton.log.log import Log
 from sexton.ports.disk import FileSlice
 from sexton.ports.metastore import PartitionRow
 from sexton.ports.network import Part
@@ -64,7 +64,7 @@ def with_leader(tmp_path: Path) -> Callable[[Callable[[Leader], Awaitable[None]]
     def run(scenario: Callable[[Leader], Awaitable[None]]) -> None:
         async def body() -> None:
             config = TopicConfig(min_insync_replicas=1)
-            log = await Log.open(
+            log = await opening.open_log(
                 FileDisk(), str(tmp_path / "t-0"), "t", 0, TOPIC, config, now_ms=1000, stopped_cleanly=False
             )
             replica = LocalReplica(

@@ -18,15 +18,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from sexton.ports.disk import FileSlice
-from sexton.ports.network import HIGH_BACKLOG_BYTES, LOW_BACKLOG_BYTES, Connection, Part, Receiver
+from sexton.ports.network import HIGH_BACKLOG_BYTES, LOW_BACKLOG_BYTES, SENDFILE_BYTES_MIN, Connection, Part, Receiver
 
 log = logging.getLogger(__name__)
 
 RECEIVE_BUFFER_BYTES = 1 << 18
 """Maximum bytes read from one connection before the next one has its turn."""
-
-SENDFILE_BYTES_MIN = 1 << 15
-"""Below this size a read and a copy cost less than a system call of its own."""
 
 FLUSH_BYTES_MAX = 4 << 20
 """Maximum bytes sent through one connection before the next one has its turn."""

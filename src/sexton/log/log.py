@@ -22,7 +22,7 @@ from sexton.compaction import retention
 from sexton.compaction.acceptance import SwapTerms
 from sexton.compaction.contract import Committed, NewSegment
 from sexton.compaction.eligibility import SegmentSummary
-from sexton.errors import CorruptLogError, NotALogError
+from sexton.errors import CorruptLogError
 from sexton.log import flushed, reading
 from sexton.log.checks import (
     OWN_BATCH_BYTES_MAX,
@@ -35,14 +35,12 @@ from sexton.log.checks import (
     check_time,
     note_producer,
 )
-from sexton.log.epochs import EpochHistory
-from sexton.log.flushed import FlushedPoint
 from sexton.log.group_flush import GroupFlush
 from sexton.log.health import Health
 from sexton.log.inside import judged
 from sexton.log.locks import Locks
 from sexton.log.producers import Marker, ProducerStates, Verification
-from sexton.log.recovery import Recovered, Recovery, start_offset_path
+from sexton.log.recovery import Recovered, start_offset_path
 from sexton.log.replay import note_copied, replay
 from sexton.log.segment import Segment
 from sexton.log.segments import UNKNOWN_TIME_MS, ClosedSegments, Segments
@@ -54,13 +52,9 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import header, names
 from sexton.records.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
-    PARTITION_METADATA,
     EpochEntry,
-    PartitionMetadata,
-    decode_partition_metadata,
     encode_leader_epochs,
     encode_offset_checkpoint,
-    encode_partition_metadata,
 )
 from sexton.records.header import CONTROL, HEADER_BYTES, Head
 from sexton.settings.schema import DAY_MS
@@ -81,7 +75,7 @@ class Log:
         config: TopicConfig,
         recovered: Recovered,
     ) -> None:
-        """For `Log.open` and `Log.create`."""
+        """For `opening`, which finds or makes what is on disk."""
         self.disk = disk
         self.directory = directory
         self.topic = topic
@@ -103,79 +97,6 @@ class Log:
         self.locks = Locks()
         self._group_flush = GroupFlush(self._flush_once)
         self.reconfigure(config)
-
-    @classmethod
-    async def open(
-        cls,
-        disk: Disk,
-        directory: str,
-        topic: str,
-        partition: int,
-        topic_id: uuid.UUID,
-        config: TopicConfig,
-        *,
-        now_ms: int,
-        stopped_cleanly: bool,
-        producer_expiry_ms: int = DAY_MS,
-        start_offset: int = 0,
-        flushed_point: FlushedPoint | None = None,
-    ) -> Log:
-        """Opens the log, or creates it if there is none, and repairs what a crash left behind. `start_offset` is the
-        value in Kafka's log-start checkpoint, for a directory that comes from Kafka; the log keeps its own durably.
-        `flushed_point` is the last one recorded for this very log."""
-        if not disk.exists(directory):
-            return await cls.create(
-                disk,
-                directory,
-                topic,
-                partition,
-                topic_id,
-                config,
-                now_ms=now_ms,
-                producer_expiry_ms=producer_expiry_ms,
-                start_offset=start_offset,
-            )
-        await _own_directory(disk, directory, topic, topic_id, stopped_cleanly)
-        producers = ProducerStates(f"{topic}-{partition}", producer_expiry_ms)
-        recovery = Recovery(
-            disk, directory, topic, partition, config, now_ms, stopped_cleanly, producers, start_offset, flushed_point
-        )
-        try:
-            recovered = await recovery.run()
-        except OSError:
-            flushed.distrust(disk, directory)  # a flush may have failed
-            raise
-        return cls(disk, directory, topic, partition, topic_id, config, recovered)
-
-    @classmethod
-    async def create(
-        cls,
-        disk: Disk,
-        directory: str,
-        topic: str,
-        partition: int,
-        topic_id: uuid.UUID,
-        config: TopicConfig,
-        *,
-        now_ms: int,
-        producer_expiry_ms: int = DAY_MS,
-        start_offset: int = 0,
-        epochs: Sequence[EpochEntry] = (),
-        beside: Sequence[tuple[str, bytes]] = (),
-    ) -> Log:
-        """Creates a log where there is no directory, durable on return, with its initial epoch history and the files
-        `beside` it. The last of these files exists only if all the rest does."""
-        segment = Segment(disk, directory, start_offset, config, now_ms)
-        files = [(PARTITION_METADATA, encode_partition_metadata(PartitionMetadata(topic_id)))]
-        if epochs:
-            files.append((LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(epochs)))
-        disk.make_directory(directory)
-        segment.create()
-        await disk.replace_files(directory, [*files, *beside])
-        await disk.flush_directory(directory.rpartition("/")[0])
-        producers = ProducerStates(f"{topic}-{partition}", producer_expiry_ms)
-        recovered = Recovered([segment], producers, EpochHistory(epochs), start_offset, start_offset)
-        return cls(disk, directory, topic, partition, topic_id, config, recovered)
 
     def reconfigure(self, config: TopicConfig) -> None:
         self.config = config
@@ -679,22 +600,3 @@ class Log:
                 self.disk.rename(self.directory, doomed)
                 await self.disk.flush_directory(parent)
                 self.disk.remove_tree(doomed)
-
-
-async def _own_directory(disk: Disk, directory: str, topic: str, topic_id: uuid.UUID, stopped_cleanly: bool) -> None:
-    path = f"{directory}/{PARTITION_METADATA}"
-    data = disk.read_file(path)
-    if data is None:
-        await disk.replace_file(path, encode_partition_metadata(PartitionMetadata(topic_id)))
-    if data is None or not stopped_cleanly:
-        # That the directory exists does not mean that its name was flushed.
-        await disk.flush_directory(directory.rpartition("/")[0])
-    if data is None:
-        return
-    found = decode_partition_metadata(data, path).topic_id
-    if found != topic_id:
-        raise NotALogError(
-            f"it belongs to the topic with id {found}, not to {topic} with id {topic_id}",
-            directory,
-            "Move the directory away: it is of a topic that was deleted, or of another cluster",
-        )

@@ -66,14 +66,14 @@ class Producer:
     def entry(self) -> ProducerEntry:
         last = self.batches[-1] if self.batches else None
         return ProducerEntry(
-            self.producer_id,
-            self.epoch,
-            last.last_sequence if last else NO_SEQUENCE,
-            last.last_offset if last else NO_OFFSET,
-            last.last_offset - last.first_offset if last else 0,
-            self.last_timestamp_ms,
-            self.coordinator_epoch,
-            self.transaction_start,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            last_sequence=last.last_sequence if last else NO_SEQUENCE,
+            last_offset=last.last_offset if last else NO_OFFSET,
+            offset_delta=last.last_offset - last.first_offset if last else 0,
+            last_timestamp=self.last_timestamp_ms,
+            coordinator_epoch=self.coordinator_epoch,
+            current_txn_first_offset=self.transaction_start,
         )
 
 

@@ -8,18 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final
 
 from sexton.log.batches import SCAN_BYTES
 from sexton.log.segment import AbortedEntry, Segment
 from sexton.log.types import AbortedTransaction, Read, TimedOffset
 from sexton.ports.disk import FileSlice
-from sexton.ports.network import Part
+from sexton.ports.network import SENDFILE_BYTES_MIN, Part
 from sexton.records import batch
 from sexton.records.header import LOG_APPEND_TIME, Head, has_valid_crc, head_at
-
-SENDFILE_BYTES_MIN: Final = 32 * 1024
-"""For smaller reads a copy through Python is cheaper than a system call of its own."""
 
 
 def segment_index(segments: Sequence[Segment], offset: int) -> int:

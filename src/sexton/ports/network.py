@@ -7,11 +7,14 @@ arrive together are handled together; what it sends while it handles them goes o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from sexton.ports.disk import Buffer, FileSlice
 
 Part = Buffer | FileSlice
+
+SENDFILE_BYTES_MIN: Final = 32 * 1024
+"""For smaller slices a copy through Python is cheaper than a system call of its own."""
 
 
 class Receiver(Protocol):

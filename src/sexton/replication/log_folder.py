@@ -17,7 +17,7 @@ from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE, Kept
 from sexton.compaction.watermarks.checkpoint import encode as encode_watermarks
 from sexton.compaction.watermarks.replica import ReplicaWatermarks
 from sexton.errors import NotALogError, SextonError
-from sexton.log import flushed
+from sexton.log import flushed, opening
 from sexton.log.flushed import FlushedPoint
 from sexton.log.log import Log
 from sexton.metadata.incarnations import is_another_log
@@ -142,7 +142,7 @@ class LogFolder:
         else:
             directory = self.directory(topic, row.partition)
             point = self.flushed_points.get((topic, row.partition))
-            log = await Log.open(
+            log = await opening.open_log(
                 self._disk,
                 directory,
                 topic,
@@ -167,7 +167,7 @@ class LogFolder:
         beside = [(WATERMARKS_FILE, encode_watermarks(watermarks)), (INCARNATION_FILE, f"{incarnation}\n".encode())]
         if not config.flush_before_ack:
             beside.insert(0, (flushed.MARK_FILE, flushed.mark_content(self._disk)))
-        log = await Log.create(
+        log = await opening.create_log(
             self._disk,
             self.directory(topic, row.partition),
             topic,

@@ -16,7 +16,7 @@ from sexton.broker.compaction.requests import Requests
 from sexton.broker.compaction.service import CompactionService
 from sexton.compaction.reference import fold_by_key
 from sexton.compaction.watermarks.checkpoint import Kept
-from sexton.log.log import Log
+from sexton.log import opening
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol import private
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -48,7 +48,9 @@ class Broker:
 
     async def start(self) -> None:
         directory = str(self.directory)
-        log = await Log.open(self.disk, directory, "t", 0, TOPIC, self.config, now_ms=1000, stopped_cleanly=False)
+        log = await opening.open_log(
+            self.disk, directory, "t", 0, TOPIC, self.config, now_ms=1000, stopped_cleanly=False
+        )
         incarnation = self.row.incarnations[self.node_id]
         kept = await Kept.open(self.disk, directory, incarnation, log.start_offset, log.end_offset)
         self.replica = LocalReplica(
