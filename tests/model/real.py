@@ -15,6 +15,7 @@ from sexton.compaction import acceptance
 from sexton.compaction.reference import compact
 from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.terms import Terms
+from sexton.compaction.watermarks import fence
 from sexton.compaction.watermarks.leader import LeaderWatermarks
 from sexton.compaction.watermarks.leader import Report as RealReport
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
@@ -306,6 +307,13 @@ def after_report(own: Marks, incarnation: int, known: Pair, heard: int, report: 
 
 
 @cache
-def may_copy(own: Marks, end: int, report: Report, in_sync: bool) -> bool:
-    leader = LeaderWatermarks(0, _to_real(own), {0: _id(own.incarnation)})
-    return leader.may_copy(end, RealReport(_id(report[0]), report[1], report[2]), in_sync=in_sync)
+def may_copy(own: Marks, end: int, is_empty: bool, report: Report, in_sync: bool) -> bool:
+    _, generation, compacted = report
+    return fence.may_copy(
+        _to_real(own),
+        end_offset=end,
+        is_empty=is_empty,
+        generation=generation,
+        compacted=compacted,
+        in_sync=in_sync,
+    )

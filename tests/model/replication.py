@@ -129,13 +129,14 @@ class Replication(Coordination):
 
     def _passes_fence(self, world: World, index: int, leaders: Marks) -> bool:
         follower = world.brokers[index]
-        if not follower.log.records:
+        is_empty = not follower.log.records
+        if is_empty:
             self.set_marks(world, index, self.told_while_empty(follower.marks, leaders))
-            return True
+            follower = world.brokers[index]
         if not self.rules.fetch_fence or not self.is_coordinated(world):
             return True
         in_sync = follower.in_sync or not self.rules.fence_asks_for_progress
-        if real.may_copy(leaders, follower.log.end, self.report_of(follower), in_sync):
+        if real.may_copy(leaders, follower.log.end, is_empty, self.report_of(follower), in_sync):
             return True
         if follower.in_sync:
             raise Violation("fence", f"the fence turns away broker {index}, which is in sync")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from sexton.compaction.watermarks import fence
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.leader import LeaderWatermarks, Report
 from sexton.compaction.watermarks.replica import NO_CLAIM, UNKNOWN_EPOCH, Claim, Pair, ReplicaWatermarks
@@ -120,12 +121,17 @@ class Coordination:
             self.advance()
 
     def may_copy(self, held: Held, *, in_sync: bool) -> bool:
-        """The fetch fence, for a follower whose log is a prefix of ours. A log that is empty, or that ends before our
-        log starts and will be discarded, holds nothing that could contradict ours."""
-        leader = self._refreshed()
-        if leader is None or self.is_independent or held.is_empty or held.end_offset < self._log.start_offset:
+        """The fetch fence, for a follower whose log is a prefix of ours."""
+        if self.leader is None or self.is_independent:
             return True
-        return leader.may_copy(held.end_offset, _report(held), in_sync=in_sync)
+        return fence.may_copy(
+            self.watermarks,
+            end_offset=held.end_offset,
+            is_empty=held.is_empty,
+            generation=held.generation,
+            compacted=held.compacted,
+            in_sync=in_sync,
+        )
 
     def has_what_is_claimed(self, held: Held) -> bool:
         """Whether a follower's watermarks are about this very log. If not, records were lost that it, or the replica
@@ -248,5 +254,5 @@ def _incarnations(row: PartitionRow) -> dict[int, uuid.UUID]:
     return {broker: row.incarnations.get(broker, NO_INCARNATION) for broker in row.replicas}
 
 
-def _report(held: Held, broker_epoch: int = 0) -> Report:
+def _report(held: Held, broker_epoch: int) -> Report:
     return Report(held.incarnation, held.generation, held.compacted, broker_epoch)

@@ -139,51 +139,6 @@ def test_what_was_computed_before_a_restart_stays() -> None:
     assert leader.computed() == at(8)
 
 
-# The fetch fence
-
-
-def test_a_replica_in_sync_passes_the_fence_by_its_end() -> None:
-    leader = leading(at(9), at(6))
-    assert leader.may_copy(6, report(1, NOTHING), in_sync=True)
-    assert not leader.may_copy(5, report(1, NOTHING), in_sync=True)
-
-
-def test_a_replica_that_has_compacted_that_far_passes_wherever_it_ends() -> None:
-    leader = leading(at(9), Pair(6, 4))
-    assert leader.may_copy(0, report(1, Pair(6, 4)), in_sync=False)
-    assert not leader.may_copy(0, report(1, Pair(6, 3)), in_sync=False)
-    assert not leader.may_copy(0, report(1, Pair(5, 4)), in_sync=False)
-
-
-def test_a_disk_that_went_back_in_time_is_turned_away_although_it_reaches_mtro() -> None:
-    leader = leading(at(9), at(6))
-    assert not leader.may_copy(9, report(1, at(5)), in_sync=False)
-
-
-def test_a_replica_that_has_lost_the_end_of_what_it_compacted_is_turned_away() -> None:
-    """What it would copy again is compacted up to MTRO, and not as far as it says."""
-    leader = leading(at(9), at(6))
-    assert not leader.may_copy(7, report(1, at(8)), in_sync=False)
-    assert leader.may_copy(8, report(1, at(8)), in_sync=False)
-    assert leader.may_copy(3, report(1, at(6)), in_sync=False), "a new one, on its way to what all have compacted"
-
-
-def test_what_was_removed_without_coordination_counts_for_the_fence() -> None:
-    leader = leading(at(9), NOTHING, fence_below=6)
-    assert leader.may_copy(6, report(1, NOTHING), in_sync=False)
-    assert not leader.may_copy(5, report(1, at(5)), in_sync=False)
-    assert leader.may_copy(5, report(1, at(6)), in_sync=True)
-
-
-def test_another_generations_replica_never_passes() -> None:
-    leader = leading(at(9), NOTHING, generation=1)
-    assert not leader.may_copy(9, report(1, at(9), generation=0), in_sync=True)
-
-
-def test_while_nothing_may_be_removed_everybody_passes() -> None:
-    assert leading(at(9)).may_copy(0, report(1, NOTHING), in_sync=False)
-
-
 offsets = st.integers(0, 12)
 pairs = st.builds(Pair, offsets, offsets)
 reports = st.tuples(
@@ -224,15 +179,3 @@ def test_reports_of_one_process_may_be_repeated_and_reordered(said: list[tuple[i
         other.take_report(broker, report(broker, pair))
     assert one.computed() == other.computed()
     assert one.holding_back() == other.holding_back()
-
-
-@given(pairs, pairs, offsets, offsets, pairs)
-def test_the_fence_lets_nobody_in_who_may_hold_what_was_forgotten(
-    own: Pair, removable: Pair, fence_below: int, end: int, compacted: Pair
-) -> None:
-    leader = leading(own.join(removable), removable, fence_below=fence_below)
-    if leader.may_copy(end, report(1, compacted), in_sync=False):
-        assert compacted.covers(removable)
-        assert end >= fence_below or min(compacted) >= fence_below
-    if end >= max(*removable, fence_below):
-        assert leader.may_copy(end, report(1, compacted), in_sync=True), "in sync, it is never turned away"

@@ -1,4 +1,4 @@
-"""What a leader computes from its replicas' reports: MTRO and MXRO, and which replicas may go on fetching its log.
+"""What a leader computes from its replicas' reports: MTRO and MXRO.
 
 | what happens to the leader                 | effect                                                                |
 |--------------------------------------------|-----------------------------------------------------------------------|
@@ -9,7 +9,7 @@
 | a replica has never reported               | it counts at the present MTRO/MXRO: nothing rises past it             |
 | a replica is added, or a new incarnation   | as if it had never reported                                           |
 | a replica is removed                       | it no longer counts, and the values may rise                          |
-| a replica fetches                          | `may_copy`, the fetch fence                                           |
+| a replica fetches                          | the fetch fence: `fence.may_copy`                                     |
 
 The leader's own progress counts like any other's.
 """
@@ -94,29 +94,3 @@ class LeaderWatermarks:
         assert self._last_known.keys() <= self._incarnations.keys(), "rule 7: a report of one that is gone counts"
         assert self.computed().covers(self.own.removable), "rule 7: MTRO, MXRO would go back"
         self.own.check_invariants()
-
-    def may_copy(self, end_offset: int, report: Report, *, in_sync: bool) -> bool:
-        """The fetch fence. `end_offset` is the follower's log end after truncation by epoch.
-
-        A follower whose log ends at or above everything that was removed lacks only what can still be copied. One that
-        ends below must itself have compacted that far, or its log may hold what all others have removed: it must be
-        wiped.
-
-        A follower outside the ISR must in any case have compacted up to MTRO and MXRO, as every replica has whose disk
-        is current: a disk that went back in time still holds values whose tombstones are about to be removed, and would
-        serve them to consumers that then miss the tombstone.
-
-        It must not have lost the end of what it has compacted either, because it would copy that back less compacted
-        than it claims: only what all replicas have compacted is copied as it was.
-        """
-        if report.generation != self.own.generation:
-            return False
-        removable = self.own.removable
-        if not in_sync and (not report.compacted.covers(removable) or self._has_lost_its_end(end_offset, report)):
-            return False
-        gone = removable.join(Pair(self.own.fence_below, self.own.fence_below))
-        return end_offset >= gone.highest or report.compacted.covers(gone)
-
-    def _has_lost_its_end(self, end_offset: int, report: Report) -> bool:
-        """Not if all that it has compacted is at most MTRO and MXRO: a new replica is still copying up to there."""
-        return end_offset < report.compacted.highest and not self.own.removable.covers(report.compacted)
