@@ -21,7 +21,7 @@ from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.client.errors import ProduceFailedError, ProduceUnknownError
 from sexton.client.producer import Message, Producer
-from sexton.compactor.plain_pass import carry_out
+from sexton.compactor.engines.reference import carry_out
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import KafkaError
 from sexton.replication.local_replica import LocalReplica

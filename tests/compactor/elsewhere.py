@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sexton.compaction.contract import Plan
 from sexton.compactor.engine import Engine, Outcome
-from sexton.compactor.spark_engine import SparkEngine
+from sexton.compactor.engines.spark import SparkEngine
 from tests.compactor.live import compact
 
 

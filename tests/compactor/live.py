@@ -25,7 +25,7 @@ from sexton.adapters.sockets import SocketNetwork
 from sexton.compaction.reference import fold_by_key
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Engine
-from sexton.compactor.plain_engine import PlainEngine
+from sexton.compactor.engines.reference import ReferenceEngine
 from sexton.compactor.schedule import Limits
 from sexton.compactor.worker import Compactor
 from sexton.errors import SextonError
@@ -74,7 +74,7 @@ class RunningCompactor:
 
     def __init__(self, cluster: SextonCluster, engine: Callable[[], Engine] | None = None) -> None:
         self._cluster = cluster
-        self._make_engine = engine or (lambda: PlainEngine(lambda broker_id: FileDisk()))
+        self._make_engine = engine or (lambda: ReferenceEngine(lambda broker_id: FileDisk()))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._task: asyncio.Task[None] | None = None

@@ -41,7 +41,7 @@ def test_all_replicas_are_compacted_and_tombstones_leave(cluster: SextonCluster)
 
 @pytest.mark.spark
 def test_all_replicas_are_compacted_on_spark(cluster: SextonCluster) -> None:
-    from sexton.compactor.spark_engine import SparkEngine
+    from sexton.compactor.engines.spark import SparkEngine
 
     check_compaction(cluster, lambda: SparkEngine("local[2]"))
 

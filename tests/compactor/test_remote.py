@@ -21,9 +21,9 @@ from sexton.adapters.metastore import open_metastore
 from sexton.adapters.sockets import SocketNetwork
 from sexton.broker.compaction import bulk
 from sexton.compaction.contract import Plan
-from sexton.compactor import spark_pass
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Outcome
+from sexton.compactor.engines import spark_job
 from sexton.harness.brokers import SextonCluster
 from sexton.ports.work_queue import WorkKey
 from sexton.protocol.private import PrivateApi
@@ -114,7 +114,7 @@ async def _abandon(brokers: Brokers, plans: Sequence[Plan]) -> None:
 
 
 def run(plan: Plan, *, is_remote: bool) -> Outcome:
-    (outcome,) = spark_pass.run(LocalContext(random.Random(1)).as_spark, [plan], is_remote=is_remote)
+    (outcome,) = spark_job.run(LocalContext(random.Random(1)).as_spark, [plan], is_remote=is_remote)
     return outcome
 
 

@@ -14,11 +14,12 @@ import pytest
 
 from sexton.compaction import acceptance
 from sexton.compaction.acceptance import SwapTerms
-from sexton.compaction.contract import NewSegment
+from sexton.compaction.contract import NewSegment, Plan
 from sexton.compaction.reference import fold_by_key
+from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.terms import Terms
-from sexton.compactor import plain
+from sexton.compactor.engines.reference import carry_out
 from sexton.log import opening
 from sexton.log.log import Log
 from sexton.log.segment import Segment
@@ -169,11 +170,34 @@ class Machine:
         return Terms(LATER_MS, bound, 0, mtro=removal, mxro=removal, settle_below=bound)
 
     def stage(self, terms: Terms, staging_id: str = "a") -> list[NewSegment]:
-        log = self.log
-        segments = [(one.base_offset, one.size_bytes) for one in log.segments.all]
-        producers = log.producers.last_batches().values()
-        staging = staging_path(DIRECTORY, staging_id)
-        return plain.compact(self.disk, DIRECTORY, segments, terms, producers, staging, 2 * self.config.segment_bytes)
+        return self.compacted(terms, tuple(self.log.producers.last_batches().values()), staging_id)
+
+    def compacted(self, terms: Terms, producers: tuple[LastOfProducer, ...], staging_id: str = "a") -> list[NewSegment]:
+        plan = Plan(
+            plan_id="",
+            broker_id=0,
+            topic="orders",
+            topic_id=str(TOPIC_ID),
+            partition=0,
+            incarnation="",
+            generation=0,
+            directory=DIRECTORY,
+            staging=staging_path(DIRECTORY, staging_id),
+            segments=self.log.segments.sizes_below(self.log.end_offset),
+            bound=terms.bound,
+            first_dirty_offset=0,
+            high_watermark=self.log.end_offset,
+            now_ms=terms.now_ms,
+            delete_retention_ms=terms.delete_retention_ms,
+            mtro=terms.mtro,
+            mxro=terms.mxro,
+            settle_below=terms.settle_below,
+            is_independent=False,
+            segment_bytes=2 * self.config.segment_bytes,
+            index_interval_bytes=self.config.index_interval_bytes,
+            producers=producers,
+        )
+        return list(carry_out(self.disk, plan).segments)
 
     async def swap(self, replacements: Sequence[NewSegment], terms: Terms, staging_id: str = "a") -> None:
         await self.log.swap(
@@ -557,10 +581,7 @@ def test_a_live_producers_last_batch_may_not_be_gone() -> None:
     for _ in range(20):
         machine.lead(encode(make_batch(made, leader_epoch=-1)))
     terms = machine.terms()
-    segments = [(one.base_offset, one.size_bytes) for one in machine.log.segments.all]
-    staging = staging_path(DIRECTORY, "a")
-    forgetful = plain.compact(machine.disk, DIRECTORY, segments, terms, [], staging, 10_000)
-    check_refused(machine, forgetful, terms, "last batch of producer 5")
+    check_refused(machine, machine.compacted(terms, ()), terms, "last batch of producer 5")
 
 
 def test_what_is_still_transactional_below_the_bound_is_refused() -> None:

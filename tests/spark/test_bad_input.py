@@ -17,7 +17,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sexton.compaction import plan
+from sexton.compaction import chunking
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
@@ -319,7 +319,7 @@ def die(*_: object, **__: object) -> NoReturn:
 
 STEPS: dict[str, tuple[object, str]] = {
     "survey": (pipeline, "survey_segment"),
-    "plan": (plan, "cut"),
+    "plan": (chunking, "cut"),
     "index": (index_pass, "_index_slice"),
     "new part": (storage, "part_path"),
     "rewrite": (rewrite_pass, "_rewrite_slice"),
@@ -371,7 +371,7 @@ def test_a_segment_that_vanishes_before_it_is_rewritten_is_its_partitions_failur
         return real(*args)
 
     monkeypatch.setattr(rewrite_pass, "rewrite_chunk", rewrite_chunk)
-    monkeypatch.setattr(plan, "CHUNK_BYTES_MIN", 1)  # a task for each segment, as usual
+    monkeypatch.setattr(chunking, "CHUNK_BYTES_MIN", 1)  # a task for each segment, as usual
     gone_result, good_result = run(local, [Partition(gone), Partition(good)])
     failure = failure_of(gone_result)
     assert isinstance(failure, EnvironmentFailure)
@@ -386,7 +386,7 @@ def test_a_segment_may_be_put_together_again_by_another_attempt_of_the_task(tmp_
     part = folder.new_part(0, None)
     part.append(0, memoryview(b"batches"))
     part.close()
-    output = plan.Output(0, 10, (0,), (plan.Extent(part.path, 0, 7),), False, 7)
+    output = chunking.Output(0, 10, (0,), (chunking.Extent(part.path, 0, 7),), False, 7)
     assert folder.write_segment(output) == folder.write_segment(output)
     assert Path(folder.write_segment(output)).read_bytes() == b"batches"
     Path(folder.write_segment(output)).write_bytes(b"other")

@@ -22,7 +22,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from sexton.compaction import plan, survey
+from sexton.compaction import chunking, survey
 from sexton.compaction.fates import Fate
 from sexton.compaction.reference import Compacted, compact, fold_by_key
 from sexton.compaction.survey import LogSurvey
@@ -197,8 +197,8 @@ def test_no_horizon_starts_in_a_segment_that_has_no_room_to_grow(
     directory = tmp_path / "t-0"
     logs.write_partition(logs.Log([0, 20], [tombstones, []]), directory)
     size_bytes = sum(batch.size_bytes for batch in logs.read_batches(directory))
-    monkeypatch.setattr(plan, "HORIZON_SEGMENT_BYTES_MAX", size_bytes - 1)
-    monkeypatch.setattr(plan, "SEGMENT_BYTES_MAX", size_bytes)
+    monkeypatch.setattr(chunking, "HORIZON_SEGMENT_BYTES_MAX", size_bytes - 1)
+    monkeypatch.setattr(chunking, "SEGMENT_BYTES_MAX", size_bytes)
     terms = Terms(logs.NOW_MS, 20, logs.RETENTION_MS, mtro=20)
     config = TopicConfig(cleanup_policy=frozenset({"compact"}))
     case = case_of(directory, 0, terms, config)
@@ -209,7 +209,7 @@ def test_no_horizon_starts_in_a_segment_that_has_no_room_to_grow(
 
     later = [logs.data(*[(b"kept %d" % each, b"") for each in range(0, 20, 2)], at=20)]
     logs.write_partition(logs.Log([0, 20, 30], [tombstones, later, []]), tmp_path / "t-1")
-    monkeypatch.setattr(plan, "HORIZON_SEGMENT_BYTES_MAX", size_bytes)
+    monkeypatch.setattr(chunking, "HORIZON_SEGMENT_BYTES_MAX", size_bytes)
     case = case_of(tmp_path / "t-1", 0, replace(terms, bound=30), config)
     (report,) = run(LocalContext(random.Random(1)).as_spark, [case])
     assert report.tally.of(Fate.TOMBSTONE_STARTS_HORIZON) == 10
@@ -222,7 +222,7 @@ def test_segments_that_grow_in_a_pass_are_not_merged_past_what_an_index_can_expr
     directory = tmp_path / "t-0"
     logs.write_partition(logs.Log([0, 1, 2, 3], [*segments, []]), directory)
     old_bytes = sum(batch.size_bytes for batch in logs.read_batches(directory))
-    monkeypatch.setattr(plan, "SEGMENT_BYTES_MAX", old_bytes)
+    monkeypatch.setattr(chunking, "SEGMENT_BYTES_MAX", old_bytes)
     config = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=old_bytes)
     case = case_of(directory, 0, Terms(logs.NOW_MS, 3, logs.RETENTION_MS, mtro=3), config)
     (report,) = run(LocalContext(random.Random(1)).as_spark, [case])
@@ -241,7 +241,7 @@ def test_a_segment_that_would_be_too_large_is_its_partitions_failure(
         directory = tmp_path / f"t-{index}"
         logs.write_partition(logs.Log([0, 1, 3], segments), directory)
         cases.append(case_of(directory, 0, Terms(logs.NOW_MS, 3, logs.RETENTION_MS), TopicConfig(segment_bytes=1)))
-    monkeypatch.setattr(plan, "SEGMENT_BYTES_MAX", 200)
+    monkeypatch.setattr(chunking, "SEGMENT_BYTES_MAX", 200)
     before = logs.contents(cases[0].directory)
     large, small = run(LocalContext(random.Random(1)).as_spark, cases)
     assert large.failure is not None
@@ -348,9 +348,9 @@ def _read(path: Path) -> bytes:
 
 def cut_up(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a small log go through every loop that a large one goes through."""
-    monkeypatch.setattr(plan, "CHUNK_BYTES_MIN", rng.choice([1, 200, 1000, 1 << 20]))
-    monkeypatch.setattr(plan, "CHUNK_RECORDS_MAX", rng.choice([1, 10, 1 << 20]))
-    monkeypatch.setattr(plan, "BUCKET_ENTRIES", rng.choice([1, 3, 1 << 17]))
+    monkeypatch.setattr(chunking, "CHUNK_BYTES_MIN", rng.choice([1, 200, 1000, 1 << 20]))
+    monkeypatch.setattr(chunking, "CHUNK_RECORDS_MAX", rng.choice([1, 10, 1 << 20]))
+    monkeypatch.setattr(chunking, "BUCKET_ENTRIES", rng.choice([1, 3, 1 << 17]))
     monkeypatch.setattr(survey, "GRAIN_BYTES", rng.choice([1, 150, 1 << 20]))
     monkeypatch.setattr(survey, "GRAIN_RECORDS", rng.choice([1, 5, 1 << 20]))
     monkeypatch.setattr(unpacking, "RUN_BYTES", rng.choice([1, 100, 1 << 20]))
@@ -420,8 +420,8 @@ def test_a_new_segment_is_as_old_as_the_last_one_it_replaces(tmp_path: Path, mon
 def test_spark_itself_keeps_what_the_reference_keeps(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "CHUNK_BYTES_MIN", 500)
-    monkeypatch.setattr(plan, "BUCKET_ENTRIES", 5)
+    monkeypatch.setattr(chunking, "CHUNK_BYTES_MIN", 500)
+    monkeypatch.setattr(chunking, "BUCKET_ENTRIES", 5)
     cases = [make_case(random.Random(seed), tmp_path / f"topic-{seed}") for seed in SPARK_SEEDS]
     for case, report in zip(cases, run(spark.sparkContext, cases), strict=True):
         check(case, report)

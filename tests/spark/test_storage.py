@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sexton.compaction.plan import Extent, Output
+from sexton.compaction.chunking import Extent, Output
 from sexton.errors import EnvironmentFailure
 from sexton.spark.storage import Folder
 from tests.ownership import Given, theirs

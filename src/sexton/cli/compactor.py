@@ -74,9 +74,9 @@ async def _run(
     from sexton.adapters.metastore import open_metastore
     from sexton.adapters.sockets import SocketNetwork
     from sexton.compactor.brokers import Brokers
+    from sexton.compactor.engines.spark import SparkEngine
     from sexton.compactor.pages import CompactorPages
     from sexton.compactor.schedule import Limits
-    from sexton.compactor.spark_engine import SparkEngine
     from sexton.compactor.worker import Compactor
 
     name = name or f"{socket.gethostname()}:{os.getpid()}"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sexton.compaction import plan, rules
+from sexton.compaction import chunking, rules
+from sexton.compaction.chunking import PartitionWork
 from sexton.compaction.fates import Fate
 from sexton.compaction.kernels.rewrite import OUTCOME
-from sexton.compaction.plan import PartitionWork
 from sexton.compaction.rules import Action
 from sexton.compaction.terms import NO_HORIZON, Terms
 from sexton.compaction.transactions import TransactionIndex
@@ -159,7 +159,7 @@ def _has_room(table: Table, kept: Longs, must_keep: Bools, segment_bytes: int) -
     """Whether what is left of the segment may grow, estimated from the share that is left of this slice."""
     sizes = table["size"].astype(np.int64)
     left_bytes = int(sizes[(kept > 0) | must_keep].sum())
-    return left_bytes * segment_bytes <= plan.HORIZON_SEGMENT_BYTES_MAX * int(sizes.sum())
+    return left_bytes * segment_bytes <= chunking.HORIZON_SEGMENT_BYTES_MAX * int(sizes.sum())
 
 
 def _put_off(fates: Longs, starts: Fate, waits: Fate) -> Longs:

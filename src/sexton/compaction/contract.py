@@ -19,7 +19,7 @@ WRITE_BYTES_MAX: Final = 8 << 20
 """Bytes of a new segment in one request: the broker holds them in memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     plan_id: str
     broker_id: int

@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
+from sexton.compaction.chunking import Extent, Output
 from sexton.compaction.contract import READ_BYTES_MAX, WRITE_BYTES_MAX
-from sexton.compaction.plan import Extent, Output
 from sexton.errors import EnvironmentFailure
 from sexton.protocol import private
 from sexton.protocol.private import PrivateApi

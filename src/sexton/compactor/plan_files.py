@@ -12,7 +12,7 @@ import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from sexton.compaction.plan import Extent, Output
+from sexton.compaction.chunking import Extent, Output
 from sexton.compactor.broker_files import BrokerFiles
 from sexton.records.kernels.primitives import Bytes
 from sexton.spark.storage import Folder, PartFile, Storage

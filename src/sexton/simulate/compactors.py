@@ -12,7 +12,7 @@ from sexton.client.errors import BadAnswerError, ConnectionLostError, NotConnect
 from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.compactor.brokers import Brokers
 from sexton.compactor.engine import Outcome
-from sexton.compactor.plain_engine import PlainEngine
+from sexton.compactor.engines.reference import ReferenceEngine
 from sexton.compactor.schedule import Limits
 from sexton.compactor.worker import Compactor
 from sexton.ports.disk import Disk
@@ -41,7 +41,7 @@ class CompactorPlan:
     change_probability: float
 
 
-class _SlowEngine(PlainEngine):
+class _SlowEngine(ReferenceEngine):
     """Time passes between a plan, the reading and the writing: what was planned may be stale by then."""
 
     def __init__(self, disk_of: Callable[[int], Disk], job_ms_max: int, rng: random.Random) -> None:

@@ -24,11 +24,11 @@ import numpy as np
 import numpy.typing as npt
 from pyspark import SparkContext
 
-from sexton.compaction import plan
+from sexton.compaction import chunking
+from sexton.compaction.chunking import Chunk, Output, PartitionWork, Rewritten
 from sexton.compaction.columns import Tally
 from sexton.compaction.fates import Fate
 from sexton.compaction.kernels.newest import FALSE_POSITIVES_PER
-from sexton.compaction.plan import Chunk, Output, PartitionWork, Rewritten
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
 from sexton.compaction.swap import StagedSegment
 from sexton.compaction.terms import Terms
@@ -232,7 +232,7 @@ def _work(index: int, request: Request, max_batch_bytes: int) -> PartitionWork:
         segment_ends=np.array([s.last_offset for s in below if s.batch_count], dtype=np.int64),
         producers=_live_producers(request),
         markers=for_tasks(survey.events.markers),
-        bucket_count=plan.bucket_count(dirty_count + clean_count // FALSE_POSITIVES_PER),
+        bucket_count=chunking.bucket_count(dirty_count + clean_count // FALSE_POSITIVES_PER),
         max_batch_bytes=max_batch_bytes,
         segment_sizes=np.array([s.size_bytes for s in below], dtype=np.int64),
     )
@@ -256,14 +256,14 @@ def _plan(
         for segment in request.survey.segments
         if segment.base_offset < request.terms.bound
     ]
-    target_bytes = plan.chunk_bytes(sizes, parallelism)
+    target_bytes = chunking.chunk_bytes(sizes, parallelism)
     works: dict[int, PartitionWork] = {}
     chunks: list[Chunk] = []
     for index, (request, report) in enumerate(zip(requests, reports, strict=True)):
         paths = [str(segment.path) for segment in request.log.segments]
         try:
             work = _work(index, request, max_batch_bytes)
-            pieces = plan.cut(request.survey, paths, request.terms.bound, request.first_dirty_offset, target_bytes)
+            pieces = chunking.cut(request.survey, paths, request.terms.bound, request.first_dirty_offset, target_bytes)
         except Exception as error:
             report.failure = failure_of(error, str(request.log.directory))
             continue
@@ -293,7 +293,7 @@ def _gather(
         if report.failure is not None or not mine:
             continue
         try:
-            outputs[index] = plan.group_outputs(_rewritten(request, mine), request.config.segment_bytes)
+            outputs[index] = chunking.group_outputs(_rewritten(request, mine), request.config.segment_bytes)
         except Exception as error:
             report.failure = failure_of(error, str(request.log.directory))
             continue
@@ -359,7 +359,7 @@ def _assemble(
             return index, failure_of(error, directories[index])
         return index, None
 
-    count = plan.task_count([output.size_bytes for _, output, _, _ in tasks], context.defaultParallelism)
+    count = chunking.task_count([output.size_bytes for _, output, _, _ in tasks], context.defaultParallelism)
     progress("assemble", count)
     tasks.sort(key=lambda task: -task[1].size_bytes)
     dealt = [task for first in range(count) for task in tasks[first::count]]  # each task gets large and small ones

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from pyspark import SparkContext
 
-from sexton.compaction import plan
+from sexton.compaction import chunking
+from sexton.compaction.chunking import Chunk
 from sexton.compaction.eligibility import first_dirty_offset
-from sexton.compaction.plan import Chunk
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import NotALogError, SextonError
@@ -193,7 +193,7 @@ def _compare(
     context: SparkContext, sides: Sequence[Side], limit: int, max_batch_bytes: int, progress: Progress
 ) -> list[Compared]:
     sizes = [segment.size_bytes for side in sides for segment in side.survey.segments]
-    target_bytes = plan.chunk_bytes(sizes, context.defaultParallelism)
+    target_bytes = chunking.chunk_bytes(sizes, context.defaultParallelism)
     chunks: list[Chunk] = []
     for number, side in enumerate(sides):
         chunks += chunks_below(
@@ -205,7 +205,7 @@ def _compare(
         Scope(side.log_start_offset, side.last_stable_offset, side.survey.events.markers, max_batch_bytes)
         for side in sides
     ]
-    bucket_count = plan.bucket_count(sum(chunk.record_count for chunk in chunks))
+    bucket_count = chunking.bucket_count(sum(chunk.record_count for chunk in chunks))
     shared = context.broadcast((scopes, chunks))
     key = random_hash_key()
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sexton.compaction.chunking import Chunk, Slice
 from sexton.compaction.kernels import newest
 from sexton.compaction.kernels.contents import CONTENT, Contents, buckets_of, hash_contents
-from sexton.compaction.plan import Chunk, Slice
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.log.stopped.partition import mapped

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction import columns
+from sexton.compaction.chunking import CHUNK_RECORDS_MAX, Chunk, PartitionWork, Slice
 from sexton.compaction.kernels import newest
-from sexton.compaction.plan import CHUNK_RECORDS_MAX, Chunk, PartitionWork, Slice
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError
 from sexton.records.header import CONTROL

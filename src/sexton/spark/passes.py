@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 from pyspark import RDD, Broadcast, SparkContext, StorageLevel
 
-from sexton.compaction import plan
+from sexton.compaction import chunking
+from sexton.compaction.chunking import Chunk, PartitionWork
 from sexton.compaction.kernels.newest import FALSE_POSITIVES_PER
-from sexton.compaction.plan import Chunk, PartitionWork
 from sexton.records.keyhash import HashKey, random_hash_key
 from sexton.spark import index_pass, rewrite_pass
 from sexton.spark.index_pass import BucketRow, Filter
@@ -66,7 +66,7 @@ def _run(
         chunk, work, storage = _share(shared.value, number)
         return index_pass.index_chunk(chunk, work, storage, key, None)
 
-    rewriters = plan.task_count([chunk.size_bytes for chunk in chunks], context.defaultParallelism)
+    rewriters = chunking.task_count([chunk.size_bytes for chunk in chunks], context.defaultParallelism)
     rewriter_of = [number * rewriters // len(chunks) for number in range(len(chunks))]
 
     def rewrite(task: int, rows: Iterable[tuple[int, bytes | index_pass.Note]]) -> Iterator[ChunkResult]:
@@ -129,7 +129,7 @@ def _index_clean(
 
 
 def _task_count(context: SparkContext, chunks: Sequence[Chunk], numbers: Sequence[int]) -> int:
-    return plan.task_count([chunks[number].size_bytes for number in numbers], context.defaultParallelism)
+    return chunking.task_count([chunks[number].size_bytes for number in numbers], context.defaultParallelism)
 
 
 def _share(shared: Shared, number: int) -> tuple[Chunk, PartitionWork, Storage]:

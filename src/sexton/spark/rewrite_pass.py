@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction import columns
+from sexton.compaction.chunking import Chunk, Extent, Output, PartitionWork, Slice
 from sexton.compaction.columns import Tally
 from sexton.compaction.fates import Fate
 from sexton.compaction.kernels.rewrite import (
@@ -26,7 +27,6 @@ from sexton.compaction.kernels.rewrite import (
     write_batches,
     write_header,
 )
-from sexton.compaction.plan import Chunk, Extent, Output, PartitionWork, Slice
 from sexton.compaction.rules import Action
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError

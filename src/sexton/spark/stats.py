@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from pyspark import SparkContext
 
-from sexton.compaction import plan
+from sexton.compaction import chunking
+from sexton.compaction.chunking import Chunk, PartitionWork
 from sexton.compaction.columns import Tally
 from sexton.compaction.eligibility import Eligibility, cleanable_bound, first_dirty_offset, judge
 from sexton.compaction.fates import Fate
-from sexton.compaction.plan import Chunk, PartitionWork
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.compaction.transactions import for_tasks
@@ -248,7 +248,7 @@ def _work(index: int, partition: _Partition, options: Options) -> PartitionWork:
         segment_ends=np.zeros(0, dtype=np.int64),
         producers=survey.producers[:0],
         markers=for_tasks(survey.events.markers),
-        bucket_count=plan.bucket_count(partition.stats.record_count),
+        bucket_count=chunking.bucket_count(partition.stats.record_count),
         max_batch_bytes=options.max_batch_bytes,
         segment_sizes=np.zeros(0, dtype=np.int64),
     )
@@ -256,7 +256,7 @@ def _work(index: int, partition: _Partition, options: Options) -> PartitionWork:
 
 def _chunks(live: Sequence[_Partition], parallelism: int) -> list[Chunk]:
     sizes = [segment.size_bytes for partition in live for segment in partition.loaded()[1].segments]
-    target_bytes = plan.chunk_bytes(sizes, parallelism)
+    target_bytes = chunking.chunk_bytes(sizes, parallelism)
     chunks: list[Chunk] = []
     for index, partition in enumerate(live):
         log, survey = partition.loaded()

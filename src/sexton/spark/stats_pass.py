@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction import rules
+from sexton.compaction.chunking import Chunk, PartitionWork, Slice
 from sexton.compaction.fates import Fate
-from sexton.compaction.plan import Chunk, PartitionWork, Slice
 from sexton.compaction.terms import NO_HORIZON
 from sexton.compaction.transactions import TransactionIndex
 from sexton.errors import SextonError

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from sexton.compaction.plan import Extent, Output
+from sexton.compaction.chunking import Extent, Output
 from sexton.errors import EnvironmentFailure, SextonError
 from sexton.log.stopped.partition import mapped
 from sexton.records import names

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction import rules
+from sexton.compaction.chunking import Output, PartitionWork
 from sexton.compaction.fates import Fate
-from sexton.compaction.plan import Output, PartitionWork
 from sexton.compaction.transactions import TransactionEvents
 from sexton.log.stopped.partition import PartitionLog
 from sexton.records import checkpoints, indexes, names

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sexton.compaction.plan import CHUNK_RECORDS_MAX, Chunk, Slice
+from sexton.compaction.chunking import CHUNK_RECORDS_MAX, Chunk, Slice
 from sexton.compaction.survey import LogSurvey
 from sexton.log.stopped.partition import PartitionLog, mapped
 from sexton.records.kernels.scan import scan

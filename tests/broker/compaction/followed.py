@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from sexton.broker.compaction.adoption import Adopter
 from sexton.compaction.watermarks.replica import Pair
-from sexton.compactor.plain_pass import carry_out
+from sexton.compactor.engines.reference import carry_out
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol import private
 from sexton.protocol.private import PrivateApi

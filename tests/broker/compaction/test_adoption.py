@@ -16,7 +16,7 @@ from sexton.broker.compaction.patience import NOTHING_MS
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import Pair
-from sexton.compactor.plain_pass import carry_out
+from sexton.compactor.engines.reference import carry_out
 from sexton.records.batch import ControlType
 from tests.broker.compaction.followed import BOTH, LOGS, Followed, below, run, scenario
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
@@ -356,7 +356,7 @@ async def test_a_follower_truncated_meanwhile_refuses(pair: Followed) -> None:
 @scenario
 async def test_an_own_pass_under_way_is_refused_after_an_adoption(pair: Followed) -> None:
     """Rule 10."""
-    from sexton.compactor.plain_pass import carry_out
+    from sexton.compactor.engines.reference import carry_out
 
     await pair.write(60)
     plan = await pair.follower.service.plan(BOTH.topic_id, 0)

@@ -15,7 +15,7 @@ from sexton.broker.compaction.leftovers import LEFTOVERS_FILE
 from sexton.broker.compaction.service import NotDueError
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import Pair
-from sexton.compactor.plain_pass import carry_out
+from sexton.compactor.engines.reference import carry_out
 from tests.broker.compaction.harness import CONFIG, LOG, TOPIC, Broker
 from tests.log.helpers import read_all
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from sexton.adapters.metastore import InProcessMetastore
 from sexton.broker.compaction.compactors import LOOK_MS, LiveCompactors
-from sexton.compactor.plain_pass import carry_out
+from sexton.compactor.engines.reference import carry_out
 from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow
 from sexton.protocol.private import PrivateApi

@@ -16,7 +16,7 @@ from sexton.compaction.contract import PassResult, decode_plan
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import Pair
-from sexton.compactor.plain_pass import carry_out
+from sexton.compactor.engines.reference import carry_out
 from sexton.protocol import private
 from sexton.protocol.private import PrivateApi
 from sexton.records.batch import decode_all

@@ -11,7 +11,7 @@ import pytest
 
 from sexton.broker.compaction.service import NotDueError
 from sexton.broker.compaction.uncleanable import RETRY_MS, UncleanableReplicas
-from sexton.compactor.plain_pass import carry_out
+from sexton.compactor.engines.reference import carry_out
 from sexton.protocol.private import PrivateApi
 from sexton.settings.topic import TopicConfig
 from tests.broker.compaction.harness import LOG, TOPIC, Broker, scenario

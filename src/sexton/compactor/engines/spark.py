@@ -95,9 +95,9 @@ class SparkEngine:
 
 
 def _run(started: SparkSession, plans: Sequence[Plan], is_remote: bool) -> list[Outcome]:
-    from sexton.compactor import spark_pass
+    from sexton.compactor.engines import spark_job
 
-    return spark_pass.run(started.sparkContext, plans, is_remote=is_remote)
+    return spark_job.run(started.sparkContext, plans, is_remote=is_remote)
 
 
 def _is_dead(found: SparkSession) -> bool:

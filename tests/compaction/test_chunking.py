@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sexton.compaction import plan, survey
-from sexton.compaction.plan import EMPTIED_RATIO, Extent, Output, Rewritten, Slice, cut, group_outputs
+from sexton.compaction import chunking, survey
+from sexton.compaction.chunking import EMPTIED_RATIO, Extent, Output, Rewritten, Slice, cut, group_outputs
 from sexton.compaction.survey import LogSurvey, join_surveys, survey_segment
 from sexton.records.batch import encode
 from sexton.types import INT32_MAX
@@ -34,7 +34,7 @@ def cut_log(
 ) -> list[tuple[bool, tuple[Slice, ...]]]:
     patch = pytest.MonkeyPatch()
     patch.setattr(survey, "GRAIN_BYTES", rng.choice([1, 200, 1 << 20]))
-    patch.setattr(plan, "CHUNK_RECORDS_MAX", rng.choice([1, 8, 1 << 20]))
+    patch.setattr(chunking, "CHUNK_RECORDS_MAX", rng.choice([1, 8, 1 << 20]))
     try:
         return cut(survey_log(log), [f"{base}.log" for base in log.bases], bound, first_dirty, target_bytes)
     finally:
@@ -92,7 +92,7 @@ def test_a_chunk_is_as_large_as_asked_for_or_a_single_grain(monkeypatch: pytest.
 
 def test_a_chunk_holds_no_more_records_than_a_task_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "GRAIN_BYTES", 1)
-    monkeypatch.setattr(plan, "CHUNK_RECORDS_MAX", 5)
+    monkeypatch.setattr(chunking, "CHUNK_RECORDS_MAX", 5)
     log = logs.Log([0, 20], [[logs.data((b"a", b""), (b"b", b""), at=2 * i) for i in range(10)], []])
     chunks = cut(survey_log(log), ["0.log", "20.log"], 20, 0, 1 << 30)
     assert [sum(piece.record_count for piece in pieces) for _, pieces in chunks] == [4] * 5
@@ -108,24 +108,24 @@ def test_empty_segments_need_no_work() -> None:
 
 
 def test_chunks_are_neither_tiny_nor_huge_and_whole_segments_where_there_are_many() -> None:
-    assert plan.chunk_bytes([10], 8) == plan.CHUNK_BYTES_MIN
-    assert plan.chunk_bytes([1 << 40], 1) == plan.CHUNK_BYTES_MAX
-    assert plan.chunk_bytes([100 << 20], 1) == (100 << 20) // 4
-    assert plan.chunk_bytes([100 << 20] * 8, 4) == 100 << 20
+    assert chunking.chunk_bytes([10], 8) == chunking.CHUNK_BYTES_MIN
+    assert chunking.chunk_bytes([1 << 40], 1) == chunking.CHUNK_BYTES_MAX
+    assert chunking.chunk_bytes([100 << 20], 1) == (100 << 20) // 4
+    assert chunking.chunk_bytes([100 << 20] * 8, 4) == 100 << 20
 
 
 def test_small_pieces_share_tasks_and_large_ones_do_not() -> None:
-    assert plan.task_count([], 2) == 1
-    assert plan.task_count([100], 2) == 1
-    assert plan.task_count([1 << 20] * 1000, 2) == 125
-    assert plan.task_count([1000] * 1000, 2) == 8, "every core is busy, and one that is slow does not hold up all"
-    assert plan.task_count([plan.CHUNK_BYTES_MIN] * 1000, 2) == 1000
+    assert chunking.task_count([], 2) == 1
+    assert chunking.task_count([100], 2) == 1
+    assert chunking.task_count([1 << 20] * 1000, 2) == 125
+    assert chunking.task_count([1000] * 1000, 2) == 8, "every core is busy, and one that is slow does not hold up all"
+    assert chunking.task_count([chunking.CHUNK_BYTES_MIN] * 1000, 2) == 1000
 
 
 def test_buckets_follow_the_number_of_dirty_records() -> None:
-    assert plan.bucket_count(0) == 1
-    assert plan.bucket_count(plan.BUCKET_ENTRIES) == 1
-    assert plan.bucket_count(plan.BUCKET_ENTRIES + 1) == 2
+    assert chunking.bucket_count(0) == 1
+    assert chunking.bucket_count(chunking.BUCKET_ENTRIES) == 1
+    assert chunking.bucket_count(chunking.BUCKET_ENTRIES + 1) == 2
 
 
 # --- grouping ---

@@ -1,4 +1,4 @@
-"""Compaction of one log without Spark, on the disk port: one object per record, by the reference compactor.
+"""Executes plans without Spark, on the brokers' disks: one object per record, by the reference compactor.
 
 For the simulator and for tests. It does to a log what the pipeline does, in the same way: new segments beside the old
 ones, small neighbours merged, nothing changed in place.
@@ -7,15 +7,14 @@ ones, small neighbours merged, nothing changed in place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sexton.compaction import reference
-from sexton.compaction.contract import NewSegment
+from sexton.compaction.contract import NewSegment, PassResult, Plan
 from sexton.compaction.fates import Fate
 from sexton.compaction.reference import Verdict
-from sexton.compaction.rules import LastOfProducer
-from sexton.compaction.terms import Terms
+from sexton.compactor.engine import Outcome
 from sexton.ports.disk import Disk
 from sexton.records import names
 from sexton.records.batch import Batch, decode_all, encode
@@ -23,52 +22,54 @@ from sexton.records.batch import Batch, decode_all, encode
 WAIT_FOR_REPLICAS: Final = (Fate.TOMBSTONE_WAITS_FOR_REPLICAS, Fate.MARKER_WAITS_FOR_REPLICAS)
 
 
-def compact(
-    disk: Disk,
-    directory: str,
-    segments: Sequence[tuple[int, int]],
-    terms: Terms,
-    producers: Iterable[LastOfProducer],
-    staging: str,
-    segment_bytes: int,
-) -> list[NewSegment]:
-    """`segments` are base offsets and sizes: those below the bound are compacted, those above are only read for the
-    markers of transactions. Segments that did not change are not staged."""
-    return compact_and_count(disk, directory, segments, terms, producers, staging, segment_bytes)[0]
+class ReferenceEngine:
+    def __init__(self, disk_of: Callable[[int], Disk]) -> None:
+        """`disk_of` returns a broker's disk by broker id."""
+        self._disk_of = disk_of
+
+    async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
+        return [self._run(plan) for plan in plans]
+
+    def _run(self, plan: Plan) -> Outcome:
+        try:
+            return Outcome(plan, carry_out(self._disk_of(plan.broker_id), plan))
+        except Exception as error:
+            return Outcome.failed(plan, error)
+
+    async def warm(self) -> None:
+        """Does nothing: there is nothing to start."""
+
+    async def rest(self) -> None:
+        """Does nothing: it holds nothing."""
+
+    async def close(self) -> None:
+        """Does nothing: it has opened nothing."""
 
 
-def compact_and_count(
-    disk: Disk,
-    directory: str,
-    segments: Sequence[tuple[int, int]],
-    terms: Terms,
-    producers: Iterable[LastOfProducer],
-    staging: str,
-    segment_bytes: int,
-    first_dirty_offset: int = 0,
-) -> tuple[list[NewSegment], dict[str, int], int]:
-    """Also returns how many records and markers met each fate, and how many bytes wait for replicas. Like the pipeline,
-    it trusts that the log is clean below `first_dirty_offset`."""
-    before = {base: _read(disk, directory, base, size) for base, size in segments}
+def carry_out(disk: Disk, plan: Plan) -> PassResult:
+    """Compacts the planned segments below the bound; those above are only read for the markers of transactions.
+    Segments that did not change are not staged. Like the pipeline, it trusts that the log is clean below
+    `first_dirty_offset`."""
+    terms, segments = plan.terms, plan.segments
+    before = {base: _read(disk, plan.directory, base, size) for base, size in segments}
     closed = [base for base, _ in segments if base < terms.bound]
     ends = {before[base][-1].last_offset for base in closed if before[base]}
     batches = [batch for base, _ in segments for batch in before[base]]
-    clean_below = _clean_below([base for base, _ in segments], terms.bound, first_dirty_offset)
-    result = reference.compact(batches, terms, producers, ends, clean_below)
-    after = result.batches
-    fates = Counter(verdict.fate.label for verdict in result.verdicts)
-    disk.make_directory(staging)
+    clean_below = _clean_below([base for base, _ in segments], terms.bound, plan.first_dirty_offset)
+    result = reference.compact(batches, terms, plan.producers, ends, clean_below)
+    disk.make_directory(plan.staging)
     new = []
-    for group in _groups(closed, dict(segments), segment_bytes):
+    for group in _groups(closed, dict(segments), plan.segment_bytes):
         end = terms.bound if group[-1] == closed[-1] else closed[closed.index(group[-1]) + 1]
-        kept = [batch for batch in after if group[0] <= batch.base_offset < end]
+        kept = [batch for batch in result.batches if group[0] <= batch.base_offset < end]
         if kept and (len(group) > 1 or kept != before[group[0]]):
-            file = disk.open(f"{staging}/{names.log_file_name(group[0], names.CLEANED_SUFFIX)}", create=True)
+            file = disk.open(f"{plan.staging}/{names.log_file_name(group[0], names.CLEANED_SUFFIX)}", create=True)
             file.truncate(0)
             file.append([b"".join(map(encode, kept))])
             file.close()
             new.append(NewSegment(group[0], kept[-1].next_offset, tuple(group)))
-    return new, dict(fates), _held_back_bytes(batches, result.verdicts)
+    fates = Counter(verdict.fate.label for verdict in result.verdicts)
+    return PassResult(plan.plan_id, tuple(new), fates, _held_back_bytes(batches, result.verdicts))
 
 
 def _held_back_bytes(batches: Sequence[Batch], verdicts: Sequence[Verdict]) -> int:
