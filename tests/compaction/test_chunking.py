@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sexton.compaction import chunking, survey
 from sexton.compaction.chunking import EMPTIED_RATIO, Extent, Output, Rewritten, Slice, cut, group_outputs
+from sexton.compaction.contract import NewSegment
 from sexton.compaction.survey import LogSurvey, join_surveys, survey_segment
 from sexton.records.batch import encode
 from sexton.types import INT32_MAX
@@ -144,7 +145,7 @@ def empty(base: int) -> Rewritten:
 
 
 def grouped(*segments: Rewritten, segment_bytes: int = 100) -> list[tuple[int, ...]]:
-    return [output.old_base_offsets for output in group_outputs(segments, segment_bytes)]
+    return [output.new.old_base_offsets for output in group_outputs(segments, segment_bytes)]
 
 
 def test_neighbours_that_were_small_are_merged_up_to_the_segment_size() -> None:
@@ -165,7 +166,7 @@ def test_segments_of_which_next_to_nothing_is_left_are_merged_however_large_they
 
 def test_a_merged_segment_has_everything_in_order_and_ends_with_its_last() -> None:
     (output,) = group_outputs([rewritten(0, 40), rewritten(10, 40, unchanged=True)], 100)
-    assert output == Output(0, 20, (0, 10), (Extent("0.log", 0, 40), Extent("10.log", 0, 40)), False, 80)
+    assert output == Output(NewSegment(0, 20, (0, 10)), (Extent("0.log", 0, 40), Extent("10.log", 0, 40)), False, 80)
 
 
 def test_an_unchanged_segment_that_is_half_full_stays_as_it_is() -> None:
@@ -202,15 +203,15 @@ def test_every_segment_with_content_goes_into_exactly_one_new_one(
         size = old if unchanged else max(1, min(left, old)) if old else 0
         segments.append(rewritten(10 * index, size, old_size=old, unchanged=unchanged or old == 0))
     outputs = group_outputs(segments, segment_bytes)
-    bases = [base for output in outputs for base in output.old_base_offsets]
+    bases = [base for output in outputs for base in output.new.old_base_offsets]
     assert bases == sorted(set(bases))
     assert {segment.base_offset for segment in segments if segment.old_size_bytes} <= set(bases)
     by_base = {segment.base_offset: segment for segment in segments}
     for output in outputs:
-        members = [by_base[base] for base in output.old_base_offsets]
+        members = [by_base[base] for base in output.new.old_base_offsets]
         filled = [member for member in members if member.old_size_bytes]
-        assert output.base_offset == members[0].base_offset
-        assert output.end_offset == members[-1].last_offset + 1 > output.old_base_offsets[-1]
+        assert output.new.base_offset == members[0].base_offset
+        assert output.new.end_offset == members[-1].last_offset + 1 > output.new.old_base_offsets[-1]
         assert output.size_bytes == sum(extent.end - extent.start for extent in output.extents)
         assert output.is_unchanged == (len(members) == 1 and members[0].is_unchanged)
         assert len(filled) == 1 or output.size_bytes <= segment_bytes

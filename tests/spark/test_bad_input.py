@@ -18,6 +18,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sexton.compaction import chunking
+from sexton.compaction.contract import NewSegment
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
@@ -386,7 +387,7 @@ def test_a_segment_may_be_put_together_again_by_another_attempt_of_the_task(tmp_
     part = folder.new_part(0, None)
     part.append(0, memoryview(b"batches"))
     part.close()
-    output = chunking.Output(0, 10, (0,), (chunking.Extent(part.path, 0, 7),), False, 7)
+    output = chunking.Output(NewSegment(0, 10, (0,)), (chunking.Extent(part.path, 0, 7),), False, 7)
     assert folder.write_segment(output) == folder.write_segment(output)
     assert Path(folder.write_segment(output)).read_bytes() == b"batches"
     Path(folder.write_segment(output)).write_bytes(b"other")

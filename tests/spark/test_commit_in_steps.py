@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sexton.compaction.contract import NewSegment
 from sexton.compaction.reference import fold_by_key
-from sexton.compaction.swap import StagedSegment
 from sexton.log.stopped import swap
 from sexton.spark import compact as pipeline
 from tests import logs
@@ -27,12 +27,12 @@ def run_until(case: Case, rng: random.Random, commits: int, monkeypatch: pytest.
     """Compact, and die before the given commit. Whether it got that far."""
     real_commit, done = swap.commit, 0
 
-    def commit(directory: Path, new: Sequence[StagedSegment], old: Sequence[int]) -> None:
+    def commit(directory: Path, new: Sequence[NewSegment]) -> None:
         nonlocal done
         if done == commits:
             raise PowerFailureError
         done += 1
-        real_commit(directory, new, old)
+        real_commit(directory, new)
 
     with monkeypatch.context() as patch:
         patch.setattr(swap, "commit", commit)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sexton.compaction.chunking import Extent, Output
+from sexton.compaction.contract import NewSegment
 from sexton.errors import EnvironmentFailure
 from sexton.spark.storage import Folder
 from tests.ownership import Given, theirs
@@ -37,7 +38,7 @@ def test_parts_segments_and_indexes_get_the_owner_and_mode_of_the_log(
     part.append(0, memoryview(b"x" * 50))
     part.close()
     extents = (Extent(part.path, 0, 50), Extent(str(segment), 0, 20))
-    new = Path(folder.write_segment(Output(0, 9, (0,), extents, False, 70)))
+    new = Path(folder.write_segment(Output(NewSegment(0, 9, (0,)), extents, False, 70)))
     folder.write_index("00000000000000000000.index.cleaned", b"index")
     assert names_of(given) == [OLD, OLD, "00000000000000000000.index.cleaned"]
     made = [Path(part.path), new, segment.parent / "00000000000000000000.index.cleaned"]

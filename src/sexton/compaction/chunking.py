@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sexton.compaction.contract import NewSegment
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
 from sexton.errors import UnsupportedFormatError
@@ -112,12 +113,9 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A new segment: its contents, in order, and the old segments that it replaces. Or an old segment that stays as it
-    is."""
+    """A new segment and its contents, in order. Or an old segment that stays as it is."""
 
-    base_offset: int
-    end_offset: int
-    old_base_offsets: tuple[int, ...]
+    new: NewSegment
     extents: tuple[Extent, ...]
     is_unchanged: bool
     size_bytes: int
@@ -231,9 +229,7 @@ def _output(group: Sequence[Rewritten]) -> Output:
             remedy="Nothing was changed. With a smaller segment.bytes such segments are not made",
         )
     return Output(
-        base_offset=group[0].base_offset,
-        end_offset=group[-1].last_offset + 1,
-        old_base_offsets=tuple(member.base_offset for member in group),
+        NewSegment(group[0].base_offset, group[-1].last_offset + 1, tuple(member.base_offset for member in group)),
         extents=tuple(extent for member in group for extent in member.extents),
         is_unchanged=len(group) == 1 and group[0].is_unchanged,
         size_bytes=size_bytes,

@@ -54,6 +54,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from sexton.compaction.contract import NewSegment
 from sexton.errors import SextonError
 from sexton.records.names import (
     CLEANED_SUFFIX,
@@ -75,17 +76,6 @@ _STRANGER = re.compile(r"([0-9]{20})(\..+)(\.cleaned|\.swap|\.deleted)")
 
 class SwapRefusedError(SextonError):
     """The replacement would not survive a crash, or is not the one that was planned. Nothing was changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedSegment:
-    """A new segment, complete in `.cleaned` files. `end_offset` is the next offset after its last batch.
-
-    The end matters because it decides what a recovery deletes, so `commit` compares it with the file.
-    """
-
-    base_offset: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +139,9 @@ def parse(name: str) -> SegmentFile | None:
     return parse_segment_file(name)
 
 
-def commit(contents: Contents, new: Sequence[StagedSegment], old_base_offsets: Sequence[int]) -> Iterator[Step]:
-    """Replaces the old segments by the staged ones. Raises SwapRefusedError before the first step, or never.
+def commit(contents: Contents, new: Sequence[NewSegment]) -> Iterator[Step]:
+    """Replaces old segments by new ones, which are complete in `.cleaned` files: all that they replace by all of them,
+    in one step. Raises SwapRefusedError before the first step, or never.
 
     The end of the process between any two steps leaves a directory on which `recover` (or a broker's start) yields
     exactly the old or exactly the new segments.
@@ -158,13 +149,14 @@ def commit(contents: Contents, new: Sequence[StagedSegment], old_base_offsets: S
     Segments staged for a *later* span may be there already. Ones of an earlier span may not: their `.cleaned`
     files would void ours.
     """
+    old_base_offsets = [base for segment in new for base in segment.old_base_offsets]
     _check_segments(contents, new, old_base_offsets)
     _check_leftovers(contents, new)
     _check_ends(contents, new)
     return _commit(contents.found, new, old_base_offsets)
 
 
-def _commit(found: Sequence[SegmentFile], new: Sequence[StagedSegment], old_bases: Sequence[int]) -> Iterator[Step]:
+def _commit(found: Sequence[SegmentFile], new: Sequence[NewSegment], old_bases: Sequence[int]) -> Iterator[Step]:
     start, end = new[0].base_offset, new[-1].end_offset
     new_bases = {segment.base_offset for segment in new}
     staged = select(found, bases=new_bases, kinds=SEGMENT_KINDS, state=CLEANED_SUFFIX)
@@ -224,7 +216,7 @@ def clear_staging(contents: Contents) -> RecoveryPlan:
 # --- what must be true before a commit ---
 
 
-def _check_segments(contents: Contents, new: Sequence[StagedSegment], old: Sequence[int]) -> None:
+def _check_segments(contents: Contents, new: Sequence[NewSegment], old: Sequence[int]) -> None:
     place, found = contents.place, contents.found
     if not new or not old:
         raise refused(place, "a replacement needs at least one old and one new segment")
@@ -255,7 +247,7 @@ def _check_segments(contents: Contents, new: Sequence[StagedSegment], old: Seque
         raise refused(place, f"{', '.join(absent)} was not staged")
 
 
-def _check_leftovers(contents: Contents, new: Sequence[StagedSegment]) -> None:
+def _check_leftovers(contents: Contents, new: Sequence[NewSegment]) -> None:
     """An unfinished step in the same directory would mix with ours when either is recovered."""
     ours = {segment.base_offset for segment in new}
     for file in contents.found:
@@ -265,7 +257,8 @@ def _check_leftovers(contents: Contents, new: Sequence[StagedSegment]) -> None:
             raise refused(contents.place, f"{file.name} is left over from another replacement")
 
 
-def _check_ends(contents: Contents, new: Sequence[StagedSegment]) -> None:
+def _check_ends(contents: Contents, new: Sequence[NewSegment]) -> None:
+    """A segment's end decides what a recovery deletes."""
     for segment in new:
         end_offset = contents.next_offset(SegmentFile(segment.base_offset, LOG_SUFFIX, CLEANED_SUFFIX))
         if end_offset != segment.end_offset:

@@ -51,10 +51,6 @@ class BrokerFiles:
     """Path of the staging directory on the broker, not on this machine."""
 
     @property
-    def takes_indexes(self) -> bool:
-        return False
-
-    @property
     def reads_anew(self) -> bool:
         return True
 
@@ -104,12 +100,9 @@ class BrokerFiles:
 
     def write_segment(self, output: Output) -> str:
         extents = [[Path(one.path).name, one.start, one.end] for one in output.extents]
-        asked = {"plan_id": self.plan_id, "base_offset": output.base_offset, "extents": extents}
+        asked = {"plan_id": self.plan_id, "base_offset": output.new.base_offset, "extents": extents}
         self._ask(PrivateApi.COMPACTION_ASSEMBLE, [private.encode(asked)], ASSEMBLE_TIMEOUT_S)
-        return f"{self.staging}/{names.log_file_name(output.base_offset, names.CLEANED_SUFFIX)}"
-
-    def write_index(self, name: str, content: bytes) -> None:
-        raise AssertionError("a broker makes its indexes itself")
+        return f"{self.staging}/{names.log_file_name(output.new.base_offset, names.CLEANED_SUFFIX)}"
 
     def remove_parts(self) -> None:
         """Does nothing: the broker removes all staged files when the plan has ended."""

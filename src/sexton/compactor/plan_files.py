@@ -28,10 +28,6 @@ class PlanFiles:
     """Goes through the broker's port even if the files can be seen."""
 
     @property
-    def takes_indexes(self) -> bool:
-        return False
-
-    @property
     def reads_anew(self) -> bool:
         return self._here.reads_anew
 
@@ -44,9 +40,6 @@ class PlanFiles:
     def write_segment(self, output: Output) -> str:
         return self._here.write_segment(output)
 
-    def write_index(self, name: str, content: bytes) -> None:
-        raise AssertionError("a broker makes its indexes itself")
-
     def remove_parts(self) -> None:
         """Does nothing: the broker removes all staged files when the plan has ended."""
 
@@ -55,7 +48,7 @@ class PlanFiles:
         staging = self.through_broker.staging
         if self.is_remote or not _sees(self.directory, staging):
             return self.through_broker
-        return Folder(staging, takes_indexes=False)
+        return Folder(staging)
 
 
 def _sees(directory: str, staging: str) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from sexton.compaction import swap
 from sexton.compaction.acceptance import SwapTerms, check_replaced, check_settled, refusal
 from sexton.compaction.contract import Committed, NewSegment
-from sexton.compaction.swap import Outcome, StagedSegment, SwapRefusedError
+from sexton.compaction.swap import Outcome, SwapRefusedError
 from sexton.errors import SextonError
 from sexton.log import swap_disk
 from sexton.log.batches import SCAN_BYTES
@@ -154,8 +154,7 @@ class Swap:
         try:
             self._move_into_place(validated.new)
             contents = swap_disk.contents(log.disk, log.directory)
-            staged = [StagedSegment(validated.new.base_offset, validated.new.end_offset)]
-            steps = swap.commit(contents, staged, validated.new.old_base_offsets)
+            steps = swap.commit(contents, [validated.new])
 
             async def committed() -> None:
                 self._segments.exchange(old, new)

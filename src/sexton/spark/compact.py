@@ -30,17 +30,17 @@ from sexton.compaction.columns import Tally
 from sexton.compaction.fates import Fate
 from sexton.compaction.kernels.newest import FALSE_POSITIVES_PER
 from sexton.compaction.survey import LogSurvey, SegmentSurvey, join_surveys, live_producers, survey_segment
-from sexton.compaction.swap import StagedSegment
 from sexton.compaction.terms import Terms
 from sexton.compaction.transactions import for_tasks
 from sexton.errors import SextonError
 from sexton.log.stopped import swap
 from sexton.log.stopped.partition import PartitionLog, write_cleaner_offset
+from sexton.records import names
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.settings.topic import TopicConfig
 from sexton.spark import passes, rewrite_pass, transaction_index
 from sexton.spark.passes import Progress
-from sexton.spark.rewrite_pass import ChunkResult, SliceResult
+from sexton.spark.rewrite_pass import ChunkResult, Indexes, SliceResult
 from sexton.spark.storage import Folder, Storage, disk_failure, failure_of
 
 
@@ -54,13 +54,18 @@ class Request:
     terms: Terms
     first_dirty_offset: int
     storage: Storage | None = None
-    """Access to its bytes, and to the place for new segments; None means the log's own directory."""
+    """Access to its bytes, and to the place for new segments, if a broker owns the log: it makes the indexes itself.
+    None means the log's own directory, where the indexes are made, too."""
     producers: npt.NDArray[np.void] | None = None
     """The live producers, if the broker supplied them; otherwise they are derived from the log."""
 
     @property
     def files(self) -> Storage:
-        return self.storage or Folder(str(self.log.directory), like=str(self.log.segments[0].path))
+        return self.storage or self.folder
+
+    @property
+    def folder(self) -> Folder:
+        return Folder(str(self.log.directory), like=str(self.log.segments[0].path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +304,7 @@ def _gather(
             continue
         report.is_changed = any(not output.is_unchanged for output in outputs[index])
         report.bytes_after = sum(output.size_bytes for output in outputs[index])
-        report.segments_after -= sum(len(output.old_base_offsets) - 1 for output in outputs[index])
+        report.segments_after -= sum(len(output.new.old_base_offsets) - 1 for output in outputs[index])
     return outputs
 
 
@@ -341,20 +346,19 @@ def _assemble(
         if reports[index].failure is not None or not changed:
             continue
         try:
-            indexes = _transaction_indexes(request, works[index], outputs[index])
+            indexes = _indexes(request, works[index], outputs[index])
         except Exception as error:
             reports[index].failure = failure_of(error, str(request.log.directory))
             continue
-        tasks += [(index, output, request.files, indexes.get(output.base_offset, b"")) for output in changed]
+        tasks += [(index, output, request.files, indexes.get(output.new.base_offset)) for output in changed]
     if not tasks:
         return
-    intervals = [request.config.index_interval_bytes for request in requests]
     directories = [str(request.log.directory) for request in requests]
 
-    def run(task: tuple[int, Output, Storage, bytes]) -> tuple[int, SextonError | None]:
-        index, output, storage, transactions = task
+    def run(task: tuple[int, Output, Storage, Indexes | None]) -> tuple[int, SextonError | None]:
+        index, output, storage, indexes = task
         try:
-            rewrite_pass.assemble(output, storage, transactions, intervals[index])
+            rewrite_pass.assemble(output, storage, indexes)
         except Exception as error:
             return index, failure_of(error, directories[index])
         return index, None
@@ -367,10 +371,13 @@ def _assemble(
         reports[index].failure = reports[index].failure or failure
 
 
-def _transaction_indexes(request: Request, work: PartitionWork, outputs: Sequence[Output]) -> dict[int, bytes]:
-    if not request.files.takes_indexes:
+def _indexes(request: Request, work: PartitionWork, outputs: Sequence[Output]) -> dict[int, Indexes]:
+    """By base offset of the new segment. None for a broker's log."""
+    if request.storage is not None:
         return {}
-    return transaction_index.of_outputs(request.log, work, request.survey.events, outputs)
+    folder, interval_bytes = request.folder, request.config.index_interval_bytes
+    transactions = transaction_index.of_outputs(request.log, work, request.survey.events, outputs)
+    return {base_offset: Indexes(folder, interval_bytes, content) for base_offset, content in transactions.items()}
 
 
 def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None:
@@ -387,8 +394,7 @@ def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None
         for output in outputs:
             if not output.is_unchanged:
                 _keep_modification_time(request, output)
-                staged = StagedSegment(output.base_offset, output.end_offset)
-                swap.commit(directory, [staged], output.old_base_offsets)
+                swap.commit(directory, [output.new])
         write_cleaner_offset(request.log, max(request.terms.bound, request.first_dirty_offset))
     except SextonError as error:
         report.failure = error
@@ -398,9 +404,9 @@ def _commit(request: Request, outputs: Sequence[Output], report: Report) -> None
 
 def _keep_modification_time(request: Request, output: Output) -> None:
     """As in Kafka: where records have no timestamps, the file's modification time counts as their age."""
-    last = output.old_base_offsets[-1]
+    last = output.new.old_base_offsets[-1]
     modified_ns = next(s.modified_ns for s in request.log.segments if s.base_offset == last)
-    path = request.log.directory / f"{output.base_offset:020d}.log.cleaned"
+    path = request.log.directory / names.log_file_name(output.new.base_offset, names.CLEANED_SUFFIX)
     os.utime(path, ns=(time.time_ns(), modified_ns))
 
 

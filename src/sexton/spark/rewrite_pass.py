@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ from sexton.records.kernels.primitives import Bytes
 from sexton.records.kernels.scan import Table, scan_whole
 from sexton.spark import scratch
 from sexton.spark.index_pass import Note
-from sexton.spark.storage import PartFile, Storage, failure_of
+from sexton.spark.storage import Folder, PartFile, Storage, failure_of
 from sexton.spark.unpacking import place_of, unparsable, worker_unpacker
 
 BUFFER_BYTES = 4 * 1024 * 1024
@@ -288,19 +288,29 @@ def _count_keyless(tally: Tally, keyless_count: int, work: PartitionWork) -> Non
     tally.add(Fate.KEYLESS_DROPPED if dropped else Fate.KEYLESS_KEPT, keyless_count)
 
 
-def assemble(output: Output, storage: Storage, transaction_index: bytes, interval_bytes: int) -> None:
+class Indexes(NamedTuple):
+    """The indexes to be made of a new segment."""
+
+    folder: Folder
+    interval_bytes: int
+    transactions: bytes
+    """Content of the transaction index: it cannot be made from the new segment alone."""
+
+
+def assemble(output: Output, storage: Storage, indexes: Indexes | None) -> None:
     """Writes a new segment under ``.cleaned`` names and flushes it; with its indexes unless the broker that commits it
     makes them."""
     path = storage.write_segment(output)
-    if not storage.takes_indexes:
+    if indexes is None:
         return
+    base_offset = output.new.base_offset
     with storage.reading(path, 0, output.size_bytes) as data:
-        table = scan_whole(data, 0, output.size_bytes, path, check_crc=False, previous_offset=output.base_offset - 1)
-        offset_index, time_index = segment_indexes.build(table, output.base_offset, interval_bytes)
+        table = scan_whole(data, 0, output.size_bytes, path, check_crc=False, previous_offset=base_offset - 1)
+        offset_index, time_index = segment_indexes.build(table, base_offset, indexes.interval_bytes)
     for kind, content in (
         (names.OFFSET_INDEX_SUFFIX, offset_index),
         (names.TIME_INDEX_SUFFIX, time_index),
-        (names.TRANSACTION_INDEX_SUFFIX, transaction_index),
+        (names.TRANSACTION_INDEX_SUFFIX, indexes.transactions),
     ):
         if content or kind != names.TRANSACTION_INDEX_SUFFIX:
-            storage.write_index(names.segment_file_name(output.base_offset, kind, names.CLEANED_SUFFIX), content)
+            indexes.folder.write_index(names.segment_file_name(base_offset, kind, names.CLEANED_SUFFIX), content)

@@ -1,8 +1,9 @@
 """How a task reads a log's bytes, and where it writes.
 
-The pipeline needs four things: ranges of segments to read, a part file to append to, a new segment joined from ranges
-of both, and a place for its indexes. A `Storage` provides them for one partition and is sent to wherever the task runs.
-`Folder` is a directory that the task can see; a compactor has another one, through a broker's port.
+The pipeline needs three things: ranges of segments to read, a part file to append to, and a new segment joined from
+ranges of both. A `Storage` provides them for one partition and is sent to wherever the task runs. `Folder` is a
+directory that the task can see; a compactor has another one, through a broker's port. Indexes are written to a `Folder`
+alone: a broker makes its own.
 """
 
 from __future__ import annotations
@@ -54,11 +55,6 @@ class Storage(Protocol):
     caller."""
 
     @property
-    def takes_indexes(self) -> bool:
-        """Whether indexes are wanted: a broker makes its own."""
-        ...
-
-    @property
     def reads_anew(self) -> bool:
         """Whether bytes that were checked once may differ the next time, because they come over a network."""
         ...
@@ -74,8 +70,6 @@ class Storage(Protocol):
     def write_segment(self, output: Output) -> str:
         """Writes the new segment's .log under its ``.cleaned`` name; returns its path."""
         ...
-
-    def write_index(self, name: str, content: bytes) -> None: ...
 
     def remove_parts(self) -> None:
         """Must be called before any swap: a broker's recovery takes a leftover ``.cleaned`` file for a swap that never
@@ -94,7 +88,6 @@ class Folder:
     like: str = ""
     """A file of the log whose owner and mode new files must have. If empty, they get those of the directory if that is
     permitted: a broker created it, and takes the files over."""
-    takes_indexes: bool = True
     reads_anew: bool = False
 
     def reading(self, path: str, start: int, end: int) -> AbstractContextManager[Bytes]:
@@ -105,7 +98,7 @@ class Folder:
         return LocalPart(part_path(self.directory, base_offset), is_segment, self._give)
 
     def write_segment(self, output: Output) -> str:
-        target = Path(self.directory) / names.log_file_name(output.base_offset, names.CLEANED_SUFFIX)
+        target = Path(self.directory) / names.log_file_name(output.new.base_offset, names.CLEANED_SUFFIX)
         try:
             _write_log(output, self.directory, target, self._give)
         except OSError as error:
@@ -216,7 +209,7 @@ def _write_log(output: Output, directory: str, target: Path, give: Give) -> None
             if not target.exists() or target.stat().st_size != output.size_bytes:
                 raise
             return
-    part = Path(part_path(directory, output.base_offset))
+    part = Path(part_path(directory, output.new.base_offset))
     _concatenate(output, part, give)
     os.rename(part, target)
 

@@ -26,14 +26,14 @@ def of_outputs(
     staying = _staying_aborts(work, events)
     result = {}
     for output, following in zip(outputs, [*outputs[1:], None], strict=True):
-        end = work.terms.bound if following is None else following.base_offset
-        mine = staying[(staying["offset"] >= output.base_offset) & (staying["offset"] < end)]
+        end = work.terms.bound if following is None else following.new.base_offset
+        mine = staying[(staying["offset"] >= output.new.base_offset) & (staying["offset"] < end)]
         known = {
             (int(entry["producer_id"]), int(entry["last_offset"])): entry
-            for base_offset in output.old_base_offsets
+            for base_offset in output.new.old_base_offsets
             for entry in _old_entries(log, base_offset)
         }
-        result[output.base_offset] = indexes.encode(_entries(mine, known, events))
+        result[output.new.base_offset] = indexes.encode(_entries(mine, known, events))
     return result
 
 

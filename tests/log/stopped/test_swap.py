@@ -12,13 +12,14 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from sexton.compaction.swap import Outcome, Recovery, StagedSegment, SwapRefusedError
+from sexton.compaction.contract import NewSegment
+from sexton.compaction.swap import Outcome, Recovery, SwapRefusedError
 from sexton.errors import CorruptLogError, EnvironmentFailure, NotALogError
 from sexton.log.stopped import swap
 from sexton.log.stopped.swap import Files
@@ -48,8 +49,13 @@ class Scenario:
     old_transactions: tuple[int, ...] = ()
 
     @property
-    def staged(self) -> list[StagedSegment]:
-        return [StagedSegment(segment.base, segment.end) for segment in self.new]
+    def staged(self) -> list[NewSegment]:
+        return replacing([(segment.base, segment.end) for segment in self.new], self.old)
+
+
+def replacing(new: Sequence[tuple[int, int]], old: Sequence[int]) -> list[NewSegment]:
+    """New segments from these offsets to those, together in the place of the old ones."""
+    return [NewSegment(start, end, () if index else tuple(old)) for index, (start, end) in enumerate(new)]
 
 
 SCENARIOS = {
@@ -127,7 +133,7 @@ class Case:
         return self.directory.parent / name
 
     def commit(self, directory: Path, files: Files) -> None:
-        swap.commit(directory, self.scenario.staged, self.scenario.old, files)
+        swap.commit(directory, self.scenario.staged, files)
 
     @property
     def operation_count(self) -> int:
@@ -199,7 +205,7 @@ def crashed(case: Case) -> Iterator[tuple[int, Path]]:
 
 
 def test_a_commit_that_nothing_interrupts_leaves_the_new_log_and_nothing_else(case: Case) -> None:
-    swap.commit(case.directory, case.scenario.staged, case.scenario.old)
+    swap.commit(case.directory, case.scenario.staged)
     assert log_of(case.directory) == case.new != case.old
     case.check_snapshots(case.directory)
     assert swap.recover(case.directory) == Recovery(Outcome.NOTHING)
@@ -359,7 +365,7 @@ def partition(tmp_path: Path) -> Path:
     return directory
 
 
-GOOD = SCENARIOS["many to two"].staged
+GOOD = [(0, 15), (20, 40)]
 
 
 @pytest.mark.parametrize(
@@ -367,24 +373,24 @@ GOOD = SCENARIOS["many to two"].staged
     [
         ([], [0], "at least one"),
         (GOOD, [], "at least one"),
-        ([StagedSegment(0, 0)], [0], "empty"),
-        ([StagedSegment(0, 25), StagedSegment(20, 40)], [0, 10, 20, 30], "overlap"),
+        ([(0, 0)], [0], "empty"),
+        ([(0, 25), (20, 40)], [0, 10, 20, 30], "overlap"),
         (GOOD[::-1], [0, 10, 20, 30], "overlap or are not in offset order"),
         (GOOD, [10, 0, 20, 30], "not in offset order"),
         (GOOD, [10, 20, 30], "not the span"),
         (GOOD, [0, 10, 20, 30, 40], "not the span"),
         (GOOD, [0, 10, 20, 25, 30], r"\[25\] do not exist"),
         (GOOD, [0, 10, 30], r"\[20\] lie in the span"),
-        ([StagedSegment(0, 15), StagedSegment(30, 40)], [0, 10, 20, 30], "was not staged"),
-        ([StagedSegment(0, 16), StagedSegment(20, 40)], [0, 10, 20, 30], "ends at 15, not at 16"),
+        ([(0, 15), (30, 40)], [0, 10, 20, 30], "was not staged"),
+        ([(0, 16), (20, 40)], [0, 10, 20, 30], "ends at 15, not at 16"),
     ],
 )
 def test_a_replacement_that_recovery_would_get_wrong_is_refused_and_nothing_changes(
-    partition: Path, new: list[StagedSegment], old: list[int], why: str
+    partition: Path, new: list[tuple[int, int]], old: list[int], why: str
 ) -> None:
     before = names_of(partition)
     with pytest.raises(SwapRefusedError, match=why):
-        swap.commit(partition, new, old)
+        swap.commit(partition, replacing(new, old))
     assert names_of(partition) == before
 
 
@@ -402,23 +408,23 @@ def test_a_replacement_that_recovery_would_get_wrong_is_refused_and_nothing_chan
 def test_leftovers_that_would_mix_with_the_step_are_refused(partition: Path, name: str) -> None:
     (partition / name).write_bytes(b"")
     with pytest.raises(SwapRefusedError, match="left over"):
-        swap.commit(partition, GOOD, [0, 10, 20, 30])
+        swap.commit(partition, replacing(GOOD, [0, 10, 20, 30]))
 
 
 def test_an_earlier_span_may_be_committed_while_a_later_one_is_staged_but_not_the_reverse(
     partition: Path,
 ) -> None:
     with pytest.raises(SwapRefusedError, match="left over"):
-        swap.commit(partition, GOOD[1:], [20, 30])
-    swap.commit(partition, GOOD[:1], [0, 10])
-    swap.commit(partition, GOOD[1:], [20, 30])
+        swap.commit(partition, replacing(GOOD[1:], [20, 30]))
+    swap.commit(partition, replacing(GOOD[:1], [0, 10]))
+    swap.commit(partition, replacing(GOOD[1:], [20, 30]))
     assert sorted(log_of(partition)) == [0, 20, 40]
 
 
 def test_an_orphan_index_in_the_span_does_not_end_up_beside_a_new_log(partition: Path) -> None:
     orphan = partition / segment_file_name(15, ".txnindex")
     orphan.write_bytes(b"old")
-    swap.commit(partition, GOOD, [0, 10, 20, 30])
+    swap.commit(partition, replacing(GOOD, [0, 10, 20, 30]))
     assert not orphan.exists()
 
 
@@ -483,6 +489,6 @@ def test_a_disk_that_fails_says_what_to_do_and_the_log_is_still_one_of_the_two(p
             raise OSError(errno.EIO, os.strerror(errno.EIO), directory)
 
     with pytest.raises(EnvironmentFailure, match="No record is lost"):
-        swap.commit(partition, GOOD, [0, 10, 20, 30], FailingFiles())
+        swap.commit(partition, replacing(GOOD, [0, 10, 20, 30]), FailingFiles())
     swap.recover(partition)
     assert sorted(log_of(partition)) == list(OLD_BASES)

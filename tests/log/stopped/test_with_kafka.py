@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from sexton.compaction.swap import StagedSegment
+from sexton.compaction.contract import NewSegment
 from sexton.errors import LogInUseError
 from sexton.harness.errors import HarnessError
 from sexton.harness.kafka import KafkaCluster
@@ -136,7 +136,7 @@ def test_a_real_broker_finishes_or_undoes_a_replacement_that_crashed_anywhere() 
             swap.recover(partition)
             old, new, staged = stage(partition)
             with suppress(Crash):
-                swap.commit(partition, staged, bases_of(partition)[:4], StoppingFiles(stop))
+                swap.commit(partition, staged, StoppingFiles(stop))
             crashed[stop] = (old, new)
         kafka.start_node(1)
         outcomes = []
@@ -183,7 +183,7 @@ def bases_of(partition: Path) -> list[int]:
     return sorted(file.base_offset for file in parsed if file is not None)
 
 
-def stage(partition: Path) -> tuple[list[int], list[int], list[StagedSegment]]:
+def stage(partition: Path) -> tuple[list[int], list[int], list[NewSegment]]:
     """The first four segments as two, the even offsets of them only (and the last batch, which says where it ends).
     Returns the offsets before and after."""
     bases = bases_of(partition)
@@ -199,7 +199,7 @@ def stage(partition: Path) -> tuple[list[int], list[int], list[StagedSegment]]:
         old += [one.base_offset for one in batches]
         new += [one.base_offset for one in kept]
         write_staged(partition, group[0], kept)
-        staged.append(StagedSegment(group[0], kept[-1].next_offset))
+        staged.append(NewSegment(group[0], kept[-1].next_offset, tuple(group)))
     rest = list(range(bases[4], RECORD_COUNT))
     return old + rest, new + rest, staged
 

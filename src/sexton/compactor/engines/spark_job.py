@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pyspark import SparkContext
 
-from sexton.compaction.contract import NewSegment, PassResult, Plan
+from sexton.compaction.contract import PassResult, Plan
 from sexton.compaction.fates import Fate
 from sexton.compaction.survey import PRODUCER
 from sexton.compactor.broker_files import BrokerFiles
@@ -82,6 +82,6 @@ def _producers(plan: Plan) -> npt.NDArray[np.void]:
 def _outcome(plan: Plan, staged: Staged) -> Outcome:
     if staged.report.failure is not None:
         return Outcome.failed(plan, staged.report.failure)
-    segments = tuple(NewSegment(one.base_offset, one.end_offset, one.old_base_offsets) for one in staged.outputs)
+    segments = tuple(output.new for output in staged.outputs)
     fates = {Fate(fate).label: count for fate, count in staged.report.tally.counts.items() if count}
     return Outcome(plan, PassResult(plan.plan_id, segments, fates, staged.report.tally.held_back_bytes))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sexton.compaction import swap as steps
-from sexton.compaction.swap import Contents, Recovery, RecoveryPlan, StagedSegment
+from sexton.compaction.contract import NewSegment
+from sexton.compaction.swap import Contents, Recovery, RecoveryPlan
 from sexton.errors import EnvironmentFailure, NotALogError
 from sexton.log import swap_disk
 
@@ -71,16 +72,14 @@ class OpenFile:
 FILES: Final = Files()
 
 
-def commit(
-    partition_dir: Path, new: Sequence[StagedSegment], old_base_offsets: Sequence[int], files: Files = FILES
-) -> None:
-    """Replaces the old segments by the staged ones. The caller holds the lock and has called `recover`.
+def commit(partition_dir: Path, new: Sequence[NewSegment], files: Files = FILES) -> None:
+    """Replaces old segments by new ones, which are staged. The caller holds the lock and has called `recover`.
 
     A SwapRefusedError means that nothing was changed. Any other failure, or the end of the process, leaves a
     directory on which `recover` (or a broker's start) yields exactly the old or exactly the new segments.
     """
     with _environment(partition_dir, "replace segments of"):
-        wanted = steps.commit(_contents(partition_dir, files), new, old_base_offsets)
+        wanted = steps.commit(_contents(partition_dir, files), new)
         _at_once(swap_disk.carry_out(files, str(partition_dir), wanted))
 
 
