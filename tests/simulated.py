@@ -164,8 +164,8 @@ class Story:
 
         async def passes() -> int:
             await broker.compaction.request(topic, 0)
-            plan = await broker.compaction.plan(replica.topic_id, 0)
-            await broker.compaction.commit(carry_out(node.volume.of(process, self.loop), plan))
+            plan = await broker.compaction.plans.plan(replica.topic_id, 0)
+            await broker.compaction.plans.commit(carry_out(node.volume.of(process, self.loop), plan))
             return plan.bound
 
         return await self.loop.spawn(process, passes())

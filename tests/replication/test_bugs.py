@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sexton.broker.broker import Broker
-from sexton.broker.compaction.service import CompactionService
+from sexton.broker.compaction.publish import Publisher
 from sexton.broker.observe.metrics import metrics
 from sexton.protocol.messages import MalformedMessageError
 from sexton.replication import fetcher, messages
@@ -54,7 +54,7 @@ def _topic(argument: Any) -> str | None:
         (FollowerSession, "_news_of"),
         (Membership, "_decided"),
         (Replicas, "_retain"),
-        (CompactionService, "_work_row"),
+        (Publisher, "_work_row"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )

@@ -7,7 +7,7 @@ import asyncio
 import random
 from contextlib import suppress
 
-from sexton.broker.compaction.service import NotDueError
+from sexton.broker.compaction.plans import NotDueError
 from sexton.client.admin import Resource
 from sexton.client.errors import ProduceUnknownError
 from sexton.log.log import Log
@@ -178,7 +178,7 @@ async def plan_at_end(story: Story, broker_id: int) -> None:
 
     async def ask() -> None:
         try:
-            await story.broker(broker_id).compaction.plan(replica.topic_id, 0)
+            await story.broker(broker_id).compaction.plans.plan(replica.topic_id, 0)
         except NotDueError:
             return
 

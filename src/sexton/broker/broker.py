@@ -403,7 +403,9 @@ class Broker:
             pause_ms = max(COMPACTION_LOOK_MS_MIN, self.config.log_cleaner_backoff_ms)
             await asyncio.sleep(min(pause_ms, COMPACTION_NEWS_MS) / 1000)
             now_ms = self.clock.monotonic_ms()
-            if self.config.log_cleaner_enable and (now_ms - looked_ms >= pause_ms or self.compaction.has_news()):
+            if self.config.log_cleaner_enable and (
+                now_ms - looked_ms >= pause_ms or self.compaction.publisher.has_news()
+            ):
                 looked_ms = now_ms
                 await self.compaction.look()
 

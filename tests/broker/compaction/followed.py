@@ -87,8 +87,8 @@ class Followed:
 
     async def compact(self) -> int:
         """On the leader alone. Returns the bound."""
-        plan = await self.leader.service.plan(TOPIC, 0)
-        await self.leader.service.commit(carry_out(self.leader.disk, plan))
+        plan = await self.leader.service.plans.plan(TOPIC, 0)
+        await self.leader.service.plans.commit(carry_out(self.leader.disk, plan))
         return plan.bound
 
     async def adopt(self) -> None:

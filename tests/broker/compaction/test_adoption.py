@@ -41,7 +41,7 @@ async def test_a_follower_takes_over_what_its_leader_has_compacted(pair: Followe
     assert pair.follower.replica.log.size_bytes < size_bytes
     (run_row,) = await pair.follower.metastore.read_runs(10)
     assert (run_row.outcome, run_row.bound, run_row.broker_id) == ("adopted from broker 1", bound, 2)
-    assert pair.follower.service.pass_of(pair.follower.replica).how == "adopted from broker 1"
+    assert pair.follower.service.memory.last_of_log(pair.follower.replica).how == "adopted from broker 1"
 
 
 @scenario
@@ -97,15 +97,15 @@ async def test_tombstones_leave_the_follower_by_adoption_alone(pair: Followed) -
     pair.check_same(bound)
     assert tombstones(pair.follower, bound) > 0
     turns = 0
-    while tombstones(pair.follower, bound) or pair.follower.service.due(pair.follower.replica).is_due:
+    while tombstones(pair.follower, bound) or pair.follower.service.publisher.due(pair.follower.replica).is_due:
         turns += 1
         assert turns < 300, "nothing is left to do, at last"
         await pair.copy()  # MTRO rises when it is durable: not at once
-        if pair.leader.service.due(pair.leader.replica).is_due:
+        if pair.leader.service.publisher.due(pair.leader.replica).is_due:
             assert await pair.compact() == bound
         await pair.adopter.step()
         pair.check_same(bound)
-    assert pair.follower.service.totals.committed_count == 0
+    assert pair.follower.service.memory.totals.committed_count == 0
 
 
 # --- what makes it safe ---
@@ -119,7 +119,7 @@ async def test_nothing_is_adopted_between_an_own_swap_and_the_mcco_that_speaks_o
     await pair.compact()
     await pair.write(30)
     pair.follower.replica.log.close_active(1000)
-    plan = await pair.follower.service.plan(TOPIC, 0)
+    plan = await pair.follower.service.plans.plan(TOPIC, 0)
     coordination, swapped_in, go_on = pair.follower.replica.coordination, asyncio.Event(), asyncio.Event()
     keep = coordination.committed
 
@@ -130,7 +130,7 @@ async def test_nothing_is_adopted_between_an_own_swap_and_the_mcco_that_speaks_o
         await keep(bound)
 
     coordination.committed = slowly  # type: ignore[method-assign]
-    commit = asyncio.ensure_future(pair.follower.service.commit(carry_out(pair.follower.disk, plan)))
+    commit = asyncio.ensure_future(pair.follower.service.plans.commit(carry_out(pair.follower.disk, plan)))
     await swapped_in.wait()
     compacted = read_all(pair.follower.replica.log)
     adopt = asyncio.ensure_future(pair.adopt())
@@ -359,12 +359,12 @@ async def test_an_own_pass_under_way_is_refused_after_an_adoption(pair: Followed
     from sexton.compactor.engines.reference import carry_out
 
     await pair.write(60)
-    plan = await pair.follower.service.plan(BOTH.topic_id, 0)
+    plan = await pair.follower.service.plans.plan(BOTH.topic_id, 0)
     result = carry_out(pair.follower.disk, plan)
     bound = await pair.compact()
     await pair.adopt()
     with pytest.raises(SwapRefusedError):
-        await pair.follower.service.commit(result)
+        await pair.follower.service.plans.commit(result)
     pair.check_same(bound)
 
 
@@ -379,7 +379,7 @@ async def test_a_follower_does_not_publish_what_its_leader_is_about_to_compact(p
     await pair.leader.service.look()
     assert len(await pair.leader.metastore.read_work()) == 1
     await pair.adopter.step()
-    assert pair.follower.service.patience.waiting == [(BOTH.topic_id, 0)]
+    assert pair.follower.service.memory.patience.waiting == [(BOTH.topic_id, 0)]
 
 
 @scenario
@@ -409,11 +409,11 @@ async def test_a_follower_that_has_compacted_further_than_its_leader_goes_its_ow
     kept = pair.follower.replica.coordination.kept
     pair.follower.replica.log.close_active(1000)
     await kept.keep(lambda known: known.with_compaction(60))
-    pair.follower.service._requested[BOTH.topic_id, 0] = None
+    pair.follower.service.memory.requested[BOTH.topic_id, 0] = None
     await pair.follower.service.look()
     await pair.adopter.step()
     assert await pair.follower.metastore.read_work() == []
-    patience = pair.follower.service.patience
+    patience = pair.follower.service.memory.patience
     now_ms = pair.follower.clock.monotonic_ms()
     assert patience.waits((BOTH.topic_id, 0), now_ms)
     assert not patience.waits((BOTH.topic_id, 0), now_ms + NOTHING_MS)

@@ -40,8 +40,10 @@ def test_a_follower_whose_log_starts_at_its_leaders_bound_goes_on() -> None:
         await asyncio.sleep(5)  # several looks of the adopter, fewer than until the preferred leader is elected
         assert story.node(1).process is process, "it did not end by itself"
         assert not story.broker(1).supervisor.bugs, story.broker(1).supervisor.bugs
-        leaders = story.broker(2).compaction.pass_of(story.replica(2))
-        assert story.broker(1).compaction.pass_of(story.replica(1)).made_ms == leaders.made_ms, "it is not asked again"
+        leaders = story.broker(2).compaction.memory.last_of_log(story.replica(2))
+        assert story.broker(1).compaction.memory.last_of_log(story.replica(1)).made_ms == leaders.made_ms, (
+            "it is not asked again"
+        )
 
     story.run(body())
 

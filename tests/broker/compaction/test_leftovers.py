@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from sexton.broker.compaction.leftovers import LEFTOVERS_FILE
-from sexton.broker.compaction.service import NotDueError
+from sexton.broker.compaction.plans import NotDueError
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.engines.reference import carry_out
@@ -50,13 +50,13 @@ class Quiet:
         await asyncio.sleep(0.02)  # MTRO follows MCCO
 
     async def compact(self) -> None:
-        plan = await self.broker.service.plan(TOPIC, 0)
-        await self.broker.service.commit(carry_out(self.broker.disk, plan))
+        plan = await self.broker.service.plans.plan(TOPIC, 0)
+        await self.broker.service.plans.commit(carry_out(self.broker.disk, plan))
         await asyncio.sleep(0.02)
 
     async def is_due(self) -> bool:
         try:
-            await self.broker.service.plan(TOPIC, 0)
+            await self.broker.service.plans.plan(TOPIC, 0)
         except NotDueError:
             return False
         return True

@@ -24,21 +24,21 @@ LEASE_MS = 15_000
 @scenario
 async def test_a_closed_segment_and_a_pass_are_news_and_nothing_else_is(broker: Broker) -> None:
     service = broker.service
-    assert service.has_news(), "nobody has looked yet"
+    assert service.publisher.has_news(), "nobody has looked yet"
     await service.look()
-    assert not service.has_news()
+    assert not service.publisher.has_news()
     await broker.write(1)
     await service.look()
-    assert not service.has_news()
+    assert not service.publisher.has_news()
     await broker.write(1)
-    assert not service.has_news(), "it went into the active segment"
+    assert not service.publisher.has_news(), "it went into the active segment"
     await broker.write(30)
-    assert service.has_news(), "segments were closed"
+    assert service.publisher.has_news(), "segments were closed"
     await service.look()
-    assert not service.has_news()
-    plan = await service.plan(TOPIC, 0)
-    await service.commit(carry_out(broker.disk, plan))
-    assert service.has_news(), "what waited for replicas may go on"
+    assert not service.publisher.has_news()
+    plan = await service.plans.plan(TOPIC, 0)
+    await service.plans.commit(carry_out(broker.disk, plan))
+    assert service.publisher.has_news(), "what waited for replicas may go on"
 
 
 async def test_a_lag_that_passes_is_news(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ async def test_a_lag_that_passes_is_news(tmp_path: Path) -> None:
     await broker.write(1)
     await broker.service.look()
     clock.ms = 6000
-    assert not broker.service.has_news()
+    assert not broker.service.publisher.has_news()
     clock.ms = 6001
-    assert broker.service.has_news()
+    assert broker.service.publisher.has_news()
     await broker.service.look()
     assert len(await broker.metastore.read_work()) == 1, "its segment was closed, and it is overdue"
 

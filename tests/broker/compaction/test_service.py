@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sexton.broker.compaction import bulk
-from sexton.broker.compaction.service import NotDueError
+from sexton.broker.compaction.plans import NotDueError
 from sexton.compaction.contract import PassResult, decode_plan
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.checkpoint import Kept
@@ -29,15 +29,15 @@ from tests.log.helpers import read_all
 async def test_a_pass_is_planned_carried_out_and_committed(broker: Broker) -> None:
     await broker.write(30)
     before, size_bytes = broker.fold(), broker.replica.log.size_bytes
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     assert plan.bound == broker.replica.log.segments.active.base_offset
     assert plan.input_bytes > 0
-    committed = await broker.service.commit(carry_out(broker.disk, plan))
+    committed = await broker.service.plans.commit(carry_out(broker.disk, plan))
     assert committed.bytes_after == broker.replica.log.size_bytes < size_bytes == committed.bytes_before
     assert broker.fold() == before
     assert broker.replica.coordination.watermarks.compacted == Pair(plan.bound, plan.bound)
     assert broker.staged() == []
-    assert broker.service.due(broker.replica).eligibility.dirty_bytes == 0
+    assert broker.service.publisher.due(broker.replica).eligibility.dirty_bytes == 0
 
 
 @scenario
@@ -45,21 +45,21 @@ async def test_tombstones_leave_with_the_passes_after_mtro_has_risen(broker: Bro
     await broker.write(30)
     tombstones = []
     for _ in range(3):
-        plan = await broker.service.plan(TOPIC, 0)
-        await broker.service.commit(carry_out(broker.disk, plan))
+        plan = await broker.service.plans.plan(TOPIC, 0)
+        await broker.service.plans.commit(carry_out(broker.disk, plan))
         await asyncio.sleep(0.02)
         below = [one for one in read_all(broker.replica.log) if one.base_offset < plan.bound]
         tombstones.append(sum(record.is_tombstone for one in below for record in one.records))
     assert tombstones[0] > 0
     assert tombstones[-1] == 0
     with pytest.raises(NotDueError):
-        await broker.service.plan(TOPIC, 0)
+        await broker.service.plans.plan(TOPIC, 0)
 
 
 @scenario
 async def test_the_high_watermark_of_the_plan_is_durable_before_the_plan_is_told(broker: Broker) -> None:
     await broker.write(30)
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     kept = await Kept.open(broker.disk, str(broker.directory), LOG, 0, 30)
     assert kept.value.planned_high_watermark == plan.high_watermark == 30
 
@@ -67,14 +67,14 @@ async def test_the_high_watermark_of_the_plan_is_durable_before_the_plan_is_told
 @scenario
 async def test_of_two_results_for_one_replica_the_first_wins(broker: Broker) -> None:
     await broker.write(30)
-    first, second = await broker.service.plan(TOPIC, 0), await broker.service.plan(TOPIC, 0)
+    first, second = await broker.service.plans.plan(TOPIC, 0), await broker.service.plans.plan(TOPIC, 0)
     results = [carry_out(broker.disk, first), carry_out(broker.disk, second)]
-    await broker.service.commit(results[0])
+    await broker.service.plans.commit(results[0])
     before = broker.fold()
     with pytest.raises(SwapRefusedError, match="changed since"):
-        await broker.service.commit(results[1])
+        await broker.service.plans.commit(results[1])
     with pytest.raises(SwapRefusedError, match="no such plan"):
-        await broker.service.commit(results[0])
+        await broker.service.plans.commit(results[0])
     assert broker.fold() == before
     assert broker.staged() == []
 
@@ -82,17 +82,17 @@ async def test_of_two_results_for_one_replica_the_first_wins(broker: Broker) -> 
 @scenario
 async def test_a_third_plan_takes_the_place_of_the_first(broker: Broker) -> None:
     await broker.write(30)
-    first, *_ = [await broker.service.plan(TOPIC, 0) for _ in range(3)]
+    first, *_ = [await broker.service.plans.plan(TOPIC, 0) for _ in range(3)]
     assert len(broker.staged()) == 2
     with pytest.raises(SwapRefusedError, match="no such plan"):
-        await broker.service.commit(PassResult(first.plan_id))
+        await broker.service.plans.commit(PassResult(first.plan_id))
 
 
 @pytest.mark.parametrize("change", ["log", "generation", "progress", "policy", "coordination", "truncation"])
 def test_a_plan_is_refused_when_what_it_was_made_for_has_changed(tmp_path: Path, change: str) -> None:
     async def work(broker: Broker) -> None:
         await broker.write(30)
-        plan = await broker.service.plan(TOPIC, 0)
+        plan = await broker.service.plans.plan(TOPIC, 0)
         result = carry_out(broker.disk, plan)
         coordination = broker.replica.coordination
         if change == "log":
@@ -111,7 +111,7 @@ def test_a_plan_is_refused_when_what_it_was_made_for_has_changed(tmp_path: Path,
             await broker.write(30)
         before, compacted = broker.fold(), coordination.kept.value.compacted
         with pytest.raises(SwapRefusedError):
-            await broker.service.commit(result)
+            await broker.service.plans.commit(result)
         assert broker.fold() == before
         assert coordination.kept.value.compacted == compacted
         assert broker.staged() == []
@@ -122,15 +122,15 @@ def test_a_plan_is_refused_when_what_it_was_made_for_has_changed(tmp_path: Path,
 @scenario
 async def test_what_is_stale_or_given_up_is_collected(broker: Broker) -> None:
     await broker.write(30)
-    given_up = await broker.service.plan(TOPIC, 0)
-    broker.service.abandon(given_up.plan_id)
+    given_up = await broker.service.plans.plan(TOPIC, 0)
+    broker.service.plans.abandon(given_up.plan_id)
     assert broker.staged() == []
-    stale = await broker.service.plan(TOPIC, 0)
-    await broker.service.commit(carry_out(broker.disk, await broker.service.plan(TOPIC, 0)))
+    stale = await broker.service.plans.plan(TOPIC, 0)
+    await broker.service.plans.commit(carry_out(broker.disk, await broker.service.plans.plan(TOPIC, 0)))
     assert len(broker.staged()) == 1
     await broker.service.look()
     assert broker.staged() == []
-    assert broker.service.underway(stale.plan_id) is None
+    assert broker.service.plans.underway(stale.plan_id) is None
 
 
 @scenario
@@ -144,7 +144,7 @@ async def test_what_is_due_is_published_and_no_longer_when_it_is_done(broker: Br
     await broker.service.look()
     assert (await broker.metastore.read_work())[0].since_ms == row.since_ms
     for _ in range(3):
-        await broker.service.commit(carry_out(broker.disk, await broker.service.plan(TOPIC, 0)))
+        await broker.service.plans.commit(carry_out(broker.disk, await broker.service.plans.plan(TOPIC, 0)))
         await asyncio.sleep(0.02)
     await broker.service.look()
     assert await broker.metastore.read_work() == []
@@ -157,7 +157,7 @@ async def test_max_compaction_lag_closes_the_active_segment(broker: Broker) -> N
     await broker.service.look()
     (row,) = await broker.metastore.read_work()
     assert row.overdue_ms > 0
-    assert (await broker.service.plan(TOPIC, 0)).bound == 10
+    assert (await broker.service.plans.plan(TOPIC, 0)).bound == 10
 
 
 # --- over the wire ---
@@ -199,7 +199,7 @@ def test_nonsense_is_answered_with_an_error(tmp_path: Path, api_key: int, body: 
 @scenario
 async def test_offsets_that_are_none_are_refused(broker: Broker) -> None:
     await broker.write(30)
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     for absurd in (-1, 1 << 63, "5", 1.5, True, None):
         segment = {"base_offset": absurd, "end_offset": 5, "old_base_offsets": [0]}
         body = {"plan_id": plan.plan_id, "segments": [segment], "fates": {}}
@@ -207,7 +207,7 @@ async def test_offsets_that_are_none_are_refused(broker: Broker) -> None:
             private.decode(await broker.ask(PrivateApi.COMPACTION_COMMIT, private.encode(body)))["error"]["kind"]
             == "ValueError"
         )
-    assert broker.service.underway(plan.plan_id) is not None, "the compactor may still come with the true one"
+    assert broker.service.plans.underway(plan.plan_id) is not None, "the compactor may still come with the true one"
 
 
 PART = f"{0:020d}.log.part-{'a' * 32}.cleaned"
@@ -216,7 +216,7 @@ PART = f"{0:020d}.log.part-{'a' * 32}.cleaned"
 @scenario
 async def test_a_compactor_without_the_disk_reads_and_writes_through_the_broker(broker: Broker) -> None:
     await broker.write(30)
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     before, result = broker.fold(), carry_out(broker.disk, plan)
     for segment in result.segments:
         path = Path(plan.staging) / f"{segment.base_offset:020d}.log.cleaned"
@@ -237,14 +237,14 @@ async def test_a_compactor_without_the_disk_reads_and_writes_through_the_broker(
         private.encode({"plan_id": plan.plan_id, "base_offset": 0, "position": 10, "size_bytes": 50}),
     )
     assert answer == b"\0" + (broker.directory / f"{0:020d}.log").read_bytes()[10:60]
-    await broker.service.commit(result)
+    await broker.service.plans.commit(result)
     assert broker.fold() == before
 
 
 @scenario
 async def test_a_new_segment_is_put_together_from_parts_and_old_segments(broker: Broker) -> None:
     await broker.write(30)
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     old = (broker.directory / f"{0:020d}.log").read_bytes()
     await broker.ask_for(
         PrivateApi.COMPACTION_WRITE, {"plan_id": plan.plan_id, "part": PART, "position": 0}, b"0123456789"
@@ -267,7 +267,7 @@ async def test_a_segment_that_is_asked_for_twice_at_a_time_is_whole(
     broker = Broker(tmp_path)
     await broker.start()
     await broker.write(30)
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     old = (broker.directory / f"{0:020d}.log").read_bytes()
     extents = [[f"{0:020d}.log", 0, 200], [f"{0:020d}.log", 100, 300]]
     asked = {"plan_id": plan.plan_id, "base_offset": 0, "extents": extents}
@@ -292,14 +292,14 @@ async def test_a_plan_reaches_no_further_than_the_high_watermark(broker: Broker)
             for batch in decode_all((broker.directory / f"{base:020d}.log").read_bytes()[:size])
         ]
         assert [batch.base_offset for batch in read] == list(range(high_watermark))
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     assert plan.segments == log.segments.sizes_below(broker.replica.high_watermark)
 
 
 @scenario
 async def test_what_cannot_be_staged_is_refused(broker: Broker) -> None:
     await broker.write(30)
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     head = {"plan_id": plan.plan_id, "part": PART, "position": 0}
     for wrong in ({"position": 1 << 30}, {"position": -1}, {"part": "../t-0/x"}, {"part": "x"}, {"plan_id": "other"}):
         assert "error" in await broker.ask_for(PrivateApi.COMPACTION_WRITE, {**head, **wrong}, b"x"), wrong
@@ -333,7 +333,7 @@ async def test_what_cannot_be_staged_is_refused(broker: Broker) -> None:
 def test_only_segments_of_a_plan_can_be_read(tmp_path: Path, change: dict[str, Any]) -> None:
     async def work(broker: Broker) -> None:
         await broker.write(30)
-        plan = await broker.service.plan(TOPIC, 0)
+        plan = await broker.service.plans.plan(TOPIC, 0)
         asked = {"plan_id": plan.plan_id, "base_offset": 0, "position": 0, "size_bytes": 50}
         assert (await broker.ask(PrivateApi.COMPACTION_READ, private.encode(asked)))[:1] == b"\0"
         assert (await broker.ask(PrivateApi.COMPACTION_READ, private.encode({**asked, **change})))[:1] == b"\1"
@@ -350,39 +350,39 @@ async def test_who_asks_for_a_topic_gets_its_active_segment_compacted(broker: Br
     assert answer == {"partitions": [0]}
     (row,) = await broker.metastore.read_work()
     assert row.is_requested
-    assert (await broker.service.plan(TOPIC, 0)).bound == 3
+    assert (await broker.service.plans.plan(TOPIC, 0)).bound == 3
 
 
 @scenario
 async def test_a_plan_for_a_replica_that_was_wiped_meanwhile_is_not_committed(broker: Broker) -> None:
     """The old replica and its log know nothing of that, and fit the plan as before."""
     await broker.write(30)
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     result = carry_out(broker.disk, plan)
     wiped, broker.replica = broker.replica, await another(broker)
     before = read_all(wiped.log)
     with pytest.raises(SwapRefusedError, match="another log"):
-        await broker.service.commit(result)
-    assert (broker.staged(), broker.service.underway_count) == ([], 0)
+        await broker.service.plans.commit(result)
+    assert (broker.staged(), broker.service.plans.underway_count) == ([], 0)
     assert read_all(wiped.log) == before
 
 
 @scenario
 async def test_plans_for_a_replica_that_is_not_here_any_more_are_given_up(broker: Broker) -> None:
     await broker.write(30)
-    await broker.service.plan(TOPIC, 0)
+    await broker.service.plans.plan(TOPIC, 0)
     await broker.service.look()
-    assert broker.service.underway_count == 1
+    assert broker.service.plans.underway_count == 1
     broker.replica = await another(broker)
     await broker.service.look()
-    assert (broker.staged(), broker.service.underway_count) == ([], 0)
+    assert (broker.staged(), broker.service.plans.underway_count) == ([], 0)
 
 
 @scenario
 async def test_a_replica_that_is_wiped_while_a_plan_is_made_gets_none(broker: Broker) -> None:
     await broker.write(30)
     anew = await another(broker)
-    planning = asyncio.ensure_future(broker.service.plan(TOPIC, 0))
+    planning = asyncio.ensure_future(broker.service.plans.plan(TOPIC, 0))
     await asyncio.sleep(0)
     broker.replica = anew
     with pytest.raises(NotDueError, match="removed meanwhile"):

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from sexton.broker.compaction.service import NotDueError
+from sexton.broker.compaction.plans import NotDueError
 from sexton.broker.compaction.uncleanable import RETRY_MS, UncleanableReplicas
 from sexton.compactor.engines.reference import carry_out
 from sexton.protocol.private import PrivateApi
@@ -58,7 +58,7 @@ def test_it_is_known_since_the_first_failure_and_until_a_pass_succeeds() -> None
 
 
 async def give_up(broker: Broker) -> None:
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     assert (
         await broker.ask_for(
             PrivateApi.COMPACTION_ABANDON, {"plan_id": plan.plan_id, "uncleanable": "its CRC does not match"}
@@ -75,9 +75,9 @@ async def test_what_cannot_be_compacted_is_not_due_and_is_shown(broker: Broker) 
     await give_up(broker)
     await broker.service.look()
     assert await broker.metastore.read_work() == []
-    assert not broker.service.is_coming(broker.replica), "its followers need not wait for it"
+    assert not broker.service.plans.is_coming(broker.replica), "its followers need not wait for it"
     with pytest.raises(NotDueError, match="cannot be compacted"):
-        await broker.service.plan(TOPIC, 0)
+        await broker.service.plans.plan(TOPIC, 0)
     (shown,) = (await broker.ask_for(PrivateApi.COMPACTION_STATUS, {}))["replicas"]
     assert shown["uncleanable"]["why"] == "its CRC does not match"
     await broker.write(30)
@@ -91,15 +91,15 @@ async def test_it_is_tried_again_when_somebody_asks_and_healed_by_a_pass(broker:
     await give_up(broker)
     await broker.ask_for(PrivateApi.COMPACTION_REQUEST, {"topic": "t"})
     assert len(await broker.metastore.read_work()) == 1
-    plan = await broker.service.plan(TOPIC, 0)
-    await broker.service.commit(carry_out(broker.disk, plan))
-    assert broker.service.uncleanable(broker.replica) is None
+    plan = await broker.service.plans.plan(TOPIC, 0)
+    await broker.service.plans.commit(carry_out(broker.disk, plan))
+    assert broker.service.memory.uncleanable.of(broker.replica.coordination.watermarks.incarnation) is None
 
 
 @scenario
 async def test_a_plan_that_is_given_up_for_another_reason_is_due_again(broker: Broker) -> None:
     await broker.write(30)
-    plan = await broker.service.plan(TOPIC, 0)
+    plan = await broker.service.plans.plan(TOPIC, 0)
     await broker.ask_for(PrivateApi.COMPACTION_ABANDON, {"plan_id": plan.plan_id})
     await broker.service.look()
     assert len(await broker.metastore.read_work()) == 1
@@ -114,11 +114,16 @@ async def test_what_is_known_of_a_log_goes_with_it(tmp_path: Path) -> None:
     await broker.service.request("t", None)
     await give_up(broker)
     service, gone = broker.service, broker.replica
-    assert service.uncleanable(gone) is not None
+    assert service.memory.uncleanable.of(gone.coordination.watermarks.incarnation) is not None
     broker.all = list  # type: ignore[method-assign]
     await service.look()
-    assert service.uncleanable(gone) is None
-    kept = (service._passes, service._last_runs, service._requested, service._since_ms, service._leftovers._known)
+    assert service.memory.uncleanable.of(gone.coordination.watermarks.incarnation) is None
+    kept = (
+        service.memory._last,
+        service.memory.requested,
+        service.memory.due_since_ms,
+        service.memory.leftovers._known,
+    )
     assert not any(kept)
 
 
@@ -128,10 +133,10 @@ async def test_when_it_was_last_compacted_is_known_after_a_restart(tmp_path: Pat
     broker.clock = cast(Any, clock)
     await broker.start()
     await broker.write(30)
-    assert broker.service.compacted_ms(broker.replica) is None
-    plan = await broker.service.plan(TOPIC, 0)
+    assert broker.service.memory.leftovers.compacted_ms(broker.replica) is None
+    plan = await broker.service.plans.plan(TOPIC, 0)
     clock.ms = 77_000
-    await broker.service.commit(carry_out(broker.disk, plan))
+    await broker.service.plans.commit(carry_out(broker.disk, plan))
     again = Broker(tmp_path)
     again.clock = cast(Any, clock)
     await again.start()

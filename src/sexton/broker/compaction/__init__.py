@@ -3,8 +3,10 @@
     due          when a replica is due, and why not (pure)
     lookout      whether anything may have become due since the last look
     leftovers    what the last compaction could not remove, kept over restarts
-    service      the broker's loop, its open plans, and the commit
-    records      what a broker remembers of compactions, and what of a replica goes into a plan
+    service      the broker's loop, over the next three
+    publish      which replicas are due, published for compactors
+    plans        open plans, and the commit
+    memory       what a broker remembers of compactions
     offers       a leader's compacted segments, for its followers
     adoption     a follower takes them over instead of compacting again
     patience     how long a follower waits for them (pure)

@@ -119,6 +119,7 @@ class Adopter:
     ) -> None:
         self._supervisor = supervisor
         self._service = service
+        self._memory = service.memory
         self._replicas = replicas
         self._disk = disk
         self._clock = clock
@@ -136,7 +137,7 @@ class Adopter:
         """Asks every leader once, and adopts what it can."""
         by_leader: dict[int, dict[PartitionId, LocalReplica]] = {}
         for replica in self._replicas.all():
-            if self._service.takes_offers(replica):
+            if self._service.publisher.takes_offers(replica):
                 by_leader.setdefault(replica.row.leader, {})[replica.topic_id, replica.partition] = replica
         self._leaders = {leader: known for leader, known in self._leaders.items() if leader in by_leader}
         self._open = {key: None for key in self._open if any(key in followed for followed in by_leader.values())}
@@ -152,7 +153,7 @@ class Adopter:
     async def _follow(self, leader: int, followed: Mapping[PartitionId, LocalReplica]) -> None:
         known = self._leaders.setdefault(leader, _Leader())
         new = [key for key, one in followed.items() if known.heard_of.get(key) != _asker(one)]
-        waiting = [key for key in self._service.patience.waiting if key in followed]
+        waiting = [key for key in self._memory.patience.waiting if key in followed]
         # New ones first: each is new once, so that the others have their turn, too.
         about = list(dict.fromkeys([*new, *(key for key in self._open if key in followed), *waiting]))[:ABOUT_MAX]
         answer = await self._ask(leader, PrivateApi.COMPACTION_ANNOUNCED, {"since": known.number, "about": about})
@@ -171,7 +172,7 @@ class Adopter:
             if key not in followed:
                 continue
             is_worth = self._is_worth(followed[key], int(news["bound"]), int(news["made_ms"]))
-            self._service.patience.heard(key, self._clock.monotonic_ms(), is_coming=is_worth or bool(news["is_coming"]))
+            self._memory.patience.heard(key, self._clock.monotonic_ms(), is_coming=is_worth or bool(news["is_coming"]))
             if is_worth:
                 self._open[key] = None
                 if not self._pauses.last(_asker(followed[key])[1], self._clock.monotonic_ms()):
@@ -184,7 +185,7 @@ class Adopter:
     def _is_worth(self, replica: LocalReplica, bound: int, made_ms: int) -> bool:
         """Whether the leader has compacted further; or as far, by a later compaction."""
         compacted = min(replica.coordination.watermarks.compacted)
-        return bound > compacted or (bound == compacted and made_ms > self._service.pass_of(replica).made_ms)
+        return bound > compacted or (bound == compacted and made_ms > self._memory.last_of_log(replica).made_ms)
 
     async def _take(self, leader: int, replica: LocalReplica, gate: asyncio.Semaphore) -> None:
         key = replica.topic_id, replica.partition
@@ -195,7 +196,7 @@ class Adopter:
                 self._pauses.succeeded(replica.coordination.watermarks.incarnation)
             except SwapRefusedError as error:
                 logger.info("%s-%d: not adopted from broker %d: %s", replica.topic, replica.partition, leader, error)
-                self._service.patience.failed(key)
+                self._memory.patience.failed(key)
             except (SextonError, KafkaError, OSError, ValueError, KeyError, TypeError) as error:
                 logger.info(
                     "%s-%d: cannot fetch compacted segments from broker %d: %s",
@@ -206,7 +207,7 @@ class Adopter:
                 )
             except Exception as bug:
                 self._supervisor.survived(bug, "adoption", f"{replica.topic}-{replica.partition}")
-                self._service.patience.failed(key)
+                self._memory.patience.failed(key)
                 self._pauses.failed(replica.coordination.watermarks.incarnation, self._clock.monotonic_ms())
 
     # One partition
@@ -217,9 +218,8 @@ class Adopter:
         started_ms = self._clock.monotonic_ms()
         offer, swapped = await self._swap_in(leader, replica)
         how = f"adopted from broker {leader}"
-        self._service.note(replica, offer.made_ms, how)
-        self._service.totals.adopted_count += 1
-        self._service.count(replica, swapped.bytes_before, swapped.bytes_after)
+        self._memory.compacted(replica, offer.made_ms, how, swapped)
+        self._memory.totals.adopted_count += 1
         logger.info("%s-%d: %s up to %d", replica.topic, replica.partition, how, offer.bound)
         self._runs.append(
             RunRow(
@@ -271,8 +271,8 @@ class Adopter:
                 segments,
                 terms,
                 lambda: self._check(replica, offer),
-                self._service.validating,
-                lambda: self._service.keep(replica, bound, offer.leftovers),
+                self._service.plans.validating,
+                lambda: self._memory.keep(replica, bound, offer.leftovers),
             )
         finally:
             self._remove(staging)
@@ -280,7 +280,7 @@ class Adopter:
 
     def _obstacle(self, replica: LocalReplica, offer: Offer) -> str:
         """Why the offer is not for this replica; empty if it is."""
-        if not self._service.takes_offers(replica):
+        if not self._service.publisher.takes_offers(replica):
             return "it is no in-sync follower of a coordinated topic, or may not adopt"
         own = replica.coordination.watermarks
         stable, reached = replica.last_stable_offset, replica.high_watermark

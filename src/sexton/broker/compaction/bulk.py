@@ -50,7 +50,7 @@ class Bulk:
         }
 
     def _plan(self, asked: Mapping[str, Any]) -> Plan:
-        plan = self._service.underway(str(asked["plan_id"]))
+        plan = self._service.plans.underway(str(asked["plan_id"]))
         if plan is None:
             raise KeyError("no such plan is under way here")
         return plan

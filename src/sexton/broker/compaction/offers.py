@@ -115,10 +115,10 @@ class Offers:
         """State of each partition led here that was compacted since `since`, or that the request is about."""
         since = int(asked["since"])
         about = {(str(topic_id), int(partition)) for topic_id, partition in asked["about"]}
-        if not about and self._service.passes_count <= since:
+        if not about and self._service.memory.count <= since:
             return {"process": self._service.broker_epoch, "number": since, "news": []}
         led = [one for one in self._replicas.all() if one.is_leader and one.config.compacts]
-        numbers = {(str(one.topic_id), one.partition): self._service.pass_of(one).number for one in led}
+        numbers = {(str(one.topic_id), one.partition): self._service.memory.last_of_log(one).number for one in led}
         newest = max([since, *numbers.values()])
         new = sorted((number, place) for place, number in numbers.items() if number > since)
         if len(new) > ANNOUNCED_MAX:
@@ -135,8 +135,8 @@ class Offers:
             "topic_id": str(replica.topic_id),
             "partition": replica.partition,
             "bound": offered_bound(replica),
-            "made_ms": self._service.pass_of(replica).made_ms,
-            "is_coming": self._service.is_coming(replica),
+            "made_ms": self._service.memory.last_of_log(replica).made_ms,
+            "is_coming": self._service.plans.is_coming(replica),
         }
 
     async def offer(self, asked: Mapping[str, Any]) -> Any:
@@ -158,9 +158,9 @@ class Offers:
             watermarks.planned_high_watermark,
             *watermarks.removable,
             watermarks.fence_below,
-            self._service.pass_of(replica).made_ms,
+            self._service.memory.last_of_log(replica).made_ms,
             tuple(OfferedSegment(*one) for one in segments),
-            self._service.leftovers(replica),
+            self._service.memory.leftovers.of(replica),
         )
         return {"offer": offer}
 

@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final
 
 from sexton.broker.compaction.bulk import Bulk, Handler, answered
+from sexton.broker.compaction.memory import LastCompaction
 from sexton.broker.compaction.offers import Offers
 from sexton.broker.compaction.service import CompactionService
 from sexton.compaction.contract import decode_result
@@ -94,8 +95,8 @@ class Requests:
 
     def _status_of(self, replica: LocalReplica) -> dict[str, Any]:
         watermarks = replica.coordination.watermarks
-        due = self._service.due(replica)
-        leftovers = self._service.leftovers(replica)
+        due = self._service.publisher.due(replica)
+        leftovers = self._service.memory.leftovers.of(replica)
         leader = replica.coordination.leader
         found = due.eligibility
         return {
@@ -115,16 +116,16 @@ class Requests:
             "mxro": watermarks.removable.transactions,
             "generation": watermarks.generation,
             "is_due": due.is_due,
-            "uncleanable": self._service.uncleanable(replica),
-            "compacted_ms": self._service.compacted_ms(replica),
+            "uncleanable": self._service.memory.uncleanable.of(watermarks.incarnation),
+            "compacted_ms": self._service.memory.leftovers.compacted_ms(replica),
             "why": due.why,
             "bound": due.bound,
             "bound_because": found.bound.because,
             "dirty_ratio": found.dirty_ratio,
             "dirty_bytes": found.dirty_bytes,
             "clean_bytes": found.clean_bytes,
-            "last_pass": self._service.pass_of(replica).how,
-            "waits_for_leader": due.is_due and self._service.takes_offers(replica),
+            "last_pass": self._service.memory.last_of_log(replica).how,
+            "waits_for_leader": due.is_due and self._service.publisher.takes_offers(replica),
             "waiting_for_replicas_count": 0 if leftovers is None else leftovers.waiting_for_replicas_count,
             "waiting_for_horizon_count": 0 if leftovers is None else leftovers.waiting_for_horizon_count,
             "tombstones_count": 0 if leftovers is None else leftovers.tombstones_count,
@@ -133,19 +134,19 @@ class Requests:
             "holding_back": None
             if leader is None
             else {str(broker): None if pair is None else list(pair) for broker, pair in leader.holding_back().items()},
-            "held_back_since_ms": self._service.held_back_since_ms(replica),
-            "last_run": self._service.last_run(replica),
+            "held_back_since_ms": self._service.memory.held_back_since_ms.get((replica.topic_id, replica.partition)),
+            "last_run": _figures(self._service.memory.last(replica)),
         }
 
     async def _plan(self, asked: Mapping[str, Any]) -> Any:
-        plan = await self._service.plan(uuid.UUID(str(asked["topic_id"])), int(asked["partition"]))
+        plan = await self._service.plans.plan(uuid.UUID(str(asked["topic_id"])), int(asked["partition"]))
         return {"plan": plan}
 
     async def _commit(self, asked: Mapping[str, Any]) -> Any:
-        return {"committed": await self._service.commit(decode_result(asked))}
+        return {"committed": await self._service.plans.commit(decode_result(asked))}
 
     async def _abandon(self, asked: Mapping[str, Any]) -> Any:
-        self._service.abandon(str(asked["plan_id"]), str(asked.get("uncleanable", "")))
+        self._service.plans.abandon(str(asked["plan_id"]), str(asked.get("uncleanable", "")))
         return {}
 
     async def _request(self, asked: Mapping[str, Any]) -> Any:
@@ -165,3 +166,14 @@ class Requests:
             "work": [row for row in work if topic in (None, row.topic)],
             "compactors": await self._queue.read_compactors(),
         }
+
+
+def _figures(last: LastCompaction | None) -> dict[str, int] | None:
+    if last is None:
+        return None
+    return {
+        "finished_ms": last.finished_ms,
+        "bytes_before": last.bytes_before,
+        "bytes_after": last.bytes_after,
+        "bytes_saved": last.bytes_saved,
+    }

@@ -113,12 +113,12 @@ def _api_name(key: int) -> str:
 
 
 def _compaction(out: Exposition, broker: Broker, replicas: list[dict[str, Any]]) -> None:
-    totals = broker.compaction.totals
+    totals = broker.compaction.memory.totals
     out.gauge("sexton_compaction_replicas", "Compacted replicas here.", len(replicas))
     out.gauge("sexton_compaction_due", "Of these, due for a pass.", sum(one["is_due"] for one in replicas))
     dirty = sum(one["dirty_bytes"] for one in replicas)
     out.gauge("sexton_compaction_dirty_bytes", "What has not been compacted yet.", dirty)
-    out.gauge("sexton_compaction_underway", "Plans that compactors work on.", broker.compaction.underway_count)
+    out.gauge("sexton_compaction_underway", "Plans that compactors work on.", broker.compaction.plans.underway_count)
     counts = {
         "committed": totals.committed_count,
         "adopted": totals.adopted_count,
@@ -137,7 +137,7 @@ def _compaction(out: Exposition, broker: Broker, replicas: list[dict[str, Any]])
         doc = "Compactors that renew their leases. 0: nobody compacts."
         out.gauge("sexton_compaction_compactors", doc, broker.compaction.compactors.count)
     doc = "How long what is due here has waited, at most."
-    out.gauge("sexton_compaction_due_seconds", doc, broker.compaction.longest_due_ms() / 1000)
+    out.gauge("sexton_compaction_due_seconds", doc, broker.compaction.publisher.longest_due_ms() / 1000)
     uncleanable = [one for one in replicas if one["uncleanable"] is not None]
     out.gauge("sexton_compaction_uncleanable", "Replicas here that no pass can compact as they are.", len(uncleanable))
     size_bytes = sum(one["size_bytes"] for one in uncleanable)
