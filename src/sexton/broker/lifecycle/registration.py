@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from sexton.errors import SextonError
-from sexton.metadata.leases import OwnLease
+from sexton.metadata.leases import LeaseWatch, OwnLease
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import (
-    LEASE_MARGIN,
     BrokerRow,
     BrokerStatus,
     Metastore,
@@ -28,7 +27,8 @@ from sexton.types import NO_EPOCH
 logger = logging.getLogger(__name__)
 
 WATCH_MS = 250
-"""Interval at which a lease that another process may hold is read."""
+"""Interval at which a lease that another process may hold is read; a quarter of a short one: who looks less often sees
+none expire (`metadata.leases.BLIND_SHARE`)."""
 
 
 Announce = Callable[[BrokerRow | None], Awaitable[str | None]]
@@ -131,9 +131,10 @@ class Registration:
             "broker %d is registered with another data directory; checking whether that broker is alive",
             former.broker_id,
         )
-        until_ms = self._clock.monotonic_ms() + int(former.lease_ms * LEASE_MARGIN) + WATCH_MS
-        while self._clock.monotonic_ms() < until_ms:
-            await asyncio.sleep(WATCH_MS / 1000)
+        watch = LeaseWatch()
+        pause_ms = min(WATCH_MS, former.lease_ms / 4)
+        while not watch.stands_still(former.broker_id, former.lease_ms):
+            await asyncio.sleep(pause_ms / 1000)
             leases = await self._metastore.read_leases()
             if leases.get(former.broker_id) != (former.epoch, former.renewals_count):
                 if former.broker_id in leases:
@@ -143,3 +144,4 @@ class Registration:
                         "Give this broker another node.id, or stop the other one first.",
                     )
                 return
+            watch.observe(leases, self._clock.monotonic_ms())
