@@ -137,7 +137,14 @@ def rewritten(
 ) -> Rewritten:
     old = size if old_size is None else old_size
     extents = (Extent(f"{base}.log", 0, size),) if size else ()
-    return Rewritten(base, base + span if old else -1, unchanged, extents, size, old)
+    return Rewritten(
+        base_offset=base,
+        last_offset=base + span if old else -1,
+        is_unchanged=unchanged,
+        extents=extents,
+        size_bytes=size,
+        old_size_bytes=old,
+    )
 
 
 def empty(base: int) -> Rewritten:

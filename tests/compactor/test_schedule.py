@@ -15,7 +15,17 @@ NOW_MS = 1_000_000
 
 
 def row(partition: int, *, ratio: float = 0.6, size_bytes: int = 100, **fields: int) -> WorkRow:
-    made = WorkRow(WorkKey(1, TOPIC, partition), "t", "", int(ratio * 1e6), size_bytes, size_bytes, 0, False, NOW_MS)
+    made = WorkRow(
+        key=WorkKey(1, TOPIC, partition),
+        topic="t",
+        why="",
+        dirty_ratio_ppm=int(ratio * 1e6),
+        dirty_bytes=size_bytes,
+        total_bytes=size_bytes,
+        overdue_ms=0,
+        is_requested=False,
+        since_ms=NOW_MS,
+    )
     return replace(made, **fields)  # type: ignore[arg-type]
 
 

@@ -87,7 +87,20 @@ class World:
         return compactor
 
     async def publish(self, *partitions: int) -> None:
-        rows = [WorkRow(WorkKey(1, TOPIC, index), "t", "", 900_000, 90, 100, 0, False, 0) for index in partitions]
+        rows = [
+            WorkRow(
+                key=WorkKey(1, TOPIC, index),
+                topic="t",
+                why="",
+                dirty_ratio_ppm=900_000,
+                dirty_bytes=90,
+                total_bytes=100,
+                overdue_ms=0,
+                is_requested=False,
+                since_ms=0,
+            )
+            for index in partitions
+        ]
         await self.metastore.publish_work(1, self.broker.epoch, rows)
 
     # As the clock

@@ -32,7 +32,7 @@ batch longer by up to five bytes, and batches that a producer compressed better 
 may double and still fit into a segment. It is Kafka's default segment.bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """Whole batches of one segment: ``path[start:end]``. The batch before it ends at ``previous_offset``."""
 
@@ -66,7 +66,7 @@ class Chunk:
         return sum(part.size_bytes for part in self.slices)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionWork:
     """What every task must know about a partition. Small: it is sent with each job."""
 
@@ -98,7 +98,7 @@ EMPTIED_RATIO = 16
 """A segment that shrinks to less than one part in this many counts as emptied: copying what is left costs little."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
     """What is left of an old segment: its extents, and the offset of its last batch. Empty only if it was empty
     before."""
@@ -161,12 +161,12 @@ def cut(
         ends = np.append(segment.grains["position"], segment.size_bytes)[1:]
         for grain, end in zip(segment.grains, ends, strict=True):
             piece = Slice(
-                paths[index],
-                index,
-                int(grain["position"]),
-                int(end),
-                int(grain["previous_offset"]),
-                int(grain["record_count"]),
+                path=paths[index],
+                segment=index,
+                start=int(grain["position"]),
+                end=int(end),
+                previous_offset=int(grain["previous_offset"]),
+                record_count=int(grain["record_count"]),
             )
             if pending and (pending_dirty != is_dirty or _is_full(pending, piece, target_bytes)):
                 chunks.append((pending_dirty, _joined(pending)))
@@ -251,12 +251,12 @@ def _joined(pieces: Sequence[Slice]) -> tuple[Slice, ...]:
         if joined and joined[-1].segment == piece.segment:
             last = joined.pop()
             piece = Slice(
-                last.path,
-                last.segment,
-                last.start,
-                piece.end,
-                last.previous_offset,
-                last.record_count + piece.record_count,
+                path=last.path,
+                segment=last.segment,
+                start=last.start,
+                end=piece.end,
+                previous_offset=last.previous_offset,
+                record_count=last.record_count + piece.record_count,
             )
         joined.append(piece)
     return tuple(joined)

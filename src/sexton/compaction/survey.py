@@ -48,7 +48,7 @@ PRODUCER = np.dtype(
 """A producer's last state: its epoch, the last offset of its last data batch in that epoch (-1: only a marker)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSurvey:
     base_offset: int
     size_bytes: int
@@ -124,17 +124,17 @@ def survey_segment(data: Bytes, base_offset: int, place: str) -> SegmentSurvey:
             "Nothing was changed. Start a broker on it once: it splits such a segment (KAFKA-6264)",
         )
     return SegmentSurvey(
-        base_offset,
-        len(data),
-        batch_count,
-        record_count,
-        last_offset,
-        first_timestamp,
-        max_timestamp,
-        first_transactional,
-        _thin(np.concatenate(grains)) if grains else np.zeros(0, dtype=GRAIN),
-        join_events(events),
-        join_producers(producers),
+        base_offset=base_offset,
+        size_bytes=len(data),
+        batch_count=batch_count,
+        record_count=record_count,
+        last_offset=last_offset,
+        first_timestamp_ms=first_timestamp,
+        max_timestamp_ms=max_timestamp,
+        first_transactional_offset=first_transactional,
+        grains=_thin(np.concatenate(grains)) if grains else np.zeros(0, dtype=GRAIN),
+        events=join_events(events),
+        producers=join_producers(producers),
     )
 
 

@@ -292,18 +292,18 @@ class Compactor:
         result = outcome.result
         job.runs.append(
             RunRow(
-                uuid.UUID(int=self._rng.getrandbits(128), version=4),
-                self._clock.now_ms(),
-                plan.broker_id,
-                plan.topic,
-                plan.partition,
-                "committed" if committed is not None else why,
-                plan.bound,
-                plan.input_bytes if committed is None else committed.bytes_before,
-                plan.input_bytes if committed is None else committed.bytes_after,
-                self._clock.monotonic_ms() - started_ms,
-                {} if result is None else {fate: str(count) for fate, count in result.fates.items()},
-                plan.first_dirty_offset,
+                run_id=uuid.UUID(int=self._rng.getrandbits(128), version=4),
+                finished_ms=self._clock.now_ms(),
+                broker_id=plan.broker_id,
+                topic=plan.topic,
+                partition=plan.partition,
+                outcome="committed" if committed is not None else why,
+                bound=plan.bound,
+                bytes_before=plan.input_bytes if committed is None else committed.bytes_before,
+                bytes_after=plan.input_bytes if committed is None else committed.bytes_after,
+                duration_ms=self._clock.monotonic_ms() - started_ms,
+                fates={} if result is None else {fate: str(count) for fate, count in result.fates.items()},
+                first_dirty_offset=plan.first_dirty_offset,
             )
         )
 

@@ -25,7 +25,7 @@ class WorkKey(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRow:
     key: WorkKey
     topic: str
@@ -51,7 +51,7 @@ class CompactorRow:
     renewals_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """The outcome of one compaction of one replica."""
 

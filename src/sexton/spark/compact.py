@@ -321,12 +321,12 @@ def _rewritten(request: Request, results: Sequence[ChunkResult]) -> list[Rewritt
         slices = by_segment.get(number, [])
         left.append(
             Rewritten(
-                segment.base_offset,
-                max((piece.last_offset for piece in slices), default=-1),
-                all(piece.is_unchanged for piece in slices),
-                tuple(extent for piece in slices for extent in piece.extents),
-                sum(piece.size_bytes for piece in slices),
-                segment.size_bytes,
+                base_offset=segment.base_offset,
+                last_offset=max((piece.last_offset for piece in slices), default=-1),
+                is_unchanged=all(piece.is_unchanged for piece in slices),
+                extents=tuple(extent for piece in slices for extent in piece.extents),
+                size_bytes=sum(piece.size_bytes for piece in slices),
+                old_size_bytes=segment.size_bytes,
             )
         )
     return left

@@ -50,12 +50,12 @@ def _slices(log: PartitionLog, survey: LogSurvey, end_offset: int) -> Iterator[S
             if grain["base_offset"] >= end_offset:
                 return
             yield Slice(
-                str(file.path),
-                number,
-                int(grain["position"]),
-                int(end),
-                int(grain["previous_offset"]),
-                int(grain["record_count"]),
+                path=str(file.path),
+                segment=number,
+                start=int(grain["position"]),
+                end=int(end),
+                previous_offset=int(grain["previous_offset"]),
+                record_count=int(grain["record_count"]),
             )
 
 

@@ -190,7 +190,20 @@ async def test_runs_from_before_their_dirty_section_was_kept_are_still_told(tmp_
     path = tmp_path / "metastore.db"
     store = open_metastore(sqlite_url(str(path)))
     await store.open_cluster(CLUSTER)
-    run = RunRow(uuid.UUID(int=1), 5, 1, "orders", 0, "committed", 10, 100, 40, 7, {"newest": "3"}, 4)
+    run = RunRow(
+        run_id=uuid.UUID(int=1),
+        finished_ms=5,
+        broker_id=1,
+        topic="orders",
+        partition=0,
+        outcome="committed",
+        bound=10,
+        bytes_before=100,
+        bytes_after=40,
+        duration_ms=7,
+        fates={"newest": "3"},
+        first_dirty_offset=4,
+    )
     await store.end_work(uuid.UUID(int=0), [], [run])
     await store.close()
     with sqlite3.connect(path) as database:

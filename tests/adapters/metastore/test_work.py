@@ -19,7 +19,17 @@ ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
 
 def due(broker_id: int, partition: int, **fields: int) -> WorkRow:
     return replace(
-        WorkRow(WorkKey(broker_id, TOPIC, partition), "orders", "dirty", 600_000, 60, 100, 0, False, 1000),
+        WorkRow(
+            key=WorkKey(broker_id, TOPIC, partition),
+            topic="orders",
+            why="dirty",
+            dirty_ratio_ppm=600_000,
+            dirty_bytes=60,
+            total_bytes=100,
+            overdue_ms=0,
+            is_requested=False,
+            since_ms=1000,
+        ),
         **fields,  # type: ignore[arg-type]
     )
 
@@ -29,7 +39,19 @@ def compactor(id_: uuid.UUID) -> CompactorRow:
 
 
 def run_of(number: int) -> RunRow:
-    return RunRow(uuid.UUID(int=100 + number), number, 1, "orders", 0, "done", 10, 100, 40, 7, {"newest": "3"})
+    return RunRow(
+        run_id=uuid.UUID(int=100 + number),
+        finished_ms=number,
+        broker_id=1,
+        topic="orders",
+        partition=0,
+        outcome="done",
+        bound=10,
+        bytes_before=100,
+        bytes_after=40,
+        duration_ms=7,
+        fates={"newest": "3"},
+    )
 
 
 async def published(store: Metastore) -> list[WorkKey]:

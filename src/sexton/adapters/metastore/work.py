@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy import RowMapping, and_, delete, insert, or_, select, update
 
 from sexton.adapters.metastore.operations import read_leases
 from sexton.adapters.metastore.schema import compactors, runs, work
@@ -68,7 +68,12 @@ def _values(row: WorkRow) -> dict[str, Any]:
 
 def read_work(session: Session) -> list[WorkRow]:
     found = session.execute(select(work).order_by(work.c.broker_id, work.c.topic_id, work.c.partition))
-    return [WorkRow(WorkKey(*row[:3]), *row[3:]) for row in found]
+    return [_work_row(row) for row in found.mappings()]
+
+
+def _work_row(row: RowMapping) -> WorkRow:
+    fields: dict[str, Any] = dict(row)
+    return WorkRow(key=WorkKey(*(fields.pop(name) for name in WorkKey._fields)), **fields)
 
 
 def lease_work(session: Session, compactor_id: uuid.UUID, keys: Sequence[WorkKey]) -> list[WorkKey]:
@@ -145,7 +150,7 @@ def read_runs(session: Session, limit: int, topic: str | None = None) -> list[Ru
     newest = select(runs).order_by(runs.c.finished_ms.desc(), runs.c.run_id).limit(limit)
     if topic is not None:
         newest = newest.where(runs.c.topic == topic)
-    return [RunRow(*row) for row in session.execute(newest)]
+    return [RunRow(**row) for row in session.execute(newest).mappings()]
 
 
 def _is_key(key: WorkKey) -> Any:

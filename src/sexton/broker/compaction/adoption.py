@@ -223,16 +223,16 @@ class Adopter:
         logger.info("%s-%d: %s up to %d", replica.topic, replica.partition, how, offer.bound)
         self._runs.append(
             RunRow(
-                uuid.UUID(int=self._rng.getrandbits(128), version=4),
-                self._clock.now_ms(),
-                self._service.broker_id,
-                replica.topic,
-                replica.partition,
-                how,
-                offer.bound,
-                swapped.bytes_before,
-                swapped.bytes_after,
-                self._clock.monotonic_ms() - started_ms,
+                run_id=uuid.UUID(int=self._rng.getrandbits(128), version=4),
+                finished_ms=self._clock.now_ms(),
+                broker_id=self._service.broker_id,
+                topic=replica.topic,
+                partition=replica.partition,
+                outcome=how,
+                bound=offer.bound,
+                bytes_before=swapped.bytes_before,
+                bytes_after=swapped.bytes_after,
+                duration_ms=self._clock.monotonic_ms() - started_ms,
             )
         )
 

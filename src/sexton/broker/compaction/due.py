@@ -29,7 +29,7 @@ CLOCKS_DIFFER_MS: Final = 10_000
 """Pause between two compactions that check whether an overdue horizon has passed: each of them reads the whole log."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
     """Tombstones and markers that the last compaction could not remove, and why."""
 
@@ -71,10 +71,10 @@ class Leftovers:
             else:
                 horizon_ms = min(horizon_ms, earlier_ms, latest_ms)
         return Leftovers(
-            removable,
-            count(fates, WAIT_FOR_REPLICAS),
-            started + waiting,
-            horizon_ms,
+            removable=removable,
+            waiting_for_replicas_count=count(fates, WAIT_FOR_REPLICAS),
+            waiting_for_horizon_count=started + waiting,
+            horizon_ms=horizon_ms,
             tombstones_count=count(fates, TOMBSTONES_WAIT),
             markers_count=count(fates, MARKERS_WAIT),
             held_back_bytes=held_back_bytes,
@@ -93,7 +93,13 @@ class Leftovers:
         return ""
 
 
-UNKNOWN: Final = Leftovers(Pair(0, 0), 0, 0, INT64_MAX, is_known=False)
+UNKNOWN: Final = Leftovers(
+    removable=Pair(0, 0),
+    waiting_for_replicas_count=0,
+    waiting_for_horizon_count=0,
+    horizon_ms=INT64_MAX,
+    is_known=False,
+)
 """For a log that was compacted, where it is not known what was left."""
 
 

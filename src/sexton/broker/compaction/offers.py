@@ -43,7 +43,7 @@ class OfferedSegment(NamedTuple):
     checksum: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """A finished compaction as a whole, with the watermarks that allowed its removals."""
 
@@ -152,15 +152,16 @@ class Offers:
             raise NoOfferError("it was compacted further meanwhile", f"{replica.topic}-{replica.partition}")
         segments = zip(closed.base_offsets, closed.sizes_bytes, checksums, strict=True)
         offer = Offer(
-            watermarks.generation,
-            bound,
-            replica.log.start_offset,
-            watermarks.planned_high_watermark,
-            *watermarks.removable,
-            watermarks.fence_below,
-            self._service.memory.last_of_log(replica).made_ms,
-            tuple(OfferedSegment(*one) for one in segments),
-            self._service.memory.leftovers.of(replica),
+            generation=watermarks.generation,
+            bound=bound,
+            log_start_offset=replica.log.start_offset,
+            planned_high_watermark=watermarks.planned_high_watermark,
+            mtro=watermarks.removable.keys,
+            mxro=watermarks.removable.transactions,
+            fence_below=watermarks.fence_below,
+            made_ms=self._service.memory.last_of_log(replica).made_ms,
+            segments=tuple(OfferedSegment(*one) for one in segments),
+            leftovers=self._service.memory.leftovers.of(replica),
         )
         return {"offer": offer}
 

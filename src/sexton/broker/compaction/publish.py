@@ -106,15 +106,15 @@ class Publisher:
             return None
         found = due.eligibility
         return WorkRow(
-            WorkKey(self._identity()[0], *key),
-            replica.topic,
-            due.why,
-            int(found.dirty_ratio * 1_000_000),
-            found.dirty_bytes,
-            found.clean_bytes + found.dirty_bytes,
-            found.overdue_ms,
-            key in self._memory.requested,
-            self._memory.due_since_ms.setdefault(key, self._clock.now_ms()),
+            key=WorkKey(self._identity()[0], *key),
+            topic=replica.topic,
+            why=due.why,
+            dirty_ratio_ppm=int(found.dirty_ratio * 1_000_000),
+            dirty_bytes=found.dirty_bytes,
+            total_bytes=found.clean_bytes + found.dirty_bytes,
+            overdue_ms=found.overdue_ms,
+            is_requested=key in self._memory.requested,
+            since_ms=self._memory.due_since_ms.setdefault(key, self._clock.now_ms()),
         )
 
     def longest_due_ms(self) -> int:
