@@ -182,7 +182,13 @@ def run(context: SparkContext, partitions: Sequence[Partition], **options: Any) 
     opened = [open_partition(partition.directory) for partition in partitions]
     surveys = pipeline.survey_logs(context, opened)
     requests = [
-        Request(log, found, CONFIG, replace(TERMS, bound=partition.bound), log.segments[0].base_offset)
+        Request(
+            log=log,
+            survey=found,
+            config=CONFIG,
+            terms=replace(TERMS, bound=partition.bound),
+            first_dirty_offset=log.segments[0].base_offset,
+        )
         for partition, log, found in zip(partitions, opened, surveys, strict=True)
         if isinstance(found, LogSurvey)
     ]

@@ -99,7 +99,9 @@ def run(context: SparkContext, cases: Sequence[Case], dry_run: bool = False) -> 
     requests = []
     for case, log, surveyed in zip(cases, opened, pipeline.survey_logs(context, opened), strict=True):
         assert isinstance(surveyed, LogSurvey), surveyed
-        requests.append(Request(log, surveyed, case.config, case.terms, case.first_dirty))
+        requests.append(
+            Request(log=log, survey=surveyed, config=case.config, terms=case.terms, first_dirty_offset=case.first_dirty)
+        )
     return pipeline.compact(context, requests, dry_run=dry_run)
 
 
@@ -165,7 +167,13 @@ def test_results_are_gone_through_once_however_many_segments_there_are(tmp_path:
     log = open_partition(directory)
     (survey,) = pipeline.survey_logs(LocalContext(random.Random(1)).as_spark, [log])
     assert isinstance(survey, LogSurvey)
-    request = Request(log, survey, TopicConfig(), Terms(logs.NOW_MS, 20, logs.RETENTION_MS), 0)
+    request = Request(
+        log=log,
+        survey=survey,
+        config=TopicConfig(),
+        terms=Terms(logs.NOW_MS, 20, logs.RETENTION_MS),
+        first_dirty_offset=0,
+    )
     results = [ChunkResult(number, 0, Counting([SliceResult(number, True, (), 10, number)])) for number in range(20)]
     Counting.times = 0
     left = pipeline._rewritten(request, results)

@@ -48,7 +48,7 @@ def clean(directory: Path, terms: Terms) -> Report:
     log = open_partition(directory)
     (survey,) = pipeline.survey_logs(LocalContext(random.Random(1)).as_spark, [log])
     assert isinstance(survey, LogSurvey)
-    request = Request(log, survey, CONFIG, terms, log.cleaner_offset or 0)
+    request = Request(log=log, survey=survey, config=CONFIG, terms=terms, first_dirty_offset=log.cleaner_offset or 0)
     (report,) = pipeline.compact(LocalContext(random.Random(1)).as_spark, [request])
     assert report.failure is None
     return report

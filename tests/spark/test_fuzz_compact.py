@@ -73,7 +73,7 @@ def run_one(rng: random.Random, directory: Path) -> bool:
     stable = found.last_stable_offset(found.log_end_offset)
     bound = max(segment.base_offset for segment in found.segments if segment.base_offset <= stable)
     terms: Terms = logs.random_terms(rng, logs.Log([log.segments[0].base_offset], [[]]), bound)
-    request = Request(log, found, CONFIG, terms, log.segments[0].base_offset)
+    request = Request(log=log, survey=found, config=CONFIG, terms=terms, first_dirty_offset=log.segments[0].base_offset)
     (report,) = pipeline.compact(context, [request], max_batch_bytes=1 << 20)
     if report.failure is not None:
         assert read is None, f"the reference finds nothing wrong: {report.failure}"

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.transactions import TransactionEvents, events_of, join_events
 from sexton.errors import CorruptLogError
 from sexton.records.header import CONTROL, TRANSACTIONAL
@@ -45,7 +46,7 @@ PRODUCER = np.dtype(
         ("producer_epoch", np.int16),
     ]
 )
-"""A producer's last state: its epoch, the last offset of its last data batch in that epoch (-1: only a marker)."""
+"""A producer's last batch (`rules.LastOfProducer`) as a row, and when it was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +154,14 @@ def join_surveys(surveys: Sequence[SegmentSurvey], place: str) -> LogSurvey:
         join_events([survey.events for survey in surveys]),
         join_producers([survey.producers for survey in surveys]),
     )
+
+
+def producer_rows(producers: Sequence[LastOfProducer]) -> npt.NDArray[np.void]:
+    """What a broker says of its live producers, as rows sorted by id. Their last timestamps are not known here."""
+    rows = np.zeros(len(producers), dtype=PRODUCER)
+    for name in ("producer_id", "producer_epoch", "last_data_offset"):
+        rows[name] = [getattr(producer, name) for producer in producers]
+    return rows[np.argsort(rows["producer_id"])]
 
 
 def live_producers(producers: npt.NDArray[np.void], now_ms: int, expiration_ms: int) -> npt.NDArray[np.void]:

@@ -44,7 +44,7 @@ from sexton.spark.rewrite_pass import ChunkResult, Indexes, SliceResult
 from sexton.spark.storage import Folder, Storage, disk_failure, failure_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One partition to compact, and the terms of its compaction."""
 

@@ -325,7 +325,18 @@ def _requests(partitions: Sequence[_Partition], options: Options) -> list[tuple[
             reason = _nothing_to_do(partition, terms, bounds[partition.directory])
             if not reason:
                 log, survey = partition.loaded()
-                requests.append((partition, Request(log, survey, partition.config, terms, partition.first_dirty())))
+                requests.append(
+                    (
+                        partition,
+                        Request(
+                            log=log,
+                            survey=survey,
+                            config=partition.config,
+                            terms=terms,
+                            first_dirty_offset=partition.first_dirty(),
+                        ),
+                    )
+                )
             elif not partition.has_been_worked_on:
                 partition.report.nothing_to_do = reason
     return requests

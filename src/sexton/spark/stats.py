@@ -320,7 +320,15 @@ def _dry_run(context: SparkContext, live: Sequence[_Partition], options: Options
         terms = partition.terms(options.now_ms)
         first_worth = log.segments[0].base_offset if terms.mtro or terms.mxro else judged.first_dirty_offset
         if max(first_worth, log.segments[0].base_offset) < judged.bound.offset:
-            requests.append(Request(log, survey, partition.stats.config, terms, judged.first_dirty_offset))
+            requests.append(
+                Request(
+                    log=log,
+                    survey=survey,
+                    config=partition.stats.config,
+                    terms=terms,
+                    first_dirty_offset=judged.first_dirty_offset,
+                )
+            )
             asked.append(partition)
     if not requests:
         return

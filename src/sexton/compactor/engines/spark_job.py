@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from pyspark import SparkContext
 
 from sexton.compaction.contract import PassResult, Plan
 from sexton.compaction.fates import Fate
-from sexton.compaction.survey import PRODUCER
+from sexton.compaction.survey import producer_rows
 from sexton.compactor.broker_files import BrokerFiles
 from sexton.compactor.engine import Outcome
 from sexton.compactor.plan_files import PlanFiles
@@ -47,7 +45,15 @@ def run(
             outcomes[index] = Outcome.failed(plan, survey)
             continue
         config = TopicConfig(segment_bytes=plan.segment_bytes, index_interval_bytes=plan.index_interval_bytes)
-        request = Request(log, survey, config, plan.terms, plan.first_dirty_offset, storages[index], _producers(plan))
+        request = Request(
+            log=log,
+            survey=survey,
+            config=config,
+            terms=plan.terms,
+            first_dirty_offset=plan.first_dirty_offset,
+            storage=storages[index],
+            producers=producer_rows(plan.producers),
+        )
         requests.append((index, request))
     staged = stage(context, [request for _, request in requests], progress=progress)
     for (index, _), one in zip(requests, staged, strict=True):
@@ -68,15 +74,6 @@ def _log_of(plan: Plan) -> PartitionLog:
     )
     start_offset = plan.segments[0][0]
     return PartitionLog(directory, plan.topic, plan.partition, segments, plan.high_watermark, start_offset, None)
-
-
-def _producers(plan: Plan) -> npt.NDArray[np.void]:
-    known = np.zeros(len(plan.producers), dtype=PRODUCER)
-    for row, producer in zip(known, sorted(plan.producers, key=lambda one: one.producer_id), strict=True):
-        row["producer_id"] = producer.producer_id
-        row["producer_epoch"] = producer.producer_epoch
-        row["last_data_offset"] = producer.last_data_offset
-    return known
 
 
 def _outcome(plan: Plan, staged: Staged) -> Outcome:
