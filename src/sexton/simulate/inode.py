@@ -97,22 +97,29 @@ class Inode:
             if rng.random() < likelihood:
                 size_bytes = end
             else:
-                self.content[first:end] = self._stale(flushed_bytes, end - first, rng)
+                self.content[first:end] = self._stale(end - first, rng)
         if rng.random() < 0.5:  # the length may be written before the pages are
             size_bytes = rng.randrange(size_bytes, len(self.content) + 1)
         del self.content[size_bytes:]
         self.changes.clear()
 
-    def _stale(self, flushed_bytes: int, size_bytes: int, rng: random.Random) -> bytes:
+    def _stale(self, size_bytes: int, rng: random.Random) -> bytes:
         style = rng.randrange(4)
         if style == 0:
             return rng.randbytes(size_bytes)
-        if (
-            style == 1 and flushed_bytes
-        ):  # blocks that held an older file of this log; never what is only now being written
-            at = rng.randrange(flushed_bytes)
-            return bytes(self.content[at : min(at + size_bytes, flushed_bytes)]).ljust(size_bytes, b"\0")
+        if style == 1:
+            at = rng.randrange(len(self.content))
+            return _worn(self.content[at : at + size_bytes]).ljust(size_bytes, b"\0")
         return bytes(size_bytes)
+
+
+def _worn(data: bytearray) -> bytes:
+    """Blocks of another file: they look like batches, but no checksum is right. A batch of this very log that lay just
+    where another is expected, behind the first bytes of that one's header, would pass for it: nothing in Kafka's
+    format tells them apart, and file systems do not show such blocks."""
+    for at in range(0, len(data), 16):
+        data[at] ^= 1
+    return bytes(data)
 
 
 def _torn(lost: bytes, rng: random.Random) -> bytes:
