@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from itertools import groupby
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import pytest
 
 from tests.interop import suites
-from tests.interop.clients import CLIENTS, Client
+from tests.interop.clients import CLIENTS
+from tests.interop.exceptions import NOT_SHOWN, NOT_TESTED, SHOWN, all_yes_except
 from tests.interop.features import FEATURES
 from tests.interop.frameworks import versions as frameworks
 from tests.interop.more import programs as more
@@ -24,14 +24,14 @@ HEAD: Final = """\
 
 What each client does with a cluster of three Sexton brokers, in the newest version and in older ones that people still
 run. Every "yes" is a test in `tests/interop/` or `tests/transactions/`; the same tests pass with Apache Kafka (`pytest
-tests/interop --against kafka`). A cell that names a version says since when the client itself can do it; an empty one,
-that there is nothing of the kind in that client.
+tests/interop --against kafka`). A version says since when the client itself can do it; "not tested", that no test does
+it with this client, often because there is nothing of the kind in it.
 
 This page is written by the tests, in one run: `pytest tests/interop tests/transactions --write-clients-doc`.
 """
 
-SHOWN, NOT_SHOWN, NONE = "yes", "**no**", ""
-
+SECTIONS: Final = {"": "Clients", "spark_": "Spark", "tool_": "Java tools"}
+"""By how the names of their features begin."""
 
 PASSED: Final = pytest.StashKey[set[tuple[str, str]]]()
 """What was shown in this run: the client's label, and the feature, or the test if it is not about one."""
@@ -53,8 +53,8 @@ def write(config: pytest.Config) -> None:
 def render(passed: Collection[tuple[str, str]]) -> str:
     """The page, from the labels and features, or tests, that were shown."""
     parts = [HEAD]
-    for name, versions in groupby(CLIENTS, key=lambda client: client.name):
-        parts.append(_section(name, list(versions), passed))
+    for prefix, title in SECTIONS.items():
+        parts.append(_section(title, {name: FEATURES[name] for name in FEATURES if _prefix(name) == prefix}, passed))
     parts.append(matrix.section(passed))
     parts.append(frameworks.section(passed))
     parts.append(more.section(passed))
@@ -68,22 +68,19 @@ def everything() -> set[tuple[str, str]]:
     return features | matrix.everything() | frameworks.everything() | more.everything()
 
 
-def _section(name: str, versions: list[Client], passed: Collection[tuple[str, str]]) -> str:
-    rows = [feature for feature in FEATURES if any(feature in client.features for client in versions)]
-    lines = [
-        f"## {name}",
-        "",
-        f"| | {' | '.join(client.version for client in versions)} |",
-        "|---" * (1 + len(versions)) + "|",
-        *(f"| {FEATURES[row]} | {' | '.join(_cell(client, row, passed) for client in versions)} |" for row in rows),
-        "",
-    ]
-    return "\n".join(lines)
+def _prefix(feature: str) -> str:
+    return next((prefix for prefix in SECTIONS if prefix and feature.startswith(prefix)), "")
 
 
-def _cell(client: Client, feature: str, passed: Collection[tuple[str, str]]) -> str:
-    if feature in client.cannot:
-        return client.cannot[feature]
-    if feature not in client.features:
-        return NONE
-    return SHOWN if (client.label, feature) in passed else NOT_SHOWN
+def _section(title: str, features: Mapping[str, str], passed: Collection[tuple[str, str]]) -> str:
+    clients = {client.label: client for client in CLIENTS if features.keys() & client.features}
+
+    def cell(label: str, feature: str) -> str:
+        client = clients[label]
+        if feature in client.cannot:
+            return client.cannot[feature]
+        if feature not in client.features:
+            return NOT_TESTED
+        return SHOWN if (label, feature) in passed else NOT_SHOWN
+
+    return "\n".join([f"## {title}", "", f"{', '.join(clients)}:", "", *all_yes_except([*clients], features, cell)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.interop.clients import Client
+from tests.interop.exceptions import NOT_SHOWN, NOT_TESTED, SHOWN, all_yes_except
 from tests.transactions.clients import CLIENTS, SESSIONS, TOLD_OFFSETS
 
 MODULES: Final = {
@@ -41,16 +42,13 @@ def everything() -> set[tuple[str, str]]:
 
 
 def section(passed: Collection[tuple[str, str]]) -> str:
-    lines = [
-        HEAD,
-        f"| | {' | '.join(client.label for client in CLIENTS)} |",
-        "|---" * (1 + len(CLIENTS)) + "|",
-    ]
-    for name, clients in rows():
-        cells = [_cell(client, name, passed) if client in clients else "" for client in CLIENTS]
-        lines.append(f"| {name.removeprefix('test_').replace('_', ' ')} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    able = dict(rows())
+    labels = {client.label: client for client in CLIENTS}
+    told = {name: name.removeprefix("test_").replace("_", " ") for name in able}
 
+    def cell(label: str, name: str) -> str:
+        if labels[label] not in able[name]:
+            return NOT_TESTED
+        return SHOWN if (label, name) in passed else NOT_SHOWN
 
-def _cell(client: Client, name: str, passed: Collection[tuple[str, str]]) -> str:
-    return "yes" if (client.label, name) in passed else "**no**"
+    return "\n".join([HEAD, f"{', '.join(labels)}:", "", *all_yes_except([*labels], told, cell)])
