@@ -80,7 +80,7 @@ async def test_a_partition_that_is_being_flushed_is_asked_for_when_that_is_done_
     slow.log.flush = slow_flush  # type: ignore[method-assign]
     for replica in (slow, quick):
         replica.log.append_as_follower(encode(make_batch([Record(0, 1000, b"k", b"v")])))
-        replica.settle()
+        replica.flush_and_commit()
         followed.fetcher._mark((TOPIC, replica.partition))
     while quick.is_flushing:
         await asyncio.sleep(0)

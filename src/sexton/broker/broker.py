@@ -26,7 +26,7 @@ from sexton.broker.lifecycle import folder as folders
 from sexton.broker.lifecycle import handover
 from sexton.broker.lifecycle.control import Control
 from sexton.broker.lifecycle.folder import Folder
-from sexton.broker.lifecycle.handover import begin_anew, lead_again, leave_unkept, reconcile, retreat, settle_doubts
+from sexton.broker.lifecycle.handover import begin_anew, lead_again, leave_unkept, reconcile, resolve_doubts, retreat
 from sexton.broker.lifecycle.news import News
 from sexton.broker.lifecycle.peers import Peers
 from sexton.broker.lifecycle.registration import Registration
@@ -348,7 +348,7 @@ class Broker:
             await reconcile(self, former, folder)
             await self._mark_epoch(folder)
             await self.replicas.apply(self.view.replicas_on(self.config.node_id))
-            await settle_doubts(self)
+            await resolve_doubts(self)
             await begin_anew(self, is_starting=True)
             await leave_unkept(self)
             self.replicas.folder.stopped_cleanly = False

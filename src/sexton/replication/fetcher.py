@@ -79,7 +79,7 @@ class Fetcher:
         key = replica.topic_id, replica.partition
         self._following[key] = _Following(replica, replica.leader_epoch)
         self._forgotten.pop(key, None)
-        replica.settle()
+        replica.flush_and_commit()
         self._mark(key)
         if self._task is None:
             self._task = self._supervisor.loop(self._run(), f"replication from broker {self.leader_id}")
@@ -212,7 +212,7 @@ class Fetcher:
             return True
         if not replica.is_flushing:  # the last attempt failed
             self._retry_later(key, following, FAILED_DISK_RETRY_MS)
-            replica.settle()
+            replica.flush_and_commit()
         return False
 
     async def _apply(self, answer: Sequence[News]) -> None:
@@ -340,7 +340,7 @@ async def _take(replica: LocalReplica, news: News) -> None:
             await _make_room(replica, fresh)
         if fresh:
             log.append_as_follower(fresh, _gaps_below(replica, news))
-    replica.settle()
+    replica.flush_and_commit()
     replica.take_high_watermark(news.high_watermark)
     await replica.advance_start(news.log_start_offset)
 

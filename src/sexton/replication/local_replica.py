@@ -229,7 +229,7 @@ class LocalReplica:
         if not appended.is_duplicate:
             for wake in list(self._append_watchers.values()):
                 wake()
-            self.settle()
+            self.flush_and_commit()
         if acks != -1 or appended.last_offset < self._high_watermark:
             return appended, None
         return appended, self._committed(appended.last_offset + 1)
@@ -280,7 +280,7 @@ class LocalReplica:
 
     # High watermark
 
-    def settle(self) -> None:
+    def flush_and_commit(self) -> None:
         """Called whenever a log end may have moved: starts a flush if one is due, and advances the high watermark."""
         if self._flushing is None and self._flush_is_due():
             self._flushing = self._supervisor.work(self._flush(), "flush", self)
@@ -312,7 +312,7 @@ class LocalReplica:
         assert self.leadership is not None
         now_ms = self._clock.monotonic_ms()
         self.leadership.fetched(follower, broker_epoch, end_offset, self.log.end_offset, now_ms, joins_at, incarnation)
-        self.settle()
+        self.flush_and_commit()
         if self.leadership.caught_up(follower, self._high_watermark):
             self._listener.follower_caught_up()
 
@@ -385,7 +385,7 @@ class LocalReplica:
             self.fail_waiting(KafkaError(ErrorCode.kafka_storage_error, str(error)))
         except Exception as bug:
             self.fail_waiting(KafkaError(ErrorCode.unknown_server_error, str(bug)))
-            asyncio.get_running_loop().call_later(BACK_OFF_MS[0] / 1000, self._settle_again)
+            asyncio.get_running_loop().call_later(BACK_OFF_MS[0] / 1000, self._flush_again)
             raise
         finally:
             self._flushing = None
@@ -412,16 +412,16 @@ class LocalReplica:
             return False
         return True
 
-    def settle_doubt(self) -> None:
+    def resolve_doubt(self) -> None:
         """Accepts the log as it is after a cut of unknown extent: another replica leads, or there is none to compare
         with."""
         self.log.is_doubtful = False
-        self.settle()
+        self.flush_and_commit()
 
-    def _settle_again(self) -> None:
+    def _flush_again(self) -> None:
         """Retries after a bug in a flush, because there may be no later event that would."""
         if self.role is not Role.IDLE and self.log.failure is None:
-            self.settle()
+            self.flush_and_commit()
 
     # Role changes (called by Roles, one at a time)
 
@@ -436,7 +436,7 @@ class LocalReplica:
         self.leadership = Leadership(row, self._broker_id, self.log.end_offset, self._clock.monotonic_ms())
         self.role = Role.LEADER
         self.coordination.lead(row)
-        self.settle()
+        self.flush_and_commit()
         self.wake_watchers()
         self._is_made_here = False
 
@@ -457,7 +457,7 @@ class LocalReplica:
         if self.leadership is not None:
             self.leadership.follow_row(row, self._clock.monotonic_ms())
             self.coordination.follow_row(row)
-            self.settle()
+            self.flush_and_commit()
 
     def stop(self) -> None:
         self._resign()

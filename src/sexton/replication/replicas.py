@@ -212,7 +212,7 @@ class Replicas:
         for replica in self._by_key.values():
             if replica.topic == topic:
                 replica.log.reconfigure(config)
-                replica.settle()
+                replica.flush_and_commit()
 
     async def _make_sure_it_is_open(self, row: PartitionRow) -> None:
         replica = self._by_key.get((row.topic_id, row.partition))

@@ -166,7 +166,7 @@ def test_a_broker_that_cannot_reach_the_metastore_stops_in_good_order_all_the_sa
     story.run(told())
 
 
-@pytest.mark.parametrize("step", [handover.rebuild, handover.settle_doubts], ids=["damaged", "doubtful"])
+@pytest.mark.parametrize("step", [handover.rebuild, handover.resolve_doubts], ids=["damaged", "doubtful"])
 def test_a_log_that_is_not_trusted_is_left_only_to_the_process_that_answered(
     step: Callable[[Broker], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,7 +202,7 @@ class _Poll:
         )
         found.parts = read.parts
         found.size_bytes = read.size_bytes
-        if self._committed_only:
+        if self._committed_only:  # nothing awaits in between: records and aborted transactions are of one moment
             found.aborted = replica.log.aborted_transactions(wanted.fetch_offset, read.next_offset)
 
     @staticmethod

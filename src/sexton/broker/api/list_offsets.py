@@ -70,7 +70,7 @@ def _find(replica: Replica, timestamp: int, read_committed: bool, version: int) 
         return -1, log.start_offset, log.epochs.epoch_of(log.start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
-    _check_settled(replica, version)
+    _check_former_epochs_are_committed(replica, version)
     end_offset = replica.last_stable_offset if read_committed else replica.high_watermark
     if timestamp == LATEST:
         return -1, end_offset, replica.leader_epoch
@@ -78,7 +78,7 @@ def _find(replica: Replica, timestamp: int, read_committed: bool, version: int) 
     return (-1, -1, -1) if found is None else (found.timestamp_ms, found.offset, found.leader_epoch)
 
 
-def _check_settled(replica: Replica, version: int) -> None:
+def _check_former_epochs_are_committed(replica: Replica, version: int) -> None:
     if not replica.is_leader:
         return
     found = replica.log.epochs.end_offset_of(replica.leader_epoch - 1, replica.log.end_offset)

@@ -10,6 +10,12 @@ records. Batches that a client sent after one that was refused with a retriable 
 (`broker/produce/refused.py`), where Kafka accepts them. Only coordinators write to internal topics: a client's records
 there would be replayed at the next failover. Kafka makes an exception for clients that call themselves
 `__admin_client`; here there is none.
+
+**How a response comes to wait.** No coroutine runs for a request that is appended at once: a replica keeps a future for
+each append that is not committed yet (`LocalReplica._waiting`). It is the `committed` of the partition's `Outcome`; or,
+for a batch that had to wait before it could be appended, that is a future of its own, which completes as the replica's
+does (`_follow`). `_Wait` completes the request's future when all of them are done or the time is over, and the
+connection, which holds a place for the response, sends it when those before it are sent.
 """
 
 from __future__ import annotations
@@ -236,7 +242,7 @@ class _Produce:
         if name is not None and self.version >= 10:
             outcome.hint = leader_hint(self.broker, name, outcome.index, error.code)
 
-    def settle(self) -> None:
+    def note_failures(self) -> None:
         """Called when every future is done: turns the exceptions of futures into failed outcomes."""
         for _, name, outcomes in self.topics:
             for outcome in outcomes:
@@ -306,7 +312,7 @@ def _follow(future: asyncio.Future[None], other: asyncio.Future[None] | None) ->
         future.set_result(None)
         return
 
-    def settle(done: asyncio.Future[None]) -> None:
+    def complete(done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
         if future.done():
             return
@@ -315,7 +321,7 @@ def _follow(future: asyncio.Future[None], other: asyncio.Future[None] | None) ->
         else:
             future.set_result(None)
 
-    other.add_done_callback(settle)
+    other.add_done_callback(complete)
 
 
 class _Wait:
@@ -343,7 +349,7 @@ class _Wait:
         self._timer.cancel()
         if not self.answer.done():
             try:
-                self._produce.settle()
+                self._produce.note_failures()
                 answer = self._produce.answer()
             except Exception as error:
                 self.answer.set_exception(error)

@@ -246,7 +246,7 @@ class Adopter:
         log, bound = replica.log, offer.bound
         if log.summaries()[-1].base_offset < bound:
             log.close_active(self._clock.now_ms())
-            replica.settle()
+            replica.flush_and_commit()
         closed = log.segments.closed(bound)
         staging = staging_path(log.directory, f"{self._rng.getrandbits(128):032x}")
         self._disk.make_directory(staging)

@@ -87,7 +87,7 @@ class Publisher:
         active = replica.log.summaries()[-1]
         if must_close_active(active, self._clock.now_ms(), replica.config):
             replica.log.close_active(self._clock.now_ms())
-            replica.settle()
+            replica.flush_and_commit()
 
     def _note_held_back(self, replica: LocalReplica) -> None:
         key, leader = (replica.topic_id, replica.partition), replica.coordination.leader
@@ -132,7 +132,7 @@ class Publisher:
             self._memory.requested[replica.topic_id, replica.partition] = None
             self._memory.uncleanable.requested(replica.coordination.watermarks.incarnation)
             replica.log.close_active(self._clock.now_ms())
-            replica.settle()
+            replica.flush_and_commit()
         return [replica.partition for replica in wanted]
 
     # One replica

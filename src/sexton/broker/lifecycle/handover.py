@@ -129,7 +129,7 @@ def first_heard(broker: Broker, heard: Mapping[int, int], candidates: Iterable[i
     return {}
 
 
-async def settle_doubts(broker: Broker) -> None:
+async def resolve_doubts(broker: Broker) -> None:
     """Lets logs leave the ISR that recovery truncated where it could not tell what had been flushed (docs/decisions,
     15), if another member of the ISR answers. Raises StaleError if a row has changed meanwhile: read again and
     retry."""
@@ -153,7 +153,7 @@ async def settle_doubts(broker: Broker) -> None:
         logger.warning(
             "%r was truncated where records may have been flushed; the ISR is %s", replica, list(replica.row.isr)
         )
-        replica.settle_doubt()
+        replica.resolve_doubt()
 
 
 async def hand_over(broker: Broker, answering: Mapping[int, int]) -> None:
@@ -198,7 +198,7 @@ async def retreat(broker: Broker) -> None:
     no other replica has everything, a log that can still be read stays, and one that cannot is marked as missing. A
     readable log is left only to a broker that answers: one that died a moment ago may have lost its unflushed records,
     or its disk."""
-    await settle_doubts(broker)
+    await resolve_doubts(broker)
     await rebuild(broker)
     own_id, brokers = broker.config.node_id, broker.view.brokers
     unkept = [
