@@ -11,8 +11,8 @@ from sexton.compaction.eligibility import (
     Eligibility,
     SegmentSummary,
     cleanable_bound,
+    eligibility_of,
     first_dirty_offset,
-    judge,
 )
 from sexton.settings.schema import BadSettingError
 from sexton.settings.topic import TopicConfig, topic_names
@@ -39,8 +39,10 @@ def bound_of(
     return cleanable_bound(log, first_dirty, lso, high_watermark, NOW_MS, config)
 
 
-def judged(log: Sequence[SegmentSummary], first_dirty: int, bound: int, config: TopicConfig = CONFIG) -> Eligibility:
-    return judge(log, first_dirty, Bound(bound, "a test says so"), NOW_MS, config)
+def eligibility(
+    log: Sequence[SegmentSummary], first_dirty: int, bound: int, config: TopicConfig = CONFIG
+) -> Eligibility:
+    return eligibility_of(log, first_dirty, Bound(bound, "a test says so"), NOW_MS, config)
 
 
 # --- where the dirty section begins ---
@@ -107,26 +109,26 @@ def test_an_old_segment_behind_a_young_one_waits_with_it() -> None:
 
 def test_a_dirty_ratio_above_the_minimum_makes_it_due() -> None:
     log = segments(0, 10, 20, 30, 40)
-    assert judged(log, 20, 40).dirty_ratio == 0.5
-    assert not judged(log, 20, 40).is_eligible, "0.5 is not above 0.5"
-    assert judged(log, 10, 40).is_eligible
-    assert judged(log, 10, 40).clean_bytes == 100
-    assert judged(log, 10, 40).dirty_bytes == 300
+    assert eligibility(log, 20, 40).dirty_ratio == 0.5
+    assert not eligibility(log, 20, 40).is_eligible, "0.5 is not above 0.5"
+    assert eligibility(log, 10, 40).is_eligible
+    assert eligibility(log, 10, 40).clean_bytes == 100
+    assert eligibility(log, 10, 40).dirty_bytes == 300
 
 
 def test_a_checkpoint_within_a_segment_leaves_that_segment_dirty() -> None:
-    assert judged(segments(0, 10, 20), 15, 20).dirty_bytes == 100
-    assert judged(segments(0, 10, 20), 15, 20).clean_bytes == 100
+    assert eligibility(segments(0, 10, 20), 15, 20).dirty_bytes == 100
+    assert eligibility(segments(0, 10, 20), 15, 20).clean_bytes == 100
 
 
 def test_bytes_above_the_bound_are_neither_clean_nor_dirty() -> None:
-    verdict = judged(segments(0, 10, 20, 30), 10, 20)
+    verdict = eligibility(segments(0, 10, 20, 30), 10, 20)
     assert (verdict.clean_bytes, verdict.dirty_bytes) == (100, 100)
 
 
 @pytest.mark.parametrize(("first_dirty", "bound"), [(20, 20), (25, 20), (20, 10)])
 def test_what_is_clean_up_to_the_bound_is_not_due(first_dirty: int, bound: int) -> None:
-    verdict = judged(segments(0, 10, 20, 30), first_dirty, bound)
+    verdict = eligibility(segments(0, 10, 20, 30), first_dirty, bound)
     assert not verdict.is_eligible
     assert verdict.dirty_bytes == 0
     assert verdict.clean_bytes == 10 * bound
@@ -136,36 +138,36 @@ def test_what_is_clean_up_to_the_bound_is_not_due(first_dirty: int, bound: int) 
 def test_a_dirty_record_older_than_the_maximum_lag_makes_it_due_whatever_the_ratio() -> None:
     log = [*segments(0, size=10_000), *segments(10, 20, written_ms=NOW_MS - 601)]
     config = TopicConfig(cleanup_policy=COMPACT, max_compaction_lag_ms=600)
-    verdict = judged(log, 10, 20, config)
+    verdict = eligibility(log, 10, 20, config)
     assert verdict.is_eligible
     assert verdict.overdue_ms == 1
     on_time = [*segments(0, size=10_000), *segments(10, 20, written_ms=NOW_MS - 600)]
-    assert not judged(on_time, 10, 20, config).is_eligible
+    assert not eligibility(on_time, 10, 20, config).is_eligible
 
 
 def test_the_maximum_lag_does_not_count_what_is_clean_or_has_no_time() -> None:
     log = [*segments(0, size=10_000, written_ms=1), *segments(10, 20, written_ms=-1)]
     config = TopicConfig(cleanup_policy=COMPACT, max_compaction_lag_ms=600)
-    assert judged(log, 10, 20, config).overdue_ms == 0
+    assert eligibility(log, 10, 20, config).overdue_ms == 0
 
 
 def test_without_a_maximum_lag_nothing_is_overdue() -> None:
-    assert judged(segments(0, 10, written_ms=1), 0, 10).overdue_ms == 0
+    assert eligibility(segments(0, 10, written_ms=1), 0, 10).overdue_ms == 0
     assert CONFIG.max_compaction_lag_ms == INT64_MAX
 
 
 def test_a_topic_that_is_not_compacted_is_never_due() -> None:
-    verdict = judged(segments(0, 10), 0, 10, TopicConfig())
+    verdict = eligibility(segments(0, 10), 0, 10, TopicConfig())
     assert not verdict.is_eligible
     assert "cleanup.policy is delete" in verdict.because
 
 
 def test_a_minimum_ratio_of_one_is_never_reached() -> None:
-    assert not judged(segments(0, 10), 0, 10, TopicConfig(COMPACT, min_cleanable_dirty_ratio=1.0)).is_eligible
+    assert not eligibility(segments(0, 10), 0, 10, TopicConfig(COMPACT, min_cleanable_dirty_ratio=1.0)).is_eligible
 
 
 def test_empty_dirty_segments_are_not_worth_a_pass() -> None:
-    assert not judged(segments(0, 10, size=0), 0, 10).is_eligible
+    assert not eligibility(segments(0, 10, size=0), 0, 10).is_eligible
 
 
 # --- the settings ---

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, judge
+from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, eligibility_of
 from sexton.compaction.fates import Fate
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
@@ -41,7 +41,7 @@ def judged(directory: Path) -> Eligibility:
     summaries = [SegmentSummary(one.base_offset, one.size_bytes, logs.NOW_MS, logs.NOW_MS) for one in log.segments]
     first_dirty, end = log.cleaner_offset or 0, log.segments[-1].base_offset + 1
     bound = cleanable_bound(summaries, first_dirty, end, end, logs.NOW_MS, CONFIG)
-    return judge(summaries, first_dirty, bound, logs.NOW_MS, CONFIG)
+    return eligibility_of(summaries, first_dirty, bound, logs.NOW_MS, CONFIG)
 
 
 def clean(directory: Path, terms: Terms) -> Report:

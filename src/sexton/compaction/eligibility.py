@@ -32,7 +32,7 @@ class Bound:
     because: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Eligibility:
     is_eligible: bool
     because: str
@@ -84,7 +84,7 @@ def cleanable_bound(
     return Bound(offset, because)
 
 
-def judge(
+def eligibility_of(
     segments: Sequence[SegmentSummary], first_dirty: int, bound: Bound, now_ms: int, config: TopicConfig
 ) -> Eligibility:
     """Whether Kafka's cleaner would select this partition now, and if not, why not."""
@@ -99,7 +99,16 @@ def judge(
     ratio = dirty_bytes / total if total else 0.0
     overdue_ms = _overdue_ms(dirty, now_ms, config)
     is_eligible, because = _decide(config, bound, dirty_bytes, ratio, overdue_ms)
-    return Eligibility(is_eligible, because, first_dirty, bound, clean_bytes, dirty_bytes, ratio, overdue_ms)
+    return Eligibility(
+        is_eligible=is_eligible,
+        because=because,
+        first_dirty_offset=first_dirty,
+        bound=bound,
+        clean_bytes=clean_bytes,
+        dirty_bytes=dirty_bytes,
+        dirty_ratio=ratio,
+        overdue_ms=overdue_ms,
+    )
 
 
 def _decide(config: TopicConfig, bound: Bound, dirty_bytes: int, ratio: float, overdue_ms: int) -> tuple[bool, str]:

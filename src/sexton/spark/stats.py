@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from sexton.compaction import chunking
 from sexton.compaction.chunking import Chunk, PartitionWork
 from sexton.compaction.columns import Tally
-from sexton.compaction.eligibility import Eligibility, cleanable_bound, first_dirty_offset, judge
+from sexton.compaction.eligibility import Eligibility, cleanable_bound, eligibility_of, first_dirty_offset
 from sexton.compaction.fates import Fate
 from sexton.compaction.survey import LogSurvey
 from sexton.compaction.terms import Terms
@@ -201,7 +201,7 @@ class _Partition:
         first_dirty = first_dirty_offset(log.cleaner_offset, log.log_start_offset, survey.log_end_offset)
         segments = summaries(log, survey)
         bound = cleanable_bound(segments, first_dirty, stats.last_stable_offset, known, now_ms, stats.config)
-        stats.eligibility = judge(segments, first_dirty, bound, now_ms, stats.config)
+        stats.eligibility = eligibility_of(segments, first_dirty, bound, now_ms, stats.config)
 
     def conclude(self, measured: Measured) -> None:
         """Fills in what follows from the records."""
@@ -314,19 +314,19 @@ def _dry_run(context: SparkContext, live: Sequence[_Partition], options: Options
     requests: list[Request] = []
     for partition in live:
         log, survey = partition.loaded()
-        judged = partition.stats.eligibility
-        assert judged is not None, "described first"
+        found = partition.stats.eligibility
+        assert found is not None, "described first"
         partition.stats.savings = Savings(0, 0, Tally())
         terms = partition.terms(options.now_ms)
-        first_worth = log.segments[0].base_offset if terms.mtro or terms.mxro else judged.first_dirty_offset
-        if max(first_worth, log.segments[0].base_offset) < judged.bound.offset:
+        first_worth = log.segments[0].base_offset if terms.mtro or terms.mxro else found.first_dirty_offset
+        if max(first_worth, log.segments[0].base_offset) < found.bound.offset:
             requests.append(
                 Request(
                     log=log,
                     survey=survey,
                     config=partition.stats.config,
                     terms=terms,
-                    first_dirty_offset=judged.first_dirty_offset,
+                    first_dirty_offset=found.first_dirty_offset,
                 )
             )
             asked.append(partition)

@@ -1,6 +1,5 @@
 """A broker's part in compaction: it publishes what is due, plans it, and commits compactors' results.
 
-    due          when a replica is due, and why not (pure)
     lookout      whether anything may have become due since the last look
     leftovers    what the last compaction could not remove, kept over restarts
     service      the broker's loop, over the next three

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sexton.broker.compaction.due import UNKNOWN, Leftovers
+from sexton.compaction.due import UNKNOWN, Leftovers
 from sexton.compaction.watermarks.replica import Pair
 from sexton.ports.disk import Disk
 from sexton.protocol import private

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable
 
-from sexton.broker.compaction.due import Due, Leftovers, looks_different_ms
+from sexton.compaction.due import Due, Leftovers, looks_different_ms
 from sexton.ports.clock import Clock
 from sexton.replication.local_replica import LocalReplica
 

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sexton.broker.compaction.due import Leftovers
 from sexton.broker.compaction.leftovers import KeptLeftovers
 from sexton.broker.compaction.patience import Patience
 from sexton.broker.compaction.uncleanable import UncleanableReplicas
 from sexton.compaction.contract import Committed
+from sexton.compaction.due import Leftovers
 from sexton.ports.clock import Clock
 from sexton.ports.disk import Disk
 from sexton.replication.local_replica import LocalReplica

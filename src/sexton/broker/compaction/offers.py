@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from sexton.broker.compaction import leftovers
 from sexton.broker.compaction.bulk import Handler, answered
-from sexton.broker.compaction.due import Leftovers
 from sexton.broker.compaction.service import CompactionService
+from sexton.compaction.due import Leftovers
 from sexton.compaction.watermarks.replica import Pair
 from sexton.errors import SextonError
 from sexton.ports.disk import FileSlice

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sexton.broker.compaction.due import Due, Leftovers
 from sexton.broker.compaction.memory import Memory
 from sexton.broker.compaction.publish import Publisher
 from sexton.compaction.acceptance import SwapTerms, may_commit
 from sexton.compaction.contract import Committed, PassResult, Plan
+from sexton.compaction.due import Due, Leftovers
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.replica import Pair
 from sexton.errors import SextonError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sexton.broker.compaction.due import Due, is_due, must_close_active
 from sexton.broker.compaction.lookout import Lookout
 from sexton.broker.compaction.memory import Memory
+from sexton.compaction.due import Due, is_due, must_close_active
 from sexton.ports.clock import Clock
 from sexton.ports.metastore import LeaseLostError, Metastore, MetastoreUnavailableError
 from sexton.ports.work_queue import WorkKey, WorkRow

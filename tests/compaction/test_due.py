@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from sexton.broker.compaction.due import (
+from sexton.compaction.due import (
     CLOCKS_DIFFER_MS,
     UNKNOWN,
     Due,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, judge
+from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, eligibility_of
 from sexton.compaction.fates import (
     MARKERS_WAIT,
     START_HORIZON,
@@ -136,7 +136,7 @@ def is_due(
     if config.compaction_coordination == "independent":
         dirty = max(log_start, min(watermarks.compacted.keys, log_end))
     bound = cleanable_bound(summaries, dirty, last_stable_offset, high_watermark, now_ms, config)
-    found = judge(summaries, dirty, bound, now_ms, config)
+    found = eligibility_of(summaries, dirty, bound, now_ms, config)
     if found.is_eligible or not config.compacts:
         return Due(found.is_eligible, found.because, found)
     has_closed = bound.offset > summaries[0].base_offset
