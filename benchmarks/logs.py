@@ -14,7 +14,7 @@ from sexton.records.header import HEADER_BYTES, MAGIC, Head, encode
 from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.primitives import write_varint
 from sexton.records.kernels.scan import scan_whole
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, ProducerEpoch
 
 SEGMENT_BYTES = 1024 * 1024 * 1024  # Kafka's default segment.bytes
 BATCH_BYTES = 16 * 1024  # Kafka's default batch.size
@@ -125,7 +125,7 @@ def _batch(plain: npt.NDArray[np.uint8], offset: int, count: int, codec: Codec) 
         base_timestamp_ms=timestamp,
         max_timestamp_ms=timestamp + count - 1,
         producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_EPOCH,
+        producer_epoch=ProducerEpoch(NO_EPOCH),
         base_sequence=NO_SEQUENCE,
         record_count=count,
     )

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, NewType, TypeAlias
+
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+"""A producer's id and epoch stand side by side in dozens of signatures, and a type checker keeps them apart. They come
+out of decoders as they are, so that nothing is wrapped on the way of a batch. Offsets and leader epochs are plain ints:
+every sum of an offset and a count would have to be wrapped, on the hot path too."""
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -13,7 +19,8 @@ OFFSET_MAX: Final = INT64_MAX
 
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
-NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_ID: Final = ProducerId(-1)
+NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 """What Kafka writes, in files and messages, where there is none."""
@@ -34,5 +41,5 @@ PartitionId: TypeAlias = tuple[uuid.UUID, int]
 class ProducerIdAndEpoch(NamedTuple):
     """One producer. A higher epoch of the same id fences it."""
 
-    producer_id: int
-    epoch: int
+    producer_id: ProducerId
+    epoch: ProducerEpoch

@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,13 +17,13 @@ from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL, Head
-from sexton.types import INT32_MAX
+from sexton.types import INT32_MAX, ProducerEpoch, ProducerId
 
 MARKER = CONTROL | TRANSACTIONAL
 PID = 7
 
 
-def head(base_offset: int, count: int = 1, attributes: int = 0, producer_id: int = -1, **fields: int) -> Head:
+def head(base_offset: int, count: int = 1, attributes: int = 0, producer_id: int = -1, **fields: Any) -> Head:
     made = Head(
         position=0,
         size_bytes=100,
@@ -34,8 +35,8 @@ def head(base_offset: int, count: int = 1, attributes: int = 0, producer_id: int
         attributes=attributes,
         base_timestamp_ms=50,
         max_timestamp_ms=60,
-        producer_id=producer_id,
-        producer_epoch=0,
+        producer_id=ProducerId(producer_id),
+        producer_epoch=ProducerEpoch(0),
         base_sequence=-1,
         record_count=count,
     )
@@ -132,7 +133,7 @@ def test_what_settles_nothing_may_leave_transactions() -> None:
         ((OWN[0]._replace(last_offset=1), *OWN[2:]), "not what was left"),
         ((OWN[0]._replace(leader_epoch=4), *OWN[2:]), "not what was left"),
         ((OWN[2], OWN[3]._replace(base_sequence=5), OWN[4]), "not what was left"),
-        ((OWN[2], OWN[3]._replace(producer_epoch=1), OWN[4]), "not what was left"),
+        ((OWN[2], OWN[3]._replace(producer_epoch=ProducerEpoch(1)), OWN[4]), "not what was left"),
         ((OWN[0]._replace(attributes=CONTROL), *OWN[2:]), "not what was left"),
         ((OWN[0]._replace(attributes=2), *OWN[2:]), "not what was left"),
     ],

@@ -15,6 +15,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType, encode, make_batch
 from sexton.records.checkpoints import EpochEntry, read_leader_epochs, read_partition_metadata
 from sexton.settings.topic import TopicConfig
+from sexton.types import ProducerId
 from tests.log.helpers import (
     EPOCH,
     NOW_MS,
@@ -252,10 +253,10 @@ async def test_truncation_drops_segments_batches_producers_and_epochs(tmp_path: 
         assert snapshots(tmp_path) == []
         assert opened.epochs.entries == (EpochEntry(1, 0),)
         assert opened.aborted_transactions(0, 100) == []
-        producer = opened.producers.get(7)
+        producer = opened.producers.get(ProducerId(7))
         assert producer is not None
         assert producer.last_sequence == 4
-        assert opened.producers.get(8) is None
+        assert opened.producers.get(ProducerId(8)) is None
     lead(log, sequenced(5))
     assert offsets(read_all(log)) == [0, 1, 2, 3, 4, 5]
 
@@ -374,7 +375,7 @@ async def test_an_emptied_log_remembers_its_producers_and_its_end(tmp_path: Path
     for opened in (log, await open_log(tmp_path, is_clean=False)):
         assert opened.start_offset == opened.end_offset == 2
         assert opened.size_bytes == 0
-        producer = opened.producers.get(7)
+        producer = opened.producers.get(ProducerId(7))
         assert producer is not None
         assert producer.last_sequence == 1
     lead(log, sequenced(2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sexton.log.checks import (
@@ -20,6 +22,7 @@ from sexton.records.batch import ControlType, encode, make_batch, make_marker
 from sexton.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL, unpack
 from sexton.settings.schema import DAY_MS
 from sexton.settings.topic import TopicConfig
+from sexton.types import ProducerEpoch, ProducerId
 from tests.log.helpers import NOW_MS, plain, records
 
 PLACE = "orders-0"
@@ -57,7 +60,7 @@ def test_a_frame_is_one_whole_batch_that_is_not_too_large() -> None:
         {"producer_id": 7, "base_sequence": -1},
     ],
 )
-def test_a_client_may_not_send_what_only_brokers_write(fields: dict[str, int]) -> None:
+def test_a_client_may_not_send_what_only_brokers_write(fields: dict[str, Any]) -> None:
     good = unpack(plain(b"a"))
     check_client_batch(good, PLACE)
     assert refusal(check_client_batch, good._replace(**fields), PLACE) is ErrorCode.invalid_record
@@ -90,9 +93,9 @@ def test_a_producers_batches_come_in_sequence_and_a_repeated_one_is_told_where_i
 def test_a_batch_whose_verification_is_void_is_refused() -> None:
     producers = ProducerStates(PLACE, DAY_MS)
     head = unpack(plain(b"a", attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0))
-    verification = producers.begin_verification(7, 0)
+    verification = producers.begin_verification(ProducerId(7), ProducerEpoch(0))
     assert check_producer(head, producers, True, verification) is None
-    producers.void_verifications(7, 0)
+    producers.void_verifications(ProducerId(7), ProducerEpoch(0))
     assert refusal(check_producer, head, producers, True, verification) is ErrorCode.invalid_txn_state
 
 

@@ -27,6 +27,7 @@ from sexton.records.header import TRANSACTIONAL
 from sexton.settings.topic import TopicConfig
 from sexton.simulate.disk import DiskWeather, VirtualDisk
 from sexton.simulate.loop import MS, Process, new_loop
+from sexton.types import ProducerId
 from tests.log.helpers import NOW_MS, TOPIC_ID, content
 
 DIRECTORY = "/data/orders-0"
@@ -291,7 +292,7 @@ class World:
             if made.producer_id > 0 and not made.is_control:
                 last[made.producer_id] = made
         for producer_id, made in last.items():
-            producer = self.log.producers.get(producer_id)
+            producer = self.log.producers.get(ProducerId(producer_id))
             assert producer is not None
             assert producer.last_sequence == made.base_sequence + made.record_count - 1
 

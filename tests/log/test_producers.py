@@ -15,6 +15,7 @@ from sexton.log.types import AbortedTransaction
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType, encode, make_batch, make_marker
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
+from sexton.types import ProducerEpoch, ProducerId
 from tests import logs
 from tests.log.helpers import (
     EPOCH,
@@ -206,9 +207,9 @@ def test_what_the_broker_itself_appends_needs_no_sequence(tmp_path: Path) -> Non
 
 def test_silent_producers_are_forgotten_unless_they_hold_something_open() -> None:
     states = ProducerStates("orders-0", expiry_ms=1000)
-    states.note_data(1, 0, 0, 0, 0, NOW_MS, False)
-    states.note_data(2, 0, 0, 1, 1, NOW_MS, True)
-    states.note_data(3, 0, 0, 2, 2, NOW_MS + 1, False)
+    states.note_data(ProducerId(1), ProducerEpoch(0), 0, 0, 0, NOW_MS, False)
+    states.note_data(ProducerId(2), ProducerEpoch(0), 0, 1, 1, NOW_MS, True)
+    states.note_data(ProducerId(3), ProducerEpoch(0), 0, 2, 2, NOW_MS + 1, False)
     states.expire(NOW_MS + 1000)
     assert [producer.producer_id for producer in states] == [2, 3]
 
@@ -216,18 +217,20 @@ def test_silent_producers_are_forgotten_unless_they_hold_something_open() -> Non
 def test_a_snapshot_brings_back_the_state_but_for_older_batches() -> None:
     states = ProducerStates("orders-0", expiry_ms=1000)
     for sequence in range(3):
-        states.note_data(1, 4, sequence * 2, sequence * 2, sequence * 2 + 1, NOW_MS, False)
-    states.note_data(2, 0, 9, 6, 6, NOW_MS, True)
-    states.note_marker(3, 5, 7, NOW_MS, Marker(False, 11))
+        states.note_data(ProducerId(1), ProducerEpoch(4), sequence * 2, sequence * 2, sequence * 2 + 1, NOW_MS, False)
+    states.note_data(ProducerId(2), ProducerEpoch(0), 9, 6, 6, NOW_MS, True)
+    states.note_marker(ProducerId(3), ProducerEpoch(5), 7, NOW_MS, Marker(False, 11))
     copy = ProducerStates("orders-0", expiry_ms=1000)
     copy.load(decode_producer_snapshot(states.encode(), "snapshot"), NOW_MS)
     assert copy.encode() == states.encode()
     assert copy.first_open_offset == 6
-    past = copy.duplicate_of(1, 4, 4, 2)
+    past = copy.duplicate_of(ProducerId(1), ProducerEpoch(4), 4, 2)
     assert past is not None
     assert (past.first_offset, past.last_offset) == (4, 5)
-    assert copy.duplicate_of(1, 4, 2, 2) is None
-    assert decode_producer_snapshot(copy.encode(), "")[2] == ProducerEntry(3, 5, -1, -1, 0, NOW_MS, 11, -1)
+    assert copy.duplicate_of(ProducerId(1), ProducerEpoch(4), 2, 2) is None
+    assert decode_producer_snapshot(copy.encode(), "")[2] == ProducerEntry(
+        ProducerId(3), ProducerEpoch(5), -1, -1, 0, NOW_MS, 11, -1
+    )
 
 
 # Transactions

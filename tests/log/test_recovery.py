@@ -20,6 +20,7 @@ from sexton.records import indexes
 from sexton.records.batch import ControlType, encode, make_marker
 from sexton.records.checkpoints import EpochEntry
 from sexton.records.producer_snapshot import read_producer_snapshot
+from sexton.types import ProducerId
 from tests import logs
 from tests.log.helpers import (
     EPOCH,
@@ -171,7 +172,7 @@ def test_after_a_clean_stop_nothing_is_walked_but_the_end(tmp_path: Path) -> Non
     async def go() -> None:
         log = await open_log(tmp_path, is_clean=True, index_interval_bytes=100)
         assert log.end_offset == log.flushed_offset == 100
-        producer = log.producers.get(7)
+        producer = log.producers.get(ProducerId(7))
         assert producer is not None
         assert producer.last_sequence == 99
         lead(log, sequenced(100))
@@ -397,7 +398,7 @@ def test_an_unreadable_snapshot_is_made_up_for_by_an_older_one_and_the_log(tmp_p
         newest = max((tmp_path / "orders-0").glob("*.snapshot"))
         newest.write_bytes(newest.read_bytes()[:-1] + b"!")
         log = run(open_log(tmp_path, is_clean=is_clean, **SMALL))
-        producer = log.producers.get(7)
+        producer = log.producers.get(ProducerId(7))
         assert producer is not None
         assert producer.last_sequence == 39
 

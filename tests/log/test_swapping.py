@@ -105,7 +105,7 @@ class Machine:
 
     def fill(self, rng: random.Random, batches_count: int = 40) -> None:
         """Updates and deletes of a few keys, by plain, idempotent and transactional producers."""
-        sequences = {one.producer_id: one.last_sequence + 1 for one in self.log.producers}
+        sequences: dict[int, int] = {one.producer_id: one.last_sequence + 1 for one in self.log.producers}
         for _ in range(batches_count):
             pid = rng.choice([-1, -1, 5, 6, 7])
             if pid > 5 and rng.random() < 0.5 and pid in sequences:

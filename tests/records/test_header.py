@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from sexton.records.header import (
     Head,
 )
 from sexton.records.kernels import scan
+from sexton.types import ProducerEpoch, ProducerId
 
 BATCH = make_batch(
     [Record(70, 1_000, b"a", b"b"), Record(72, 1_007, b"c", None)],
@@ -45,8 +47,8 @@ def test_a_head_says_what_the_batch_was_made_of_and_where_it_lies() -> None:
         attributes=TRANSACTIONAL,
         base_timestamp_ms=1_000,
         max_timestamp_ms=1_007,
-        producer_id=2**40 + 5,
-        producer_epoch=7,
+        producer_id=ProducerId(2**40 + 5),
+        producer_epoch=ProducerEpoch(7),
         base_sequence=11,
         record_count=2,
     )
@@ -108,7 +110,7 @@ def test_a_header_that_is_cut_off_is_none(size: int) -> None:
         ({"magic": 3}, "magic byte 3 is no known format"),
     ],
 )
-def test_what_cannot_be_is_said(changed: dict[str, int], what: str) -> None:
+def test_what_cannot_be_is_said(changed: dict[str, Any], what: str) -> None:
     found = header.head_at(header.encode(header.unpack(CONTENT)._replace(**changed), b""), 0, 0)
     assert isinstance(found, str)
     assert what in found

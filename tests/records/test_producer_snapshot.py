@@ -25,10 +25,11 @@ from sexton.records.producer_snapshot import (
     read_producer_snapshot,
     write_producer_snapshot,
 )
+from sexton.types import ProducerEpoch, ProducerId
 
 ENTRIES = (
-    ProducerEntry(4000, 3, 17, 1234, 4, 1_700_000_000_000, 2, 1230),
-    ProducerEntry(4001, 0, -1, -1, 0, -1, -1, -1),
+    ProducerEntry(ProducerId(4000), ProducerEpoch(3), 17, 1234, 4, 1_700_000_000_000, 2, 1230),
+    ProducerEntry(ProducerId(4001), ProducerEpoch(0), -1, -1, 0, -1, -1, -1),
 )
 
 int16 = st.integers(-(2**15), 2**15 - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch
+from sexton.types import TRANSACTION_VERSION_2, ProducerEpoch, ProducerIdAndEpoch
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
@@ -42,10 +42,10 @@ class EndMarker(NamedTuple):
         return self.transaction_version >= TRANSACTION_VERSION_2
 
     @property
-    def last_epoch(self) -> int:
+    def last_epoch(self) -> ProducerEpoch:
         """The epoch of the transaction that it ends. A batch of the next transaction may already be waiting for the
         coordinator."""
-        return self.owner.epoch - 1 if self.raises_epoch else self.owner.epoch
+        return ProducerEpoch(self.owner.epoch - 1) if self.raises_epoch else self.owner.epoch
 
 
 class TransactionalLog(CoordinatorLog, Protocol):

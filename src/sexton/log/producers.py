@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from sexton.compaction.rules import LastOfProducer
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.producer_snapshot import ProducerEntry, encode_producer_snapshot
-from sexton.types import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
+from sexton.types import NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, ProducerEpoch, ProducerId
 
 BATCHES_MAX: Final = 5
 """The most batches that Kafka's idempotent clients have in flight."""
@@ -45,9 +45,9 @@ class PastBatch(NamedTuple):
 class Producer:
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "producer_id", "transaction_start")
 
-    def __init__(self, producer_id: int) -> None:
+    def __init__(self, producer_id: ProducerId) -> None:
         self.producer_id = producer_id
-        self.epoch = NO_EPOCH
+        self.epoch = NO_PRODUCER_EPOCH
         self.batches: list[PastBatch] = []
         self.last_timestamp_ms = -1
         self.coordinator_epoch = -1
@@ -89,14 +89,14 @@ class Verification:
 
     __slots__ = ("epoch",)
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: ProducerEpoch) -> None:
         self.epoch = epoch
 
 
 class EndedTransaction(NamedTuple):
     """A transaction of this partition that a marker has just ended. `last_offset` is the marker's offset."""
 
-    producer_id: int
+    producer_id: ProducerId
     first_offset: int
     last_offset: int
     is_abort: bool
@@ -122,13 +122,13 @@ class ProducerStates:
     def __init__(self, place: str, expiry_ms: int) -> None:
         self._place = place
         self._expiry_ms = expiry_ms
-        self._producers: dict[int, Producer] = {}
-        self._open: dict[int, int] = {}
+        self._producers: dict[ProducerId, Producer] = {}
+        self._open: dict[ProducerId, int] = {}
         """First offset of the open transaction by producer id. Transactions open in offset order, so the first is the
         lowest."""
         self._decided: list[tuple[int, int]] = []
         """First offset and marker offset of ended transactions whose marker may lie above the high watermark."""
-        self._verifications: dict[int, dict[int, Verification]] = {}
+        self._verifications: dict[ProducerId, dict[ProducerEpoch, Verification]] = {}
         """By producer id and epoch: a batch of a zombie voids nothing of the instance that replaced it."""
         """By producer id: verifications that this leader is waiting for."""
 
@@ -142,12 +142,14 @@ class ProducerStates:
         """What compaction must keep of each producer."""
         return {producer.producer_id: producer.last for producer in self}
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: ProducerId) -> Producer | None:
         return self._producers.get(producer_id)
 
     # Checks by a leader before an append
 
-    def duplicate_of(self, producer_id: int, epoch: int, first_sequence: int, count: int) -> PastBatch | None:
+    def duplicate_of(
+        self, producer_id: ProducerId, epoch: ProducerEpoch, first_sequence: int, count: int
+    ) -> PastBatch | None:
         """The batch that this one repeats, if it is one of the producer's last five. Compared by sequence numbers
         alone, as in Kafka, not by records (docs/decisions, 23)."""
         producer = self._producers.get(producer_id)
@@ -160,7 +162,12 @@ class ProducerStates:
         return None
 
     def check_data(
-        self, producer_id: int, epoch: int, first_sequence: int, is_transactional: bool, from_client: bool
+        self,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        first_sequence: int,
+        is_transactional: bool,
+        from_client: bool,
     ) -> None:
         """Raises the error that Kafka's leader returns for a batch out of sequence, of an old epoch, or plain
         inside an open transaction."""
@@ -183,43 +190,43 @@ class ProducerStates:
                 f"{self._place}: producer {producer_id} sent a plain batch inside its transaction",
             )
 
-    def is_open(self, producer_id: int, epoch: int) -> bool:
+    def is_open(self, producer_id: ProducerId, epoch: ProducerEpoch) -> bool:
         """Whether the producer has an open transaction here, in this epoch."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.transaction_start != NO_OFFSET and producer.epoch == epoch
 
-    def begin_verification(self, producer_id: int, epoch: int) -> Verification:
+    def begin_verification(self, producer_id: ProducerId, epoch: ProducerEpoch) -> Verification:
         """Called before the coordinator is asked. Concurrent callers for the same producer and epoch share one
         verification."""
         by_epoch = self._verifications.setdefault(producer_id, {})
         return by_epoch.setdefault(epoch, Verification(epoch))
 
-    def end_verification(self, producer_id: int, verification: Verification) -> None:
+    def end_verification(self, producer_id: ProducerId, verification: Verification) -> None:
         """Called when the coordinator has refused."""
         if self._verification(producer_id, verification.epoch) is verification:
             self._drop_verifications(producer_id, lambda epoch: epoch == verification.epoch)
 
-    def void_verifications(self, producer_id: int, last_epoch: int) -> None:
+    def void_verifications(self, producer_id: ProducerId, last_epoch: ProducerEpoch) -> None:
         """Called when a marker was appended that ends the producer's transactions up to and including `last_epoch`."""
         self._drop_verifications(producer_id, lambda epoch: epoch <= last_epoch)
 
-    def _verification(self, producer_id: int, epoch: int) -> Verification | None:
+    def _verification(self, producer_id: ProducerId, epoch: ProducerEpoch) -> Verification | None:
         return self._verifications.get(producer_id, {}).get(epoch)
 
-    def _drop_verifications(self, producer_id: int, is_over: Callable[[int], bool]) -> None:
+    def _drop_verifications(self, producer_id: ProducerId, is_over: Callable[[ProducerEpoch], bool]) -> None:
         by_epoch = self._verifications.pop(producer_id, {})
         kept = {epoch: one for epoch, one in by_epoch.items() if not is_over(epoch)}
         if kept:
             self._verifications[producer_id] = kept
 
-    def check_verified(self, producer_id: int, epoch: int, verification: Verification) -> None:
+    def check_verified(self, producer_id: ProducerId, epoch: ProducerEpoch, verification: Verification) -> None:
         if not self.is_open(producer_id, epoch) and self._verification(producer_id, epoch) is not verification:
             raise KafkaError(
                 ErrorCode.invalid_txn_state,
                 f"{self._place}: the transaction of producer {producer_id} ended while its batch was on its way",
             )
 
-    def is_marked(self, producer_id: int, epoch: int) -> bool:
+    def is_marked(self, producer_id: ProducerId, epoch: ProducerEpoch) -> bool:
         """Whether a marker that raises the epoch (transaction version 2) was already written. Raises if the marker is
         stale: the next transaction has begun in its epoch, which it must not end."""
         producer = self._producers.get(producer_id)
@@ -232,7 +239,7 @@ class ProducerStates:
             )
         return True
 
-    def check_marker(self, producer_id: int, epoch: int, marker: Marker) -> None:
+    def check_marker(self, producer_id: ProducerId, epoch: ProducerEpoch, marker: Marker) -> None:
         producer = self._producers.get(producer_id)
         if producer is None:
             return
@@ -245,7 +252,7 @@ class ProducerStates:
                 f"{marker.coordinator_epoch}, and one of epoch {producer.coordinator_epoch} has written since",
             )
 
-    def _stale_epoch(self, producer: Producer, epoch: int) -> KafkaError:
+    def _stale_epoch(self, producer: Producer, epoch: ProducerEpoch) -> KafkaError:
         return KafkaError(
             ErrorCode.invalid_producer_epoch,
             f"{self._place}: producer {producer.producer_id} has epoch {producer.epoch} by now; epoch {epoch} is over",
@@ -260,8 +267,8 @@ class ProducerStates:
 
     def note_data(
         self,
-        producer_id: int,
-        epoch: int,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
         first_sequence: int,
         first_offset: int,
         last_offset: int,
@@ -288,7 +295,13 @@ class ProducerStates:
             self._open[producer_id] = first_offset
 
     def recall(
-        self, producer_id: int, epoch: int, first_sequence: int, first_offset: int, last_offset: int, timestamp_ms: int
+        self,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        first_sequence: int,
+        first_offset: int,
+        last_offset: int,
+        timestamp_ms: int,
     ) -> None:
         """Adds, in log order, an earlier batch than the one in the snapshot."""
         producer = self._producers.get(producer_id)
@@ -311,7 +324,7 @@ class ProducerStates:
         self._decided.append((first_offset, marker_offset))
 
     def note_marker(
-        self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: Marker
+        self, producer_id: ProducerId, epoch: ProducerEpoch, offset: int, timestamp_ms: int, marker: Marker
     ) -> EndedTransaction | None:
         """Returns None if no transaction was open; then only the producer's epochs and timestamp change."""
         producer = self._producers.get(producer_id)

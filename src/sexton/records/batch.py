@@ -31,7 +31,7 @@ from sexton.records.header import (
     Head,
 )
 from sexton.records.varint import read_varint, write_varint
-from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
+from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, ProducerEpoch, ProducerId
 
 WHAT_TO_DO_WITH_A_CORRUPT_BATCH = (
     "Nothing was changed. Restore this partition from another replica (stop the broker, move the directory "
@@ -151,8 +151,8 @@ def encode(batch: Batch) -> bytes:
         attributes=attributes,
         base_timestamp_ms=batch.base_timestamp_ms,
         max_timestamp_ms=batch.max_timestamp_ms,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
+        producer_id=ProducerId(batch.producer_id),
+        producer_epoch=ProducerEpoch(batch.producer_epoch),
         base_sequence=batch.base_sequence,
         record_count=len(batch.records),
     )

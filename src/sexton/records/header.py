@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from sexton.types import ProducerEpoch, ProducerId
+
 Buffer = bytes | bytearray | memoryview
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -74,8 +76,8 @@ class Head(NamedTuple):
     attributes: int
     base_timestamp_ms: int
     max_timestamp_ms: int
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     base_sequence: int
     record_count: int
 

@@ -33,6 +33,7 @@ from crc32c import crc32c
 
 from sexton.errors import CorruptLogError, NotALogError, UnsupportedFormatError
 from sexton.records.checkpoints import read_file, replace_file
+from sexton.types import ProducerEpoch, ProducerId
 
 VERSION: Final = 1
 
@@ -59,8 +60,8 @@ class ProducerEntry:
     marker, -1 before the first. `current_txn_first_offset` is -1 when no transaction is open.
     """
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     last_sequence: int
     last_offset: int
     offset_delta: int

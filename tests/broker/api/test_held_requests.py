@@ -18,13 +18,14 @@ from sexton.log.types import Appended
 from sexton.metadata.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken import breaking
-from sexton.types import ProducerIdAndEpoch, TopicPartition
+from sexton.types import TopicPartition
 from tests.broker.api.transactional_client import batch
 from tests.broker.fakes import BROKER_ID, TOPIC, Client, FakeBroker, FakeReplica
+from tests.producers import producer_at
 
 PRODUCE, TXN_OFFSET_COMMIT = 0, 28
 OLD_PRODUCE, OLD_COMMIT = 9, 3
-PRODUCER = (77, 3)
+PRODUCER = producer_at(77, 3)
 TURNS_MAX = 8
 """More than there are between the coordinator's answer and all that follows from it."""
 
@@ -129,7 +130,7 @@ async def test_one_that_fails_in_an_unexpected_way_keeps_nobody_behind_it(
         raise AssertionError("a bug")
 
     ask = FakeBroker().transactions.verifier.ask
-    question = verifier.Question("app", ProducerIdAndEpoch(*PRODUCER), 1, adds=False)
+    question = verifier.Question("app", PRODUCER, 1, adds=False)
     for go_on in (fail, told.append):
         ask(question, (TOPIC, 0), None, go_on)
     await turns()
@@ -257,7 +258,7 @@ async def test_partitions_of_one_transaction_are_asked_about_together_and_instan
     monkeypatch.setattr(asking._broker.view, "broker", lambda broker_id: object(), raising=False)
     told: dict[tuple[int, int], ErrorCode] = {}
     for epoch in (PRODUCER[1], PRODUCER[1] - 1):
-        question = verifier.Question("app", ProducerIdAndEpoch(PRODUCER[0], epoch), 2, adds=True)
+        question = verifier.Question("app", producer_at(PRODUCER[0], epoch), 2, adds=True)
         for number in (0, 1):
             answered = partial(told.__setitem__, (epoch, number))
             asking.ask(question, (TOPIC, number), object(), answered)

@@ -18,6 +18,7 @@ from sexton.records.batch import Record, encode, make_batch
 from sexton.records.codecs import Codec
 from tests.broker.api.transactional_client import batch
 from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker, FakeReplica
+from tests.producers import producer_at
 
 PRODUCE = 0
 EVERY_VERSION = range(3, 14)
@@ -254,7 +255,7 @@ async def test_the_records_to_blame_are_named_since_version_8(version: int) -> N
 
 # --- batches after one that was refused ---
 
-NEW_PRODUCER = (77, 3)
+NEW_PRODUCER = producer_at(77, 3)
 
 
 async def send(client: Client, sequence: int, epoch: int = NEW_PRODUCER[1], version: int = 9) -> ErrorCode:

@@ -25,13 +25,14 @@ from sexton.simulate.disk import Trouble
 from sexton.simulate.history import Outcome
 from sexton.simulate.transactional import TransactionalProducer
 from sexton.supervision import Supervisor
-from sexton.types import ProducerIdAndEpoch, TopicPartition
+from sexton.types import TopicPartition
 from tests.log.helpers import read_all
+from tests.producers import producer_at
 from tests.simulated import TOPIC, Story
 
 BROKER_ID, EPOCH = 1, 5
 PLACES = [("t", partition) for partition in range(3)]
-DUE = DueMarkers(0, EPOCH, Markers("app", ProducerIdAndEpoch(7, 0), True, 0, tuple(PLACES)))
+DUE = DueMarkers(0, EPOCH, Markers("app", producer_at(7, 0), True, 0, tuple(PLACES)))
 
 
 def the_only_broker(written: list[TopicPartition]) -> Any:

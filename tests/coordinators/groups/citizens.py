@@ -27,8 +27,8 @@ from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.log import EndMarker
 from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import CLIENT, topic_id
+from tests.producers import producer_at
 
 TOPIC = "citizens"
 NUMBERS = range(4)
@@ -229,7 +229,7 @@ class TransactionalCitizen(Citizen):
         epoch = 0
         while True:
             self.rounds_count += 1
-            owner = ProducerIdAndEpoch(self.producer_id, epoch)
+            owner = producer_at(self.producer_id, epoch)
             verification = self.service.begin_verification(self.group, owner)
             await asyncio.sleep(self.rng.random())
             offsets = {number: self.committed.get(number, 0) + self.rng.randint(1, 9) for number in NUMBERS[:2]}

@@ -24,8 +24,8 @@ from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.log import EndMarker
 from sexton.protocol import embedded
 from sexton.protocol.errors import KafkaError
-from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import topic_id
+from tests.producers import producer_at
 
 T = TypeVar("T")
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
@@ -136,13 +136,13 @@ class Stranger:
 
     async def _commit_in_a_transaction(self) -> None:
         group = self._group()
-        owner = ProducerIdAndEpoch(self.rng.randrange(3_000, 3_010), self._often(0, 1, 2))
+        owner = producer_at(self.rng.randrange(3_000, 3_010), self._often(0, 1, 2))
         request = self._commit_request(group)
         verification = self.service.begin_verification(group, owner) if self.rng.random() < 0.8 else None
         await self.service.commit_in_transaction(request, owner, verification)
 
     async def _end_a_transaction(self) -> None:
-        owner = ProducerIdAndEpoch(self.rng.randrange(3_000, 3_010), self._often(0, 1, 2))
+        owner = producer_at(self.rng.randrange(3_000, 3_010), self._often(0, 1, 2))
         marker = EndMarker(owner, self.rng.random() < 0.5, 1, self._often(0, 2))
         await self.service.end_transaction(self.rng.randrange(6), marker)
 

@@ -25,7 +25,6 @@ from sexton.coordinators.hashing import partition_for
 from sexton.coordinators.timers import Now
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import GroupSettings
-from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import CLIENT, GROUP, FakeTopics, Harness, refused, subscription
 from tests.coordinators.groups.test_service import (
     PARTITION,
@@ -38,6 +37,7 @@ from tests.coordinators.groups.test_service import (
     offset_of,
     run,
 )
+from tests.producers import producer_at
 
 LONG = "x" * 40_000
 OTHER = next(name for name in map(str, range(100)) if partition_for(name, PARTITIONS) == PARTITION)
@@ -73,7 +73,7 @@ async def join_with(service: GroupService, **fields: object) -> None:
 
 
 async def commit_in_a_transaction(service: GroupService, request: OffsetCommitRequest) -> None:
-    owner = ProducerIdAndEpoch(7, 0)
+    owner = producer_at(7, 0)
     await service.commit_in_transaction(request, owner, service.begin_verification(request.group, owner))
 
 
@@ -464,7 +464,7 @@ def test_offsets_of_a_transaction_that_were_verified_before_the_partition_was_lo
     async def test() -> None:
         log = FakeLog()
         service = await loaded(log)
-        owner = ProducerIdAndEpoch(7, 0)
+        owner = producer_at(7, 0)
         verification = service.begin_verification(GROUP, owner)
         await service.load(PARTITION, log)
         with refused(ErrorCode.coordinator_load_in_progress):

@@ -10,10 +10,11 @@ from sexton.coordinators.groups.records import OffsetKey, OffsetValue
 from sexton.protocol.errors import ErrorCode
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import GROUP, START_MS, Harness, partitions, topic_id
+from tests.producers import producer_at
 
 KEY = OffsetKey(GROUP, "t", 0)
 NOTHING = FetchedOffset(0)
-A, B = ProducerIdAndEpoch(1000, 0), ProducerIdAndEpoch(2000, 0)
+A, B = producer_at(1000, 0), producer_at(2000, 0)
 
 
 class Deletions(Harness):

@@ -10,8 +10,9 @@ from sexton.coordinators.groups.records import encode
 from sexton.protocol.errors import ErrorCode
 from sexton.types import ProducerIdAndEpoch
 from tests.coordinators.groups.harness import GROUP, START_MS, Harness, refused
+from tests.producers import producer_at
 
-A, B = ProducerIdAndEpoch(1000, 0), ProducerIdAndEpoch(2000, 0)
+A, B = producer_at(1000, 0), producer_at(2000, 0)
 
 
 def commit(offset: int, generation: int = -1, member_id: str = "") -> OffsetCommitRequest:
@@ -118,7 +119,7 @@ def test_a_transaction_is_open_in_its_own_epoch_until_its_marker() -> None:
     t = Transactions()
     t.pending(A, 7)
     assert t.coordinator.is_in_transaction(A)
-    assert not t.coordinator.is_in_transaction(ProducerIdAndEpoch(A.producer_id, 1))
+    assert not t.coordinator.is_in_transaction(producer_at(A.producer_id, 1))
     t.end(A, False)
     assert not t.coordinator.is_in_transaction(A)
 

@@ -16,7 +16,7 @@ from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import TransactionSettings
-from sexton.types import ProducerIdAndEpoch, TopicPartition
+from sexton.types import ProducerId, ProducerIdAndEpoch, TopicPartition
 
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
@@ -152,9 +152,9 @@ class Harness:
     def state(self) -> State:
         return self.transaction.state
 
-    def _fresh_id(self) -> int:
+    def _fresh_id(self) -> ProducerId:
         self.world.next_id += 1
-        return self.world.next_id - 1
+        return ProducerId(self.world.next_id - 1)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from sexton.errors import CorruptLogError
 from sexton.harness.jars import VERSIONS
 from sexton.harness.kafka_tools import DUMP_FAULTS, dump_log
 from sexton.records import batch as batches
+from sexton.types import ProducerEpoch, ProducerId
 
 RECORDED = [state for state in State if state not in (State.DEAD, State.PREPARE_EPOCH_FENCE)]
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
@@ -31,11 +32,11 @@ def transactions(draw: st.DrawFn) -> Transaction:
     places = st.tuples(names, st.integers(0, 2**31 - 1))
     return Transaction(
         transactional_id=draw(names),
-        producer_id=draw(ids),
-        epoch=draw(epochs),
-        last_epoch=draw(epochs),
-        previous_producer_id=draw(optional_ids),
-        next_producer_id=draw(optional_ids),
+        producer_id=ProducerId(draw(ids)),
+        epoch=ProducerEpoch(draw(epochs)),
+        last_epoch=ProducerEpoch(draw(epochs)),
+        previous_producer_id=ProducerId(draw(optional_ids)),
+        next_producer_id=ProducerId(draw(optional_ids)),
         timeout_ms=draw(st.integers(1, 2**31 - 1)),
         state=state,
         partitions=frozenset() if state is State.EMPTY else draw(st.frozensets(places, max_size=6)),
@@ -94,9 +95,9 @@ def test_the_bytes_are_kafkas() -> None:
     """As Kafka 4.3's TransactionLogValue writes them; our own two fields come behind Kafka's."""
     transaction = Transaction(
         "app",
-        1000,
-        5,
-        previous_producer_id=7,
+        ProducerId(1000),
+        ProducerEpoch(5),
+        previous_producer_id=ProducerId(7),
         timeout_ms=60_000,
         state=State.PREPARE_COMMIT,
         partitions=frozenset({("t", 1), ("t", 0)}),
@@ -127,9 +128,9 @@ SHOWN = {
 def test_kafkas_own_tool_reads_them(tmp_path: Path, version: str) -> None:
     transaction = Transaction(
         "app",
-        1000,
-        5,
-        last_epoch=4,
+        ProducerId(1000),
+        ProducerEpoch(5),
+        last_epoch=ProducerEpoch(4),
         timeout_ms=60_000,
         state=State.PREPARE_ABORT,
         partitions=frozenset({("t", 1)}),

@@ -12,10 +12,11 @@ from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import EPOCH_MAX, LAST_EPOCH_FOR_CLIENTS
 from sexton.protocol.errors import ErrorCode
 from sexton.settings.broker import TransactionSettings
-from sexton.types import ProducerIdAndEpoch
+from sexton.types import ProducerEpoch
 from tests.coordinators.transactions.harness import ID, NEW, OLD, P0, P1, P2, START_MS, TIMEOUT_MS, Harness, refused
+from tests.producers import producer_at
 
-FIRST = ProducerIdAndEpoch(1000, 0)
+FIRST = producer_at(1000, 0)
 
 
 def test_a_new_id_gets_a_producer_at_epoch_0() -> None:
@@ -60,7 +61,7 @@ def test_a_new_clients_transaction_raises_the_epoch_at_its_end_and_its_markers_c
     assert markers.producer == (1000, 1)
     with refused(ErrorCode.producer_fenced):
         h.add(FIRST, P0, client_version=NEW)
-    h.add(ProducerIdAndEpoch(1000, 1), P0, client_version=NEW)
+    h.add(producer_at(1000, 1), P0, client_version=NEW)
 
 
 def test_no_marker_is_owed_before_the_decision_is_recorded() -> None:
@@ -122,11 +123,11 @@ def test_a_new_client_may_abort_what_the_coordinator_has_not_heard_of() -> None:
     h = Harness()
     assert h.abort(h.init(), NEW) == (1000, 1)
     assert h.state() is State.COMPLETE_ABORT
-    assert h.abort(ProducerIdAndEpoch(1000, 1), NEW) == (1000, 2)
-    h.add(ProducerIdAndEpoch(1000, 2), P0, client_version=NEW)
-    h.commit(ProducerIdAndEpoch(1000, 2), NEW)
+    assert h.abort(producer_at(1000, 1), NEW) == (1000, 2)
+    h.add(producer_at(1000, 2), P0, client_version=NEW)
+    h.commit(producer_at(1000, 2), NEW)
     h.deliver()
-    assert h.abort(ProducerIdAndEpoch(1000, 3), NEW) == (1000, 4)
+    assert h.abort(producer_at(1000, 3), NEW) == (1000, 4)
 
 
 def test_an_old_client_may_abort_what_the_coordinator_has_not_heard_of() -> None:
@@ -192,7 +193,7 @@ def test_a_producer_that_starts_over_gets_the_next_epoch_and_is_told_again_if_it
     producer = h.init()
     assert h.init(producer) == (1000, 1)
     assert h.init(producer) == (1000, 1), "a retry: it has not heard the answer"
-    assert h.init(ProducerIdAndEpoch(1000, 1)) == (1000, 2)
+    assert h.init(producer_at(1000, 1)) == (1000, 2)
     with refused(ErrorCode.producer_fenced):
         h.init(producer)
 
@@ -204,7 +205,7 @@ def test_a_producer_that_starts_over_with_its_own_transaction_open_is_no_zombie(
     assert h.init(producer) == (-1, -1)
     h.deliver()
     assert h.init(producer) == (1000, 1)
-    h.add(ProducerIdAndEpoch(1000, 1), P0)
+    h.add(producer_at(1000, 1), P0)
 
 
 def test_whoever_lost_the_answer_is_known_after_a_failover_too() -> None:
@@ -264,7 +265,7 @@ def test_an_old_client_whose_transaction_timed_out_aborts_and_starts_over() -> N
         h.add(producer, P0)
     h.abort(producer)
     assert h.init(producer) == (1000, 1)
-    h.add(ProducerIdAndEpoch(1000, 1), P0)
+    h.add(producer_at(1000, 1), P0)
 
 
 def test_a_new_client_whose_transaction_timed_out_aborts_and_is_told_its_epoch() -> None:
@@ -375,7 +376,7 @@ def exhausted() -> Harness:
     """One more epoch, and there are none left."""
     h = Harness()
     h.init()
-    h.world.records.append((ID, replace(h.transaction, epoch=LAST_EPOCH_FOR_CLIENTS - 1)))
+    h.world.records.append((ID, replace(h.transaction, epoch=ProducerEpoch(LAST_EPOCH_FOR_CLIENTS - 1))))
     h.fail_over()
     return h
 
@@ -403,7 +404,7 @@ def test_a_new_client_without_epochs_left_gets_a_new_id_by_its_end() -> None:
     [(markers, _)] = h.deliver()
     assert markers.producer == (1000, EPOCH_MAX)
     assert h.commit(last, NEW) == (1001, 0), "a retry by the former name"
-    h.add(ProducerIdAndEpoch(1001, 0), P0, client_version=NEW)
+    h.add(producer_at(1001, 0), P0, client_version=NEW)
     with refused(ErrorCode.invalid_producer_id_mapping):
         h.commit(last, NEW)
 
@@ -432,7 +433,7 @@ def test_a_timeout_in_the_last_epoch_leaves_a_way_back(client_version: int) -> N
     else:
         h.abort(last)
         assert h.init(last) == (1001, 0)
-    h.add(ProducerIdAndEpoch(1001, 0), P0, client_version=client_version)
+    h.add(producer_at(1001, 0), P0, client_version=client_version)
 
 
 # Bad input
@@ -449,11 +450,11 @@ def test_who_is_not_known_is_told_so() -> None:
     h.init()
     for client_version in (OLD, NEW):
         with refused(ErrorCode.invalid_producer_id_mapping):
-            h.commit(ProducerIdAndEpoch(-1, 0), client_version)
+            h.commit(producer_at(-1, 0), client_version)
         with refused(ErrorCode.producer_fenced):
-            h.commit(ProducerIdAndEpoch(1000, -1), client_version)
+            h.commit(producer_at(1000, -1), client_version)
         with refused(ErrorCode.producer_fenced):
-            h.commit(ProducerIdAndEpoch(1000, 7), client_version)
+            h.commit(producer_at(1000, 7), client_version)
 
 
 def test_an_empty_id_is_refused() -> None:
@@ -509,7 +510,7 @@ def test_only_partitions_of_the_open_transaction_are_verified() -> None:
     h.deliver()
     assert h.verify(producer, P0) == [ErrorCode.transaction_abortable], "a late batch would hang"
     with refused(ErrorCode.producer_fenced):
-        h.verify(ProducerIdAndEpoch(1000, 1), P0)
+        h.verify(producer_at(1000, 1), P0)
 
 
 # Markers
@@ -528,7 +529,7 @@ def test_a_marker_that_is_reported_twice_or_late_changes_nothing() -> None:
     written = len(h.world.records)
     h.take(h.coordinator.marker_written(ID, markers.producer, P1, h.now))
     h.take(h.coordinator.marker_written("unknown", markers.producer, P1, h.now))
-    h.take(h.coordinator.marker_written(ID, ProducerIdAndEpoch(1, 1), P1, h.now))
+    h.take(h.coordinator.marker_written(ID, producer_at(1, 1), P1, h.now))
     assert len(h.world.records) == written
 
 

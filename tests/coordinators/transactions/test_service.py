@@ -20,13 +20,14 @@ from sexton.log.checks import OWN_BATCH_BYTES_MAX
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records import batch as batches
 from sexton.settings.broker import TransactionSettings
-from sexton.types import ProducerIdAndEpoch
+from sexton.types import ProducerId, ProducerIdAndEpoch
 from tests.coordinators.transactions.harness import ID, NEW, P0, P1, TIMEOUT_MS, refused
+from tests.producers import producer_at
 
 T = TypeVar("T")
 PARTITIONS = 4
 PARTITION = partition_for(ID, PARTITIONS)
-FIRST = ProducerIdAndEpoch(1000, 0)
+FIRST = producer_at(1000, 0)
 
 
 class LoopClock:
@@ -90,9 +91,9 @@ class World:
         )
         self.service.concurrent_wait_ms = concurrent_wait_ms
 
-    async def next_id(self) -> int:
+    async def next_id(self) -> ProducerId:
         await asyncio.sleep(0)
-        return next(self.ids)
+        return ProducerId(next(self.ids))
 
     async def loaded(self, epoch: int = 7) -> World:
         await self.service.load(PARTITION, epoch, self.log)

@@ -19,8 +19,9 @@ from sexton.coordinators.transactions.states import (
 )
 from sexton.coordinators.transactions.transaction import Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import ProducerIdAndEpoch
+from sexton.types import ProducerEpoch, ProducerId
 from tests.coordinators.transactions.harness import ID, NEW, OLD, P0, P1, START_MS, TIMEOUT_MS, Harness
+from tests.producers import producer_at
 
 RECORDED = [state for state in State if state not in (State.DEAD, State.PREPARE_EPOCH_FENCE)]
 EPOCH = 5
@@ -64,8 +65,8 @@ def transaction_in(state: State) -> Transaction:
     has_partitions = not state.is_at_rest
     return Transaction(
         ID,
-        1000,
-        EPOCH,
+        ProducerId(1000),
+        ProducerEpoch(EPOCH),
         timeout_ms=TIMEOUT_MS,
         state=state,
         partitions=frozenset({P0}) if has_partitions else frozenset(),
@@ -97,7 +98,7 @@ OLD_CLIENTS = {
 
 def judged(state: State, epoch: int, is_commit: bool, client_version: int) -> Verdict | ErrorCode:
     try:
-        return judge(transaction_in(state), ProducerIdAndEpoch(1000, epoch), is_commit, client_version)
+        return judge(transaction_in(state), producer_at(1000, epoch), is_commit, client_version)
     except KafkaError as error:
         return error.code
 
@@ -125,7 +126,7 @@ def test_an_end_by_an_old_client_is_judged_by_the_state(state: State) -> None:
 def test_another_producer_id_is_never_right(state: State, client_version: int) -> None:
     for is_commit in (False, True):
         with pytest.raises(KafkaError) as caught:
-            judge(transaction_in(state), ProducerIdAndEpoch(7, EPOCH), is_commit, client_version)
+            judge(transaction_in(state), producer_at(7, EPOCH), is_commit, client_version)
         assert caught.value.code is ErrorCode.invalid_producer_id_mapping
 
 
@@ -134,16 +135,16 @@ def requests(h: Harness) -> list[object]:
     coordinator, now = h.coordinator, h.now
     made: list[object] = []
     for epoch, client_version in product((EPOCH - 1, EPOCH, EPOCH + 1), (OLD, NEW)):
-        producer = ProducerIdAndEpoch(1000, epoch)
+        producer = producer_at(1000, epoch)
         add = AddRequest(ID, producer, [P1], client_version)
         made.append(lambda add=add: coordinator.add(add, now))
         made.append(lambda add=add: coordinator.verify(add))
         for is_commit in (False, True):
             end = EndRequest(ID, producer, is_commit, client_version)
-            made.append(lambda end=end: coordinator.end(end, 2000, now))
+            made.append(lambda end=end: coordinator.end(end, ProducerId(2000), now))
         init = InitRequest(ID, TIMEOUT_MS, producer)
-        made.append(lambda init=init: coordinator.init(init, 2000, now))
-    made.append(lambda: coordinator.init(InitRequest(ID, TIMEOUT_MS), 2000, now))
+        made.append(lambda init=init: coordinator.init(init, ProducerId(2000), now))
+    made.append(lambda: coordinator.init(InitRequest(ID, TIMEOUT_MS), ProducerId(2000), now))
     return made
 
 

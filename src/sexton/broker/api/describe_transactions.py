@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.api.txn_common import Answer
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID
+from sexton.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -35,7 +35,7 @@ async def _describe(broker: Broker, name: str) -> Answer:
             "transaction_timeout": 0,
             "transaction_start_time": 0,
             "producer_id": NO_PRODUCER_ID,
-            "producer_epoch": NO_EPOCH,
+            "producer_epoch": NO_PRODUCER_EPOCH,
             "topics": [],
         }
     topics: dict[str, list[int]] = {}

@@ -17,7 +17,7 @@ from sexton.broker.network.request import DropConnectionError
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import EndRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID, TRANSACTION_VERSION_2, ProducerIdAndEpoch
+from sexton.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTION_VERSION_2, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -29,7 +29,7 @@ VERSIONS = (0, 5)
 NEW_CLIENTS_SINCE = 5
 FENCED_SINCE = 2
 
-_NOBODY = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}
+_NOBODY = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}
 
 
 def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:

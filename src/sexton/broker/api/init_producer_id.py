@@ -18,7 +18,7 @@ from sexton.broker.api.txn_common import for_version
 from sexton.broker.network.request import Answer, Request, milliseconds
 from sexton.coordinators.transactions.messages import InitRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
+from sexton.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -28,7 +28,7 @@ VERSIONS = (0, 5)
 
 FENCED_SINCE = 4
 
-_FAILED = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}
+_FAILED = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}
 
 
 async def handle(broker: Broker, request: Request) -> Answer:
@@ -47,9 +47,9 @@ async def handle(broker: Broker, request: Request) -> Answer:
 def _asked(request: Request) -> InitRequest:
     body = request.body
     expected = ProducerIdAndEpoch(
-        getattr(body, "producer_id", NO_PRODUCER_ID), getattr(body, "producer_epoch", NO_EPOCH)
+        getattr(body, "producer_id", NO_PRODUCER_ID), getattr(body, "producer_epoch", NO_PRODUCER_EPOCH)
     )
-    if (expected.producer_id == NO_PRODUCER_ID) != (expected.epoch == NO_EPOCH):
+    if (expected.producer_id == NO_PRODUCER_ID) != (expected.epoch == NO_PRODUCER_EPOCH):
         raise KafkaError(ErrorCode.invalid_request, "a producer id goes with an epoch")
     is_known = expected.producer_id != NO_PRODUCER_ID
     timeout_ms = milliseconds(body.transaction_timeout)

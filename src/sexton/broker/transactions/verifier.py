@@ -36,7 +36,7 @@ from sexton.log.producers import ProducerStates
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartition
+from sexton.types import TRANSACTION_VERSION_2, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -199,7 +199,7 @@ class Verifier:
             raise
 
 
-def last_coordinator_epoch(producers: ProducerStates, producer_id: int) -> int:
+def last_coordinator_epoch(producers: ProducerStates, producer_id: ProducerId) -> int:
     known = producers.get(producer_id)
     return NO_COORDINATOR_EPOCH if known is None else known.coordinator_epoch
 

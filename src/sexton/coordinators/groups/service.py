@@ -56,7 +56,7 @@ from sexton.records.batch import Batch, ControlType, Record
 from sexton.settings.broker import GroupSettings
 from sexton.settings.group import GroupConfig
 from sexton.supervision import Supervisor
-from sexton.types import ProducerIdAndEpoch
+from sexton.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -67,6 +67,10 @@ NOTHING = Effects()
 
 async def up_to_date() -> None:
     """For a coordinator whose topics do not change elsewhere."""
+
+
+def _owner_of(batch: Batch) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(ProducerId(batch.producer_id), ProducerEpoch(batch.producer_epoch))
 
 
 class Verification:
@@ -102,7 +106,7 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
         self._verifications: dict[ProducerIdAndEpoch, Verification] = {}
 
     def replay(self, batch: Batch, record: Record) -> None:
-        owner = ProducerIdAndEpoch(batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
+        owner = _owner_of(batch) if batch.is_transactional else None
         if record.key is not None:
             self.coordinator.replay(record.key, record.value, record.timestamp_ms, owner)
 

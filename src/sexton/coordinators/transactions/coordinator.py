@@ -40,7 +40,14 @@ from sexton.coordinators.transactions.states import Event, State, after
 from sexton.coordinators.transactions.transaction import LAST_EPOCH_FOR_CLIENTS, Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import TransactionSettings
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID, TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartition
+from sexton.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TRANSACTION_VERSION_2,
+    ProducerId,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 
 EXPIRED_COUNT_MAX = 1_000
 """Maximum number of tombstones in one append: a few hundred kilobytes at most."""
@@ -102,7 +109,7 @@ class TransactionCoordinator:
 
     # Requests
 
-    def init(self, request: InitRequest, fresh_id: int | None, now: Now) -> tuple[ProducerIdAndEpoch, Effects]:
+    def init(self, request: InitRequest, fresh_id: ProducerId | None, now: Now) -> tuple[ProducerIdAndEpoch, Effects]:
         self._begin(now)
         if not request.transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
@@ -122,7 +129,7 @@ class TransactionCoordinator:
         if transaction.state is State.ONGOING:
             # The raised epoch that fences the producer is sent to no client but, perhaps, itself. The client retries.
             self._lock_out(transaction, owner_may_return=request.expected is not None, has_timed_out=False)
-            return ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH), self._effects
+            return ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH), self._effects
         return self._initialised(_next_epoch(transaction, request, fresh_id, now.wall_ms))
 
     def _initialised(self, transaction: Transaction) -> tuple[ProducerIdAndEpoch, Effects]:
@@ -153,7 +160,7 @@ class TransactionCoordinator:
             for partition in request.partitions
         }
 
-    def end(self, request: EndRequest, fresh_id: int | None, now: Now) -> tuple[ProducerIdAndEpoch, Effects]:
+    def end(self, request: EndRequest, fresh_id: ProducerId | None, now: Now) -> tuple[ProducerIdAndEpoch, Effects]:
         """Returns the id and epoch that the producer has from now on. Raises LateEnd too."""
         self._begin(now)
         transaction = self._known(request.transactional_id)
@@ -360,7 +367,9 @@ def _check_expected(transaction: Transaction, expected: ProducerIdAndEpoch | Non
         raise KafkaError(ErrorCode.producer_fenced)
 
 
-def _next_epoch(transaction: Transaction, request: InitRequest, fresh_id: int | None, now_ms: int) -> Transaction:
+def _next_epoch(
+    transaction: Transaction, request: InitRequest, fresh_id: ProducerId | None, now_ms: int
+) -> Transaction:
     is_same = request.expected is not None
     is_current = not is_same or request.expected == (transaction.producer_id, transaction.epoch)
     if not is_current and transaction.epoch <= LAST_EPOCH_FOR_CLIENTS:
@@ -370,7 +379,7 @@ def _next_epoch(transaction: Transaction, request: InitRequest, fresh_id: int | 
     return transaction.initialised(request.timeout_ms, is_same, now_ms)
 
 
-def _needed(fresh_id: int | None) -> int:
+def _needed(fresh_id: ProducerId | None) -> ProducerId:
     if fresh_id is None:
         raise ProducerIdNeeded
     return fresh_id

@@ -5,7 +5,7 @@ from typing import Final
 
 from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.protocol.record_schemas import BOOL, INT8, INT16, INT32, INT64, STRING, STRUCT, RecordSchema, schema, tagged
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID
+from sexton.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 @schema
@@ -33,7 +33,7 @@ class TransactionLogValue:
     previous_producer_id: int = field(metadata=tagged(0, 1, INT64, NO_PRODUCER_ID))
     next_producer_id: int = field(metadata=tagged(1, 1, INT64, NO_PRODUCER_ID))
     client_transaction_version: int = field(metadata=tagged(2, 1, INT16, 0))
-    last_epoch: int = field(metadata=tagged(10_001, 1, INT16, NO_EPOCH))
+    last_epoch: int = field(metadata=tagged(10_001, 1, INT16, NO_PRODUCER_EPOCH))
     has_timed_out: bool = field(metadata=tagged(10_002, 1, BOOL, False))
 
 

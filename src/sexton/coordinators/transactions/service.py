@@ -48,7 +48,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, Record
 from sexton.settings.broker import TransactionSettings
 from sexton.supervision import Supervisor
-from sexton.types import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from sexton.types import NO_PRODUCER_ID, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         clock: Clock,
         settings: TransactionSettings,
         partitions_count: Callable[[], int],
-        next_producer_id: Callable[[], Awaitable[int]],
+        next_producer_id: Callable[[], Awaitable[ProducerId]],
         send_markers: Callable[[DueMarkers], None],
         may_serve: Callable[[], bool] = lambda: True,
         supervisor: Supervisor | None = None,
@@ -237,7 +237,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         return led is not None and led.is_loaded
 
     async def init(self, request: InitRequest) -> ProducerIdAndEpoch:
-        def attempt(led: TransactionsPartition, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
+        def attempt(led: TransactionsPartition, fresh_id: ProducerId | None) -> tuple[ProducerIdAndEpoch, Effects]:
             return led.coordinator.init(request, fresh_id, self._now())
 
         async def run(led: TransactionsPartition) -> ProducerIdAndEpoch:
@@ -264,7 +264,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         return await self._patiently(request.transactional_id, run, self._find)
 
     async def end(self, request: EndRequest) -> ProducerIdAndEpoch:
-        def attempt(led: TransactionsPartition, fresh_id: int | None) -> tuple[ProducerIdAndEpoch, Effects]:
+        def attempt(led: TransactionsPartition, fresh_id: ProducerId | None) -> tuple[ProducerIdAndEpoch, Effects]:
             return led.coordinator.end(request, fresh_id, self._now())
 
         async def run(led: TransactionsPartition) -> ProducerIdAndEpoch:
@@ -341,7 +341,9 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         return True
 
     async def _run_with_id(
-        self, led: TransactionsPartition, attempt: Callable[[TransactionsPartition, int | None], tuple[T, Effects]]
+        self,
+        led: TransactionsPartition,
+        attempt: Callable[[TransactionsPartition, ProducerId | None], tuple[T, Effects]],
     ) -> T:
         """Producer ids come from the metastore, so one is allocated only if the operation needs it."""
         try:

@@ -7,7 +7,7 @@ was sent for the old transaction cannot affect the next. With older versions it 
 
 **`last_epoch`** is the epoch before the last raise if its producer is still valid: it asked for the raise itself
 (KIP-360) and may not have received the response, or the coordinator raised it because the transaction timed out
-(KIP-588). It is NO_EPOCH after another instance took over: then the old one is a zombie.
+(KIP-588). It is NO_PRODUCER_EPOCH after another instance took over: then the old one is a zombie.
 
 **Ids run out of epochs** after 32,766 raises. A producer that gets there continues with a new producer id at epoch 0
 (`next_producer_id` while the markers of the old one are written, `previous_producer_id` after that, so that a retry
@@ -21,10 +21,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sexton.coordinators.transactions.states import Event, State, after
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTION_VERSION_2, TopicPartition
+from sexton.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TRANSACTION_VERSION_2,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 
-EPOCH_MAX: Final = 2**15 - 1
-LAST_EPOCH_FOR_CLIENTS: Final = EPOCH_MAX - 1
+EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)
+LAST_EPOCH_FOR_CLIENTS: Final = ProducerEpoch(EPOCH_MAX - 1)
 """The highest epoch that a client gets. The one above is kept for the coordinator, which must always be able to fence a
 producer."""
 
@@ -32,11 +40,11 @@ producer."""
 @dataclass(frozen=True, slots=True)
 class Transaction:
     transactional_id: str
-    producer_id: int
-    epoch: int = NO_EPOCH
-    last_epoch: int = NO_EPOCH
-    previous_producer_id: int = NO_PRODUCER_ID
-    next_producer_id: int = NO_PRODUCER_ID
+    producer_id: ProducerId
+    epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    previous_producer_id: ProducerId = NO_PRODUCER_ID
+    next_producer_id: ProducerId = NO_PRODUCER_ID
     timeout_ms: int = 0
     state: State = State.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
@@ -58,7 +66,7 @@ class Transaction:
         """Only meaningful in PREPARE_COMMIT or PREPARE_ABORT."""
         return self.state is State.PREPARE_COMMIT
 
-    def of_late_owner(self, epoch: int) -> bool:
+    def of_late_owner(self, epoch: ProducerEpoch) -> bool:
         """Whether that is the epoch of the producer whose transaction timed out."""
         return self.has_timed_out and epoch == self.last_epoch
 
@@ -67,9 +75,9 @@ class Transaction:
     def initialised(self, timeout_ms: int, is_same_producer: bool, now_ms: int) -> Transaction:
         """Raises the epoch, for a new instance of the producer or for the same one that starts over."""
         assert self.epoch < LAST_EPOCH_FOR_CLIENTS, "an id without epochs left is rotated"
-        last_epoch = self.epoch if is_same_producer else NO_EPOCH
+        last_epoch = self.epoch if is_same_producer else NO_PRODUCER_EPOCH
         return self._at_rest(
-            timeout_ms, now_ms, self.producer_id, self.epoch + 1, last_epoch, self.previous_producer_id
+            timeout_ms, now_ms, self.producer_id, ProducerEpoch(self.epoch + 1), last_epoch, self.previous_producer_id
         )
 
     def told_again(self, timeout_ms: int, now_ms: int) -> Transaction:
@@ -77,14 +85,20 @@ class Transaction:
         previous = self.previous_producer_id
         return self._at_rest(timeout_ms, now_ms, self.producer_id, self.epoch, self.last_epoch, previous)
 
-    def rotated(self, fresh_id: int, timeout_ms: int, is_same_producer: bool, now_ms: int) -> Transaction:
+    def rotated(self, fresh_id: ProducerId, timeout_ms: int, is_same_producer: bool, now_ms: int) -> Transaction:
         """Continues with a new producer id. `last_epoch` is the one that the producer knows: the one above it was the
         coordinator's own."""
-        last_epoch = min(self.epoch, LAST_EPOCH_FOR_CLIENTS) if is_same_producer else NO_EPOCH
-        return self._at_rest(timeout_ms, now_ms, fresh_id, 0, last_epoch, self.producer_id)
+        last_epoch = min(self.epoch, LAST_EPOCH_FOR_CLIENTS) if is_same_producer else NO_PRODUCER_EPOCH
+        return self._at_rest(timeout_ms, now_ms, fresh_id, ProducerEpoch(0), last_epoch, self.producer_id)
 
     def _at_rest(
-        self, timeout_ms: int, now_ms: int, producer_id: int, epoch: int, last_epoch: int, previous_id: int
+        self,
+        timeout_ms: int,
+        now_ms: int,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        last_epoch: ProducerEpoch,
+        previous_id: ProducerId,
     ) -> Transaction:
         return replace(
             self,
@@ -114,7 +128,7 @@ class Transaction:
             has_timed_out=False,
         )
 
-    def ended(self, is_commit: bool, client_version: int, fresh_id: int, now_ms: int) -> Transaction:
+    def ended(self, is_commit: bool, client_version: int, fresh_id: ProducerId, now_ms: int) -> Transaction:
         """The producer commits or aborts. `fresh_id` is its next id if this one has no epoch left, else
         NO_PRODUCER_ID."""
         state = after(self.state, Event.COMMIT if is_commit else Event.ABORT)
@@ -122,7 +136,7 @@ class Transaction:
         return replace(
             self,
             state=state,
-            epoch=self.epoch + 1 if raises else self.epoch,
+            epoch=ProducerEpoch(self.epoch + 1) if raises else self.epoch,
             last_epoch=self.epoch if raises else self.last_epoch,
             next_producer_id=fresh_id,
             start_ms=self.start_ms if self.state is State.ONGOING else now_ms,
@@ -137,8 +151,8 @@ class Transaction:
         return replace(
             self,
             state=state,
-            epoch=self.epoch + 1,
-            last_epoch=self.epoch if owner_may_return else NO_EPOCH,
+            epoch=ProducerEpoch(self.epoch + 1),
+            last_epoch=self.epoch if owner_may_return else NO_PRODUCER_EPOCH,
             next_producer_id=NO_PRODUCER_ID,
             update_ms=max(now_ms, self.update_ms),
             client_version=TRANSACTION_VERSION_2,
@@ -155,7 +169,7 @@ class Transaction:
             producer_id=self.next_producer_id if has_new_id else self.producer_id,
             previous_producer_id=self.producer_id if has_new_id else self.previous_producer_id,
             next_producer_id=NO_PRODUCER_ID,
-            epoch=0 if has_new_id else self.epoch,
+            epoch=ProducerEpoch(0) if has_new_id else self.epoch,
             partitions=frozenset(),
             update_ms=max(now_ms, self.update_ms),
         )
