@@ -14,7 +14,7 @@ from sexton.compactor.schedule import Lane
 from sexton.http.server import Request
 from sexton.ports.metastore import ConfigScope, TopicRow
 from tests.adapters.metastore.rows import CLUSTER
-from tests.compactor.test_worker import World, scenario
+from tests.compactor.test_worker import World
 
 TOPIC, INTERNAL = uuid.UUID(int=7), uuid.UUID(int=8)
 COMPACT = {"cleanup.policy": "compact,delete"}
@@ -45,7 +45,6 @@ async def test_topics_of_users_count_and_internal_ones_do_not() -> None:
     assert not await topics.exist(), "the same name again"
 
 
-@scenario
 async def test_the_engine_is_warm_while_topics_are_compacted_and_rests_without(world: World) -> None:
     compactor = await world.start()
     done: list[str] = []
@@ -76,7 +75,6 @@ async def test_the_engine_is_warm_while_topics_are_compacted_and_rests_without(w
     assert await next_step() == "warm", "however long there has been nothing to do"
 
 
-@scenario
 async def test_a_compactor_tells_what_it_has_done(world: World) -> None:
     compactor = await world.start(0, 1, 2)
     world.failing = {2}

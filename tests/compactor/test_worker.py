@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -154,14 +153,6 @@ class World:
         return {row.partition: row.outcome for row in await self.metastore.read_runs(100)}
 
 
-def scenario(work: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(work(World()))  # type: ignore[arg-type]
-
-    return test
-
-
-@scenario
 async def test_what_is_due_is_done_in_one_job_committed_and_remembered(world: World) -> None:
     compactor = await world.start(0, 1, 2)
     assert await compactor.turn(Lane.SMALL)
@@ -173,7 +164,6 @@ async def test_what_is_due_is_done_in_one_job_committed_and_remembered(world: Wo
     assert not await compactor.turn(Lane.SMALL)
 
 
-@scenario
 async def test_one_partition_that_fails_is_given_up_and_the_others_go_on(world: World) -> None:
     compactor = await world.start(0, 1, 2)
     world.failing, world.refused = {1}, {2}
@@ -186,7 +176,6 @@ async def test_one_partition_that_fails_is_given_up_and_the_others_go_on(world: 
     assert "changed" in outcomes[2]
 
 
-@scenario
 async def test_what_failed_is_left_alone_for_a_while(world: World) -> None:
     compactor = await world.start(0)
     world.failing = {0}
@@ -199,7 +188,6 @@ async def test_what_failed_is_left_alone_for_a_while(world: World) -> None:
     assert world.committed == ["plan 0"]
 
 
-@scenario
 async def test_what_keeps_failing_is_tried_ever_less_often(world: World) -> None:
     compactor = await world.start(0)
     world.refused = {0}
@@ -220,7 +208,6 @@ async def test_what_keeps_failing_is_tried_ever_less_often(world: World) -> None
     assert compactor._failures_count == {}
 
 
-@scenario
 async def test_what_no_pass_can_read_is_told_to_its_broker(world: World) -> None:
     compactor = await world.start(0, 1)
     world.failing = {1}
@@ -230,7 +217,6 @@ async def test_what_no_pass_can_read_is_told_to_its_broker(world: World) -> None
         assert not Outcome.failed(plan_of(WorkKey(1, TOPIC, 0)), error).is_lasting
 
 
-@scenario
 async def test_one_partition_that_takes_the_job_down_is_found_and_the_others_are_done(world: World) -> None:
     compactor = await world.start(*range(16))
     world.deadly = 11
@@ -248,7 +234,6 @@ async def test_one_partition_that_takes_the_job_down_is_found_and_the_others_are
     assert compactor._company == {}
 
 
-@scenario
 async def test_an_engine_that_cannot_be_started_is_no_partitions_fault(world: World) -> None:
     compactor = await world.start(0, 1)
     world.engine_error = EngineUnavailableError("Spark cannot be started")
@@ -262,7 +247,6 @@ async def test_an_engine_that_cannot_be_started_is_no_partitions_fault(world: Wo
     assert len(world.jobs[-1]) == 2
 
 
-@scenario
 async def test_a_job_that_fails_as_a_whole_is_given_up_as_a_whole(world: World) -> None:
     compactor = await world.start(0, 1)
     world.engine_error = RuntimeError("the JVM is gone")
@@ -272,7 +256,6 @@ async def test_a_job_that_fails_as_a_whole_is_given_up_as_a_whole(world: World) 
     assert await world.due() == []
 
 
-@scenario
 async def test_what_is_no_longer_due_costs_nothing(world: World) -> None:
     compactor = await world.start(0)
     world.not_due = {0}
@@ -281,7 +264,6 @@ async def test_what_is_no_longer_due_costs_nothing(world: World) -> None:
     assert await world.due() == []
 
 
-@scenario
 async def test_a_broker_that_does_not_answer_is_left_alone(world: World) -> None:
     compactor = await world.start(0)
     world.is_broker_away = True
@@ -290,7 +272,6 @@ async def test_a_broker_that_does_not_answer_is_left_alone(world: World) -> None
     assert await world.metastore.read_runs(10) == []
 
 
-@scenario
 async def test_a_dead_compactors_work_is_taken_over_when_its_count_has_stood_still(world: World) -> None:
     compactor = await world.start(0)
     await world.metastore.register_compactor(CompactorRow(DEAD, "dead", LEASE_MS, 0))
@@ -311,7 +292,6 @@ async def watch(compactor: Compactor, world: World, for_ms: int) -> None:
     await compactor._watch_others()
 
 
-@scenario
 async def test_nobody_is_taken_for_dead_because_the_metastore_was_away(world: World) -> None:
     """Nobody could renew; whoever reaches it first must not remove all the others."""
     compactor = await world.start(0)
@@ -322,7 +302,6 @@ async def test_nobody_is_taken_for_dead_because_the_metastore_was_away(world: Wo
     assert DEAD in {row.compactor_id for row in await world.metastore.read_compactors()}
 
 
-@scenario
 async def test_a_compactor_that_renews_keeps_its_work(world: World) -> None:
     compactor = await world.start(0)
     await world.metastore.register_compactor(CompactorRow(DEAD, "alive", LEASE_MS, 0))
@@ -334,7 +313,6 @@ async def test_a_compactor_that_renews_keeps_its_work(world: World) -> None:
     assert not await compactor.turn(Lane.SMALL)
 
 
-@scenario
 async def test_work_whose_end_could_not_be_told_is_done_again_by_the_same_compactor(world: World) -> None:
     """Found by the simulator: nobody else may take what a living compactor holds, so it was never compacted again."""
     compactor = await world.start(0)

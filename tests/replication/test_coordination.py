@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,12 +106,10 @@ def content(part: Part) -> bytes:
     return part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else bytes(part)
 
 
-def scenario(work: Callable[[Two], Awaitable[None]]) -> Any:
-    def test(tmp_path: Path) -> None:
-        asyncio.run(work(Two(tmp_path)))  # type: ignore[arg-type]
-
-    test.__doc__ = work.__doc__
-    return test
+@pytest.fixture
+async def two(tmp_path: Path) -> Two:
+    """Made inside the event loop of the test: replicas start tasks."""
+    return Two(tmp_path)
 
 
 async def compacted(replica: LocalReplica, bound: int) -> None:
@@ -127,7 +124,6 @@ async def advanced(replica: LocalReplica) -> None:
         await asyncio.sleep(0.005)
 
 
-@scenario
 async def test_mtro_is_the_smallest_progress_of_all_and_reaches_everybody(two: Two) -> None:
     await two.start()
     two.write(10)
@@ -141,7 +137,6 @@ async def test_mtro_is_the_smallest_progress_of_all_and_reaches_everybody(two: T
     assert two.follower.coordination.watermarks.removable == Pair(6, 6)
 
 
-@scenario
 async def test_records_that_come_twice_are_taken_once(two: Two) -> None:
     """A follower may report something else just before it learns what the leader has already sent."""
     await two.start()
@@ -154,7 +149,6 @@ async def test_records_that_come_twice_are_taken_once(two: Two) -> None:
     assert two.follower.log.end_offset == 3
 
 
-@scenario
 async def test_a_follower_that_has_something_to_report_says_so_by_itself(two: Two) -> None:
     await two.start()
     two.write(3)
@@ -164,7 +158,6 @@ async def test_a_follower_that_has_something_to_report_says_so_by_itself(two: Tw
     assert two.listeners[2].reports_count > before
 
 
-@scenario
 async def test_a_follower_that_reports_while_it_waits_for_records_takes_them_once(two: Two) -> None:
     """Both requests name the same end, and both answers bring what follows it."""
     await two.start()
@@ -179,7 +172,6 @@ async def test_a_follower_that_reports_while_it_waits_for_records_takes_them_onc
     assert two.follower.log.end_offset == 5
 
 
-@scenario
 async def test_a_silent_follower_counts_at_its_last_report_and_a_removed_one_no_more(two: Two) -> None:
     await two.start()
     two.write(10)
@@ -194,7 +186,6 @@ async def test_a_silent_follower_counts_at_its_last_report_and_a_removed_one_no_
             await asyncio.sleep(0.001)
 
 
-@scenario
 async def test_a_report_of_another_log_does_not_count_and_gets_nothing(two: Two) -> None:
     await two.start()
     two.write(10)
@@ -208,7 +199,6 @@ async def test_a_report_of_another_log_does_not_count_and_gets_nothing(two: Two)
     assert progress.end_offset == -1, "what a log holds that is to be wiped is no reason to count it in"
 
 
-@scenario
 async def test_a_report_beyond_the_leaders_log_is_ignored(two: Two) -> None:
     await two.start()
     two.write(10)
@@ -219,7 +209,6 @@ async def test_a_report_beyond_the_leaders_log_is_ignored(two: Two) -> None:
     assert two.leader.coordination.watermarks.removable == NOTHING
 
 
-@scenario
 async def test_an_empty_log_starts_at_mtro_before_it_takes_its_first_record(two: Two) -> None:
     alone = replace(ROW, replicas=(1,), isr=(1,), incarnations={1: IDS[1]})
     await two.start(alone)
@@ -244,7 +233,6 @@ async def test_an_empty_log_starts_at_mtro_before_it_takes_its_first_record(two:
     assert not two.fenced
 
 
-@scenario
 async def test_a_log_that_ends_below_mtro_and_was_not_compacted_that_far_is_turned_away(two: Two) -> None:
     """An old disk image, or a replica that was removed and came back with its old data."""
     await two.start()
@@ -262,7 +250,6 @@ async def test_a_log_that_ends_below_mtro_and_was_not_compacted_that_far_is_turn
     assert not news.records
 
 
-@scenario
 async def test_a_log_that_ends_below_mtro_and_was_compacted_that_far_goes_on(two: Two) -> None:
     await two.start()
     two.write(10)
@@ -276,7 +263,6 @@ async def test_a_log_that_ends_below_mtro_and_was_compacted_that_far_goes_on(two
     assert two.fenced == [2], "MXFO counts as MCCO does"
 
 
-@scenario
 async def test_without_coordination_nobody_is_turned_away(two: Two) -> None:
     await two.start(config=replace(COMPACTED, compaction_coordination="independent"))
     two.write(10)
@@ -293,7 +279,6 @@ async def test_without_coordination_nobody_is_turned_away(two: Two) -> None:
     assert two.fenced == [2], "a topic that leaves independent: the fence applies to what was removed"
 
 
-@scenario
 async def test_a_leader_that_lost_its_watermarks_turns_away_whoever_ends_below_its_log(two: Two) -> None:
     await two.start()
     two.write(10)
@@ -311,7 +296,6 @@ async def test_a_leader_that_lost_its_watermarks_turns_away_whoever_ends_below_i
     assert two.leader.coordination.watermarks.removable == NOTHING, "and nothing goes by what is not known"
 
 
-@scenario
 async def test_what_may_be_gone_is_durable_before_the_records_that_lack_it(two: Two) -> None:
     await two.start()
     two.write(10)
@@ -329,7 +313,6 @@ async def test_what_may_be_gone_is_durable_before_the_records_that_lack_it(two: 
     assert two.follower.log.end_offset == 0
 
 
-@scenario
 async def test_a_replica_joins_only_above_the_high_watermark_at_which_what_it_copied_was_compacted(two: Two) -> None:
     """Rule 4, even if the leader changed meanwhile and knows of no such high watermark."""
     await two.start(replace(ROW, isr=(1,)))
@@ -344,7 +327,6 @@ async def test_a_replica_joins_only_above_the_high_watermark_at_which_what_it_co
     assert two.leader.leadership.caught_up(2, two.leader.high_watermark)
 
 
-@scenario
 async def test_the_high_watermark_never_starts_below_one_that_a_compaction_was_planned_at(two: Two) -> None:
     await two.start(replace(ROW, isr=(1,)))
     two.write(10)
@@ -356,7 +338,6 @@ async def test_the_high_watermark_never_starts_below_one_that_a_compaction_was_p
     assert again.high_watermark == 10
 
 
-@scenario
 async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two: Two) -> None:
     await two.start()
     two.write(10)
@@ -374,7 +355,6 @@ async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two:
     assert news.removable == Pair(5, 5)
 
 
-@scenario
 async def test_watermarks_that_cannot_be_are_not_taken(two: Two) -> None:
     await two.start()
     absurd = News(TOPIC, 0, ErrorCode.none, 3, log_end_offset=10, removable=Pair(11, 0))
@@ -392,7 +372,6 @@ def test_negative_offsets_are_no_message() -> None:
         messages.decode_answer(memoryview(b"".join(map(content, messages.encode_answer([news])))))
 
 
-@scenario
 async def test_the_log_start_counts_as_compacted(two: Two) -> None:
     config = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
     await two.start(config=config)
@@ -404,7 +383,6 @@ async def test_the_log_start_counts_as_compacted(two: Two) -> None:
         two.leader.log.read(2, 100, 10, min_one=True)
 
 
-@scenario
 async def test_a_forced_election_starts_a_generation_cuts_watermarks_and_ignores_older_messages(two: Two) -> None:
     """The trap: new records would be "already below MTRO" on a replica that was copied by half."""
     await two.start()
@@ -424,7 +402,6 @@ async def test_a_forced_election_starts_a_generation_cuts_watermarks_and_ignores
     assert again.coordination.kept.value.generation == 1, "durable before it leads"
 
 
-@scenario
 async def test_a_log_of_an_older_generation_is_turned_away_and_an_empty_one_takes_the_new(two: Two) -> None:
     await two.start(replace(ROW, generation=1))
     two.write(4)
@@ -438,7 +415,6 @@ async def test_a_log_of_an_older_generation_is_turned_away_and_an_empty_one_take
     assert two.follower.log.end_offset == 4
 
 
-@scenario
 async def test_a_follower_takes_no_history_that_lacks_what_its_own_log_was_compacted_by(two: Two) -> None:
     """It may have compacted since it asked: when it asks again, the leader turns it away."""
     await two.start()
@@ -455,7 +431,6 @@ async def test_a_follower_takes_no_history_that_lacks_what_its_own_log_was_compa
     assert two.follower.log.epochs.latest_epoch == 4
 
 
-@scenario
 async def test_what_watermarks_speak_of_is_flushed_before_they_are_kept(two: Two) -> None:
     await two.start(config=replace(COMPACTED, flush_before_ack=False))
     two.write(10)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -114,19 +114,3 @@ def below(broker: Broker, bound: int) -> bytes:
     for segment in log.segments.closed(bound).segments:
         found += segment.file.read(0, segment.position_of(bound) if segment.end_offset > bound else segment.size_bytes)
     return found
-
-
-def scenario(work: Callable[[Followed], Awaitable[None]]) -> Any:
-    def test(tmp_path: Path) -> None:
-        run(Followed(tmp_path), work)
-
-    test.__doc__ = work.__doc__
-    return test
-
-
-def run(pair: Followed, work: Callable[[Followed], Awaitable[None]]) -> None:
-    async def go() -> None:
-        await pair.start()
-        await work(pair)
-
-    asyncio.run(go())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -110,16 +110,3 @@ class Broker:
     async def ask_for(self, api_key: int, body: Mapping[str, Any], data: bytes | None = None) -> dict[str, Any]:
         payload = private.encode(body) + (b"" if data is None else b"\0" + data)
         return private.decode(await self.ask(api_key, payload))
-
-
-def scenario(work: Callable[[Broker], Awaitable[None]]) -> Any:
-    def test(tmp_path: Path) -> None:
-        async def go() -> None:
-            broker = Broker(tmp_path)
-            await broker.start()
-            await work(broker)
-
-        asyncio.run(go())
-
-    test.__doc__ = work.__doc__
-    return test

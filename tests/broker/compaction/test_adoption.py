@@ -18,7 +18,7 @@ from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.engines.reference import carry_out
 from sexton.records.batch import ControlType
-from tests.broker.compaction.followed import BOTH, LOGS, Followed, below, run, scenario
+from tests.broker.compaction.followed import BOTH, LOGS, Followed, below
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
 from tests.log.helpers import NOW_MS, end_transaction, read_all, sequenced
 
@@ -28,7 +28,6 @@ def tombstones(broker: Broker, bound: int) -> int:
     return sum(record.is_tombstone for one in batches for record in one.records)
 
 
-@scenario
 async def test_a_follower_takes_over_what_its_leader_has_compacted(pair: Followed) -> None:
     await pair.write(60)
     before = pair.follower.fold()
@@ -44,7 +43,6 @@ async def test_a_follower_takes_over_what_its_leader_has_compacted(pair: Followe
     assert pair.follower.service.memory.last_of_log(pair.follower.replica).how == "adopted from broker 1"
 
 
-@scenario
 async def test_what_is_the_same_already_is_not_copied_again(pair: Followed) -> None:
     await pair.write(60)
     await pair.compact()
@@ -60,23 +58,20 @@ async def test_what_is_the_same_already_is_not_copied_again(pair: Followed) -> N
 
 
 @pytest.mark.parametrize("segment_bytes", [150, 300, 700, 1100, 1 << 20])
-def test_logs_that_are_cut_differently_are_the_same_below_the_bound(tmp_path: Path, segment_bytes: int) -> None:
+async def test_logs_that_are_cut_differently_are_the_same_below_the_bound(tmp_path: Path, segment_bytes: int) -> None:
     """With the last of them, all the follower has lies in its active segment."""
-
-    async def work(pair: Followed) -> None:
-        for count in (60, 25, 40):
-            await pair.write(count)
-            end = pair.follower.replica.log.end_offset
-            bound = await pair.compact()
-            await pair.adopter.step()
-            pair.check_same(bound)
-            assert pair.compacted == Pair(bound, bound)
-            assert pair.follower.replica.log.end_offset == end, "what lies above the bound is still there"
-
-    run(Followed(tmp_path, replace(CONFIG, segment_bytes=segment_bytes)), work)
+    pair = Followed(tmp_path, replace(CONFIG, segment_bytes=segment_bytes))
+    await pair.start()
+    for count in (60, 25, 40):
+        await pair.write(count)
+        end = pair.follower.replica.log.end_offset
+        bound = await pair.compact()
+        await pair.adopter.step()
+        pair.check_same(bound)
+        assert pair.compacted == Pair(bound, bound)
+        assert pair.follower.replica.log.end_offset == end, "what lies above the bound is still there"
 
 
-@scenario
 async def test_a_follower_that_has_adopted_is_read_the_same_after_a_restart(pair: Followed) -> None:
     await pair.write(60)
     bound = await pair.compact()
@@ -88,7 +83,6 @@ async def test_a_follower_that_has_adopted_is_read_the_same_after_a_restart(pair
     assert pair.compacted == Pair(bound, bound)
 
 
-@scenario
 async def test_tombstones_leave_the_follower_by_adoption_alone(pair: Followed) -> None:
     """The later passes end where the first did: nothing new was written."""
     await pair.write(60)
@@ -111,7 +105,6 @@ async def test_tombstones_leave_the_follower_by_adoption_alone(pair: Followed) -
 # --- what makes it safe ---
 
 
-@scenario
 async def test_nothing_is_adopted_between_an_own_swap_and_the_mcco_that_speaks_of_it(pair: Followed) -> None:
     """The leader offers less than the follower has just compacted by itself. Taken then, older values would be back
     below an MCCO that says that there are none."""
@@ -144,7 +137,6 @@ async def test_nothing_is_adopted_between_an_own_swap_and_the_mcco_that_speaks_o
     assert pair.compacted.keys == plan.bound
 
 
-@scenario
 async def test_it_waits_until_its_own_high_watermark_is_where_the_compaction_was_planned(pair: Followed) -> None:
     await pair.leader.write(60)
     await pair.copy(high_watermark=59)
@@ -161,7 +153,6 @@ async def test_it_waits_until_its_own_high_watermark_is_where_the_compaction_was
     assert pair.compacted == Pair(bound, bound), "what was offered is not forgotten"
 
 
-@scenario
 async def test_an_open_transaction_below_the_bound_is_waited_for(pair: Followed) -> None:
     log = pair.leader.replica.log
     for sequence in range(12):
@@ -176,7 +167,6 @@ async def test_an_open_transaction_below_the_bound_is_waited_for(pair: Followed)
         await pair.adopt()
 
 
-@scenario
 async def test_another_generation_is_refused(pair: Followed) -> None:
     await pair.write(60)
     await pair.compact()
@@ -185,7 +175,6 @@ async def test_another_generation_is_refused(pair: Followed) -> None:
         await pair.adopt()
 
 
-@scenario
 async def test_less_than_it_has_compacted_itself_is_not_taken(pair: Followed) -> None:
     await pair.write(60)
     bound = await pair.compact()
@@ -196,32 +185,28 @@ async def test_less_than_it_has_compacted_itself_is_not_taken(pair: Followed) ->
 
 
 @pytest.mark.parametrize("what", ["left the ISR", "leads", "independent", "switched off", "not compacted"])
-def test_only_in_sync_followers_of_coordinated_topics_adopt(tmp_path: Path, what: str) -> None:
-    async def work(pair: Followed) -> None:
-        await pair.write(60)
-        await pair.compact()
-        replica = pair.follower.replica
-        if what == "left the ISR":
-            pair.follow(isr=(1,))
-        elif what == "leads":
-            await replica.become_leader(replace(BOTH, leader=2, leader_epoch=4))
-        elif what == "independent":
-            replica.log.reconfigure(replace(CONFIG, compaction_coordination="independent"))
-        elif what == "switched off":
-            pair.follower.adopts = False
-        else:
-            replica.log.reconfigure(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
-        asked = len(pair.asked)
-        await pair.adopter.step()
-        assert len(pair.asked) == asked
-        with pytest.raises(NotYetError, match="no in-sync follower"):
-            await pair.adopt()
-        assert pair.compacted.keys == 0
-
-    run(Followed(tmp_path), work)
+async def test_only_in_sync_followers_of_coordinated_topics_adopt(pair: Followed, what: str) -> None:
+    await pair.write(60)
+    await pair.compact()
+    replica = pair.follower.replica
+    if what == "left the ISR":
+        pair.follow(isr=(1,))
+    elif what == "leads":
+        await replica.become_leader(replace(BOTH, leader=2, leader_epoch=4))
+    elif what == "independent":
+        replica.log.reconfigure(replace(CONFIG, compaction_coordination="independent"))
+    elif what == "switched off":
+        pair.follower.adopts = False
+    else:
+        replica.log.reconfigure(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
+    asked = len(pair.asked)
+    await pair.adopter.step()
+    assert len(pair.asked) == asked
+    with pytest.raises(NotYetError, match="no in-sync follower"):
+        await pair.adopt()
+    assert pair.compacted.keys == 0
 
 
-@scenario
 async def test_it_is_judged_at_the_moment_of_the_swap(pair: Followed) -> None:
     await pair.write(60)
     await pair.compact()
@@ -239,7 +224,6 @@ async def test_it_is_judged_at_the_moment_of_the_swap(pair: Followed) -> None:
     assert pair.follower.staged() == []
 
 
-@scenario
 async def test_what_it_carries_and_the_own_high_watermark_are_durable_before_the_swap(pair: Followed) -> None:
     """And the fence: what the leader removed without coordination."""
     await pair.write(60)
@@ -266,7 +250,6 @@ async def test_what_it_carries_and_the_own_high_watermark_are_durable_before_the
     assert pair.follower.replica.coordination.watermarks.removable == Pair(7, 8)
 
 
-@scenario
 async def test_the_log_start_comes_along(pair: Followed) -> None:
     await pair.write(60)
     await pair.leader.replica.advance_start(13)
@@ -276,7 +259,6 @@ async def test_the_log_start_comes_along(pair: Followed) -> None:
     pair.check_same(bound)
 
 
-@scenario
 async def test_producer_snapshots_below_the_bound_go_and_one_at_the_end_stays(pair: Followed) -> None:
     await pair.write(60)
     bound = await pair.compact()
@@ -299,22 +281,18 @@ def _damage(data: bytes) -> bytes:
     ("change", "error"),
     [(_damage, "came damaged"), (lambda data: data + b"more", "came damaged"), (lambda data: b"\1", "no bytes")],
 )
-def test_what_comes_damaged_is_refused(tmp_path: Path, change: Callable[[bytes], bytes], error: str) -> None:
-    async def work(pair: Followed) -> None:
-        await pair.write(60)
-        await pair.compact()
-        pair.change_piece = change
-        before = read_all(pair.follower.replica.log)
-        with pytest.raises(Exception, match=error):
-            await pair.adopt()
-        assert read_all(pair.follower.replica.log) == before
-        assert pair.follower.staged() == []
-        assert pair.compacted == Pair(0, 0)
-
-    run(Followed(tmp_path), work)
+async def test_what_comes_damaged_is_refused(pair: Followed, change: Callable[[bytes], bytes], error: str) -> None:
+    await pair.write(60)
+    await pair.compact()
+    pair.change_piece = change
+    before = read_all(pair.follower.replica.log)
+    with pytest.raises(Exception, match=error):
+        await pair.adopt()
+    assert read_all(pair.follower.replica.log) == before
+    assert pair.follower.staged() == []
+    assert pair.compacted == Pair(0, 0)
 
 
-@scenario
 async def test_a_leader_that_compacts_again_meanwhile_voids_its_offer(pair: Followed) -> None:
     await pair.write(60)
     await pair.compact()
@@ -339,7 +317,6 @@ async def test_a_leader_that_compacts_again_meanwhile_voids_its_offer(pair: Foll
     assert pair.compacted == Pair(later[0], later[0])
 
 
-@scenario
 async def test_a_follower_truncated_meanwhile_refuses(pair: Followed) -> None:
     await pair.write(60)
     await pair.compact()
@@ -353,7 +330,6 @@ async def test_a_follower_truncated_meanwhile_refuses(pair: Followed) -> None:
         await pair.adopt()
 
 
-@scenario
 async def test_an_own_pass_under_way_is_refused_after_an_adoption(pair: Followed) -> None:
     """Rule 10."""
     from sexton.compactor.engines.reference import carry_out
@@ -371,7 +347,6 @@ async def test_an_own_pass_under_way_is_refused_after_an_adoption(pair: Followed
 # --- who waits for whom ---
 
 
-@scenario
 async def test_a_follower_does_not_publish_what_its_leader_is_about_to_compact(pair: Followed) -> None:
     await pair.write(60)
     await pair.follower.service.look()
@@ -382,7 +357,6 @@ async def test_a_follower_does_not_publish_what_its_leader_is_about_to_compact(p
     assert pair.follower.service.memory.patience.waiting == [(BOTH.topic_id, 0)]
 
 
-@scenario
 async def test_it_publishes_when_taking_over_keeps_failing_and_no_longer_when_it_has_succeeded(pair: Followed) -> None:
     await pair.write(60)
     await pair.compact()
@@ -399,7 +373,6 @@ async def test_it_publishes_when_taking_over_keeps_failing_and_no_longer_when_it
     assert await pair.follower.metastore.read_work() == []
 
 
-@scenario
 async def test_a_follower_that_has_compacted_further_than_its_leader_goes_its_own_way(pair: Followed) -> None:
     """What it waits for would never come: its leader has nothing to do."""
     await pair.write(60)
@@ -419,7 +392,6 @@ async def test_a_follower_that_has_compacted_further_than_its_leader_goes_its_ow
     assert not patience.waits((BOTH.topic_id, 0), now_ms + NOTHING_MS)
 
 
-@scenario
 async def test_another_process_of_the_leader_is_asked_about_everything_again(pair: Followed) -> None:
     await pair.write(60)
     bound = await pair.compact()
@@ -434,7 +406,6 @@ async def test_another_process_of_the_leader_is_asked_about_everything_again(pai
     assert below(pair.follower, bound) == below(pair.leader, bound)
 
 
-@scenario
 async def test_passes_of_a_leader_that_was_restarted_are_announced_from_its_first_on(pair: Followed) -> None:
     """It counts from its own beginning; its follower knew of three."""
     for _ in range(3):
@@ -453,7 +424,6 @@ async def test_passes_of_a_leader_that_was_restarted_are_announced_from_its_firs
     assert pair.compacted == Pair(bound, bound)
 
 
-@scenario
 async def test_a_bug_in_one_adoption_is_counted_and_tried_again_after_a_pause(pair: Followed) -> None:
     """A bug for one partition must not be the end of the loop that serves all."""
     await pair.write(60)

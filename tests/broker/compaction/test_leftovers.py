@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -72,20 +71,14 @@ class Quiet:
         return self.broker.directory / LEFTOVERS_FILE
 
 
-def scenario(work: Callable[[Quiet], Awaitable[None]]) -> Callable[[Path], None]:
-    def test(tmp_path: Path) -> None:
-        async def go() -> None:
-            quiet = Quiet(tmp_path)
-            await quiet.start()
-            await quiet.broker.write(30)
-            await work(quiet)
-
-        asyncio.run(go())
-
-    return test
+@pytest.fixture
+async def quiet(tmp_path: Path) -> Quiet:
+    made = Quiet(tmp_path)
+    await made.start()
+    await made.broker.write(30)
+    return made
 
 
-@scenario
 async def test_tombstones_leave_though_the_broker_restarts_after_each_pass(quiet: Quiet) -> None:
     await quiet.compact()
     assert quiet.tombstones > 0, "MTRO was 0"
@@ -102,7 +95,6 @@ async def test_tombstones_leave_though_the_broker_restarts_after_each_pass(quiet
     assert not await quiet.is_due(), "there is nothing left to wait for"
 
 
-@scenario
 async def test_a_crash_between_the_swap_and_the_note_costs_a_pass_and_forgets_nothing(quiet: Quiet) -> None:
     """Of a pass over what was clean already: no MCCO tells that it happened."""
     await quiet.compact()
@@ -117,32 +109,27 @@ async def test_a_crash_between_the_swap_and_the_note_costs_a_pass_and_forgets_no
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"{}", b'{"incarnation":1,"leftovers":2}', None, "removable", "other"])
-def test_without_a_true_note_one_pass_finds_out(tmp_path: Path, damage: bytes | str | None) -> None:
-    @scenario
-    async def work(quiet: Quiet) -> None:
-        await quiet.compact()
-        await quiet.compact()
-        note = quiet.note.read_bytes()
-        if damage is None:
-            quiet.note.unlink()
-        elif damage == "other":
-            quiet.note.write_bytes(note.replace(str(LOG).encode(), str(uuid.UUID(int=5)).encode()))
-        elif damage == "removable":
-            quiet.note.write_bytes(note.replace(b'"removable":[', b'"removable":["x",'))
-        else:
-            assert isinstance(damage, bytes)
-            quiet.note.write_bytes(damage)
-        await quiet.start()
-        await quiet.compact()
-        assert not await quiet.is_due()
-        quiet.clock.ms += RETENTION_MS
-        await quiet.compact()
-        assert quiet.tombstones == 0
-
-    work(tmp_path)
+async def test_without_a_true_note_one_pass_finds_out(quiet: Quiet, damage: bytes | str | None) -> None:
+    await quiet.compact()
+    await quiet.compact()
+    note = quiet.note.read_bytes()
+    if damage is None:
+        quiet.note.unlink()
+    elif damage == "other":
+        quiet.note.write_bytes(note.replace(str(LOG).encode(), str(uuid.UUID(int=5)).encode()))
+    elif damage == "removable":
+        quiet.note.write_bytes(note.replace(b'"removable":[', b'"removable":["x",'))
+    else:
+        assert isinstance(damage, bytes)
+        quiet.note.write_bytes(damage)
+    await quiet.start()
+    await quiet.compact()
+    assert not await quiet.is_due()
+    quiet.clock.ms += RETENTION_MS
+    await quiet.compact()
+    assert quiet.tombstones == 0
 
 
-@scenario
 async def test_a_log_that_was_copied_gives_up_what_waited_where_it_came_from(quiet: Quiet) -> None:
     """A new replica counts as compacted up to MTRO and has never made a pass."""
     await quiet.compact()

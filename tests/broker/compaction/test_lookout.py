@@ -14,14 +14,13 @@ from sexton.ports.metastore import MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow
 from sexton.protocol.private import PrivateApi
 from tests.adapters.metastore.rows import CLUSTER
-from tests.broker.compaction.harness import CONFIG, TOPIC, Broker, scenario
+from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
 from tests.broker.compaction.test_leftovers import Hands
 
 ONE, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 LEASE_MS = 15_000
 
 
-@scenario
 async def test_a_closed_segment_and_a_pass_are_news_and_nothing_else_is(broker: Broker) -> None:
     service = broker.service
     assert service.publisher.has_news(), "nobody has looked yet"
@@ -102,7 +101,6 @@ async def test_while_the_metastore_is_away_nobody_is_taken_for_dead() -> None:
     assert live.count == 1
 
 
-@scenario
 async def test_status_says_how_many_compact(broker: Broker) -> None:
     assert (await broker.ask_for(PrivateApi.COMPACTION_STATUS, {}))["compactors_count"] is None
     await broker.service.look()

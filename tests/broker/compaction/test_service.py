@@ -21,11 +21,10 @@ from sexton.protocol import private
 from sexton.protocol.private import PrivateApi
 from sexton.records.batch import decode_all
 from sexton.replication.local_replica import LocalReplica
-from tests.broker.compaction.harness import CONFIG, LOG, TOPIC, Broker, scenario
+from tests.broker.compaction.harness import CONFIG, LOG, TOPIC, Broker
 from tests.log.helpers import read_all
 
 
-@scenario
 async def test_a_pass_is_planned_carried_out_and_committed(broker: Broker) -> None:
     await broker.write(30)
     before, size_bytes = broker.fold(), broker.replica.log.size_bytes
@@ -40,7 +39,6 @@ async def test_a_pass_is_planned_carried_out_and_committed(broker: Broker) -> No
     assert broker.service.publisher.due(broker.replica).eligibility.dirty_bytes == 0
 
 
-@scenario
 async def test_tombstones_leave_with_the_passes_after_mtro_has_risen(broker: Broker) -> None:
     await broker.write(30)
     tombstones = []
@@ -56,7 +54,6 @@ async def test_tombstones_leave_with_the_passes_after_mtro_has_risen(broker: Bro
         await broker.service.plans.plan(TOPIC, 0)
 
 
-@scenario
 async def test_the_high_watermark_of_the_plan_is_durable_before_the_plan_is_told(broker: Broker) -> None:
     await broker.write(30)
     plan = await broker.service.plans.plan(TOPIC, 0)
@@ -64,7 +61,6 @@ async def test_the_high_watermark_of_the_plan_is_durable_before_the_plan_is_told
     assert kept.value.planned_high_watermark == plan.high_watermark == 30
 
 
-@scenario
 async def test_of_two_results_for_one_replica_the_first_wins(broker: Broker) -> None:
     await broker.write(30)
     first, second = await broker.service.plans.plan(TOPIC, 0), await broker.service.plans.plan(TOPIC, 0)
@@ -79,7 +75,6 @@ async def test_of_two_results_for_one_replica_the_first_wins(broker: Broker) -> 
     assert broker.staged() == []
 
 
-@scenario
 async def test_a_third_plan_takes_the_place_of_the_first(broker: Broker) -> None:
     await broker.write(30)
     first, *_ = [await broker.service.plans.plan(TOPIC, 0) for _ in range(3)]
@@ -89,37 +84,33 @@ async def test_a_third_plan_takes_the_place_of_the_first(broker: Broker) -> None
 
 
 @pytest.mark.parametrize("change", ["log", "generation", "progress", "policy", "coordination", "truncation"])
-def test_a_plan_is_refused_when_what_it_was_made_for_has_changed(tmp_path: Path, change: str) -> None:
-    async def work(broker: Broker) -> None:
+async def test_a_plan_is_refused_when_what_it_was_made_for_has_changed(broker: Broker, change: str) -> None:
+    await broker.write(30)
+    plan = await broker.service.plans.plan(TOPIC, 0)
+    result = carry_out(broker.disk, plan)
+    coordination = broker.replica.coordination
+    if change == "log":
+        coordination.kept.value = replace(coordination.kept.value, incarnation=uuid.UUID(int=99, version=4))
+    elif change == "generation":
+        coordination.kept.value = replace(coordination.kept.value, generation=1)
+    elif change == "progress":
+        further = Pair(plan.bound + 1, plan.bound + 1)
+        coordination.kept.value = replace(coordination.kept.value, compacted=further)
+    elif change == "policy":
+        broker.replica.log.reconfigure(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
+    elif change == "coordination":
+        broker.replica.log.reconfigure(replace(CONFIG, compaction_coordination="independent"))
+    else:
+        await broker.replica.cut_to(5)
         await broker.write(30)
-        plan = await broker.service.plans.plan(TOPIC, 0)
-        result = carry_out(broker.disk, plan)
-        coordination = broker.replica.coordination
-        if change == "log":
-            coordination.kept.value = replace(coordination.kept.value, incarnation=uuid.UUID(int=99, version=4))
-        elif change == "generation":
-            coordination.kept.value = replace(coordination.kept.value, generation=1)
-        elif change == "progress":
-            further = Pair(plan.bound + 1, plan.bound + 1)
-            coordination.kept.value = replace(coordination.kept.value, compacted=further)
-        elif change == "policy":
-            broker.replica.log.reconfigure(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
-        elif change == "coordination":
-            broker.replica.log.reconfigure(replace(CONFIG, compaction_coordination="independent"))
-        else:
-            await broker.replica.cut_to(5)
-            await broker.write(30)
-        before, compacted = broker.fold(), coordination.kept.value.compacted
-        with pytest.raises(SwapRefusedError):
-            await broker.service.plans.commit(result)
-        assert broker.fold() == before
-        assert coordination.kept.value.compacted == compacted
-        assert broker.staged() == []
-
-    scenario(work)(tmp_path)
+    before, compacted = broker.fold(), coordination.kept.value.compacted
+    with pytest.raises(SwapRefusedError):
+        await broker.service.plans.commit(result)
+    assert broker.fold() == before
+    assert coordination.kept.value.compacted == compacted
+    assert broker.staged() == []
 
 
-@scenario
 async def test_what_is_stale_or_given_up_is_collected(broker: Broker) -> None:
     await broker.write(30)
     given_up = await broker.service.plans.plan(TOPIC, 0)
@@ -133,7 +124,6 @@ async def test_what_is_stale_or_given_up_is_collected(broker: Broker) -> None:
     assert broker.service.plans.underway(stale.plan_id) is None
 
 
-@scenario
 async def test_what_is_due_is_published_and_no_longer_when_it_is_done(broker: Broker) -> None:
     await broker.service.look()
     assert await broker.metastore.read_work() == []
@@ -150,7 +140,6 @@ async def test_what_is_due_is_published_and_no_longer_when_it_is_done(broker: Br
     assert await broker.metastore.read_work() == []
 
 
-@scenario
 async def test_max_compaction_lag_closes_the_active_segment(broker: Broker) -> None:
     broker.replica.log.reconfigure(replace(CONFIG, segment_bytes=1 << 20, max_compaction_lag_ms=1000))
     await broker.write(10)
@@ -163,7 +152,6 @@ async def test_max_compaction_lag_closes_the_active_segment(broker: Broker) -> N
 # --- over the wire ---
 
 
-@scenario
 async def test_plan_and_commit_travel_as_json(broker: Broker) -> None:
     await broker.write(30)
     asked = private.encode({"topic_id": TOPIC, "partition": 0})
@@ -189,14 +177,10 @@ async def test_plan_and_commit_travel_as_json(broker: Broker) -> None:
         PrivateApi.COMPACTION_ASSEMBLE,
     ],
 )
-def test_nonsense_is_answered_with_an_error(tmp_path: Path, api_key: int, body: bytes) -> None:
-    async def work(broker: Broker) -> None:
-        assert "error" in private.decode(await broker.ask(api_key, body))
-
-    scenario(work)(tmp_path)
+async def test_nonsense_is_answered_with_an_error(broker: Broker, api_key: int, body: bytes) -> None:
+    assert "error" in private.decode(await broker.ask(api_key, body))
 
 
-@scenario
 async def test_offsets_that_are_none_are_refused(broker: Broker) -> None:
     await broker.write(30)
     plan = await broker.service.plans.plan(TOPIC, 0)
@@ -213,7 +197,6 @@ async def test_offsets_that_are_none_are_refused(broker: Broker) -> None:
 PART = f"{0:020d}.log.part-{'a' * 32}.cleaned"
 
 
-@scenario
 async def test_a_compactor_without_the_disk_reads_and_writes_through_the_broker(broker: Broker) -> None:
     await broker.write(30)
     plan = await broker.service.plans.plan(TOPIC, 0)
@@ -241,7 +224,6 @@ async def test_a_compactor_without_the_disk_reads_and_writes_through_the_broker(
     assert broker.fold() == before
 
 
-@scenario
 async def test_a_new_segment_is_put_together_from_parts_and_old_segments(broker: Broker) -> None:
     await broker.write(30)
     plan = await broker.service.plans.plan(TOPIC, 0)
@@ -280,7 +262,6 @@ async def test_a_segment_that_is_asked_for_twice_at_a_time_is_whole(
     assert staged[0].read_bytes() == old[:200] + old[100:300]
 
 
-@scenario
 async def test_a_plan_reaches_no_further_than_the_high_watermark(broker: Broker) -> None:
     """What lies above it may be truncated while a compactor has it mapped, which ends its process."""
     await broker.write(30)
@@ -296,7 +277,6 @@ async def test_a_plan_reaches_no_further_than_the_high_watermark(broker: Broker)
     assert plan.segments == log.segments.sizes_below(broker.replica.high_watermark)
 
 
-@scenario
 async def test_what_cannot_be_staged_is_refused(broker: Broker) -> None:
     await broker.write(30)
     plan = await broker.service.plans.plan(TOPIC, 0)
@@ -330,18 +310,14 @@ async def test_what_cannot_be_staged_is_refused(broker: Broker) -> None:
         {"position": "x"},
     ],
 )
-def test_only_segments_of_a_plan_can_be_read(tmp_path: Path, change: dict[str, Any]) -> None:
-    async def work(broker: Broker) -> None:
-        await broker.write(30)
-        plan = await broker.service.plans.plan(TOPIC, 0)
-        asked = {"plan_id": plan.plan_id, "base_offset": 0, "position": 0, "size_bytes": 50}
-        assert (await broker.ask(PrivateApi.COMPACTION_READ, private.encode(asked)))[:1] == b"\0"
-        assert (await broker.ask(PrivateApi.COMPACTION_READ, private.encode({**asked, **change})))[:1] == b"\1"
-
-    scenario(work)(tmp_path)
+async def test_only_segments_of_a_plan_can_be_read(broker: Broker, change: dict[str, Any]) -> None:
+    await broker.write(30)
+    plan = await broker.service.plans.plan(TOPIC, 0)
+    asked = {"plan_id": plan.plan_id, "base_offset": 0, "position": 0, "size_bytes": 50}
+    assert (await broker.ask(PrivateApi.COMPACTION_READ, private.encode(asked)))[:1] == b"\0"
+    assert (await broker.ask(PrivateApi.COMPACTION_READ, private.encode({**asked, **change})))[:1] == b"\1"
 
 
-@scenario
 async def test_who_asks_for_a_topic_gets_its_active_segment_compacted(broker: Broker) -> None:
     await broker.write(3)
     answer = private.decode(
@@ -353,7 +329,6 @@ async def test_who_asks_for_a_topic_gets_its_active_segment_compacted(broker: Br
     assert (await broker.service.plans.plan(TOPIC, 0)).bound == 3
 
 
-@scenario
 async def test_a_plan_for_a_replica_that_was_wiped_meanwhile_is_not_committed(broker: Broker) -> None:
     """The old replica and its log know nothing of that, and fit the plan as before."""
     await broker.write(30)
@@ -367,7 +342,6 @@ async def test_a_plan_for_a_replica_that_was_wiped_meanwhile_is_not_committed(br
     assert read_all(wiped.log) == before
 
 
-@scenario
 async def test_plans_for_a_replica_that_is_not_here_any_more_are_given_up(broker: Broker) -> None:
     await broker.write(30)
     await broker.service.plans.plan(TOPIC, 0)
@@ -378,7 +352,6 @@ async def test_plans_for_a_replica_that_is_not_here_any_more_are_given_up(broker
     assert (broker.staged(), broker.service.plans.underway_count) == ([], 0)
 
 
-@scenario
 async def test_a_replica_that_is_wiped_while_a_plan_is_made_gets_none(broker: Broker) -> None:
     await broker.write(30)
     anew = await another(broker)

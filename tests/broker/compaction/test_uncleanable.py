@@ -14,7 +14,7 @@ from sexton.broker.compaction.uncleanable import RETRY_MS, UncleanableReplicas
 from sexton.compactor.engines.reference import carry_out
 from sexton.protocol.private import PrivateApi
 from sexton.settings.topic import TopicConfig
-from tests.broker.compaction.harness import LOG, TOPIC, Broker, scenario
+from tests.broker.compaction.harness import LOG, TOPIC, Broker
 from tests.broker.compaction.test_leftovers import Hands
 
 OTHER = uuid.UUID(int=5)
@@ -67,7 +67,6 @@ async def give_up(broker: Broker) -> None:
     )
 
 
-@scenario
 async def test_what_cannot_be_compacted_is_not_due_and_is_shown(broker: Broker) -> None:
     await broker.write(30)
     await broker.service.look()
@@ -85,7 +84,6 @@ async def test_what_cannot_be_compacted_is_not_due_and_is_shown(broker: Broker) 
     assert await broker.metastore.read_work() == [], "more of it heals nothing"
 
 
-@scenario
 async def test_it_is_tried_again_when_somebody_asks_and_healed_by_a_pass(broker: Broker) -> None:
     await broker.write(30)
     await give_up(broker)
@@ -96,7 +94,6 @@ async def test_it_is_tried_again_when_somebody_asks_and_healed_by_a_pass(broker:
     assert broker.service.memory.uncleanable.of(broker.replica.coordination.watermarks.incarnation) is None
 
 
-@scenario
 async def test_a_plan_that_is_given_up_for_another_reason_is_due_again(broker: Broker) -> None:
     await broker.write(30)
     plan = await broker.service.plans.plan(TOPIC, 0)
