@@ -87,6 +87,7 @@ def test_any_61_bytes_are_read_as_the_kernels_read_them() -> None:
 
 def test_a_field_that_is_read_alone_is_the_heads() -> None:
     head = header.unpack(CONTENT)
+    assert header.base_offset_at(CONTENT) == head.base_offset
     assert header.size_at(CONTENT) == head.size_bytes
     assert header.magic_at(CONTENT) == head.magic
     assert header.attribute_bits(CONTENT) == head.attributes

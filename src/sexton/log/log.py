@@ -49,14 +49,14 @@ from sexton.log.swapping import Swap
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
 from sexton.ports.disk import Buffer, Disk
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records import header, names
+from sexton.records import names
 from sexton.records.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     EpochEntry,
     encode_leader_epochs,
     encode_offset_checkpoint,
 )
-from sexton.records.header import CONTROL, HEADER_BYTES, Head
+from sexton.records.header import CONTROL, HEADER_BYTES, Head, unpack, with_offset, with_offset_and_time
 from sexton.settings.schema import DAY_MS
 from sexton.settings.topic import TopicConfig
 from sexton.types import INT32_MAX, OFFSET_MAX
@@ -169,7 +169,7 @@ class Log:
                 check_time(head, rules, now_ms)
                 if self.looks_inside:
                     view = memoryview(judged(view, rules, now_ms))
-                    head = header.unpack(view)
+                    head = unpack(view)
         size = head.size_bytes
         if size > segment_bytes_max:
             raise KafkaError(
@@ -189,10 +189,10 @@ class Log:
         last = first + head.last_offset - head.base_offset
         if self._stamps_time:
             max_ts = now_ms
-            parts = header.with_offset_and_time(view, head, first, leader_epoch, now_ms)
+            parts = with_offset_and_time(view, head, first, leader_epoch, now_ms)
         else:
             max_ts = head.max_timestamp_ms
-            parts = header.with_offset(view, head, first, leader_epoch)
+            parts = with_offset(view, head, first, leader_epoch)
         try:
             segments = self.segments
             segment = segments.active

@@ -50,7 +50,14 @@ from sexton.records.checkpoints import (
     decode_offset_checkpoint,
     encode_leader_epochs,
 )
-from sexton.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, OLDEST_LENGTH_MIN, magic_at, size_at
+from sexton.records.header import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    OLDEST_LENGTH_MIN,
+    magic_at,
+    size_at,
+)
 from sexton.records.producer_snapshot import ProducerEntry
 from sexton.settings.topic import TopicConfig
 from sexton.types import OFFSET_MAX
@@ -304,7 +311,7 @@ class Recovery:
         rest = segment.file.read(position, size_bytes - position)
         if _is_old_format(rest):
             raise UnsupportedFormatError(
-                f"message format v{rest[16]} (before Kafka 0.11) is not supported",
+                f"message format v{magic_at(rest)} (before Kafka 0.11) is not supported",
                 _place(segment),
                 "Let a Kafka 3.x broker rewrite the topic, then try again",
             )
@@ -422,9 +429,8 @@ def _is_old_format(rest: bytes) -> bool:
     if len(rest) < LOG_OVERHEAD_BYTES + OLDEST_LENGTH_MIN or magic_at(rest) not in (0, 1):
         return False
     end = size_at(rest)
-    return LOG_OVERHEAD_BYTES + OLDEST_LENGTH_MIN <= end <= len(rest) and zlib.crc32(rest[16:end]) == int.from_bytes(
-        rest[12:16], "big"
-    )
+    crc = int.from_bytes(rest[LOG_OVERHEAD_BYTES:MAGIC_POSITION], "big")
+    return LOG_OVERHEAD_BYTES + OLDEST_LENGTH_MIN <= end <= len(rest) and zlib.crc32(rest[MAGIC_POSITION:end]) == crc
 
 
 # ---- small files ----

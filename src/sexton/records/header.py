@@ -28,6 +28,7 @@ _FRONT: Final = struct.Struct(">qii")
 """Base offset, length, leader epoch: all that a leader changes of a batch that keeps its timestamps."""
 _TIMED_FRONT: Final = struct.Struct(">qiibIhiqq")
 """The header up to and including the max timestamp."""
+_BASE_OFFSET: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
 _MAGIC: Final = struct.Struct(">b")
 _COUNT: Final = struct.Struct(">i")
@@ -82,13 +83,15 @@ class Head(NamedTuple):
     record_count: int
 
 
-_new = tuple.__new__  # without the argument parsing of Head(), which takes as long again as all the rest
+_unpack: Final = _HEADER.unpack_from
+_pack_front: Final = _FRONT.pack
+_new: Final = tuple.__new__  # without the argument parsing of Head(), which takes as long again as all the rest
 
 
 def unpack(data: Buffer, at: int = 0, position: int = 0) -> Head:
     """The header at `at`, which lies at `position` of its file, whatever it says. There must be HEADER_BYTES."""
     base_offset, length, leader_epoch, magic, crc, attributes, delta, base_ts, max_ts, pid, epoch, sequence, count = (
-        _HEADER.unpack_from(data, at)
+        _unpack(data, at)
     )
     return _new(
         Head,
@@ -147,6 +150,10 @@ def size_at(data: Buffer, at: int = 0) -> int:
     return LOG_OVERHEAD_BYTES + int(_LENGTH.unpack_from(data, at + _LENGTH_POSITION)[0])
 
 
+def base_offset_at(data: Buffer, at: int = 0) -> int:
+    return int(_BASE_OFFSET.unpack_from(data, at)[0])
+
+
 def magic_at(data: Buffer, at: int = 0) -> int:
     return int(_MAGIC.unpack_from(data, at + MAGIC_POSITION)[0])
 
@@ -165,7 +172,7 @@ def record_count(batch: Buffer) -> int:
 
 def with_offset(batch: memoryview, head: Head, base_offset: int, leader_epoch: int) -> tuple[Buffer, Buffer]:
     """The batch, in two parts, as a leader appends it."""
-    return _FRONT.pack(base_offset, head.size_bytes - LOG_OVERHEAD_BYTES, leader_epoch), batch[MAGIC_POSITION:]
+    return _pack_front(base_offset, head.size_bytes - LOG_OVERHEAD_BYTES, leader_epoch), batch[MAGIC_POSITION:]
 
 
 def with_offset_and_time(

@@ -18,7 +18,7 @@ from sexton.errors import SextonError
 from sexton.log.log import Log
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.private import PrivateApi
-from sexton.records.header import head_at
+from sexton.records.header import base_offset_at, head_at
 from sexton.replication import messages
 from sexton.replication.history import common_end
 from sexton.replication.host import Host
@@ -369,7 +369,7 @@ async def _make_room(replica: LocalReplica, records: memoryview) -> None:
     """The leader's log may start in the middle of a batch (DeleteRecords). An empty copy then begins with that batch,
     as in Kafka; the log start moves to the leader's once the batch is appended."""
     log = replica.log
-    base_offset = int.from_bytes(records[:8], "big")
+    base_offset = base_offset_at(records)
     if base_offset < log.end_offset:
         entries = log.epochs.entries
         await replica.restart_log(base_offset)
