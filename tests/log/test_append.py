@@ -15,7 +15,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, Record, decode, encode, make_batch
 from sexton.records.header import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME
 from sexton.settings.topic import TopicConfig
-from tests.log.helpers import EPOCH, NOW_MS, content, lead, plain, read_all, records, with_log
+from tests.log.helpers import EPOCH, NOW_MS, content, lead, open_log, plain, read_all, records, with_log
 
 
 def refused(path: Path, batch: bytes, **settings: Any) -> ErrorCode:
@@ -66,31 +66,25 @@ def test_packed_batches_pass_unopened(tmp_path: Path, codec: int) -> None:
     assert [record.value for record in batch.records] == [b"a" * 100, b"b"]
 
 
-def test_every_cut_of_a_batch_is_corrupt(tmp_path: Path) -> None:
+async def test_every_cut_of_a_batch_is_corrupt(tmp_path: Path) -> None:
     whole = plain(b"a")
-
-    async def work(log: Log) -> None:
-        for size in range(len(whole)):
-            with pytest.raises(KafkaError) as caught:
-                log.append_as_leader(whole[:size], EPOCH, NOW_MS)
-            assert caught.value.code is ErrorCode.corrupt_message
-        assert log.end_offset == 0
-
-    with_log(tmp_path, work)
+    log = await open_log(tmp_path)
+    for size in range(len(whole)):
+        with pytest.raises(KafkaError) as caught:
+            log.append_as_leader(whole[:size], EPOCH, NOW_MS)
+        assert caught.value.code is ErrorCode.corrupt_message
+    assert log.end_offset == 0
 
 
-def test_every_flipped_bit_below_the_crc_is_noticed(tmp_path: Path) -> None:
+async def test_every_flipped_bit_below_the_crc_is_noticed(tmp_path: Path) -> None:
     whole = plain(b"a")
-
-    async def work(log: Log) -> None:
-        for at in range(17, len(whole)):
-            bad = bytearray(whole)
-            bad[at] ^= 1 << at % 8
-            with pytest.raises(KafkaError):
-                log.append_as_leader(bad, EPOCH, NOW_MS)
-        assert log.end_offset == 0
-
-    with_log(tmp_path, work)
+    log = await open_log(tmp_path)
+    for at in range(17, len(whole)):
+        bad = bytearray(whole)
+        bad[at] ^= 1 << at % 8
+        with pytest.raises(KafkaError):
+            log.append_as_leader(bad, EPOCH, NOW_MS)
+    assert log.end_offset == 0
 
 
 def old_message(magic: int) -> bytes:
@@ -113,16 +107,13 @@ def test_a_batch_larger_than_max_message_bytes_is_too_large(tmp_path: Path) -> N
     assert refused(tmp_path, batch, max_message_bytes=len(batch) - 1) is ErrorCode.message_too_large
 
 
-def test_what_a_broker_writes_itself_is_taken_whatever_clients_may_send(tmp_path: Path) -> None:
+async def test_what_a_broker_writes_itself_is_taken_whatever_clients_may_send(tmp_path: Path) -> None:
     batch = plain(b"a" * 5_000)
-
-    async def work(log: Log) -> None:
-        log.append_as_leader(batch, EPOCH, NOW_MS, from_client=False)
-        assert log.end_offset == 1
-        with pytest.raises(KafkaError):
-            log.append_as_leader(batch, EPOCH, NOW_MS)
-
-    with_log(tmp_path, work, max_message_bytes=1_000, segment_bytes=2_000)
+    log = await open_log(tmp_path, max_message_bytes=1_000, segment_bytes=2_000)
+    log.append_as_leader(batch, EPOCH, NOW_MS, from_client=False)
+    assert log.end_offset == 1
+    with pytest.raises(KafkaError):
+        log.append_as_leader(batch, EPOCH, NOW_MS)
 
 
 def test_a_batch_as_large_as_max_message_bytes_is_not(tmp_path: Path) -> None:
@@ -213,12 +204,10 @@ def test_a_compacted_topic_refuses_records_that_cannot_be_read(tmp_path: Path) -
         assert refused(tmp_path, batch, cleanup_policy=compacted) is ErrorCode.invalid_record
 
 
-def test_a_topic_that_becomes_compacted_refuses_from_then_on(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
+async def test_a_topic_that_becomes_compacted_refuses_from_then_on(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a", key=None))
+    log.reconfigure(TopicConfig(cleanup_policy=frozenset({"compact"})))
+    with pytest.raises(KafkaError):
         lead(log, plain(b"a", key=None))
-        log.reconfigure(TopicConfig(cleanup_policy=frozenset({"compact"})))
-        with pytest.raises(KafkaError):
-            lead(log, plain(b"a", key=None))
-        assert len(read_all(log)) == 1
-
-    with_log(tmp_path, work)
+    assert len(read_all(log)) == 1

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sexton.log import opening
-from sexton.log.log import Log
 from sexton.log.types import AbortedTransaction
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType, encode, make_batch
@@ -29,7 +28,6 @@ from tests.log.helpers import (
     read_all,
     records,
     sequenced,
-    with_log,
 )
 
 SMALL: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 200}
@@ -53,184 +51,155 @@ def at(offset: int, *values: bytes, time_ms: int = NOW_MS) -> bytes:
 # Rolling
 
 
-def test_a_segment_rolls_when_the_next_batch_would_not_fit(tmp_path: Path) -> None:
+async def test_a_segment_rolls_when_the_next_batch_would_not_fit(tmp_path: Path) -> None:
     batch = plain(b"a" * 100)
-
-    async def work(log: Log) -> None:
-        lead(log, *[batch] * 7)
-        assert bases(tmp_path) == [0, 3, 6]
-
-    with_log(tmp_path, work, segment_bytes=3 * len(batch))
+    log = await open_log(tmp_path, segment_bytes=3 * len(batch))
+    lead(log, *[batch] * 7)
+    assert bases(tmp_path) == [0, 3, 6]
 
 
-def test_a_segment_rolls_when_record_times_are_too_far_apart(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        for time_ms in (0, 1000, 1001, 1500, 3000):
-            lead(log, plain(b"a", time_ms=NOW_MS + time_ms))
-        assert bases(tmp_path) == [0, 2, 4]
-
-    with_log(tmp_path, work, segment_ms=1000)
+async def test_a_segment_rolls_when_record_times_are_too_far_apart(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, segment_ms=1000)
+    for time_ms in (0, 1000, 1001, 1500, 3000):
+        lead(log, plain(b"a", time_ms=NOW_MS + time_ms))
+    assert bases(tmp_path) == [0, 2, 4]
 
 
-def test_without_times_a_segment_rolls_by_the_clock(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        for now_ms in (0, 1000, 1001, 2000):
-            log.append_as_leader(plain(b"a", time_ms=-1), EPOCH, NOW_MS + now_ms)
-        assert bases(tmp_path) == [0, 2]
-
-    with_log(tmp_path, work, segment_ms=1000)
+async def test_without_times_a_segment_rolls_by_the_clock(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, segment_ms=1000)
+    for now_ms in (0, 1000, 1001, 2000):
+        log.append_as_leader(plain(b"a", time_ms=-1), EPOCH, NOW_MS + now_ms)
+    assert bases(tmp_path) == [0, 2]
 
 
-def test_a_segment_rolls_when_its_index_is_full(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, *[plain(b"a", time_ms=NOW_MS + index) for index in range(12)])
-        assert len(bases(tmp_path)) > 1
-        await log.close()
-        assert all(size <= 4 for size in [file.stat().st_size // 8 for file in (tmp_path / "orders-0").glob("*.index")])
-
-    with_log(tmp_path, work, segment_index_bytes=36, index_interval_bytes=0)
+async def test_a_segment_rolls_when_its_index_is_full(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, segment_index_bytes=36, index_interval_bytes=0)
+    lead(log, *[plain(b"a", time_ms=NOW_MS + index) for index in range(12)])
+    assert len(bases(tmp_path)) > 1
+    await log.close()
+    assert all(size <= 4 for size in [file.stat().st_size // 8 for file in (tmp_path / "orders-0").glob("*.index")])
 
 
-def test_a_segment_rolls_when_an_offset_would_not_fit_its_index(tmp_path: Path) -> None:
+async def test_a_segment_rolls_when_an_offset_would_not_fit_its_index(tmp_path: Path) -> None:
     far = 2**31
-
-    async def work(log: Log) -> None:
-        log.append_as_follower(at(0, b"a") + at(far - 1, b"b") + at(far, b"c") + at(3 * far, b"d"))
-        assert bases(tmp_path) == [0, far, 3 * far]
-        assert offsets(read_all(log)) == [0, far - 1, far, 3 * far]
-        await log.close()
-        again = await open_log(tmp_path, is_clean=False)
-        assert offsets(read_all(again)) == [0, far - 1, far, 3 * far]
-
-    with_log(tmp_path, work)
+    log = await open_log(tmp_path)
+    log.append_as_follower(at(0, b"a") + at(far - 1, b"b") + at(far, b"c") + at(3 * far, b"d"))
+    assert bases(tmp_path) == [0, far, 3 * far]
+    assert offsets(read_all(log)) == [0, far - 1, far, 3 * far]
+    await log.close()
+    again = await open_log(tmp_path, is_clean=False)
+    assert offsets(read_all(again)) == [0, far - 1, far, 3 * far]
 
 
-def test_jitter_shortens_the_time_differently_for_each_segment(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, *[plain(b"a", time_ms=NOW_MS + time_ms) for time_ms in range(0, 20_000, 50)])
-        lengths = {two - one for one, two in zip(bases(tmp_path), bases(tmp_path)[1:], strict=False)}
-        assert len(lengths) > 1
-        assert max(lengths) <= 21
-
-    with_log(tmp_path, work, segment_ms=1000, segment_jitter_ms=500, message_timestamp_after_max_ms=10**9)
+async def test_jitter_shortens_the_time_differently_for_each_segment(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, segment_ms=1000, segment_jitter_ms=500, message_timestamp_after_max_ms=10**9)
+    lead(log, *[plain(b"a", time_ms=NOW_MS + time_ms) for time_ms in range(0, 20_000, 50)])
+    lengths = {two - one for one, two in zip(bases(tmp_path), bases(tmp_path)[1:], strict=False)}
+    assert len(lengths) > 1
+    assert max(lengths) <= 21
 
 
-def test_new_settings_count_from_the_next_append(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a" * 100), plain(b"a" * 100))
-        log.reconfigure(TopicConfig(segment_bytes=400, max_message_bytes=50))
-        with pytest.raises(KafkaError):
-            lead(log, plain(b"a" * 100))
-        log.reconfigure(TopicConfig(segment_bytes=400))
+async def test_new_settings_count_from_the_next_append(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a" * 100), plain(b"a" * 100))
+    log.reconfigure(TopicConfig(segment_bytes=400, max_message_bytes=50))
+    with pytest.raises(KafkaError):
         lead(log, plain(b"a" * 100))
-        assert bases(tmp_path) == [0, 2]
-
-    with_log(tmp_path, work)
+    log.reconfigure(TopicConfig(segment_bytes=400))
+    lead(log, plain(b"a" * 100))
+    assert bases(tmp_path) == [0, 2]
 
 
 # Copying
 
 
-def test_a_follower_takes_batches_with_gaps_and_ignores_a_cut_off_end(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        log.append_as_follower(at(3, b"a", b"b") + at(10, b"c") + at(11, b"d")[:-1])
-        assert log.end_offset == 11
-        assert offsets(read_all(log)) == [3, 10]
-        log.append_as_follower(at(11, b"d")[:20])
-        assert log.end_offset == 11
-
-    with_log(tmp_path, work)
+async def test_a_follower_takes_batches_with_gaps_and_ignores_a_cut_off_end(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    log.append_as_follower(at(3, b"a", b"b") + at(10, b"c") + at(11, b"d")[:-1])
+    assert log.end_offset == 11
+    assert offsets(read_all(log)) == [3, 10]
+    log.append_as_follower(at(11, b"d")[:20])
+    assert log.end_offset == 11
 
 
-def test_a_follower_refuses_offsets_that_it_has_and_batches_that_are_broken(tmp_path: Path) -> None:
+async def test_a_follower_refuses_offsets_that_it_has_and_batches_that_are_broken(tmp_path: Path) -> None:
     broken = bytearray(at(6, b"a"))
     broken[-1] ^= 1
-
-    async def work(log: Log) -> None:
-        log.append_as_follower(at(3, b"a", b"b"))
-        for bad, code in (
-            (at(4, b"c"), ErrorCode.offset_out_of_range),
-            (at(5, b"c") + at(5, b"d"), ErrorCode.offset_out_of_range),
-            (at(5, b"c") + broken, ErrorCode.corrupt_message),
-            (bytes(200), ErrorCode.corrupt_message),
-        ):
-            with pytest.raises(KafkaError) as caught:
-                log.append_as_follower(bad)
-            assert caught.value.code is code
-        assert log.end_offset == 5
-
-    with_log(tmp_path, work)
+    log = await open_log(tmp_path)
+    log.append_as_follower(at(3, b"a", b"b"))
+    for bad, code in (
+        (at(4, b"c"), ErrorCode.offset_out_of_range),
+        (at(5, b"c") + at(5, b"d"), ErrorCode.offset_out_of_range),
+        (at(5, b"c") + broken, ErrorCode.corrupt_message),
+        (bytes(200), ErrorCode.corrupt_message),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            log.append_as_follower(bad)
+        assert caught.value.code is code
+    assert log.end_offset == 5
 
 
-def test_a_follower_derives_no_epochs_from_batches(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        log.append_as_follower(at(0, b"a"))
-        assert log.epochs.entries == ()
-
-    with_log(tmp_path, work)
+async def test_a_follower_derives_no_epochs_from_batches(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    log.append_as_follower(at(0, b"a"))
+    assert log.epochs.entries == ()
 
 
-def test_many_batches_that_fit_one_segment_are_one_write(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        log.append_as_follower(b"".join(at(offset, b"a" * 100) for offset in range(20)))
-        assert offsets(read_all(log)) == list(range(20))
-        assert len(bases(tmp_path)) == 4
-
-    with_log(tmp_path, work, **SMALL)
+async def test_many_batches_that_fit_one_segment_are_one_write(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    log.append_as_follower(b"".join(at(offset, b"a" * 100) for offset in range(20)))
+    assert offsets(read_all(log)) == list(range(20))
+    assert len(bases(tmp_path)) == 4
 
 
 # Flushing
 
 
-def test_overlapping_flushes_are_one_and_the_next_covers_all_who_wait(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a"))
-        file = log.segments.active.file
-        flush, count, going = file.flush, 0, asyncio.Event()
+async def test_overlapping_flushes_are_one_and_the_next_covers_all_who_wait(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a"))
+    file = log.segments.active.file
+    flush, count, going = file.flush, 0, asyncio.Event()
 
-        async def counted() -> None:
-            nonlocal count
-            count += 1
-            await going.wait()
-            await flush()
+    async def counted() -> None:
+        nonlocal count
+        count += 1
+        await going.wait()
+        await flush()
 
-        class Counted:
-            def __getattr__(self, name: str) -> Any:
-                return counted if name == "flush" else getattr(file, name)
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            return counted if name == "flush" else getattr(file, name)
 
-        log.segments.active._file = Counted()
-        first = [asyncio.create_task(log.flush()) for _ in range(3)]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        lead(log, plain(b"b"))
-        later = [asyncio.create_task(log.flush()) for _ in range(5)]
-        cancelled = asyncio.create_task(log.flush())
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        going.set()
-        await asyncio.gather(*first, *later)
-        assert count == 2
-        assert log.flushed_offset == log.end_offset == 2
-        await log.flush()
-        assert count == 2, "nothing to do"
-
-    with_log(tmp_path, work)
+    log.segments.active._file = Counted()
+    first = [asyncio.create_task(log.flush()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    lead(log, plain(b"b"))
+    later = [asyncio.create_task(log.flush()) for _ in range(5)]
+    cancelled = asyncio.create_task(log.flush())
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    going.set()
+    await asyncio.gather(*first, *later)
+    assert count == 2
+    assert log.flushed_offset == log.end_offset == 2
+    await log.flush()
+    assert count == 2, "nothing to do"
 
 
-def test_a_flush_writes_what_closed_segments_need(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, *[plain(b"a" * 300)] * 7)
-        assert log.flushed_offset == 0
-        assert snapshots(tmp_path) == []
-        await log.flush()
-        assert log.flushed_offset == 7
-        assert snapshots(tmp_path) == [2, 4, 6]
-        assert [name for name in files(tmp_path) if name.endswith("index")] == [
-            f"{base:020d}.{kind}" for base in (0, 2, 4) for kind in ("index", "timeindex")
-        ]
-        assert not log.needs_flush
-
-    with_log(tmp_path, work, **SMALL)
+async def test_a_flush_writes_what_closed_segments_need(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    lead(log, *[plain(b"a" * 300)] * 7)
+    assert log.flushed_offset == 0
+    assert snapshots(tmp_path) == []
+    await log.flush()
+    assert log.flushed_offset == 7
+    assert snapshots(tmp_path) == [2, 4, 6]
+    assert [name for name in files(tmp_path) if name.endswith("index")] == [
+        f"{base:020d}.{kind}" for base in (0, 2, 4) for kind in ("index", "timeindex")
+    ]
+    assert not log.needs_flush
 
 
 # Truncation
@@ -261,35 +230,29 @@ async def test_truncation_drops_segments_batches_producers_and_epochs(tmp_path: 
     assert offsets(read_all(log)) == [0, 1, 2, 3, 4, 5]
 
 
-def test_truncation_keeps_whole_batches_only(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a"), plain(b"b", b"c", b"d"))
-        await log.truncate_to(3)
-        assert log.end_offset == 1
-
-    with_log(tmp_path, work)
+async def test_truncation_keeps_whole_batches_only(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a"), plain(b"b", b"c", b"d"))
+    await log.truncate_to(3)
+    assert log.end_offset == 1
 
 
-def test_truncation_of_an_aborted_transactions_end_opens_it_again(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(0, is_open=True))
-        end_transaction(log, ControlType.ABORT)
-        assert log.aborted_transactions(0, 2) == [AbortedTransaction(7, 0)]
-        await log.truncate_to(1)
-        assert log.aborted_transactions(0, 2) == []
-        assert log.last_stable_offset(1) == 0
-
-    with_log(tmp_path, work)
+async def test_truncation_of_an_aborted_transactions_end_opens_it_again(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0, is_open=True))
+    end_transaction(log, ControlType.ABORT)
+    assert log.aborted_transactions(0, 2) == [AbortedTransaction(7, 0)]
+    await log.truncate_to(1)
+    assert log.aborted_transactions(0, 2) == []
+    assert log.last_stable_offset(1) == 0
 
 
-def test_truncation_at_the_end_or_beyond_does_nothing(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a"))
-        await log.truncate_to(1)
-        await log.truncate_to(100)
-        assert log.end_offset == 1
-
-    with_log(tmp_path, work)
+async def test_truncation_at_the_end_or_beyond_does_nothing(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a"))
+    await log.truncate_to(1)
+    await log.truncate_to(100)
+    assert log.end_offset == 1
 
 
 @pytest.mark.parametrize("offset", range(13))
@@ -327,14 +290,12 @@ async def test_a_log_that_restarts_is_empty_there(tmp_path: Path) -> None:
         assert offsets(read_all(log)) == [offset + 2]
 
 
-def test_truncation_below_the_log_start_restarts(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, *[plain(b"a")] * 5)
-        await log.advance_start(3)
-        await log.truncate_to(1)
-        assert log.start_offset == log.end_offset == 1
-
-    with_log(tmp_path, work)
+async def test_truncation_below_the_log_start_restarts(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, *[plain(b"a")] * 5)
+    await log.advance_start(3)
+    await log.truncate_to(1)
+    assert log.start_offset == log.end_offset == 1
 
 
 # The start
@@ -358,14 +319,12 @@ async def test_the_start_moves_and_segments_below_go(tmp_path: Path) -> None:
     assert log.start_offset == 5, "never back"
 
 
-def test_the_start_cannot_pass_the_end(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a"))
-        with pytest.raises(KafkaError) as caught:
-            await log.advance_start(2)
-        assert caught.value.code is ErrorCode.offset_out_of_range
-
-    with_log(tmp_path, work)
+async def test_the_start_cannot_pass_the_end(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a"))
+    with pytest.raises(KafkaError) as caught:
+        await log.advance_start(2)
+    assert caught.value.code is ErrorCode.offset_out_of_range
 
 
 async def test_an_emptied_log_remembers_its_producers_and_its_end(tmp_path: Path) -> None:
@@ -417,44 +376,36 @@ async def test_retention_by_time_takes_whole_segments_and_the_active_one_too(tmp
         assert opened.retention_start(3, NOW_MS + 1401) == 2
 
 
-def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
+async def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
     batch = plain(b"a" * 300)
-
-    async def work(log: Log) -> None:
-        lead(log, *[batch] * 7)
-        assert log.retention_start(7, NOW_MS) == 2
-
-    with_log(tmp_path, work, **SMALL, retention_ms=-1, retention_bytes=5 * len(batch))
+    log = await open_log(tmp_path, **SMALL, retention_ms=-1, retention_bytes=5 * len(batch))
+    lead(log, *[batch] * 7)
+    assert log.retention_start(7, NOW_MS) == 2
 
 
-def test_a_topic_that_is_only_compacted_is_not_retained(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, *[plain(b"a" * 300)] * 7)
-        assert log.retention_start(7, NOW_MS * 2) == 0
-
-    with_log(tmp_path, work, **SMALL, cleanup_policy=frozenset({"compact"}))
+async def test_a_topic_that_is_only_compacted_is_not_retained(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL, cleanup_policy=frozenset({"compact"}))
+    lead(log, *[plain(b"a" * 300)] * 7)
+    assert log.retention_start(7, NOW_MS * 2) == 0
 
 
 # Epochs
 
 
-def test_epochs_are_durable_when_the_call_returns(tmp_path: Path) -> None:
+async def test_epochs_are_durable_when_the_call_returns(tmp_path: Path) -> None:
     path = tmp_path / "orders-0" / "leader-epoch-checkpoint"
-
-    async def work(log: Log) -> None:
-        await log.begin_epoch(4)
-        assert read_leader_epochs(path) == (EpochEntry(4, 0),)
-        lead(log, plain(b"a"), plain(b"b"))
-        await log.begin_epoch(4)
-        await log.begin_epoch(6)
-        await log.begin_epoch(7)
-        assert read_leader_epochs(path) == (EpochEntry(4, 0), EpochEntry(7, 2)), "epoch 6 wrote nothing"
-        history = [EpochEntry(1, 0), EpochEntry(9, 1), EpochEntry(12, 500)]
-        await log.replace_epochs(history)
-        assert read_leader_epochs(path) == tuple(history)
-        assert log.epochs.entries == tuple(history)
-
-    with_log(tmp_path, work)
+    log = await open_log(tmp_path)
+    await log.begin_epoch(4)
+    assert read_leader_epochs(path) == (EpochEntry(4, 0),)
+    lead(log, plain(b"a"), plain(b"b"))
+    await log.begin_epoch(4)
+    await log.begin_epoch(6)
+    await log.begin_epoch(7)
+    assert read_leader_epochs(path) == (EpochEntry(4, 0), EpochEntry(7, 2)), "epoch 6 wrote nothing"
+    history = [EpochEntry(1, 0), EpochEntry(9, 1), EpochEntry(12, 500)]
+    await log.replace_epochs(history)
+    assert read_leader_epochs(path) == tuple(history)
+    assert log.epochs.entries == tuple(history)
 
 
 async def test_a_history_that_reaches_past_the_log_is_cut_at_the_restart(tmp_path: Path) -> None:
@@ -479,46 +430,40 @@ async def test_only_a_log_without_any_history_takes_it_from_its_batches(tmp_path
     assert again.epochs.entries == ()
 
 
-def test_where_an_epoch_ended(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        await log.replace_epochs([EpochEntry(2, 10), EpochEntry(5, 20), EpochEntry(6, 25)])
-        ends = {epoch: log.epochs.end_offset_of(epoch, 30) for epoch in (-1, 1, 2, 3, 4, 5, 6, 7)}
-        assert ends == {
-            -1: None,
-            1: (1, 10),
-            2: (2, 20),
-            3: (2, 20),
-            4: (2, 20),
-            5: (5, 25),
-            6: (6, 30),
-            7: None,
-        }
-        assert [log.epochs.epoch_of(offset) for offset in (9, 10, 19, 20, 25, 100)] == [-1, 2, 2, 5, 6, 6]
-
-    with_log(tmp_path, work)
+async def test_where_an_epoch_ended(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    await log.replace_epochs([EpochEntry(2, 10), EpochEntry(5, 20), EpochEntry(6, 25)])
+    ends = {epoch: log.epochs.end_offset_of(epoch, 30) for epoch in (-1, 1, 2, 3, 4, 5, 6, 7)}
+    assert ends == {
+        -1: None,
+        1: (1, 10),
+        2: (2, 20),
+        3: (2, 20),
+        4: (2, 20),
+        5: (5, 25),
+        6: (6, 30),
+        7: None,
+    }
+    assert [log.epochs.epoch_of(offset) for offset in (9, 10, 19, 20, 25, 100)] == [-1, 2, 2, 5, 6, 6]
 
 
 # The directory
 
 
-def test_a_directory_says_which_topic_it_belongs_to(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        metadata = read_partition_metadata(tmp_path / "orders-0" / "partition.metadata")
-        assert metadata is not None
-        assert metadata.topic_id == TOPIC_ID
-
-    with_log(tmp_path, work)
+async def test_a_directory_says_which_topic_it_belongs_to(tmp_path: Path) -> None:
+    await open_log(tmp_path)
+    metadata = read_partition_metadata(tmp_path / "orders-0" / "partition.metadata")
+    assert metadata is not None
+    assert metadata.topic_id == TOPIC_ID
 
 
-def test_deletion_leaves_nothing(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a" * 40_000))
-        read = log.read(0, 1 << 20, 1, min_one=True)
-        await log.delete()
-        assert list(tmp_path.iterdir()) == []
-        assert read.parts
-
-    with_log(tmp_path, work)
+async def test_deletion_leaves_nothing(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a" * 40_000))
+    read = log.read(0, 1 << 20, 1, min_one=True)
+    await log.delete()
+    assert list(tmp_path.iterdir()) == []
+    assert read.parts
 
 
 async def test_a_directory_to_be_deleted_has_kafkas_name_and_fits(tmp_path: Path) -> None:

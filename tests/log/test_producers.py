@@ -28,7 +28,6 @@ from tests.log.helpers import (
     read_all,
     records,
     sequenced,
-    with_log,
 )
 
 MAX = 2**31 - 1
@@ -46,17 +45,15 @@ def refusal(log: Log, batch: bytes, *, from_client: bool = True) -> ErrorCode:
 # Sequences
 
 
-def test_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        batches = [sequenced(2 * index, 2) for index in range(5)]
-        first = lead(log, *batches)
-        for batch, offset in zip(batches, first, strict=True):
-            again = log.append_as_leader(batch, EPOCH, NOW_MS)
-            assert again.is_duplicate
-            assert (again.first_offset, again.last_offset) == (offset, offset + 1)
-        assert log.end_offset == 10
-
-    with_log(tmp_path, work)
+async def test_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    batches = [sequenced(2 * index, 2) for index in range(5)]
+    first = lead(log, *batches)
+    for batch, offset in zip(batches, first, strict=True):
+        again = log.append_as_leader(batch, EPOCH, NOW_MS)
+        assert again.is_duplicate
+        assert (again.first_offset, again.last_offset) == (offset, offset + 1)
+    assert log.end_offset == 10
 
 
 @pytest.mark.parametrize("stopped_cleanly", [True, False])
@@ -103,70 +100,56 @@ async def test_of_deleted_batches_a_producers_last_one_is_known_after_a_restart_
         assert refusal(again, batch) is ErrorCode.out_of_order_sequence_number
 
 
-def test_a_retry_of_the_sixth_last_batch_is_out_of_order(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, *[sequenced(index) for index in range(6)])
-        assert refusal(log, sequenced(0)) is ErrorCode.out_of_order_sequence_number
-
-    with_log(tmp_path, work)
+async def test_a_retry_of_the_sixth_last_batch_is_out_of_order(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, *[sequenced(index) for index in range(6)])
+    assert refusal(log, sequenced(0)) is ErrorCode.out_of_order_sequence_number
 
 
-def test_a_batch_that_repeats_a_sequence_with_other_records_is_acknowledged_and_dropped(tmp_path: Path) -> None:
+async def test_a_batch_that_repeats_a_sequence_with_other_records_is_acknowledged_and_dropped(tmp_path: Path) -> None:
     """As in Kafka, and decided so (docs/decisions): the log cannot tell it from a retry that was packed anew."""
+    log = await open_log(tmp_path)
 
-    async def work(log: Log) -> None:
-        def batch(*values: bytes) -> bytes:
-            return plain(*values, producer_id=7, producer_epoch=0, base_sequence=0)
+    def batch(*values: bytes) -> bytes:
+        return plain(*values, producer_id=7, producer_epoch=0, base_sequence=0)
 
-        lead(log, batch(b"first", b"value"))
-        again = log.append_as_leader(batch(b"quite", b"another"), EPOCH, NOW_MS)
-        assert (again.is_duplicate, again.first_offset) == (True, 0)
-        (held,) = read_all(log)
-        assert [record.value for record in held.records] == [b"first", b"value"]
-        assert refusal(log, batch(b"fewer")) is ErrorCode.out_of_order_sequence_number
-
-    with_log(tmp_path, work)
+    lead(log, batch(b"first", b"value"))
+    again = log.append_as_leader(batch(b"quite", b"another"), EPOCH, NOW_MS)
+    assert (again.is_duplicate, again.first_offset) == (True, 0)
+    (held,) = read_all(log)
+    assert [record.value for record in held.records] == [b"first", b"value"]
+    assert refusal(log, batch(b"fewer")) is ErrorCode.out_of_order_sequence_number
 
 
-def test_part_of_a_batch_is_no_duplicate_of_it(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(0, 3))
-        assert refusal(log, sequenced(0, 2)) is ErrorCode.out_of_order_sequence_number
-
-    with_log(tmp_path, work)
+async def test_part_of_a_batch_is_no_duplicate_of_it(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0, 3))
+    assert refusal(log, sequenced(0, 2)) is ErrorCode.out_of_order_sequence_number
 
 
-def test_a_gap_in_the_sequence_is_out_of_order(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(0, 3))
-        assert refusal(log, sequenced(4)) is ErrorCode.out_of_order_sequence_number
-        lead(log, sequenced(3))
-
-    with_log(tmp_path, work)
+async def test_a_gap_in_the_sequence_is_out_of_order(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0, 3))
+    assert refusal(log, sequenced(4)) is ErrorCode.out_of_order_sequence_number
+    lead(log, sequenced(3))
 
 
-def test_an_unknown_producer_may_begin_anywhere(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(41), sequenced(42))
-
-    with_log(tmp_path, work)
+async def test_an_unknown_producer_may_begin_anywhere(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(41), sequenced(42))
 
 
-def test_sequences_wrap_around(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        wrapped = sequenced(MAX - 1, 4)  # MAX - 1, MAX, 0, 1
-        lead(log, wrapped, sequenced(2))
-        assert log.append_as_leader(wrapped, EPOCH, NOW_MS).is_duplicate
-        assert refusal(log, sequenced(2, 2)) is ErrorCode.out_of_order_sequence_number
-
-    with_log(tmp_path, work)
+async def test_sequences_wrap_around(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    wrapped = sequenced(MAX - 1, 4)  # MAX - 1, MAX, 0, 1
+    lead(log, wrapped, sequenced(2))
+    assert log.append_as_leader(wrapped, EPOCH, NOW_MS).is_duplicate
+    assert refusal(log, sequenced(2, 2)) is ErrorCode.out_of_order_sequence_number
 
 
-def test_zero_follows_the_largest_sequence(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(MAX), sequenced(0))
-
-    with_log(tmp_path, work)
+async def test_zero_follows_the_largest_sequence(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(MAX), sequenced(0))
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 1), (5, 3), (MAX, 1), (MAX, 2), (MAX - 1, 5), (0, 1000)])
@@ -174,35 +157,28 @@ def test_the_two_ends_of_a_batch_tell_each_other(first: int, count: int) -> None
     assert first_sequence_of(last_sequence_of(first, count), count) == first
 
 
-def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(0), sequenced(1))
-        assert refusal(log, sequenced(2, epoch=1)) is ErrorCode.out_of_order_sequence_number
-        lead(log, sequenced(0, epoch=1))
-        assert refusal(log, sequenced(2, epoch=0)) is ErrorCode.invalid_producer_epoch
-        assert refusal(log, sequenced(0, epoch=0)) is ErrorCode.invalid_producer_epoch
-
-    with_log(tmp_path, work)
+async def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0), sequenced(1))
+    assert refusal(log, sequenced(2, epoch=1)) is ErrorCode.out_of_order_sequence_number
+    lead(log, sequenced(0, epoch=1))
+    assert refusal(log, sequenced(2, epoch=0)) is ErrorCode.invalid_producer_epoch
+    assert refusal(log, sequenced(0, epoch=0)) is ErrorCode.invalid_producer_epoch
 
 
-def test_producers_do_not_mind_each_other(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(0, pid=1), sequenced(0, pid=2), plain(b"v"), sequenced(1, pid=1), sequenced(1, pid=2))
-
-    with_log(tmp_path, work)
+async def test_producers_do_not_mind_each_other(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0, pid=1), sequenced(0, pid=2), plain(b"v"), sequenced(1, pid=1), sequenced(1, pid=2))
 
 
-def test_what_the_broker_itself_appends_needs_no_sequence(tmp_path: Path) -> None:
+async def test_what_the_broker_itself_appends_needs_no_sequence(tmp_path: Path) -> None:
     offsets_of_a_group = plain(b"v", producer_id=7, producer_epoch=2, base_sequence=-1)
-
-    async def work(log: Log) -> None:
-        for _ in range(2):
-            log.append_as_leader(offsets_of_a_group, EPOCH, NOW_MS, from_client=False)
-        assert log.end_offset == 2
-        stale = plain(b"v", producer_id=7, producer_epoch=1, base_sequence=-1)
-        assert refusal(log, stale, from_client=False) is ErrorCode.invalid_producer_epoch
-
-    with_log(tmp_path, work)
+    log = await open_log(tmp_path)
+    for _ in range(2):
+        log.append_as_leader(offsets_of_a_group, EPOCH, NOW_MS, from_client=False)
+    assert log.end_offset == 2
+    stale = plain(b"v", producer_id=7, producer_epoch=1, base_sequence=-1)
+    assert refusal(log, stale, from_client=False) is ErrorCode.invalid_producer_epoch
 
 
 def test_silent_producers_are_forgotten_unless_they_hold_something_open() -> None:
@@ -236,17 +212,15 @@ def test_a_snapshot_brings_back_the_state_but_for_older_batches() -> None:
 # Transactions
 
 
-def test_an_open_transaction_holds_the_last_stable_offset(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"v"))
-        assert log.last_stable_offset(1) == 1
-        lead(log, sequenced(0, is_open=True), plain(b"v"))
-        assert log.last_stable_offset(3) == 1
-        end_transaction(log, COMMIT)
-        assert log.last_stable_offset(3) == 1, "the marker is not committed"
-        assert log.last_stable_offset(4) == 4
-
-    with_log(tmp_path, work)
+async def test_an_open_transaction_holds_the_last_stable_offset(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"v"))
+    assert log.last_stable_offset(1) == 1
+    lead(log, sequenced(0, is_open=True), plain(b"v"))
+    assert log.last_stable_offset(3) == 1
+    end_transaction(log, COMMIT)
+    assert log.last_stable_offset(3) == 1, "the marker is not committed"
+    assert log.last_stable_offset(4) == 4
 
 
 @pytest.mark.parametrize("stopped_cleanly", [True, False])
@@ -272,93 +246,78 @@ async def test_after_a_restart_too_a_marker_that_is_not_committed_ends_nothing(
     assert again.last_stable_offset(4 + later_count) == 4 + later_count
 
 
-def test_the_oldest_of_several_transactions_counts(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(0, pid=1, is_open=True), sequenced(0, pid=2, is_open=True))
-        assert log.last_stable_offset(2) == 0
-        end_transaction(log, ABORT, pid=1)
-        assert log.last_stable_offset(3) == 1
-        end_transaction(log, COMMIT, pid=2)
-        assert log.last_stable_offset(4) == 4
-
-    with_log(tmp_path, work)
+async def test_the_oldest_of_several_transactions_counts(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0, pid=1, is_open=True), sequenced(0, pid=2, is_open=True))
+    assert log.last_stable_offset(2) == 0
+    end_transaction(log, ABORT, pid=1)
+    assert log.last_stable_offset(3) == 1
+    end_transaction(log, COMMIT, pid=2)
+    assert log.last_stable_offset(4) == 4
 
 
-def test_aborted_transactions_are_listed_for_the_offsets_they_touch(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(0, pid=1, is_open=True), plain(b"v"), sequenced(0, pid=2, is_open=True))
-        end_transaction(log, COMMIT, pid=2)
-        end_transaction(log, ABORT, pid=1)
-        lead(log, sequenced(1, pid=1, is_open=True))
-        end_transaction(log, ABORT, pid=1)
-        first, second = AbortedTransaction(1, 0), AbortedTransaction(1, 5)
-        assert log.aborted_transactions(0, 7) == [first, second]
-        assert log.aborted_transactions(0, 5) == [first]
-        assert log.aborted_transactions(4, 5) == [first]
-        assert log.aborted_transactions(5, 7) == [second]
-
-    with_log(tmp_path, work)
+async def test_aborted_transactions_are_listed_for_the_offsets_they_touch(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0, pid=1, is_open=True), plain(b"v"), sequenced(0, pid=2, is_open=True))
+    end_transaction(log, COMMIT, pid=2)
+    end_transaction(log, ABORT, pid=1)
+    lead(log, sequenced(1, pid=1, is_open=True))
+    end_transaction(log, ABORT, pid=1)
+    first, second = AbortedTransaction(1, 0), AbortedTransaction(1, 5)
+    assert log.aborted_transactions(0, 7) == [first, second]
+    assert log.aborted_transactions(0, 5) == [first]
+    assert log.aborted_transactions(4, 5) == [first]
+    assert log.aborted_transactions(5, 7) == [second]
 
 
-def test_a_leader_refuses_a_plain_batch_inside_a_transaction(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(0, is_open=True))
-        assert refusal(log, sequenced(1)) is ErrorCode.invalid_txn_state
-
-    with_log(tmp_path, work)
+async def test_a_leader_refuses_a_plain_batch_inside_a_transaction(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0, is_open=True))
+    assert refusal(log, sequenced(1)) is ErrorCode.invalid_txn_state
 
 
-def test_a_marker_with_nothing_open_changes_nothing_but_the_epoch(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        end_transaction(log, ABORT, epoch=3)
-        assert log.aborted_transactions(0, 10) == []
-        assert log.last_stable_offset(1) == 1
-        assert refusal(log, sequenced(0, epoch=2)) is ErrorCode.invalid_producer_epoch
-        lead(log, sequenced(0, epoch=3))
-
-    with_log(tmp_path, work)
+async def test_a_marker_with_nothing_open_changes_nothing_but_the_epoch(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    end_transaction(log, ABORT, epoch=3)
+    assert log.aborted_transactions(0, 10) == []
+    assert log.last_stable_offset(1) == 1
+    assert refusal(log, sequenced(0, epoch=2)) is ErrorCode.invalid_producer_epoch
+    lead(log, sequenced(0, epoch=3))
 
 
-def test_markers_of_old_epochs_are_refused(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, sequenced(0, epoch=3, is_open=True))
-        assert refusal(log, marker(ABORT, epoch=2), from_client=False) is ErrorCode.invalid_producer_epoch
-        assert log.last_stable_offset(1) == 0
-
-    with_log(tmp_path, work)
+async def test_markers_of_old_epochs_are_refused(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, sequenced(0, epoch=3, is_open=True))
+    assert refusal(log, marker(ABORT, epoch=2), from_client=False) is ErrorCode.invalid_producer_epoch
+    assert log.last_stable_offset(1) == 0
 
 
-def test_a_follower_takes_a_plain_batch_inside_a_transaction(tmp_path: Path) -> None:
+async def test_a_follower_takes_a_plain_batch_inside_a_transaction(tmp_path: Path) -> None:
     """Trap: a settled batch of the same producer, sent by a leader that has compacted, ends nothing."""
-
-    async def work(log: Log) -> None:
-        open_batch = make_batch(
-            records(b"v"),
-            base_offset=0,
-            last_offset=0,
-            attributes=0x10,
-            producer_id=7,
-            producer_epoch=0,
-            base_sequence=0,
-        )
-        settled = make_batch([*logs.data((b"k", b"v"), at=1).records], producer_id=7, producer_epoch=0, base_sequence=1)
-        log.append_as_follower(encode(open_batch) + encode(settled))
-        assert log.last_stable_offset(2) == 0
-        log.append_as_follower(encode(make_marker(2, ABORT, 7, 0, NOW_MS)))
-        assert log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0)]
-
-    with_log(tmp_path, work)
+    log = await open_log(tmp_path)
+    open_batch = make_batch(
+        records(b"v"),
+        base_offset=0,
+        last_offset=0,
+        attributes=0x10,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+    )
+    settled = make_batch([*logs.data((b"k", b"v"), at=1).records], producer_id=7, producer_epoch=0, base_sequence=1)
+    log.append_as_follower(encode(open_batch) + encode(settled))
+    assert log.last_stable_offset(2) == 0
+    log.append_as_follower(encode(make_marker(2, ABORT, 7, 0, NOW_MS)))
+    assert log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0)]
 
 
-def test_a_follower_takes_a_marker_with_nothing_open_beside_an_open_transaction(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        log.append_as_follower(encode(logs.in_transaction((b"k", b"v"), at=0, pid=7)))
-        log.append_as_follower(encode(make_marker(1, COMMIT, 8, 0, NOW_MS)))
-        assert log.last_stable_offset(2) == 0
-        log.append_as_follower(encode(make_marker(2, COMMIT, 7, 0, NOW_MS)))
-        assert log.last_stable_offset(3) == 3
-
-    with_log(tmp_path, work)
+async def test_a_follower_takes_a_marker_with_nothing_open_beside_an_open_transaction(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    log.append_as_follower(encode(logs.in_transaction((b"k", b"v"), at=0, pid=7)))
+    log.append_as_follower(encode(make_marker(1, COMMIT, 8, 0, NOW_MS)))
+    assert log.last_stable_offset(2) == 0
+    log.append_as_follower(encode(make_marker(2, COMMIT, 7, 0, NOW_MS)))
+    assert log.last_stable_offset(3) == 3
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -15,109 +15,90 @@ from sexton.ports.network import SENDFILE_BYTES_MIN
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, decode_all, encode, make_batch
 from tests import logs
-from tests.log.helpers import EPOCH, NOW_MS, content, lead, offsets, open_log, plain, read_all, with_log
+from tests.log.helpers import EPOCH, NOW_MS, content, lead, offsets, open_log, plain, read_all
 
 SMALL: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 200}
 
 
-def test_an_empty_log_reads_empty(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        assert log.read(0, 1000, 0, min_one=True) == Read([], 0, 0, 0)
-
-    with_log(tmp_path, work)
+async def test_an_empty_log_reads_empty(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    assert log.read(0, 1000, 0, min_one=True) == Read([], 0, 0, 0)
 
 
-def test_offsets_outside_the_log_are_out_of_range(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a"), plain(b"b"), plain(b"c"))
-        await log.advance_start(1)
-        for offset, end_offset in ((0, 3), (4, 3), (3, 2), (-1, 3)):
-            with pytest.raises(KafkaError) as caught:
-                log.read(offset, 1000, end_offset, min_one=True)
-            assert caught.value.code is ErrorCode.offset_out_of_range
-        assert log.read(3, 1000, 3, min_one=True).size_bytes == 0
-
-    with_log(tmp_path, work)
+async def test_offsets_outside_the_log_are_out_of_range(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a"), plain(b"b"), plain(b"c"))
+    await log.advance_start(1)
+    for offset, end_offset in ((0, 3), (4, 3), (3, 2), (-1, 3)):
+        with pytest.raises(KafkaError) as caught:
+            log.read(offset, 1000, end_offset, min_one=True)
+        assert caught.value.code is ErrorCode.offset_out_of_range
+    assert log.read(3, 1000, 3, min_one=True).size_bytes == 0
 
 
-def test_nothing_at_or_beyond_the_end_is_returned(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a"), plain(b"b"), plain(b"c"))
-        read = log.read(0, 1000, 2, min_one=True)
-        assert offsets(list(decode_all(content(read.parts)))) == [0, 1]
-        assert (read.first_offset, read.next_offset) == (0, 2)
-
-    with_log(tmp_path, work)
+async def test_nothing_at_or_beyond_the_end_is_returned(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a"), plain(b"b"), plain(b"c"))
+    read = log.read(0, 1000, 2, min_one=True)
+    assert offsets(list(decode_all(content(read.parts)))) == [0, 1]
+    assert (read.first_offset, read.next_offset) == (0, 2)
 
 
-def test_a_batch_that_the_end_falls_into_is_left_out(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a"), plain(b"b", b"c", b"d"))
-        read = log.read(0, 1000, 3, min_one=True)
-        assert offsets(list(decode_all(content(read.parts)))) == [0]
-
-    with_log(tmp_path, work)
+async def test_a_batch_that_the_end_falls_into_is_left_out(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a"), plain(b"b", b"c", b"d"))
+    read = log.read(0, 1000, 3, min_one=True)
+    assert offsets(list(decode_all(content(read.parts)))) == [0]
 
 
-def test_an_offset_inside_a_batch_brings_the_whole_batch(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a"), plain(b"b", b"c", b"d"))
-        read = log.read(2, 1000, 4, min_one=True)
-        assert offsets(list(decode_all(content(read.parts)))) == [1]
-
-    with_log(tmp_path, work)
+async def test_an_offset_inside_a_batch_brings_the_whole_batch(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a"), plain(b"b", b"c", b"d"))
+    read = log.read(2, 1000, 4, min_one=True)
+    assert offsets(list(decode_all(content(read.parts)))) == [1]
 
 
-def test_only_whole_batches_and_at_least_one_if_asked(tmp_path: Path) -> None:
+async def test_only_whole_batches_and_at_least_one_if_asked(tmp_path: Path) -> None:
     batch = plain(b"a" * 100)
-
-    async def work(log: Log) -> None:
-        lead(log, *[batch] * 4)
-        for max_bytes in range(4 * len(batch) + 2):
-            whole_count = min(4, max_bytes // len(batch))
-            read = log.read(0, max_bytes, 4, min_one=False)
-            assert read.size_bytes == whole_count * len(batch)
-            assert read.next_offset == whole_count
-            read = log.read(0, max_bytes, 4, min_one=True)
-            assert read.size_bytes == max(1, whole_count) * len(batch)
-            assert read.next_offset == max(1, whole_count)
-
-    with_log(tmp_path, work)
+    log = await open_log(tmp_path)
+    lead(log, *[batch] * 4)
+    for max_bytes in range(4 * len(batch) + 2):
+        whole_count = min(4, max_bytes // len(batch))
+        read = log.read(0, max_bytes, 4, min_one=False)
+        assert read.size_bytes == whole_count * len(batch)
+        assert read.next_offset == whole_count
+        read = log.read(0, max_bytes, 4, min_one=True)
+        assert read.size_bytes == max(1, whole_count) * len(batch)
+        assert read.next_offset == max(1, whole_count)
 
 
-def test_large_reads_leave_as_slices_of_the_file_and_small_ones_as_bytes(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a" * SENDFILE_BYTES_MIN), plain(b"b"))
-        (large,) = log.read(0, 1 << 20, 2, min_one=True).parts
-        assert isinstance(large, FileSlice)
-        assert len(list(decode_all(content([large])))) == 2
-        (small,) = log.read(1, 1 << 20, 2, min_one=True).parts
-        assert isinstance(small, bytes)
-
-    with_log(tmp_path, work)
+async def test_large_reads_leave_as_slices_of_the_file_and_small_ones_as_bytes(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a" * SENDFILE_BYTES_MIN), plain(b"b"))
+    (large,) = log.read(0, 1 << 20, 2, min_one=True).parts
+    assert isinstance(large, FileSlice)
+    assert len(list(decode_all(content([large])))) == 2
+    (small,) = log.read(1, 1 << 20, 2, min_one=True).parts
+    assert isinstance(small, bytes)
 
 
-def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a" * 40_000))
-        read = log.read(0, 1 << 20, 1, min_one=True)
-        await log.flush()
-        await log.advance_start(1)
-        assert not list((tmp_path / "orders-0").glob("*0000.log"))
-        assert len(list(decode_all(content(read.parts)))) == 1
-
-    with_log(tmp_path, work)
+async def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a" * 40_000))
+    read = log.read(0, 1 << 20, 1, min_one=True)
+    await log.flush()
+    await log.advance_start(1)
+    assert not list((tmp_path / "orders-0").glob("*0000.log"))
+    assert len(list(decode_all(content(read.parts)))) == 1
 
 
-def test_one_read_goes_over_several_segments(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, *[plain(b"a" * 300)] * 6)
-        assert len(list((tmp_path / "orders-0").glob("*.log"))) == 3
-        read = log.read(0, 1 << 20, 6, min_one=True)
-        assert len(read.parts) == 3
-        assert offsets(list(decode_all(content(read.parts)))) == [0, 1, 2, 3, 4, 5]
-
-    with_log(tmp_path, work, **SMALL)
+async def test_one_read_goes_over_several_segments(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    lead(log, *[plain(b"a" * 300)] * 6)
+    assert len(list((tmp_path / "orders-0").glob("*.log"))) == 3
+    read = log.read(0, 1 << 20, 6, min_one=True)
+    assert len(read.parts) == 3
+    assert offsets(list(decode_all(content(read.parts)))) == [0, 1, 2, 3, 4, 5]
 
 
 def expected_read(batches: list[Batch], sizes: list[int], offset: int, max_bytes: int, end_offset: int) -> list[int]:
@@ -177,20 +158,18 @@ async def test_any_read_of_any_log_returns_what_it_should(tmp_path: Path, seed: 
 # Times
 
 
-def test_the_first_record_of_a_time_or_later_is_found(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        for second in range(30):
-            lead(log, plain(b"a" * 50, b"b", time_ms=NOW_MS + 1000 * second), epoch=second)
-        for second in range(30):
-            time_ms = NOW_MS + 1000 * second
-            assert log.offset_for_time(time_ms, 60) == TimedOffset(time_ms, 2 * second, second)
-            assert log.offset_for_time(time_ms + 1, 60) == TimedOffset(time_ms + 1, 2 * second + 1, second)
-            assert log.offset_for_time(time_ms - 500, 60) == TimedOffset(time_ms, 2 * second, second)
-        assert log.offset_for_time(NOW_MS + 29_002, 60) is None
-        assert log.offset_for_time(NOW_MS + 29_000, 58) is None, "the end comes first"
-        assert log.offset_for_time(0, 60) == TimedOffset(NOW_MS, 0, 0)
-
-    with_log(tmp_path, work, **SMALL)
+async def test_the_first_record_of_a_time_or_later_is_found(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, **SMALL)
+    for second in range(30):
+        lead(log, plain(b"a" * 50, b"b", time_ms=NOW_MS + 1000 * second), epoch=second)
+    for second in range(30):
+        time_ms = NOW_MS + 1000 * second
+        assert log.offset_for_time(time_ms, 60) == TimedOffset(time_ms, 2 * second, second)
+        assert log.offset_for_time(time_ms + 1, 60) == TimedOffset(time_ms + 1, 2 * second + 1, second)
+        assert log.offset_for_time(time_ms - 500, 60) == TimedOffset(time_ms, 2 * second, second)
+    assert log.offset_for_time(NOW_MS + 29_002, 60) is None
+    assert log.offset_for_time(NOW_MS + 29_000, 58) is None, "the end comes first"
+    assert log.offset_for_time(0, 60) == TimedOffset(NOW_MS, 0, 0)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -228,25 +207,21 @@ async def test_times_are_found_in_any_order_of_times(tmp_path: Path, seed: int) 
     check(await open_log(tmp_path, is_clean=True, **SMALL))
 
 
-def test_log_append_time_is_found_without_looking_into_records(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        for second in range(5):
-            log.append_as_leader(plain(b"a", b"b", attributes=4), EPOCH, NOW_MS + 1000 * second)
-        assert log.offset_for_time(NOW_MS + 1500, 10) == TimedOffset(NOW_MS + 2000, 4, EPOCH)
-        assert log.offset_of_max_timestamp(10) == TimedOffset(NOW_MS + 4000, 8, EPOCH)
-
-    with_log(tmp_path, work, message_timestamp_type="LogAppendTime")
+async def test_log_append_time_is_found_without_looking_into_records(tmp_path: Path) -> None:
+    log = await open_log(tmp_path, message_timestamp_type="LogAppendTime")
+    for second in range(5):
+        log.append_as_leader(plain(b"a", b"b", attributes=4), EPOCH, NOW_MS + 1000 * second)
+    assert log.offset_for_time(NOW_MS + 1500, 10) == TimedOffset(NOW_MS + 2000, 4, EPOCH)
+    assert log.offset_of_max_timestamp(10) == TimedOffset(NOW_MS + 4000, 8, EPOCH)
 
 
-def test_records_below_the_log_start_are_not_found_by_time(tmp_path: Path) -> None:
-    async def work(log: Log) -> None:
-        lead(log, plain(b"a", b"b", b"c"), plain(b"d", time_ms=NOW_MS))
-        await log.advance_start(2)
-        assert log.offset_for_time(0, 4) == TimedOffset(NOW_MS + 2, 2, EPOCH)
-        await log.advance_start(3)
-        assert log.offset_of_max_timestamp(4) == TimedOffset(NOW_MS, 3, EPOCH)
-
-    with_log(tmp_path, work)
+async def test_records_below_the_log_start_are_not_found_by_time(tmp_path: Path) -> None:
+    log = await open_log(tmp_path)
+    lead(log, plain(b"a", b"b", b"c"), plain(b"d", time_ms=NOW_MS))
+    await log.advance_start(2)
+    assert log.offset_for_time(0, 4) == TimedOffset(NOW_MS + 2, 2, EPOCH)
+    await log.advance_start(3)
+    assert log.offset_of_max_timestamp(4) == TimedOffset(NOW_MS, 3, EPOCH)
 
 
 async def test_readers_that_are_behind_keep_only_a_few_segments_open(tmp_path: Path) -> None:

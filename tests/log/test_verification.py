@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sexton.log.log import Log
 from sexton.log.producers import Marker, ProducerStates
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType
 from sexton.types import ProducerEpoch, ProducerId
-from tests.log.helpers import marker, with_log
+from tests.log.helpers import marker, open_log
 
 P = ProducerId(1000)
 COMMIT = Marker(is_abort=False, coordinator_epoch=3)
@@ -52,15 +51,12 @@ def test_a_marker_that_comes_meanwhile_makes_it_void() -> None:
     assert producers.begin_verification(P, ProducerEpoch(0)) is not verification
 
 
-def test_a_marker_that_another_leader_wrote_makes_it_void_too(tmp_path: Path) -> None:
+async def test_a_marker_that_another_leader_wrote_makes_it_void_too(tmp_path: Path) -> None:
     """The replica led when it asked, followed for a moment, and leads again when the answer comes."""
-
-    async def go(log: Log) -> None:
-        verification = log.producers.begin_verification(P, ProducerEpoch(0))
-        log.append_as_follower(marker(ControlType.ABORT, pid=P))
-        assert is_refused(log.producers, 0, verification)
-
-    with_log(tmp_path, go)
+    log = await open_log(tmp_path)
+    verification = log.producers.begin_verification(P, ProducerEpoch(0))
+    log.append_as_follower(marker(ControlType.ABORT, pid=P))
+    assert is_refused(log.producers, 0, verification)
 
 
 def test_the_marker_of_the_transaction_before_does_not_void_that_of_the_next() -> None:
