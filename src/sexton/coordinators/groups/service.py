@@ -84,6 +84,9 @@ class Verification:
 
 
 class GroupsPartition(LedPartition[GroupCoordinator]):
+    """One partition of `__consumer_offsets` that this broker leads: the pure coordinator, its log, and waiting
+    requests."""
+
     topic = OFFSETS_TOPIC
 
     def __init__(

@@ -73,6 +73,8 @@ class DueMarkers(NamedTuple):
 
 
 class TransactionsPartition(LedPartition[TransactionCoordinator]):
+    """One partition of `__transaction_state` that this broker leads: the pure coordinator on its log."""
+
     topic = TRANSACTIONS_TOPIC
 
     def __init__(
@@ -208,16 +210,16 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
     def owes(self, due: DueMarkers, partition: TopicPartition) -> bool:
         """Whether the marker is still to be written, as far as this broker knows. False while the log is being read:
         afterwards all markers that are left are sent again."""
-        led = self._shard_of(due)
+        led = self._find_for(due)
         return led is not None and led.coordinator.owes(due.markers, partition)
 
-    def _shard_of(self, due: DueMarkers) -> TransactionsPartition | None:
+    def _find_for(self, due: DueMarkers) -> TransactionsPartition | None:
         led = self._led.get(due.coordinator_partition)
         return led if led is not None and led.is_loaded and led.epoch == due.coordinator_epoch else None
 
     def marker_written(self, due: DueMarkers, partition: TopicPartition) -> None:
         """Called when a marker was written, or is no longer needed because the partition was deleted."""
-        led = self._shard_of(due)
+        led = self._find_for(due)
         if led is None:
             return
         markers = due.markers
