@@ -35,7 +35,7 @@ from tests.compactor.live import (
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 CONVERGE_S, AWAY_S = 300, 600
-SHORT_S = 5
+SHORT_S = 15
 PAUSE_S = 0.2
 TIMEOUT_S = 180
 KEYS_COUNT = 1_000
