@@ -11,9 +11,8 @@ from dataclasses import replace
 import pytest
 
 from sexton.broker.compaction.adoption import grouped
-from sexton.broker.compaction.offers import OfferedSegment
 from sexton.compaction.acceptance import SwapTerms
-from sexton.compaction.contract import NewSegment
+from sexton.compaction.contract import NewSegment, OfferedSegment
 from sexton.compaction.swap import SwapRefusedError
 from sexton.log.swap_disk import staging_path
 from sexton.records import names

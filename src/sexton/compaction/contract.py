@@ -1,15 +1,17 @@
-"""The contract between broker and compactor: the plan of a compaction, and its result. Sent as JSON
-(`protocol.private`): there are few messages, and people can read them.
+"""What the parties of a compaction agree on: broker and compactor on the plan and its result, leader and follower on
+what the follower may adopt. Sent as JSON (`protocol.private`): there are few messages, and people can read them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from sexton.compaction.due import Leftovers, decode_leftovers
 from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.terms import Terms
+from sexton.compaction.watermarks.replica import Pair
 
 READ_BYTES_MAX: Final = 16 << 20
 """Bytes of a segment in one response. They are sent by sendfile, so this bounds how long one reader occupies a
@@ -93,6 +95,34 @@ class Committed:
     segments_after: int
 
 
+class OfferedSegment(NamedTuple):
+    """A closed segment of a leader, for its followers to copy."""
+
+    base_offset: int
+    size_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A finished compaction as a whole, with the watermarks that allowed its removals."""
+
+    generation: int
+    bound: int
+    log_start_offset: int
+    planned_high_watermark: int
+    mtro: int
+    mxro: int
+    fence_below: int
+    made_ms: int
+    segments: tuple[OfferedSegment, ...]
+    leftovers: Leftovers | None
+
+    @property
+    def removable(self) -> Pair:
+        return Pair(self.mtro, self.mxro)
+
+
 def decode_plan(fields: Mapping[str, Any]) -> Plan:
     known = {**fields}
     known["segments"] = tuple((int(base), int(size)) for base, size in fields["segments"])
@@ -108,6 +138,15 @@ def decode_result(fields: Mapping[str, Any]) -> PassResult:
     )
     fates = {str(name): int(count) for name, count in fields["fates"].items()}
     return PassResult(str(fields["plan_id"]), segments, fates, int(fields.get("held_back_bytes", 0)))
+
+
+def decode_offer(fields: Mapping[str, Any]) -> Offer:
+    """Raises ValueError, KeyError or TypeError if malformed."""
+    known = {**fields}
+    known["segments"] = tuple(OfferedSegment(*map(int, one)) for one in fields["segments"])
+    left = fields["leftovers"]
+    known["leftovers"] = None if left is None else decode_leftovers(left)
+    return Offer(**known)
 
 
 def _offsets(values: Sequence[Any]) -> tuple[int, ...]:

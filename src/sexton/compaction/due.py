@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from sexton.compaction.eligibility import Eligibility, SegmentSummary, cleanable_bound, eligibility_of
 from sexton.compaction.fates import (
@@ -91,6 +91,15 @@ class Leftovers:
         if self.waiting_for_replicas_count and not self.removable.covers(removable):
             return "all replicas are past tombstones or markers that waited for them"
         return ""
+
+
+def decode_leftovers(fields: Mapping[str, Any]) -> Leftovers:
+    """Raises ValueError, KeyError or TypeError if malformed."""
+    removable = fields["removable"]
+    if not isinstance(removable, list):
+        raise ValueError("removable is a pair of offsets")
+    keys, transactions = removable
+    return Leftovers(**{**fields, "removable": Pair(int(keys), int(transactions))})
 
 
 UNKNOWN: Final = Leftovers(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sexton.broker.compaction.adoption import NotYetError, grouped
-from sexton.broker.compaction.offers import OfferedSegment
 from sexton.broker.compaction.patience import NOTHING_MS
+from sexton.compaction.contract import OfferedSegment
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import Pair

@@ -22,10 +22,9 @@ from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
-from sexton.broker.compaction.offers import Offer, OfferedSegment, decode_offer
 from sexton.broker.compaction.service import CompactionService
 from sexton.compaction.acceptance import SwapTerms, may_adopt
-from sexton.compaction.contract import Committed, NewSegment
+from sexton.compaction.contract import Committed, NewSegment, Offer, OfferedSegment, decode_offer
 from sexton.compaction.rate import ByteRate
 from sexton.compaction.swap import SwapRefusedError
 from sexton.errors import SextonError

@@ -16,8 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sexton.compaction.due import UNKNOWN, Leftovers
-from sexton.compaction.watermarks.replica import Pair
+from sexton.compaction.due import UNKNOWN, Leftovers, decode_leftovers
 from sexton.ports.disk import Disk
 from sexton.protocol import private
 from sexton.replication.local_replica import LocalReplica
@@ -81,19 +80,11 @@ class KeptLeftovers:
             if note["incarnation"] != str(replica.coordination.watermarks.incarnation):
                 return _NOTHING
             left, compacted_ms = note["leftovers"], note.get("compacted_ms")
-            return _Note(None if left is None else decode(left), None if compacted_ms is None else int(compacted_ms))
+            leftovers = None if left is None else decode_leftovers(left)
+            return _Note(leftovers, None if compacted_ms is None else int(compacted_ms))
         except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning("cannot read %s (%s): the next compaction restores it", _path(replica), error)
             return _NOTHING
-
-
-def decode(fields: dict[str, object]) -> Leftovers:
-    """Raises ValueError, KeyError or TypeError if malformed."""
-    removable = fields["removable"]
-    if not isinstance(removable, list):
-        raise ValueError("removable is a pair of offsets")
-    keys, transactions = removable
-    return Leftovers(**{**fields, "removable": Pair(int(keys), int(transactions))})  # type: ignore[arg-type]
 
 
 def _path(replica: LocalReplica) -> str:

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from sexton.broker.compaction import leftovers
 from sexton.broker.compaction.bulk import Handler, answered
 from sexton.broker.compaction.service import CompactionService
-from sexton.compaction.due import Leftovers
-from sexton.compaction.watermarks.replica import Pair
+from sexton.compaction.contract import Offer, OfferedSegment
 from sexton.errors import SextonError
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Part
@@ -35,41 +32,6 @@ PIECE_BYTES_MAX: Final = 1 << 20
 
 class NoOfferError(SextonError):
     """Raised if there is nothing to adopt here now."""
-
-
-class OfferedSegment(NamedTuple):
-    base_offset: int
-    size_bytes: int
-    checksum: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A finished compaction as a whole, with the watermarks that allowed its removals."""
-
-    generation: int
-    bound: int
-    log_start_offset: int
-    planned_high_watermark: int
-    mtro: int
-    mxro: int
-    fence_below: int
-    made_ms: int
-    segments: tuple[OfferedSegment, ...]
-    leftovers: Leftovers | None
-
-    @property
-    def removable(self) -> Pair:
-        return Pair(self.mtro, self.mxro)
-
-
-def decode_offer(fields: Mapping[str, Any]) -> Offer:
-    """Raises ValueError, KeyError or TypeError if malformed."""
-    known = {**fields}
-    known["segments"] = tuple(OfferedSegment(*map(int, one)) for one in fields["segments"])
-    left = fields["leftovers"]
-    known["leftovers"] = None if left is None else leftovers.decode(left)
-    return Offer(**known)
 
 
 def offered_bound(replica: LocalReplica) -> int:

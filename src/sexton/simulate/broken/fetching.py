@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sexton.broker.compaction import adoption
 from sexton.broker.compaction.adoption import Group, grouped
-from sexton.broker.compaction.offers import Offer
+from sexton.compaction.contract import Offer
 from sexton.log.segments import ClosedSegments
 from sexton.replication import fetcher
 from sexton.replication.local_replica import LocalReplica
