@@ -34,7 +34,7 @@ class Broker:
         return start
 
     async def answer(self, number: int, code: ErrorCode) -> None:
-        part = SimpleNamespace(code=code)
+        part = SimpleNamespace(code=code, base_offset=-1 if code else 10 + number)
         self._answers[number].set_result(SimpleNamespace(responses=[SimpleNamespace(partition_responses=[part])]))
         await turns()
 
@@ -52,8 +52,8 @@ async def deliver(broker: Broker, batch: Batch, number: int) -> None:
                 raise AbortableError(code.name)
 
 
-def sending(broker: Broker, count: int) -> list[asyncio.Task[None]]:
-    pipeline = Pipeline(("topic", 0))
+def sending(broker: Broker, count: int, deleted_below: int = 0) -> list[asyncio.Task[None]]:
+    pipeline = Pipeline(("topic", 0), lambda place, offset: offset <= deleted_below)
     return [asyncio.ensure_future(deliver(broker, pipeline.enter(each, each + 1), each)) for each in range(count)]
 
 
@@ -114,3 +114,16 @@ async def test_one_that_may_be_in_the_log_already_proves_nothing() -> None:
     await broker.answer(0, OUT_OF_ORDER)
     with pytest.raises(AbortableError):
         await sends[0]
+
+
+@pytest.mark.parametrize("deleted_below", [12, 13])
+async def test_one_behind_what_was_deleted_is_no_failure(deleted_below: int) -> None:
+    """A replica that was copied since knows the producer by its marker alone. Seeds 629, 752."""
+    broker = Broker()
+    sends = sending(broker, 4, deleted_below)
+    await turns()
+    for number in range(3):
+        await broker.answer(number, NONE)
+    await broker.answer(3, OUT_OF_ORDER)
+    with pytest.raises(AbortableError if deleted_below == 13 else SimulationFailure):
+        await sends[-1]

@@ -3,7 +3,9 @@
 They go out one behind the other, without waiting for answers. From the first failure on each waits until it is the
 oldest before it is sent again, so that retries keep the order. A batch that is refused for its sequence is repeated
 then, if an older one was on its way; but if all before it are acknowledged, and nothing of it can be in the log, the
-broker has mixed up the order: clients before 4.0 give up their producer upon that.
+broker has mixed up the order: clients before 4.0 give up their producer upon that. Unless the last of those before it
+may have been deleted (DeleteRecords): a replica that was copied since has never seen the producer, and may know it by
+the marker of its transaction alone, as with Kafka.
 """
 
 from __future__ import annotations
@@ -30,16 +32,19 @@ class AbortableError(Exception):
 
 
 class Pipeline:
-    """`acknowledged`: the sequence up to which all is, and over which connection the last answer came."""
+    """`acknowledged`: the sequence up to which all is, over which connection the last answer came, and the offset
+    behind that batch."""
 
-    def __init__(self, place: TopicPartition) -> None:
+    def __init__(self, place: TopicPartition, may_start_at: Callable[[TopicPartition, int], bool]) -> None:
+        """`may_start_at` says whether somebody asked for all below an offset to be deleted."""
         self.place = place
+        self.may_start_at = may_start_at
         self.batches: list[Batch] = []
         self.is_in_order = True
         """Nothing has to be sent again."""
         self.is_broken = False
         """A batch was given up: none behind it can be taken."""
-        self.acknowledged: tuple[int, Peer | None] = 0, None
+        self.acknowledged: tuple[int, Peer | None, int] = 0, None, 0
         self.sending = asyncio.Lock()
 
     def enter(self, sequence: int, next_sequence: int) -> Batch:
@@ -54,13 +59,14 @@ class Batch:
         self._next_sequence = next_sequence
         self._attempts_count = 0
         self._peer: Peer | None = None
+        self._end_offset = 0
 
     @contextmanager
     def on_its_way(self) -> Iterator[None]:
         pipeline = self._pipeline
         try:
             yield
-            pipeline.acknowledged = self._next_sequence, self._peer
+            pipeline.acknowledged = self._next_sequence, self._peer, self._end_offset
         except BaseException:
             pipeline.is_broken = True
             raise
@@ -77,7 +83,10 @@ class Batch:
         """Sends it when it may be sent; the partition's part of the answer."""
         answer = await self._send(start)
         try:
-            return (await answer).responses[0].partition_responses[0]
+            part = (await answer).responses[0].partition_responses[0]
+            if part.base_offset >= 0:
+                self._end_offset = part.base_offset + self._next_sequence - self._sequence
+            return part
         except BaseException:
             self._pipeline.is_in_order = False
             raise
@@ -127,4 +136,10 @@ class Batch:
     @property
     def _is_behind_what_is_there(self) -> bool:
         """By the very broker that refuses it, over the same connection; or there is nothing before it."""
-        return self._sequence == 0 or self._pipeline.acknowledged == (self._sequence, self._peer)
+        if self._sequence == 0:
+            return True
+        sequence, peer, end_offset = self._pipeline.acknowledged
+        return (sequence, peer) == (self._sequence, self._peer) and not self._may_be_deleted(end_offset)
+
+    def _may_be_deleted(self, end_offset: int) -> bool:
+        return self._pipeline.may_start_at(self._pipeline.place, end_offset)

@@ -66,9 +66,11 @@ class TransactionalProducer:
         timeout_ms: int,
         patience_s: float,
         rng: random.Random,
+        may_start_at: Callable[[TopicPartition, int], bool],
         codec: int = 0,
         backoff_s: float = BACKOFF_S,
     ) -> None:
+        self._may_start_at = may_start_at
         self._backoff_s = backoff_s
         self._client = client
         self._codec = codec
@@ -154,7 +156,8 @@ class TransactionalProducer:
             peer = await self._client.leader(*place)
             return peer, asyncio.ensure_future(peer.call(PRODUCE[self._version], body, 2 * TIMEOUT_MS))
 
-        batch = self._pipelines.setdefault(place, Pipeline(place)).enter(sequence, sequence + len(records))
+        pipeline = self._pipelines.setdefault(place, Pipeline(place, self._may_start_at))
+        batch = pipeline.enter(sequence, sequence + len(records))
         with batch.on_its_way():
             part = await self._repeat(lambda: batch.attempt(start), lambda part: batch.judge(_produced(part)))
         return int(part.base_offset)

@@ -157,9 +157,15 @@ def test_a_marker_that_was_to_be_repeated_does_not_end_the_next_transaction(afte
 
 
 def producer_of(story: Story, transactional_id: str) -> TransactionalProducer:
-    rng = random.Random(1)
     return TransactionalProducer(
-        story.admin.client, transactional_id, 1, 60_000, 60, rng, backoff_s=transactional.QUICK_BACKOFF_S
+        story.admin.client,
+        transactional_id,
+        1,
+        60_000,
+        60,
+        random.Random(1),
+        lambda place, offset: False,
+        backoff_s=transactional.QUICK_BACKOFF_S,
     )
 
 
