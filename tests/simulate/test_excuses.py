@@ -347,6 +347,27 @@ def test_what_had_not_been_committed_counts_once_an_unclean_leader_goes_on_with_
         world.sweep()
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_what_a_leader_takes_that_has_not_heard_of_an_unclean_election_is_lost_too(is_replaced: bool) -> None:
+    """Another record stands at its offset then, in the log of the one that leads. Seed 751."""
+    world = World(unclean=True)
+    world.elect(1, 1)
+    world.hold(1, 1, 1)
+    world.show(1, 2, 2, 1)
+    if is_replaced:
+        world.elect(2, 2)
+        world.hold(2, 2)
+        world.show(2, 1, 1, 2)
+    world.loop._now_ns = 1000
+    written(world.history, b"w:1:2:", started_ns=500)
+    written(world.history, b"w:2:2:", started_ns=2000)
+    world.hold(1, 1, 1, 1)
+    world.show(1, 3, 3, 1)
+    world.history.saw("reader", PLACE, 2, b"w:1:2:")
+    with no_error() if is_replaced else pytest.raises(SimulationFailure, match="rule 2"):
+        world.history.saw("reader", PLACE, 2, b"w:2:2:")
+
+
 # What clients were promised, and saw
 
 

@@ -145,6 +145,8 @@ class Judge:
         row = self._agreement.rows.get(replica.key)
         if row is not None:
             beliefs.check_counted(node, replica, row)
+            if replica.is_leader and replica.leader_epoch < row.leader_epoch and replica.topic in self._unclean.allowed:
+                self._history.goes_on_losing((replica.topic, replica.partition), self._cluster.loop.now_ns)
         self._settle(node, replica)
         if replica.topic in self._compacted:
             self.compaction.look(node.name, place[1], (replica.topic, replica.partition), replica)

@@ -172,6 +172,12 @@ class History:
             del reads[read]
             self.committed_reads.get(place, {}).pop(read, None)
 
+    def goes_on_losing(self, place: TopicPartition, at_ns: int) -> None:
+        """A leader that was replaced by one that was not in sync has not heard of it: what is sent to it, and read from
+        it, is lost like what it had before."""
+        if losses := self.losses.get(place):
+            losses[-1] = Loss(losses[-1].offset, at_ns)
+
     def losses_count(self, place: TopicPartition) -> int:
         return len(self.losses.get(place, ()))
 
