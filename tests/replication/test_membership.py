@@ -47,6 +47,8 @@ class Scripted:
         self.rows = {row.partition: row for row in rows}
         self.script: list[Callable[[Attempt], list[PartitionRow | None]]] = []
         self.attempts: list[Attempt] = []
+        self.commits: list[set[int]] = []
+        """Whom each attempt of a replica to commit would count."""
         self.view = ClusterView()
         self.poll()
         self.view.apply_rows(topics=[TopicRow(TOPIC, "t", False)], partitions=rows)
@@ -71,6 +73,7 @@ class Scripted:
             leadership=leadership,
             high_watermark=END_OFFSET,
             log=SimpleNamespace(end_offset=END_OFFSET),
+            flush_and_commit=lambda: self.commits.append(set(leadership.counted())),
         )
 
     def leadership(self, partition: int = 0) -> Leadership:
@@ -175,6 +178,7 @@ def test_a_join_that_was_refused_at_its_only_attempt_is_over() -> None:
     assert len(world.attempts) == 1
     assert world.leadership().pending is None
     assert world.counted() == {2}
+    assert world.commits == [{2}], "what waited for the one that does not join is committed at once. Seed 891"
 
 
 def test_a_join_is_repeated_with_the_process_that_caught_up() -> None:

@@ -203,6 +203,8 @@ class Membership:
         logger.info("the metastore refused ISR changes of %d partitions: %s", len(asked), error)
         for one in asked:
             one.leadership.refused(one.change)
+            if one.replica.leadership is one.leadership:
+                one.replica.flush_and_commit()  # a replica that does not join need not hold what waits to be committed
             if not one.change.is_withdrawn and one.leadership.pending is not None:
                 self._wake.set()  # withdrawn now: the sooner its outcome is known, the sooner commits go on
 
