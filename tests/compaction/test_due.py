@@ -61,6 +61,15 @@ def test_who_asks_gets_a_pass_over_what_is_clean() -> None:
     assert not due(is_requested=True, config=TopicConfig()).is_due, "the topic is not compacted"
 
 
+def test_a_copied_log_whose_active_segment_was_compacted_elsewhere_is_not_due() -> None:
+    """A compaction that ends below an earlier one is refused: it would be planned again and again. Seed 968."""
+    copied = replace(CLEAN, compacted=Pair(22, 0), removable=Pair(22, 22))
+    for found in (due(copied, UNKNOWN), due(copied, is_requested=True)):
+        assert not found.is_due
+        assert found.why == "it is compacted up to 22 already, beyond 20 (the active segment is never cleaned)"
+    assert due(replace(copied, compacted=Pair(20, 20)), UNKNOWN).is_due
+
+
 def leftovers(removable: Pair = NOTHING, now_ms: int = 5000, **fates: int) -> Leftovers:
     return Leftovers.of_pass(None, fates, removable, now_ms, 1000)
 

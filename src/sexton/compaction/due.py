@@ -8,7 +8,7 @@ to leave can now be removed: all replicas are past them, or their delete horizon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -146,6 +146,10 @@ def is_due(
         dirty = max(log_start, min(watermarks.compacted.keys, log_end))
     bound = cleanable_bound(summaries, dirty, last_stable_offset, high_watermark, now_ms, config)
     found = eligibility_of(summaries, dirty, bound, now_ms, config)
+    if config.compacts and bound.offset < watermarks.compacted.keys:
+        # A copied log may have in its active segment what was compacted elsewhere, and no compaction ends below that.
+        why = f"it is compacted up to {watermarks.compacted.keys} already, beyond {bound.offset} ({bound.because})"
+        return Due(False, why, replace(found, is_eligible=False, because=why))
     if found.is_eligible or not config.compacts:
         return Due(found.is_eligible, found.because, found)
     has_closed = bound.offset > summaries[0].base_offset
