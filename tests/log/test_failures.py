@@ -27,6 +27,14 @@ class FailingFile:
         self._disk.strike("append", self._file.path)
         self._file.append(parts)
 
+    def truncate(self, size_bytes: int) -> None:
+        self._file.truncate(size_bytes)
+        self._disk.has_cut = True
+
+    def read(self, *args: Any) -> Any:
+        self._disk.strike("read", self._file.path)
+        return self._file.read(*args)
+
     async def flush(self) -> None:
         await self._disk.flushing.wait()
         self._disk.strike("flush", self._file.path)
@@ -42,6 +50,7 @@ class FailingDisk:
     def __init__(self) -> None:
         self._disk = FileDisk()
         self.fails: Callable[[str, str], int] = lambda call, path: 0
+        self.has_cut = False
         self.flushing = asyncio.Event()
         """Until it is set, flushes are under way."""
         self.flushing.set()
@@ -218,3 +227,36 @@ async def test_a_follower_keeps_the_whole_batches_that_were_written_before_the_d
     disk.fails = lambda call, path: 0
     log.append_as_follower(at(1, b"b" * 100) + at(2, b"c"))
     assert offsets(read_all(log)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+async def test_a_cut_that_fails_halfway_leaves_no_claim_to_what_is_gone(tmp_path: Path, number: int) -> None:
+    """A replica that leads commits what its log says that it holds. Seed 1333."""
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk)
+    lead(log, *[plain(b"a")] * 4)
+    await log.flush()
+    disk.fails = lambda call, path: number if call == "read" and disk.has_cut else 0
+    with pytest.raises(KafkaError):
+        await log.truncate_to(2)
+    disk.fails = lambda call, path: 0
+    assert (log.end_offset, log.flushed_offset) == (2, 2)
+    assert log.failure is not None, "whatever the reason: index and file may differ"
+    storage_error(log, plain(b"b"))
+    assert offsets(read_all(await open_log(tmp_path, is_clean=False))) == [0, 1]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+async def test_a_log_that_cannot_start_over_holds_nothing(tmp_path: Path, number: int) -> None:
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk=disk)
+    lead(log, *[plain(b"a")] * 4)
+    await log.flush()
+    disk.fails = lambda call, path: number if call == "create" else 0
+    with pytest.raises(KafkaError):
+        await log.restart_at(7)
+    disk.fails = lambda call, path: 0
+    assert (log.start_offset, log.end_offset, log.flushed_offset) == (0, 0, 0)
+    storage_error(log, plain(b"b"))
+    again = await open_log(tmp_path, is_clean=False)
+    assert (again.start_offset, again.end_offset) == (7, 7)

@@ -54,6 +54,15 @@ class Health:
         except OSError as error:
             raise self.storage_error(error) from error
 
+    @contextmanager
+    def cutting(self) -> Iterator[None]:
+        """Wraps code that removes records. Whatever error stops it halfway, files and memory no longer agree."""
+        try:
+            yield
+        except OSError as error:
+            self.failure = error
+            raise self.storage_error(error) from error
+
     def storage_error(self, error: OSError) -> KafkaError:
         if error.errno not in PASSING_ERRORS:
             self.failure = error

@@ -398,11 +398,16 @@ class Log:
             with self.health.writing():
                 await self._vouch_below(offset)
                 await self._remove_snapshots_above(offset)
+            with self.health.cutting():
+                # First: if this fails halfway, and the replica leads, what is gone must not count as held.
+                self.end_offset = offset
+                self.flushed_offset = min(self.flushed_offset, offset)
                 self.segments.cut(offset)
                 self.end_offset = max(self.segments.active.end_offset, self.start_offset)
                 self.flushed_offset = min(self.flushed_offset, self.end_offset)
                 self._reload_producers()
                 epochs_changed = self.epochs.cut_end(offset)
+            with self.health.writing():
                 await self._on_device(self.segments.active.file.flush())
                 await self.disk.flush_directory(self.directory)
                 if epochs_changed:
@@ -441,10 +446,13 @@ class Log:
             with self.health.writing():
                 await self._remove_snapshots_above(-1)
                 await self._write_start(offset)
+            with self.health.cutting():
+                self.end_offset = self.flushed_offset = self.start_offset
                 self.segments.restart_at(offset)
                 self.start_offset = self.end_offset = self.flushed_offset = offset
                 self.producers.clear()
                 self.epochs.replace(())
+            with self.health.writing():
                 await self.disk.flush_directory(self.directory)
                 await self._write_epochs()
 
