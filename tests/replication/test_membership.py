@@ -72,7 +72,7 @@ class Scripted:
             row=row,
             leadership=leadership,
             high_watermark=END_OFFSET,
-            log=SimpleNamespace(end_offset=END_OFFSET),
+            log=SimpleNamespace(end_offset=END_OFFSET, failure=None),
             flush_and_commit=lambda: self.commits.append(set(leadership.counted())),
         )
 
@@ -179,6 +179,17 @@ def test_a_join_that_was_refused_at_its_only_attempt_is_over() -> None:
     assert world.leadership().pending is None
     assert world.counted() == {2}
     assert world.commits == [{2}], "what waited for the one that does not join is committed at once. Seed 891"
+
+
+def test_a_leader_whose_disk_has_failed_does_not_decide_who_is_in_sync() -> None:
+    """Followers that lag would leave it alone, with a log that it cannot keep. Seed 1333."""
+    world = Scripted((1, 2))
+    world.replicas[0].log.failure = OSError("the disk failed")
+    world.turn()
+    assert not world.attempts
+    world.replicas[0].log.failure = None
+    world.turn()
+    assert list(world.rows[0].isr) == [1, 2, 3]
 
 
 def test_a_join_is_repeated_with_the_process_that_caught_up() -> None:

@@ -103,14 +103,15 @@ class Membership:
 
     def _changes(self) -> list[Asked]:
         """Changes to send now. One whose response was lost is sent again unchanged: nothing else is decided for its
-        partition until the outcome is known."""
+        partition until the outcome is known. A leader whose disk has failed does not decide who is in sync: it would be
+        left alone, with a log that it cannot keep."""
         now_ms = self._clock.monotonic_ms()
         changes = []
         for replica in self._replicas.all():
             leadership = replica.leadership
             if leadership is None:
                 continue
-            if leadership.pending is None:
+            if leadership.pending is None and replica.log.failure is None:
                 leadership.pending = self._decided_calmly(replica, leadership, now_ms)
             if leadership.pending is not None:
                 changes.append(Asked(replica, leadership, leadership.pending, leadership.row))
