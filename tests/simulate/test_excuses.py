@@ -225,6 +225,18 @@ def test_a_join_may_be_carried_out_when_its_process_has_lost_power(world: World,
     assert PLACE not in world.history.doubtful, "broker 1 has it all"
 
 
+@pytest.mark.parametrize("is_registered", [False, True], ids=["same process", "next process"])
+def test_so_may_a_second_join_of_that_process(world: World, is_registered: bool) -> None:
+    """Its leader drops it for its lag, and adds it again by what it had told. Seed 1329."""
+    world.hold(2, 1, 1)
+    world.lose_power(2)
+    world.change(PartitionRow(TOPIC, 0, (1, 2), (1,), 1, 1, 0))
+    if is_registered:
+        world.judge.registered(2, 1)
+    with pytest.raises(SimulationFailure, match="lacks the committed offsets 2 to 3") if is_registered else no_error():
+        world.change(PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 1, 0))
+
+
 # Force
 
 

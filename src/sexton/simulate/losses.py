@@ -54,22 +54,29 @@ class Losses:
     since; and where the log ended that was left on its disk."""
     lines: dict[PartitionId, list[Line]] = field(default_factory=dict)
     _outside: dict[PartitionId, dict[int, int]] = field(default_factory=dict)
-    """The same of those who lost power while not in sync, until their next process has registered."""
+    """The same of those who lost power while not in sync, or have left the ISR since, until their next process has
+    registered."""
+    _dead: set[int] = field(default_factory=set)
+    """Who lost power and has not registered since."""
 
     def power_lost(self, key: PartitionId, row: PartitionRow, broker_id: int, left_end: int) -> None:
+        self._dead.add(broker_id)
         known = self.suspects if broker_id in row.isr else self._outside
         known.setdefault(key, {})[broker_id] = left_end
 
     def registered(self, broker_id: int) -> None:
         """A process has: from here on nobody may take it for the one before."""
+        self._dead.discard(broker_id)
         for outside in self._outside.values():
             outside.pop(broker_id, None)
 
     def isr_changed(self, key: PartitionId, row: PartitionRow) -> None:
         """Whoever is no longer in sync and comes back has copied what it lost: unless it is dead since."""
-        if key in self.suspects:
-            self.suspects[key] = {broker: end for broker, end in self.suspects[key].items() if broker in row.isr}
-        outside = self._outside.get(key, {})
+        outside = self._outside.setdefault(key, {})
+        for broker_id in [broker for broker in self.suspects.get(key, ()) if broker not in row.isr]:
+            left_end = self.suspects[key].pop(broker_id)
+            if broker_id in self._dead:
+                outside[broker_id] = left_end  # its leader may add it again before it hears that it is gone
         for broker_id in [broker for broker in row.isr if broker in outside]:
             self.suspects.setdefault(key, {})[broker_id] = outside.pop(broker_id)
 
