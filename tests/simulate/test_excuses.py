@@ -240,6 +240,20 @@ def test_so_may_a_second_join_of_that_process(world: World, is_registered: bool)
 # Force
 
 
+@pytest.mark.parametrize("is_registered", [False, True])
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+def test_what_was_placed_on_a_replaced_disk_alone_is_an_operators_business(
+    isr: tuple[int, ...], is_registered: bool
+) -> None:
+    """The cluster had not heard that its only broker has an empty disk. Seed 933."""
+    world = World()
+    world.judge.disk_replaced(cast(Any, world.nodes["broker-1"]))
+    if is_registered:
+        world.judge.registered(1, 2)
+    world.change(PartitionRow(TOPIC, 0, isr, isr, 1, 0, 0))
+    assert world.judge.unborn == ({PLACE} if isr == (1,) and not is_registered else set())
+
+
 def test_a_leader_forced_from_nothing_that_dies_at_once_lacks_only_what_it_has_committed_itself() -> None:
     world = World(compacted=True)
     world.row = PartitionRow(TOPIC, 0, (1, 2), (1,), 1, 1, 0)

@@ -124,6 +124,10 @@ class Judge:
         self._glances = Glances()
         self._shapes = Shapes()
         self._joins = Joins()
+        self._replaced: set[int] = set()
+        """Brokers whose disk was replaced, and that have not registered since."""
+        self.unborn: set[TopicPartition] = set()
+        """Partitions that were placed on such brokers alone: nobody has ever had a log of them."""
         self._verified: dict[tuple[str, PartitionId], _Verified] = {}
 
     # Every few callbacks: what brokers believe
@@ -207,6 +211,8 @@ class Judge:
         power that came later. From one who lives, such a change would be a mistake: unless an operator has removed the
         replica that had everything, and left those that have not."""
         self._joins.check(who, row, self._leader_of(who, key))
+        if row.leader_epoch == row.partition_epoch == 0 and self._replaced.issuperset(row.isr):
+            self.unborn.add(self._place(key))
         self._losses.isr_changed(key, row)
         if who not in self._process_names() or self._unclean.removes_in_sync(row):
             self._note_loss(key, row)
@@ -233,6 +239,7 @@ class Judge:
 
     def registered(self, broker_id: int, broker_epoch: int) -> None:
         self._joins.registered(broker_id, broker_epoch)
+        self._replaced.discard(broker_id)
         self._losses.registered(broker_id)
 
     def _note_loss(self, key: PartitionId, row: PartitionRow) -> None:
@@ -309,6 +316,7 @@ class Judge:
         self.look()
 
     def disk_replaced(self, node: Node) -> None:
+        self._replaced.add(node.broker_id)
         self.compaction.disk_replaced(node.name)
 
     def _place(self, key: PartitionId) -> TopicPartition:

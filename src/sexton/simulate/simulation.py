@@ -182,6 +182,7 @@ class Simulation:
         await asyncio.sleep(max(0, plan.until_ms / 1000 - self.loop.now_ns / NS))
         self.nemesis.heal()
         self._is_healed = True
+        self._bring_forth()
         await asyncio.sleep(AFTERMATH_S)
         self._writing_is_over = True
         await self._recovers("writers have their answers", lambda: self._pending(admin_task, moving, *self._living))
@@ -294,6 +295,13 @@ class Simulation:
     async def _force_leaders(self) -> None:
         places = [place for topic in self.plan.topics if topic.is_compacted for place in topic.places]
         await operators.force_leaders(self._clients[OPERATOR][1], places, self.trace, FORCING_S)
+
+    def _bring_forth(self) -> None:
+        """Somebody looks after partitions that were placed on brokers whose disks had just been replaced."""
+        if self.judge.unborn:
+            process, client = self._clients[OPERATOR]
+            places = sorted(self.judge.unborn)
+            self._spawn(process, operators.force_leaders(client, places, self.trace, RECOVERY_S))
 
     def _call_operator(self) -> None:
         """Somebody looks after transactions in partitions that have lost something."""
