@@ -170,7 +170,7 @@ def _compacted_partitions(out: Exposition, replicas: list[dict[str, Any]]) -> It
     doc = "When a pass was last committed, in seconds since 1970."
     yield
     out.family("sexton_compaction_last_run_timestamp_seconds", "gauge", doc, last)
-    saved = [(labels, run.bytes_saved) for labels, run in ran]
+    saved = [(labels, run["bytes_saved"]) for labels, run in ran]
     yield
     out.family("sexton_compaction_saved_bytes", "gauge", "By all passes since this broker started.", saved)
     waits = [({**labels, "replica": broker}, 1) for labels, one in placed for broker in one["holding_back"] or {}]
