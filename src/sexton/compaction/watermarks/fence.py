@@ -33,10 +33,12 @@ def may_copy(
     if generation != leader.generation:
         return False
     removable = leader.removable
-    if not in_sync:
-        # All that it has compacted may be at most MTRO and MXRO: a new replica is still copying up to there.
-        has_lost_its_end = end_offset < compacted.highest and not removable.covers(compacted)
-        if has_lost_its_end or not compacted.covers(removable):
-            return False
+    if not in_sync and (not compacted.covers(removable) or _has_lost_its_end(end_offset, compacted, removable)):
+        return False
     gone = removable.join(Pair(leader.fence_below, leader.fence_below))
     return end_offset >= gone.highest or compacted.covers(gone)
+
+
+def _has_lost_its_end(end_offset: int, compacted: Pair, removable: Pair) -> bool:
+    """Not if all that it has compacted is at most MTRO and MXRO: a new replica is still copying up to there."""
+    return end_offset < compacted.highest and not removable.covers(compacted)

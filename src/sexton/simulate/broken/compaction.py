@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sexton.compaction.watermarks.leader import LeaderWatermarks, Report
-from sexton.compaction.watermarks.replica import UNKNOWN_EPOCH, Claim, ReplicaWatermarks
+from sexton.compaction.watermarks import fence
+from sexton.compaction.watermarks.replica import UNKNOWN_EPOCH, Claim, Pair, ReplicaWatermarks
 from sexton.replication.coordination import Coordination
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import Held, News
@@ -34,7 +34,7 @@ def _takes_any(self: Coordination, news: News) -> None:
     """However much of what it was compacted by the leader lacks."""
 
 
-def _is_whole(self: LeaderWatermarks, end_offset: int, report: Report) -> bool:
+def _is_whole(end_offset: int, compacted: Pair, removable: Pair) -> bool:
     return False
 
 
@@ -50,7 +50,7 @@ COMPACTION: dict[str, Break] = {
             Patch(Coordination, "claim", property(_of_planned)),
             Patch(Coordination, "has_what_is_claimed", _believes),
             Patch(Coordination, "check_claim", _takes_any),
-            Patch(LeaderWatermarks, "_has_lost_its_end", _is_whole),
+            Patch(fence, "_has_lost_its_end", _is_whole),
             Patch(LocalReplica, "outlives_its_log", _leads_as_it_is),
         ),
         profile=Profile.COMPACTION,
