@@ -181,15 +181,20 @@ def test_a_join_that_was_refused_at_its_only_attempt_is_over() -> None:
     assert world.commits == [{2}], "what waited for the one that does not join is committed at once. Seed 891"
 
 
-def test_a_leader_whose_disk_has_failed_does_not_decide_who_is_in_sync() -> None:
-    """Followers that lag would leave it alone, with a log that it cannot keep. Seed 1333."""
+def test_a_leader_whose_disk_has_failed_lets_others_join_and_removes_nobody() -> None:
+    """It would be left alone, with a log that it cannot keep; others may need it to copy from. Seed 1333."""
     world = Scripted((1, 2))
-    world.replicas[0].log.failure = OSError("the disk failed")
+    world.membership._lag_max_ms = -1
+    log = world.replicas[0].log
+    log.failure = OSError("the disk failed")
     world.turn()
-    assert not world.attempts
-    world.replicas[0].log.failure = None
+    assert list(world.rows[0].isr) == [1, 2, 3], "it can still be copied"
+    log.end_offset = END_OFFSET + 1
     world.turn()
-    assert list(world.rows[0].isr) == [1, 2, 3]
+    assert len(world.attempts) == 1
+    log.failure = None
+    world.turn()
+    assert list(world.rows[0].isr) == [1]
 
 
 def test_a_join_is_repeated_with_the_process_that_caught_up() -> None:

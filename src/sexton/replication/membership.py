@@ -103,15 +103,14 @@ class Membership:
 
     def _changes(self) -> list[Asked]:
         """Changes to send now. One whose response was lost is sent again unchanged: nothing else is decided for its
-        partition until the outcome is known. A leader whose disk has failed does not decide who is in sync: it would be
-        left alone, with a log that it cannot keep."""
+        partition until the outcome is known."""
         now_ms = self._clock.monotonic_ms()
         changes = []
         for replica in self._replicas.all():
             leadership = replica.leadership
             if leadership is None:
                 continue
-            if leadership.pending is None and replica.log.failure is None:
+            if leadership.pending is None:
                 leadership.pending = self._decided_calmly(replica, leadership, now_ms)
             if leadership.pending is not None:
                 changes.append(Asked(replica, leadership, leadership.pending, leadership.row))
@@ -161,6 +160,8 @@ class Membership:
             ]
             if joining:
                 return expand(row, joining)
+        if replica.log.failure is not None:
+            return None  # a leader whose disk has failed lets others join, but must not be left alone in the ISR
         lagging = leadership.lagging(replica.log.end_offset, now_ms, self._lag_max_ms)
         return shrink(row, lagging) if lagging else None
 
