@@ -260,3 +260,21 @@ async def test_a_log_that_cannot_start_over_holds_nothing(tmp_path: Path, number
     storage_error(log, plain(b"b"))
     again = await open_log(tmp_path, is_clean=False)
     assert (again.start_offset, again.end_offset) == (7, 7)
+
+
+async def test_where_the_place_to_cut_at_is_damaged_nothing_is_cut(tmp_path: Path) -> None:
+    """Else the next attempt would find nothing to do, and what follows would be written behind what is still there."""
+    log = await open_log(tmp_path, segment_bytes=300)
+    lead(log, *[plain(b"a" * 50)] * 6)
+    await log.flush()
+    await log.close()
+    log = await open_log(tmp_path, segment_bytes=300)
+    path = next(one for one in sorted(tmp_path.rglob("*.log")) if one.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[8:12] = bytes(4)  # the length of the first batch
+    path.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(KafkaError):
+            await log.truncate_to(1)
+        assert log.damage is not None
+        assert log.end_offset == 6

@@ -56,12 +56,19 @@ class Health:
 
     @contextmanager
     def cutting(self) -> Iterator[None]:
-        """Wraps code that removes records. Whatever error stops it halfway, files and memory no longer agree."""
+        """Wraps code that removes records. Whatever stops it halfway, files and memory no longer agree: the log gives
+        up."""
         try:
             yield
         except OSError as error:
             self.failure = error
-            raise self.storage_error(error) from error
+            remedy = "Repair the disk and start the broker again"
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}. {remedy}") from error
+        except Exception as error:
+            self.failure = OSError(f"a truncation stopped halfway: {error!r}")
+            if isinstance(error, CorruptLogError):
+                raise self.unreadable(error) from error
+            raise
 
     def storage_error(self, error: OSError) -> KafkaError:
         if error.errno not in PASSING_ERRORS:

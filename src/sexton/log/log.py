@@ -395,6 +395,8 @@ class Log:
             self.health.check_usable()
             if offset >= self.end_offset:
                 return
+            with self.health.reading():
+                self.segments.check_cut(offset)
             with self.health.writing():
                 await self._vouch_below(offset)
                 await self._remove_snapshots_above(offset)
