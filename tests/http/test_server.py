@@ -229,6 +229,19 @@ async def test_a_head_that_is_refused_has_no_body(world: World) -> None:
 
 
 @scenario
+async def test_what_is_refused_behind_a_head_is_answered_whole(world: World) -> None:
+    """What was refused has a body, whatever was asked before it."""
+    for nonsense in (b"rubbish\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * (http.HEAD_BYTES_MAX + 1)):
+        caller = await world.call(GET.replace(b"GET", b"HEAD"))
+        await asyncio.sleep(1)
+        caller.send(nonsense)
+        await asyncio.sleep(1)
+        assert b"HTTP/1.1 4" in caller.heard
+        assert not caller.heard.endswith(b"\r\n\r\n")
+        assert caller.is_closed
+
+
+@scenario
 async def test_nonsense_gets_an_answer_and_the_connection_ends(world: World) -> None:
     for nonsense, status in ((b"hello\r\n\r\n", 400), (b"PUT / HTTP/1.1\r\nHost: h\r\n\r\n", 405)):
         caller = await world.call(nonsense)

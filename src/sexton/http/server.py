@@ -267,6 +267,7 @@ class HttpConnection:
             self.close()
             return
         self._protocol.start_next_cycle()
+        self._is_head = False
         self._has_begun = bool(self._protocol.trailing_data[0])
         self._timer = self._loop.call_later(IDLE_TIMEOUT_S, self._too_slow)
         self._next()
@@ -278,8 +279,10 @@ class HttpConnection:
         self._work = self._supervisor.work(self._send_and_close(_error_page(error)), "a page")
 
     async def _send_and_close(self, page: Page) -> None:
-        await self._send(page, closes=True)
-        self.close()
+        try:
+            await self._send(page, closes=True)
+        finally:
+            self.close()
 
     async def _send(self, page: Page, *, closes: bool = False) -> None:
         """Until the other side has taken it, or took too long."""
