@@ -290,9 +290,10 @@ class Broker:
         self.news.close()
         await self.dispatch.stop()
         self.unpacking.close()
-        if await self.replicas.stop():
+        is_registered = self.identity[1] != NO_EPOCH
+        if await self.replicas.stop() and is_registered:
             await self._mark_clean()
-        if not handover.is_needed(self, self._answering):
+        if is_registered and not handover.is_needed(self, self._answering):
             with suppress(MetastoreUnavailableError, LeaseLostError):  # if it fails, the lease expires by itself
                 await self.registration.set_status(BrokerStatus.FENCED)
         await self.metastore.close()

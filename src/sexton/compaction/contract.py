@@ -126,7 +126,10 @@ class Offer:
 def decode_plan(fields: Mapping[str, Any]) -> Plan:
     known = {**fields}
     known["segments"] = tuple((int(base), int(size)) for base, size in fields["segments"])
-    known["producers"] = tuple(LastOfProducer(**one) for one in fields["producers"])
+    known["producers"] = tuple(
+        LastOfProducer(int(one["producer_id"]), int(one["producer_epoch"]), int(one["last_data_offset"]))
+        for one in fields["producers"]
+    )
     return Plan(**known)
 
 

@@ -30,6 +30,9 @@ WATCH_MS = 250
 """Interval at which a lease that another process may hold is read; a quarter of a short one: who looks less often sees
 none expire (`metadata.leases.BLIND_SHARE`)."""
 
+LOOKS_PER_LEASE = 400
+"""At most: a watch remembers a thousand looks, which must span the lease that it watches."""
+
 
 Announce = Callable[[BrokerRow | None], Awaitable[str | None]]
 """Called with the row that another process has left. Writes an id into the log directory and returns it, or None if it
@@ -132,7 +135,7 @@ class Registration:
             former.broker_id,
         )
         watch = LeaseWatch()
-        pause_ms = min(WATCH_MS, former.lease_ms / 4)
+        pause_ms = max(min(WATCH_MS, former.lease_ms / 4), former.lease_ms / LOOKS_PER_LEASE)
         while not watch.stands_still(former.broker_id, former.lease_ms):
             await asyncio.sleep(pause_ms / 1000)
             leases = await self._metastore.read_leases()
