@@ -325,6 +325,7 @@ def test_a_replica_that_has_joined_anew_has_copied_what_it_lost() -> None:
     judge, key, row = judge_of_unflushed(history, 1, 2)
     lose_power(judge, 1)
     judge.row_changed("broker-2.1", key, replace(row, isr=(2,)))
+    judge.registered(1, 2)
     judge.row_changed("broker-2.1", key, row)
     lose_power(judge, 2)
     assert PLACE not in history.doubtful
