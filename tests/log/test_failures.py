@@ -258,6 +258,11 @@ async def test_a_log_that_cannot_start_over_holds_nothing(tmp_path: Path, number
     disk.fails = lambda call, path: 0
     assert (log.start_offset, log.end_offset, log.flushed_offset) == (0, 0, 0)
     storage_error(log, plain(b"b"))
+    with pytest.raises(KafkaError) as caught:
+        log.read(4, 1000, 4, min_one=True)
+    assert caught.value.code is ErrorCode.kafka_storage_error, (
+        "a consumer that is told that its offset is gone resets it"
+    )
     again = await open_log(tmp_path, is_clean=False)
     assert (again.start_offset, again.end_offset) == (7, 7)
 

@@ -261,6 +261,7 @@ class Log:
     def read(self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool) -> Read:
         end_offset = min(end_offset, self.end_offset)
         if not self.start_offset <= offset <= end_offset:
+            self.health.check_usable()  # one that failed to start over ends below what its consumers have read
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
                 f"{self.place}: offset {offset} is not between {self.start_offset} and {end_offset}",
@@ -395,8 +396,8 @@ class Log:
             self.health.check_usable()
             if offset >= self.end_offset:
                 return
-            with self.health.reading():
-                self.segments.check_cut(offset)
+            with self.health.reading():  # damage at the place to cut at is found before anything is removed
+                self.segments.all[reading.segment_index(self.segments.all, offset)].position_of(offset)
             with self.health.writing():
                 await self._vouch_below(offset)
                 await self._remove_snapshots_above(offset)

@@ -129,8 +129,8 @@ class ProducerStates:
         self._decided: list[tuple[int, int]] = []
         """First offset and marker offset of ended transactions whose marker may lie above the high watermark."""
         self._verifications: dict[ProducerId, dict[ProducerEpoch, Verification]] = {}
-        """By producer id and epoch: a batch of a zombie voids nothing of the instance that replaced it."""
-        """By producer id: verifications that this leader is waiting for."""
+        """Verifications that this leader is waiting for, by producer id and epoch: a batch of a zombie voids nothing of
+        the instance that replaced it."""
 
     def __len__(self) -> int:
         return len(self._producers)

@@ -129,13 +129,6 @@ class Segments:
 
     # Removing and replacing
 
-    def check_cut(self, offset: int) -> None:
-        """Raises CorruptLogError if the place to cut at cannot be found: before anything is removed."""
-        last = next(
-            segment for segment in reversed(self.all) if segment.base_offset <= offset or segment is self.all[0]
-        )
-        last.position_of(offset)
-
     def cut(self, offset: int) -> None:
         """Removes what is at or above `offset`, from the end backwards. A segment that begins there stays, empty: it
         shows that nothing lies just below."""
