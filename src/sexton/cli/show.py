@@ -52,10 +52,6 @@ def bytes_text(size_bytes: int) -> str:
     return f"{size_bytes:,} B" if unit == 0 else f"{value:.1f} {_BYTE_UNITS[unit]}"
 
 
-def count_text(count: int) -> str:
-    return f"{count:,}"
-
-
 def duration_text(duration_ms: int) -> str:
     """The two largest units, for nobody reads on: 3 d 4 h, 5 min 2 s, 40 ms."""
     if duration_ms < 0:

@@ -68,7 +68,6 @@ class Write:
     started_ns: int
     outcome: Outcome = Outcome.PENDING
     base_offset: int = -1
-    ended_ns: int = -1
     transaction: Transaction | None = None
 
     @property

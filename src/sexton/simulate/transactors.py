@@ -224,7 +224,7 @@ class Transactor:
                 transaction.writes.append(self._history.begin(write))
                 write.outcome = Outcome.UNKNOWN
                 write.base_offset = await producer.send(place, records)
-                write.outcome, write.ended_ns = Outcome.OK, self._loop.now_ns
+                write.outcome = Outcome.OK
                 self._history.acknowledged_count += 1
 
         sends = []

@@ -358,7 +358,7 @@ class Writer:
                     "rule 2", f"one batch was acknowledged at {write.base_offset} and {base_offset}"
                 )
             return
-        write.outcome, write.base_offset, write.ended_ns = outcome, base_offset, self._loop.now_ns
+        write.outcome, write.base_offset = outcome, base_offset
         self._history.acknowledged_count += outcome is Outcome.OK
         place = f"{write.place[0]}-{write.place[1]}"
         self._trace.note(self._plan.name, f"{len(write.values)} records to {place}: {outcome} {why}")
