@@ -17,7 +17,7 @@ from sexton.ports.network import HIGH_BACKLOG_BYTES
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.protocol.messages import encode_private_request
 from sexton.protocol.private import FIRST_PRIVATE_API_KEY
-from tests.broker.fakes import Client, FakeBroker
+from tests.broker.serving import Client, ServingBroker
 
 API_VERSIONS = 18
 HEARTBEAT = 12
@@ -59,12 +59,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     script = Script()
     real = api.modules()
     monkeypatch.setattr(api, "modules", lambda: {**real, HEARTBEAT: script})
-    global SCRIPT
-    SCRIPT = script
     return script
-
-
-SCRIPT: Script
 
 
 def beat(number: int) -> dict[str, Any]:
@@ -75,70 +70,70 @@ def numbers(client: Client) -> list[int]:
     return [round(answer.throttle_time.total_seconds() * 1000) for answer in client.answers()]
 
 
-async def test_answers_leave_in_the_order_of_requests_while_later_ones_start() -> None:
-    client = Client(FakeBroker())
+async def test_answers_leave_in_the_order_of_requests_while_later_ones_start(script: Script) -> None:
+    client = Client(ServingBroker())
     for number in range(4):
         client.ask(HEARTBEAT, 4, beat(number))
-    assert len(SCRIPT.requests) == 4
+    assert len(script.requests) == 4
     for number in (2, 1, 3):
-        SCRIPT.futures[number].set_result({"throttle_time": number})
+        script.futures[number].set_result({"throttle_time": number})
     await asyncio.sleep(0)
     assert numbers(client) == []
-    SCRIPT.futures[0].set_result({"throttle_time": 0})
+    script.futures[0].set_result({"throttle_time": 0})
     await asyncio.sleep(0)
     assert numbers(client) == [0, 1, 2, 3]
 
 
-async def test_an_answer_that_is_ready_waits_for_those_before_it() -> None:
-    client = Client(FakeBroker())
+async def test_an_answer_that_is_ready_waits_for_those_before_it(script: Script) -> None:
+    client = Client(ServingBroker())
     client.ask(HEARTBEAT, 4, beat(0))
-    SCRIPT.now = Script.named
+    script.now = Script.named
     client.ask(HEARTBEAT, 4, beat(1))
     assert numbers(client) == []
-    SCRIPT.futures[0].set_result({"throttle_time": 0})
+    script.futures[0].set_result({"throttle_time": 0})
     await asyncio.sleep(0)
     assert numbers(client) == [0, 1]
 
 
-async def test_requests_that_arrive_together_are_answered_by_one_send() -> None:
-    client = Client(FakeBroker())
-    SCRIPT.now = Script.named
+async def test_requests_that_arrive_together_are_answered_by_one_send(script: Script) -> None:
+    client = Client(ServingBroker())
+    script.now = Script.named
     client.feed(b"".join(client.frame(HEARTBEAT, 4, beat(number)) for number in range(50)))
     assert client.connection.sends_count == 1
     assert numbers(client) == list(range(50))
 
 
-async def test_requests_may_come_byte_by_byte() -> None:
-    client = Client(FakeBroker())
-    SCRIPT.now = Script.named
+async def test_requests_may_come_byte_by_byte(script: Script) -> None:
+    client = Client(ServingBroker())
+    script.now = Script.named
     for byte in client.frame(HEARTBEAT, 4, beat(7)) + client.frame(HEARTBEAT, 1, beat(8)):
         client.feed(bytes([byte]))
     assert numbers(client) == [7, 8]
 
 
-async def test_too_many_waiting_requests_stop_the_reading_until_one_is_answered() -> None:
-    client = Client(FakeBroker())
+async def test_too_many_waiting_requests_stop_the_reading_until_one_is_answered(script: Script) -> None:
+    client = Client(ServingBroker())
     client.feed(b"".join(client.frame(HEARTBEAT, 4, beat(number)) for number in range(IN_FLIGHT_MAX + 3)))
-    assert len(SCRIPT.requests) == IN_FLIGHT_MAX
+    assert len(script.requests) == IN_FLIGHT_MAX
     assert client.connection.is_paused
-    SCRIPT.futures[0].set_result({})
+    script.futures[0].set_result({})
     await asyncio.sleep(0)
-    assert len(SCRIPT.requests) == IN_FLIGHT_MAX + 1
+    assert len(script.requests) == IN_FLIGHT_MAX + 1
     assert client.connection.is_paused
-    for future in SCRIPT.futures[1:4]:
+    for future in script.futures[1:4]:
         future.set_result({})
     await asyncio.sleep(0)
-    assert len(SCRIPT.requests) == IN_FLIGHT_MAX + 3
-    assert [request.body.group_id for request in SCRIPT.requests] == [str(n) for n in range(IN_FLIGHT_MAX + 3)]
+    assert len(script.requests) == IN_FLIGHT_MAX + 3
+    assert [request.body.group_id for request in script.requests] == [str(n) for n in range(IN_FLIGHT_MAX + 3)]
     assert not client.connection.is_paused
 
 
-async def test_one_client_with_many_requests_lets_others_have_their_turn() -> None:
-    client = Client(FakeBroker())
-    SCRIPT.now = Script.named
+async def test_one_client_with_many_requests_lets_others_have_their_turn(script: Script) -> None:
+    client = Client(ServingBroker())
+    script.now = Script.named
     count = REQUESTS_PER_TURN_MAX * 2 + 1
     client.feed(b"".join(client.frame(HEARTBEAT, 4, beat(number)) for number in range(count)))
-    assert len(SCRIPT.requests) == REQUESTS_PER_TURN_MAX
+    assert len(script.requests) == REQUESTS_PER_TURN_MAX
     assert client.connection.is_paused
     for _ in range(3):
         await asyncio.sleep(0)
@@ -146,14 +141,14 @@ async def test_one_client_with_many_requests_lets_others_have_their_turn() -> No
     assert not client.connection.is_paused
 
 
-async def test_client_that_does_not_read_is_paused_and_then_closed_as_idle() -> None:
-    broker = FakeBroker(connections_max_idle_ms=500)
+async def test_client_that_does_not_read_is_paused_and_then_closed_as_idle(script: Script) -> None:
+    broker = ServingBroker(connections_max_idle_ms=500)
     client = Client(broker)
-    SCRIPT.now = Script.named
+    script.now = Script.named
     client.connection.backlog_bytes = HIGH_BACKLOG_BYTES + 1
     client.ask(HEARTBEAT, 4, beat(1))
     assert client.connection.is_paused
-    assert SCRIPT.requests == []
+    assert script.requests == []
     client.connection.backlog_bytes = 0
     client.receiver.writable()
     assert numbers(client) == [1]
@@ -166,7 +161,7 @@ async def test_client_that_does_not_read_is_paused_and_then_closed_as_idle() -> 
 
 
 async def test_idle_connection_is_closed_and_one_with_a_waiting_request_is_not() -> None:
-    broker = FakeBroker(connections_max_idle_ms=300)
+    broker = ServingBroker(connections_max_idle_ms=300)
     idle, waiting = Client(broker), Client(broker, "other:2")
     waiting.ask(HEARTBEAT, 4, beat(1))
     async with asyncio.timeout(10):
@@ -177,10 +172,10 @@ async def test_idle_connection_is_closed_and_one_with_a_waiting_request_is_not()
     assert list(broker.dispatch.connections) == [waiting.receiver]
 
 
-async def test_large_request_waits_for_memory_that_others_hold() -> None:
-    broker = FakeBroker(queued_max_request_bytes=10_000)
+async def test_large_request_waits_for_memory_that_others_hold(script: Script) -> None:
+    broker = ServingBroker(queued_max_request_bytes=10_000)
     first, second, third = (Client(broker, f"c:{number}") for number in range(3))
-    SCRIPT.now = Script.named
+    script.now = Script.named
     big = struct.pack(">i", 8000) + bytes(100)
     first.feed(big)
     second.feed(big)
@@ -203,10 +198,10 @@ async def test_large_request_waits_for_memory_that_others_hold() -> None:
     assert not broker.dispatch.budget.has_waiting
 
 
-async def test_request_larger_than_all_memory_is_served_when_it_is_alone() -> None:
-    broker = FakeBroker(queued_max_request_bytes=100)
+async def test_request_larger_than_all_memory_is_served_when_it_is_alone(script: Script) -> None:
+    broker = ServingBroker(queued_max_request_bytes=100)
     client = Client(broker)
-    SCRIPT.now = Script.named
+    script.now = Script.named
     frame = client.frame(HEARTBEAT, 4, {"group_id": "1", "member_id": "m" * 5000})
     client.feed(frame[:1000])
     assert not client.connection.is_paused
@@ -216,7 +211,7 @@ async def test_request_larger_than_all_memory_is_served_when_it_is_alone() -> No
 
 
 async def test_without_a_bound_no_request_waits_for_memory() -> None:
-    broker = FakeBroker(queued_max_request_bytes=-1)
+    broker = ServingBroker(queued_max_request_bytes=-1)
     clients = [Client(broker, f"c:{number}") for number in range(3)]
     for client in clients:
         client.feed(struct.pack(">i", 8000) + bytes(100))
@@ -225,7 +220,7 @@ async def test_without_a_bound_no_request_waits_for_memory() -> None:
 
 @pytest.mark.usefixtures("sweeps_are_quick")
 async def test_where_idle_connections_are_kept_one_that_holds_up_others_is_closed_all_the_same() -> None:
-    broker = FakeBroker(queued_max_request_bytes=10_000, connections_max_idle_ms=-1)
+    broker = ServingBroker(queued_max_request_bytes=10_000, connections_max_idle_ms=-1)
     stalled, idle, waiting = (Client(broker, f"c:{number}") for number in range(3))
     stalled.feed(struct.pack(">i", 8000) + bytes(100))
     waiting.feed(struct.pack(">i", 8000) + bytes(100))
@@ -237,8 +232,8 @@ async def test_where_idle_connections_are_kept_one_that_holds_up_others_is_close
     assert not idle.connection.is_closed
 
 
-async def test_memory_of_a_request_that_is_being_worked_on_is_counted_until_it_is_answered() -> None:
-    broker = FakeBroker()
+async def test_memory_of_a_request_that_is_being_worked_on_is_counted_until_it_is_answered(script: Script) -> None:
+    broker = ServingBroker()
     client = Client(broker)
     gate = asyncio.Event()
 
@@ -246,7 +241,7 @@ async def test_memory_of_a_request_that_is_being_worked_on_is_counted_until_it_i
         await gate.wait()
         return {}
 
-    SCRIPT.now = lambda request: work()
+    script.now = lambda request: work()
     client.ask(HEARTBEAT, 4, {"group_id": "1", "member_id": "m" * 5000})
     assert broker.dispatch.budget.held_bytes > 5000
     gate.set()
@@ -254,8 +249,8 @@ async def test_memory_of_a_request_that_is_being_worked_on_is_counted_until_it_i
     assert broker.dispatch.budget.held_bytes == 0
 
 
-async def test_memory_of_a_request_that_is_released_is_others_to_use_before_it_is_answered() -> None:
-    broker = FakeBroker()
+async def test_memory_of_a_request_that_is_released_is_others_to_use_before_it_is_answered(script: Script) -> None:
+    broker = ServingBroker()
     client = Client(broker)
     gate = asyncio.Event()
 
@@ -264,7 +259,7 @@ async def test_memory_of_a_request_that_is_released_is_others_to_use_before_it_i
         await gate.wait()
         return {}
 
-    SCRIPT.now = work
+    script.now = work
     client.ask(HEARTBEAT, 4, {"group_id": "1", "member_id": "m" * 5000})
     await asyncio.sleep(0)
     assert broker.dispatch.budget.held_bytes == 0
@@ -273,8 +268,8 @@ async def test_memory_of_a_request_that_is_released_is_others_to_use_before_it_i
     assert broker.dispatch.budget.held_bytes == 0
 
 
-async def test_closed_connection_forgets_its_waiting_futures_but_lets_tasks_finish() -> None:
-    broker = FakeBroker()
+async def test_closed_connection_forgets_its_waiting_futures_but_lets_tasks_finish(script: Script) -> None:
+    broker = ServingBroker()
     client = Client(broker)
     done: list[str] = []
 
@@ -284,10 +279,10 @@ async def test_closed_connection_forgets_its_waiting_futures_but_lets_tasks_fini
         return {}
 
     client.ask(HEARTBEAT, 4, beat(1))
-    SCRIPT.now = lambda request: work()
+    script.now = lambda request: work()
     client.ask(HEARTBEAT, 4, beat(2))
     client.receiver.closed(None)
-    assert SCRIPT.futures[0].cancelled()
+    assert script.futures[0].cancelled()
     assert not done
     await asyncio.sleep(0.05)
     assert done == ["task"]
@@ -296,7 +291,7 @@ async def test_closed_connection_forgets_its_waiting_futures_but_lets_tasks_fini
 
 
 async def test_connections_above_the_limits_are_refused() -> None:
-    broker = FakeBroker(max_connections=3, max_connections_per_ip=2)
+    broker = ServingBroker(max_connections=3, max_connections_per_ip=2)
     clients = [Client(broker, peer) for peer in ("a:1", "a:2", "a:3", "b:1", "b:2")]
     assert [client.connection.is_closed for client in clients] == [False, False, True, True, True]
     await asyncio.sleep(0)
@@ -305,9 +300,11 @@ async def test_connections_above_the_limits_are_refused() -> None:
     assert not late.connection.is_closed
 
 
-def test_handler_that_fails_unexpectedly_costs_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_handler_that_fails_unexpectedly_costs_its_connection_only(
+    script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
-        broker = FakeBroker()
+        broker = ServingBroker()
         bad, good = Client(broker), Client(broker, "good:1")
 
         def fail(request: Request) -> None:
@@ -316,15 +313,15 @@ def test_handler_that_fails_unexpectedly_costs_its_connection_only(caplog: pytes
         async def fail_later() -> None:
             raise RuntimeError("a later bug")
 
-        SCRIPT.now = fail
+        script.now = fail
         bad.ask(HEARTBEAT, 4, beat(1))
         assert bad.connection.is_closed
         later = Client(broker, "later:1")
-        SCRIPT.now = lambda request: fail_later()
+        script.now = lambda request: fail_later()
         later.ask(HEARTBEAT, 4, beat(1))
         await asyncio.sleep(0.01)
         assert later.connection.is_closed
-        SCRIPT.now = Script.named
+        script.now = Script.named
         good.ask(HEARTBEAT, 4, beat(2))
         assert numbers(good) == [2]
 
@@ -333,8 +330,8 @@ def test_handler_that_fails_unexpectedly_costs_its_connection_only(caplog: pytes
     assert "RuntimeError: a later bug" in caplog.text
 
 
-async def test_kafka_error_that_a_handler_raises_becomes_its_answer() -> None:
-    client = Client(FakeBroker())
+async def test_kafka_error_that_a_handler_raises_becomes_its_answer(script: Script) -> None:
+    client = Client(ServingBroker())
 
     def refuse(request: Request) -> None:
         raise KafkaError(ErrorCode.group_id_not_found, "no such group")
@@ -342,34 +339,34 @@ async def test_kafka_error_that_a_handler_raises_becomes_its_answer() -> None:
     async def refuse_later() -> None:
         raise KafkaError(ErrorCode.illegal_generation)
 
-    SCRIPT.now = refuse
+    script.now = refuse
     client.ask(HEARTBEAT, 4, beat(1))
     assert client.answers()[0].error_code is ErrorCode.group_id_not_found
-    SCRIPT.now = lambda request: refuse_later()
+    script.now = lambda request: refuse_later()
     assert (await client.call(HEARTBEAT, 4, beat(2))).error_code is ErrorCode.illegal_generation
 
 
-async def test_handler_can_drop_the_connection() -> None:
-    client = Client(FakeBroker())
+async def test_handler_can_drop_the_connection(script: Script) -> None:
+    client = Client(ServingBroker())
 
     def drop(request: Request) -> None:
         raise DropConnectionError("no other way")
 
-    SCRIPT.now = drop
+    script.now = drop
     client.feed(client.frame(HEARTBEAT, 4, beat(1)) + client.frame(HEARTBEAT, 4, beat(2)))
     assert client.connection.is_closed
-    assert len(SCRIPT.requests) == 1
+    assert len(script.requests) == 1
 
 
-async def test_version_that_is_not_offered_is_refused_where_the_answer_has_a_place_for_it() -> None:
-    client = Client(FakeBroker())
-    SCRIPT.VERSIONS = (0, 3)
+async def test_version_that_is_not_offered_is_refused_where_the_answer_has_a_place_for_it(script: Script) -> None:
+    client = Client(ServingBroker())
+    script.VERSIONS = (0, 3)
     answer = await client.call(HEARTBEAT, 4, beat(1))
     assert answer.error_code is ErrorCode.unsupported_version
 
 
 async def test_api_versions_of_the_future_is_answered_in_version_0() -> None:
-    client = Client(FakeBroker())
+    client = Client(ServingBroker())
     client.feed(struct.pack(">ihhih", 12, API_VERSIONS, 99, 5, -1) + b"??")
     (frame,) = client.frames()
     assert struct.unpack_from(">ihihhh", frame) == (5, 35, 1, API_VERSIONS, 0, 4)
@@ -394,7 +391,7 @@ def test_what_cannot_be_read_closes_the_connection_with_one_line(
     garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        broker = FakeBroker()
+        broker = ServingBroker()
         client = Client(broker)
         client.feed(garbage)
         assert client.connection.is_closed
@@ -410,7 +407,7 @@ def test_what_cannot_be_read_closes_the_connection_with_one_line(
 
 def test_clients_of_another_protocol_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        broker = FakeBroker()
+        broker = ServingBroker()
         Client(broker).feed(b"GET /metrics HTTP/1.1\r\n\r\n")
         Client(broker).feed(bytes.fromhex("16030100f8010000f4"))
 
@@ -424,7 +421,7 @@ def test_clients_of_another_protocol_are_told_apart(caplog: pytest.LogCaptureFix
 
 def test_complaints_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        broker = FakeBroker()
+        broker = ServingBroker()
         for _ in range(100):
             Client(broker).feed(b"GET / HTTP/1.1\r\n\r\n")
         assert len(caplog.records) == 10
@@ -438,7 +435,7 @@ def test_complaints_are_limited(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_private_messages_are_dispatched_and_not_advertised() -> None:
-    broker = FakeBroker()
+    broker = ServingBroker()
     client = Client(broker)
     seen: list[bytes] = []
 
@@ -451,7 +448,7 @@ async def test_private_messages_are_dispatched_and_not_advertised() -> None:
         seen.append(bytes(payload))
         return [b"now"] if payload == memoryview(b"now") else later(payload)
 
-    broker.private[FIRST_PRIVATE_API_KEY] = handler
+    broker.dispatch.private = {FIRST_PRIVATE_API_KEY: handler}
     client.feed(encode_private_request(FIRST_PRIVATE_API_KEY, 0, 77, "b2", b"payload"))
     client.feed(encode_private_request(FIRST_PRIVATE_API_KEY, 0, 78, "b2", b"now"))
     await asyncio.sleep(0.01)
@@ -460,11 +457,11 @@ async def test_private_messages_are_dispatched_and_not_advertised() -> None:
     assert max(entry.api_key for entry in answer.api_keys) < FIRST_PRIVATE_API_KEY
 
 
-async def test_requests_wait_while_the_broker_is_not_ready() -> None:
-    broker = FakeBroker()
+async def test_requests_wait_while_the_broker_is_not_ready(script: Script) -> None:
+    broker = ServingBroker()
     broker.dispatch.hold()
     client = Client(broker)
-    SCRIPT.now = Script.named
+    script.now = Script.named
     client.ask(HEARTBEAT, 4, beat(3))
     assert client.connection.is_paused
     assert not client.connection.sent
@@ -473,9 +470,12 @@ async def test_requests_wait_while_the_broker_is_not_ready() -> None:
     assert not client.connection.is_paused
 
 
-async def test_stopping_closes_every_connection_and_ends_what_it_began() -> None:
-    broker = FakeBroker()
-    told = broker.replicas.closed
+async def test_stopping_closes_every_connection_and_ends_what_it_began(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = ServingBroker()
+    told: list[object] = []
+    monkeypatch.setattr(broker.replicas, "connection_closed", told.append)
     clients = [Client(broker, f"c:{number}") for number in range(3)]
     ended: list[str] = []
 
@@ -486,7 +486,7 @@ async def test_stopping_closes_every_connection_and_ends_what_it_began() -> None
             ended.append("work")
         return {}
 
-    SCRIPT.now = lambda request: work()
+    script.now = lambda request: work()
     clients[0].ask(HEARTBEAT, 4, beat(1))
     await asyncio.sleep(0)
     await broker.dispatch.stop()

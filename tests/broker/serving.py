@@ -1,0 +1,305 @@
+"""A real broker in this process: its disk is the simulator's, its metastore in memory, its connections are the test's.
+
+Only the ports are stand-ins. Behind them is what runs in production: `Broker.start`, logs, replicas and their roles. A
+test brings about what it wants of a partition as a cluster would: it writes, it changes a row of the metastore, it lets
+the disk wait or fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from sexton.adapters.metastore import InProcessMetastore
+from sexton.adapters.metastore.session import Session
+from sexton.broker.broker import Broker
+from sexton.broker.network.connection import ClientConnection
+from sexton.ports.disk import Disk, FileSlice
+from sexton.ports.metastore import (
+    BrokerRow,
+    BrokerStatus,
+    ConfigScope,
+    MetastoreUnavailableError,
+    PartitionRow,
+    TopicRow,
+)
+from sexton.ports.network import Connection, Part, Receiver
+from sexton.protocol.messages import decode_response, encode_request
+from sexton.records.batch import Record, encode, make_batch
+from sexton.replication.local_replica import LocalReplica
+from sexton.settings.broker_config import BrokerConfig
+from sexton.simulate.disk import SimulatedDisk, VirtualDisk
+from sexton.simulate.loop import Process
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TOPIC = "orders"
+TOPIC_ID = uuid.UUID(int=7)
+PARTITIONS_COUNT = 4
+BROKER_ID = 1
+OTHER_IDS = (2, 3)
+LEASE_MS = 3_600_000
+"""Longer than any test moves the clock."""
+
+
+class ManualClock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
+class MemoryDisk(SimulatedDisk):
+    """A flush takes one turn of whatever loop runs, or as long as the test holds it."""
+
+    def __init__(self) -> None:
+        super().__init__(VirtualDisk(random.Random(1)), Process("broker"), cast(Any, None))
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
+
+    async def wait_for_device(self) -> None:
+        await asyncio.sleep(0)
+        await self._goes_on.wait()
+
+    def hold(self) -> None:
+        self._goes_on.clear()
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+
+class LeavingMetastore(InProcessMetastore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+
+    async def run(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self.is_away:
+            raise MetastoreUnavailableError("no answer")
+        return await super().run(operation, *args, **kwargs)
+
+
+class Nowhere:
+    """`ports.network.Network` in which nobody is reached. Who wants to reach the broker is a `Client`."""
+
+    port = 9001
+
+    async def listen(self, host: str, port: int, accept: Callable[[Connection], Receiver]) -> Nowhere:
+        return self
+
+    async def connect(self, host: str, port: int, receiver: Callable[[Connection], Receiver]) -> Connection:
+        raise ConnectionRefusedError(f"{host}:{port} is not there")
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class ServingBroker(Broker):
+    """Serves as it is, without replicas. Who needs these asks `serving_broker`."""
+
+    clock: ManualClock
+    metastore: LeavingMetastore
+
+    def __init__(self, disk: Disk | None = None, **settings: str | int) -> None:
+        needed: dict[str, str | int] = {
+            "node.id": BROKER_ID,
+            "log.dirs": "/data",
+            "metastore.url": "sqlite://",
+            "broker.lease.ms": LEASE_MS,
+            "broker.rack": "rack1",
+            "transaction.state.log.num.partitions": 1,
+        }
+        super().__init__(
+            BrokerConfig.of({**needed, **{name.replace("_", "."): value for name, value in settings.items()}}),
+            clock=ManualClock(),
+            disk=disk or MemoryDisk(),
+            network=Nowhere(),
+            metastore=LeavingMetastore(),
+            rng=random.Random(1),
+        )
+
+    def replica(self, partition: int = 0, topic: str = TOPIC) -> LocalReplica:
+        found = self.replicas.local(topic, partition)
+        assert isinstance(found, LocalReplica)
+        return found
+
+    # The cluster
+
+    async def add_broker(self, broker_id: int) -> None:
+        """Registers one that nobody reaches."""
+        host, port, rack = f"host{broker_id}", 9000 + broker_id, f"rack{broker_id}"
+        row = BrokerRow(
+            broker_id=broker_id,
+            epoch=0,
+            host=host,
+            port=port,
+            rack=rack,
+            data_id=uuid.UUID(int=broker_id),
+            lease_ms=LEASE_MS,
+            renewals_count=0,
+            status=BrokerStatus.STARTING,
+        )
+        row = await self.metastore.register_broker(row, None)
+        await self.metastore.set_broker_status(broker_id, row.epoch, BrokerStatus.ACTIVE)
+
+    async def add_topic(
+        self, name: str, topic_id: uuid.UUID, partitions_count: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Led and kept in sync by this broker alone; the replica of the second one is behind."""
+        row = PartitionRow(topic_id, 0, (BROKER_ID, OTHER_IDS[0]), (BROKER_ID,), BROKER_ID, 0, 0)
+        rows = [replace(row, partition=index) for index in range(partitions_count)]
+        await self.metastore.create_topic(TopicRow(topic_id, name, name.startswith("__")), rows, settings or {})
+        await self.catch_up()
+
+    async def change(self, partition: int = 0, topic: str = TOPIC, **fields: Any) -> None:
+        """Writes a partition's row as its leader or the controller would, and applies it."""
+        row = self.view.partition(topic, partition)
+        assert row is not None
+        (written,) = await self.metastore.update_partitions([replace(row, **fields)])
+        assert written is not None
+        await self.catch_up()
+
+    async def configure(self, topic: str = TOPIC, **settings: str) -> None:
+        changes = {name.replace("_", "."): text for name, text in settings.items()}
+        await self.metastore.change_settings(ConfigScope.TOPIC, topic, changes)
+        await self.catch_up()
+
+    # Records
+
+    def append(self, *values: bytes, partition: int = 0) -> None:
+        """Each value in a batch of its own. Record n was made at millisecond n."""
+        replica = self.replica(partition)
+        for value in values:
+            replica.append(batch_of(value, replica.log.end_offset), 1, self.clock.now_ms())
+
+    async def write(self, *values: bytes, partition: int = 0) -> None:
+        """Appends the values and waits until they are committed."""
+        self.append(*values, partition=partition)
+        replica = self.replica(partition)
+        committed = replica.committed(replica.log.end_offset)
+        if committed is not None:
+            await committed
+
+    @contextmanager
+    def held_flushes(self) -> Iterator[None]:
+        """Nothing that is appended within is committed before the end."""
+        assert isinstance(self.disk, MemoryDisk)
+        self.disk.hold()
+        try:
+            yield
+        finally:
+            self.disk.go_on()
+
+
+async def serving_broker(disk: Disk | None = None, **settings: str | int) -> ServingBroker:
+    """Has joined a cluster of three, and leads every partition of TOPIC."""
+    broker = ServingBroker(disk, **settings)
+    await broker.start()
+    for broker_id in OTHER_IDS:
+        await broker.add_broker(broker_id)
+    await broker.add_topic(TOPIC, TOPIC_ID, PARTITIONS_COUNT)
+    return broker
+
+
+def batch_of(value: bytes, timestamp_ms: int = 0, **fields: int) -> bytes:
+    return encode(make_batch([Record(0, timestamp_ms, b"key", value)], **{"leader_epoch": -1, **fields}))
+
+
+class ClientsEnd:
+    """`ports.network.Connection` whose other side is the test."""
+
+    def __init__(self, peer: str = "client:1") -> None:
+        self.peer = peer
+        self.local = "broker:9092"
+        self.backlog_bytes = 0
+        self.sent = bytearray()
+        self.sends_count = 0
+        self.is_paused = False
+        self.is_closed = False
+        self.receiver: ClientConnection
+
+    def send(self, parts: Sequence[Part]) -> None:
+        self.sends_count += 1
+        for part in parts:
+            self.sent += part.file.read(part.position, part.size_bytes) if isinstance(part, FileSlice) else part
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            asyncio.get_running_loop().call_soon(lambda: self.receiver.closed(None))
+
+
+class Client:
+    """Speaks Kafka to a broker through a `ClientsEnd`."""
+
+    def __init__(self, broker: Broker, peer: str = "client:1") -> None:
+        self.connection = ClientsEnd(peer)
+        receiver = broker.dispatch.accept(self.connection)
+        assert isinstance(receiver, ClientConnection)
+        self.receiver = self.connection.receiver = receiver
+        self._asked: list[tuple[int, int]] = []
+        self._correlation_id = 0
+        self.client_id = "tester"
+
+    def frame(self, api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
+        self._correlation_id += 1
+        self._asked.append((api_key, version))
+        return encode_request(api_key, version, self._correlation_id, self.client_id, body)
+
+    def ask(self, api_key: int, version: int, body: Mapping[str, Any]) -> None:
+        self.feed(self.frame(api_key, version, body))
+
+    def feed(self, data: bytes) -> None:
+        """Through a buffer that is overwritten afterwards, as the real one is."""
+        buffer = bytearray(data)
+        self.receiver.received(memoryview(buffer))
+        buffer[:] = b"\xee" * len(buffer)
+
+    def frames(self) -> list[bytes]:
+        frames = []
+        while len(self.connection.sent) >= 4:
+            (size,) = struct.unpack_from(">i", self.connection.sent)
+            assert len(self.connection.sent) >= 4 + size, "a frame left in pieces"
+            frames.append(bytes(self.connection.sent[4 : 4 + size]))
+            del self.connection.sent[: 4 + size]
+        return frames
+
+    def answers(self) -> list[Any]:
+        """In order, each read as the version it was asked in."""
+        answers = []
+        for frame in self.frames():
+            api_key, version = self._asked.pop(0)
+            _, body = decode_response(api_key, version, memoryview(frame))
+            answers.append(body)
+        return answers
+
+    async def answer(self) -> Any:
+        """The only one, or the next one to come."""
+        async with asyncio.timeout(10):
+            while len(self.connection.sent) < 4:
+                await asyncio.sleep(0.001)
+        (body,) = self.answers()
+        return body
+
+    async def call(self, api_key: int, version: int, body: Mapping[str, Any]) -> Any:
+        self.ask(api_key, version, body)
+        return await self.answer()
