@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple
 
-NEMESIS: Final = -1
-"""As a process: whoever injects faults. Its operations say when each fault was in force."""
-
 UNKNOWN: Final = -1
 """As an offset: the send was not acknowledged, or its acknowledgement named none. As a key: the record has none. As a
 time or process: an imported history does not tell; what would be judged by it is not."""
+
+NEMESIS: Final = -2
+"""As a process: whoever injects faults. Its operations say when each fault was in force. Not a client of which nothing
+is known: that one is UNKNOWN."""
 
 
 class Type(IntEnum):
@@ -58,6 +59,13 @@ class F(StrEnum):
 READS_AND_WRITES: Final = frozenset({F.SEND, F.POLL, F.TXN, F.TABLE, F.SCAN, F.EOS})
 """Whose value is a list of micro-operations."""
 
+NAMES_LOGS: Final = frozenset({F.ASSIGN, F.SUBSCRIBE, F.CREATE})
+"""Whose value is a list of logs."""
+
+NAMES_OFFSETS: Final = frozenset({F.COMMIT, F.COMMITTED, F.DELETE_RECORDS})
+"""Whose value is an offset per log. The value of an operation in none of the three, if it has one, is in `ext`, as
+`value`."""
+
 
 class Record(NamedTuple):
     """What a poll returned of one log."""
@@ -79,7 +87,7 @@ class Send(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """In an invocation: empty."""
+    """In an invocation: empty. A log of which nothing was polled is not in it."""
 
     records: Mapping[int, Sequence[Record]] = {}
 
@@ -97,7 +105,7 @@ class Span(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Op:
     index: int
-    """Its place in the history, dense, from 0."""
+    """Its place in the history, dense, from 0. In an imported history it may have gaps, and still rises."""
     time_ns: int
     """Since the start of the run, on a clock that is never set."""
     process: int
