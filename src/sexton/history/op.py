@@ -67,6 +67,33 @@ NAMES_OFFSETS: Final = frozenset({F.COMMIT, F.COMMITTED, F.DELETE_RECORDS})
 `value`."""
 
 
+class Ext(StrEnum):
+    """Names in `Op.ext` that a judge reads. Whatever else is there is for people."""
+
+    GROUP = "group"
+    """Of a poll, commit, committed, eos."""
+    GENERATION = "generation"
+    RESET = "reset"
+    """True for a commit that is meant to go back."""
+    SEEK_TO_BEGINNING = "seek-to-beginning"
+    """True for an assign after which the consumer reads from the start of each log."""
+    REPLICA = "replica"
+    """Of a scan: through which broker."""
+    HIGH_WATERMARKS = "high-watermarks"
+    """By log, as the next three, of a `debug-topic-partitions`: what brokers say of themselves."""
+    LAST_STABLE_OFFSETS = "last-stable-offsets"
+    LOG_STARTS = "log-starts"
+    LEADER_EPOCHS = "leader-epochs"
+    MISSED = "missed"
+    """True for a nemesis' `grave` whose replica was seen to have missed what was removed."""
+    PHASE = "phase"
+    """Of a nemesis' operation: `start` or `stop` of the fault that its f names."""
+
+
+HEAL: Final = "heal"
+"""As a nemesis' f: what it has broken is whole again."""
+
+
 class Record(NamedTuple):
     """What a poll returned of one log."""
 
