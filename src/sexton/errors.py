@@ -53,6 +53,18 @@ class NotALogError(SextonError):
     exit_code: ClassVar[int] = 66
 
 
+class CorruptHistoryError(SextonError):
+    """A line of a history cannot be read, or contradicts the lines before it. Judging the rest would be guessing."""
+
+    exit_code: ClassVar[int] = 65
+
+
+class NotAHistoryError(SextonError):
+    """The file is missing, or has no operation. Usually a mistyped path, or a run that never began."""
+
+    exit_code: ClassVar[int] = 66
+
+
 class LogInUseError(SextonError):
     """Another process holds the lock. Nothing is wrong with the data; stop that process or wait."""
 
