@@ -1,0 +1,117 @@
+"""Which process is asked for what, and when.
+
+A *thread* is a place for one client at a time, numbered from 0; the client in it is a *process*. One whose operation
+ended in INFO may still be at work somewhere: nothing more is asked of it, and the thread goes on with a new client as
+process + threads_count, as in Jepsen.
+
+The generator is pure. The runner tells it the time, which processes are free and what came of each operation; it
+answers with what to ask next. From one seed, one order of completions makes one order of questions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from sexton.history.op import F, MicroOp, Op, Type
+
+NS = 1_000_000_000
+
+
+class Ask(NamedTuple):
+    """An invocation, before anybody was asked."""
+
+    f: str
+    micro_ops: tuple[MicroOp, ...] = ()
+    logs: tuple[int, ...] = ()
+    offsets: Mapping[int, int] = {}
+    ext: Mapping[str, Any] = {}
+
+
+class Workload(Protocol):
+    def next(self, process: int) -> Ask:
+        """Of a process that is free. The process is as old as the first question that it was asked."""
+
+    def completed(self, op: Op) -> None:
+        """Takes every completion in the order of the history."""
+
+    def final(self) -> Ask:
+        """What every process is asked when the faults are over, so that all that was written is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    process: int
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is to be asked before this, or before the next completion."""
+
+    until_ns: int
+
+
+class Processes:
+    """Who is in each thread."""
+
+    def __init__(self, threads_count: int) -> None:
+        self._count = threads_count
+        self._current = list(range(threads_count))
+        self._busy: set[int] = set()
+
+    @property
+    def free(self) -> Sequence[int]:
+        return [process for process in self._current if process not in self._busy]
+
+    @property
+    def all_free(self) -> bool:
+        return not self._busy
+
+    def thread_of(self, process: int) -> int:
+        return process % self._count
+
+    def invoked(self, process: int) -> None:
+        assert process in self.free, f"process {process} is asked twice"
+        self._busy.add(process)
+
+    def completed(self, op: Op) -> None:
+        self._busy.remove(op.process)
+        if op.type is Type.INFO:
+            self._current[self.thread_of(op.process)] = op.process + self._count
+
+
+@dataclass(slots=True)
+class Generator:
+    """Asks at random moments, `rate` times a second on average. Who cannot keep up is not asked faster later."""
+
+    workload: Workload
+    rng: random.Random
+    rate: float
+    end_ns: int
+    crash_every_ns: int = 0
+    """How often, on average, some client is killed without notice; 0 is never."""
+    _next_ns: int = 0
+    _crash_ns: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._crash_ns = self._later(0, self.crash_every_ns) if self.crash_every_ns else self.end_ns
+
+    def next(self, now_ns: int, free: Sequence[int]) -> Question | Wait | None:
+        """None: it is over."""
+        if now_ns >= self.end_ns:
+            return None
+        if now_ns < self._next_ns or not free:
+            return Wait(min(max(self._next_ns, now_ns), self.end_ns) if free else self.end_ns)
+        self._next_ns = self._later(now_ns, round(NS / self.rate))
+        process = self.rng.choice(free)
+        if now_ns >= self._crash_ns:
+            self._crash_ns = self._later(now_ns, self.crash_every_ns)
+            return Question(process, Ask(F.CRASH))
+        return Question(process, self.workload.next(process))
+
+    def _later(self, now_ns: int, mean_ns: int) -> int:
+        """Uniform between nothing and twice the mean."""
+        return now_ns + self.rng.randrange(2 * mean_ns + 1)

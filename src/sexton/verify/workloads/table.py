@@ -1,0 +1,115 @@
+"""Compacted topics as people use them: tables of keys, with deletions, that somebody reads from the beginning.
+
+A few logs with few keys each, some much more often written than others, so that there is much to compact; plain sends
+and transactions over several keys and logs. Readers of four kinds: who keeps a table up to date by polling, who reads
+it anew from the start, who does so through one replica, and who reads everything at the end.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from sexton.history.op import UNKNOWN, F, Log, Op, Poll, Send, Type
+from sexton.verify.generator import Ask
+
+DELETE_RETENTION_MS: Final = (0, 2_000, 60_000)
+SEGMENT_MS: Final = (500, 1_000, 3_000)
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    logs: int = 4
+    keys: int = 50
+    is_transactional: bool = True
+    """Whether some of the writing is done in transactions."""
+    delete_p: float = 0.2
+    transaction_p: float = 0.4
+    abort_p: float = 0.25
+    micro_ops_max: int = 4
+    table_p: float = 0.02
+    """That a process reads one log from its start to its end, as who restores a table does."""
+    scan_p: float = 0.01
+    """The same, through one replica."""
+    poll_p: float = 0.3
+    replicas: int = 3
+    is_retained: bool = False
+
+
+class Table:
+    def __init__(self, options: TableOptions, rng: random.Random) -> None:
+        self._options = options
+        self._rng = rng
+        self._weights = list(accumulate(1 / rank for rank in range(1, options.keys + 1)))
+        self._value = 0
+        self._known: set[int] = set()
+        self._ends = dict.fromkeys(range(options.logs), 0)
+        self._settings = {
+            "cleanup.policy": "compact,delete" if options.is_retained else "compact",
+            "delete.retention.ms": str(rng.choice(DELETE_RETENTION_MS)),
+            "segment.ms": str(rng.choice(SEGMENT_MS)),
+            "min.cleanable.dirty.ratio": "0.0",
+        }
+
+    @property
+    def logs(self) -> dict[int, Log]:
+        retention_ms = int(self._settings["delete.retention.ms"])
+        return {
+            log: Log(
+                "table", log, is_compacted=True, is_retained=self._options.is_retained, delete_retention_ms=retention_ms
+            )
+            for log in self._ends
+        }
+
+    @property
+    def topic_settings(self) -> Mapping[str, str]:
+        return self._settings
+
+    def next(self, process: int) -> Ask:
+        if process not in self._known:
+            self._known.add(process)
+            return Ask(F.ASSIGN, logs=tuple(self._ends))
+        options, rng = self._options, self._rng
+        luck = rng.random()
+        if luck < options.table_p:
+            return Ask(F.TABLE, (Poll(),), (rng.choice(list(self._ends)),))
+        luck -= options.table_p
+        if luck < options.scan_p:
+            return Ask(
+                F.SCAN, (Poll(),), (rng.choice(list(self._ends)),), ext={"replica": rng.randrange(options.replicas)}
+            )
+        luck -= options.scan_p
+        if luck < options.poll_p:
+            return Ask(F.POLL, (Poll(),))
+        if not options.is_transactional or rng.random() >= options.transaction_p:
+            return Ask(F.SEND, (self._send(),))
+        sends = tuple(self._send() for _ in range(rng.randint(1, options.micro_ops_max)))
+        ext: dict[str, int | bool] = {"transaction": True}
+        if rng.random() < options.abort_p:
+            ext["abort_after"] = rng.randint(0, len(sends))
+        return Ask(F.TXN, sends, ext=ext)
+
+    def _send(self) -> Send:
+        self._value += 1
+        log = self._rng.randrange(self._options.logs)
+        key = bisect(self._weights, self._rng.random() * self._weights[-1])
+        return Send(log, self._value, key=key, is_tombstone=self._rng.random() < self._options.delete_p)
+
+    def completed(self, op: Op) -> None:
+        if op.f == F.ASSIGN and op.type is not Type.OK:
+            self._known.discard(op.process)
+        for micro_op in op.micro_ops:
+            if isinstance(micro_op, Send):
+                if op.type is Type.OK and micro_op.offset != UNKNOWN:
+                    self._ends[micro_op.log] = max(self._ends[micro_op.log], micro_op.offset + 1)
+            else:
+                for log, records in micro_op.records.items():
+                    for record in records[-1:]:
+                        self._ends[log] = max(self._ends[log], record.offset + 1)
+
+    def final(self) -> Ask:
+        return Ask(F.TABLE, (Poll(),), tuple(self._ends), dict(self._ends), {"final": True})
