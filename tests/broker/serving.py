@@ -12,7 +12,7 @@ import random
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -20,6 +20,7 @@ from sexton.adapters.metastore import InProcessMetastore
 from sexton.adapters.metastore.session import Session
 from sexton.broker.broker import Broker
 from sexton.broker.network.connection import ClientConnection
+from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.ports.disk import Disk, FileSlice
 from sexton.ports.metastore import (
     BrokerRow,
@@ -30,12 +31,15 @@ from sexton.ports.metastore import (
     TopicRow,
 )
 from sexton.ports.network import Connection, Part, Receiver
+from sexton.protocol.errors import KafkaError
 from sexton.protocol.messages import decode_response, encode_request
-from sexton.records.batch import Record, encode, make_batch
+from sexton.records.batch import ControlType, Record, encode, make_batch
+from sexton.records.header import TRANSACTIONAL
 from sexton.replication.local_replica import LocalReplica
 from sexton.settings.broker_config import BrokerConfig
-from sexton.simulate.disk import SimulatedDisk, VirtualDisk
+from sexton.simulate.disk import SimulatedDisk, Trouble, VirtualDisk
 from sexton.simulate.loop import Process
+from tests.log.helpers import marker
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +49,10 @@ TOPIC_ID = uuid.UUID(int=7)
 PARTITIONS_COUNT = 4
 BROKER_ID = 1
 OTHER_IDS = (2, 3)
+OTHER_LEADS: dict[str, Any] = {"leader": OTHER_IDS[0], "isr": (OTHER_IDS[0],), "leader_epoch": 9}
+BOTH_IN_SYNC: dict[str, Any] = {"isr": (BROKER_ID, OTHER_IDS[0])}
+"""What a row may be changed to (`ServingBroker.change`)."""
+
 LEASE_MS = 3_600_000
 """Longer than any test moves the clock."""
 
@@ -164,6 +172,16 @@ class ServingBroker(Broker):
         await self.metastore.create_topic(TopicRow(topic_id, name, name.startswith("__")), rows, settings or {})
         await self.catch_up()
 
+    async def coordinate_groups(self) -> None:
+        """Leads the only partition of __consumer_offsets, and has read it."""
+        await self.add_topic(OFFSETS_TOPIC, uuid.UUID(int=70))
+        async with asyncio.timeout(10):
+            while True:
+                with suppress(KafkaError):
+                    await self.groups.describe_classic("nobody's")
+                    return
+                await asyncio.sleep(0)
+
     async def change(self, partition: int = 0, topic: str = TOPIC, **fields: Any) -> None:
         """Writes a partition's row as its leader or the controller would, and applies it."""
         row = self.view.partition(topic, partition)
@@ -185,13 +203,41 @@ class ServingBroker(Broker):
         for value in values:
             replica.append(batch_of(value, replica.log.end_offset), 1, self.clock.now_ms())
 
+    def append_in_transaction(self, producer_id: int, sequence: int = 0) -> None:
+        """One record of a transaction that is open, or that this opens."""
+        replica = self.replica()
+        batch = batch_of(
+            b"%d" % producer_id,
+            replica.log.end_offset,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            attributes=TRANSACTIONAL,
+        )
+        replica.append(batch, 1, self.clock.now_ms())
+
+    def append_marker(self, control_type: ControlType, producer_id: int) -> None:
+        batch = marker(control_type, pid=producer_id)
+        self.replica().append(batch, 1, self.clock.now_ms(), from_client=False)
+
     async def write(self, *values: bytes, partition: int = 0) -> None:
-        """Appends the values and waits until they are committed."""
+        """Appends the values, and waits until everything that was appended is committed."""
         self.append(*values, partition=partition)
         replica = self.replica(partition)
         committed = replica.committed(replica.log.end_offset)
         if committed is not None:
             await committed
+
+    def fetched_by_follower(self, partition: int = 0) -> None:
+        """The second broker's replica has everything."""
+        replica, row = self.replica(partition), self.view.broker(OTHER_IDS[0])
+        assert row is not None
+        replica.follower_fetched(row.broker_id, row.epoch, replica.log.end_offset)
+
+    def trouble(self, number: int, partition: int = 0) -> None:
+        """The disk fails with this error wherever the partition needs it."""
+        assert isinstance(self.disk, MemoryDisk)
+        self.disk.volume.troubles.append(Trouble(number, self.replica(partition).log.directory))
 
     @contextmanager
     def held_flushes(self) -> Iterator[None]:

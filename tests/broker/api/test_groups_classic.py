@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from typing import Any
 
 import pytest
 
 from sexton.broker.api import find_coordinator, heartbeat, join_group, leave_group, sync_group
-from sexton.coordinators.groups.service import GroupService
 from sexton.coordinators.hashing import partition_for
 from sexton.protocol.errors import ErrorCode
 from sexton.settings.broker import GroupSettings
 from tests.broker.api.admin_broker import broker_in_a_cluster
 from tests.broker.api.groups_broker import (
     GroupsBroker,
-    LoopClock,
-    MemoryLog,
     groups_broker,
     subscription,
     versions,
 )
-from tests.broker.fakes import Client, FakeBroker
-from tests.coordinators.groups.harness import FakeTopics
+from tests.broker.serving import Client, serving_broker
 
 
 async def join(broker: GroupsBroker, version: int = 9, **body: Any) -> Any:
@@ -172,17 +167,15 @@ async def test_many_members_join_one_group() -> None:
 async def test_joins_that_are_parked_do_not_keep_others_from_sending() -> None:
     """256 MB of them would have kept all large requests of everybody waiting, for as long as their sender liked."""
 
-    broker = FakeBroker(queued_max_request_bytes=100_000)
-    groups = GroupService(LoopClock(), random.Random(1), GroupSettings(), FakeTopics({"t": 1}), lambda: 1)
-    broker.groups = groups  # type: ignore[attr-defined]
-    await groups.load(0, MemoryLog())
+    broker = await serving_broker(queued_max_request_bytes=100_000)
+    await broker.coordinate_groups()
     protocols = [{"name": "range", "metadata": bytes(60_000)}]
     times = {"session_timeout": 30_000, "rebalance_timeout": 2**31 - 1}
-    for number in range(5):
+    clients = [Client(broker) for _ in range(5)]
+    for number, client in enumerate(clients):
         asked = {"group_id": str(number), "member_id": "", "protocol_type": "connect", "protocols": protocols}
-        Client(broker).ask(join_group.API_KEY, 3, {**asked, **times})
+        client.ask(join_group.API_KEY, 3, {**asked, **times})
     for _ in range(3):
         await asyncio.sleep(0)
-    assert len(groups._led[0].parked) == 5
+    assert not any(client.connection.sent for client in clients)
     assert broker.dispatch.budget.held_bytes == 0
-    await groups.close()

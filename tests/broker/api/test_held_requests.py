@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+import uuid
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sexton.broker.lifecycle.peers import Peers
 from sexton.broker.transactions import verifier
-from sexton.broker.transactions.verifier import Answers, Verifier
-from sexton.log.producers import Marker, Verification
-from sexton.log.types import Appended
-from sexton.metadata.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from sexton.broker.transactions.verifier import Answers
+from sexton.coordinators.groups.messages import OffsetCommitRequest
+from sexton.metadata.topics import TRANSACTIONS_TOPIC
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.broken import breaking
 from sexton.types import TopicPartition
 from tests.broker.api.transactional_client import batch
-from tests.broker.fakes import BROKER_ID, TOPIC, Client, FakeBroker, FakeReplica
+from tests.broker.serving import OTHER_LEADS, TOPIC, Client, ServingBroker, serving_broker
+from tests.log.helpers import read_all
 from tests.producers import producer_at
 
-PRODUCE, TXN_OFFSET_COMMIT = 0, 28
+PRODUCE, WRITE_TXN_MARKERS, TXN_OFFSET_COMMIT = 0, 27, 28
 OLD_PRODUCE, OLD_COMMIT = 9, 3
 PRODUCER = producer_at(77, 3)
+COORDINATOR_EPOCH = 6
 TURNS_MAX = 8
 """More than there are between the coordinator's answer and all that follows from it."""
 
@@ -41,35 +43,39 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[None]]:
         return dict.fromkeys(places, ErrorCode.none)
 
     monkeypatch.setattr(verifier, "answer", answer)
-    monkeypatch.setattr(Verifier, "_coordinator_of", lambda self, question: BROKER_ID)
     return asked
 
 
-def broker_that_counts_sequences() -> FakeBroker:
-    broker = FakeBroker()
-    replica = broker.replica()
-    producers = replica.log.producers
-
-    def append(
-        records: bytes, acks: int, now_ms: int, *, verification: Verification | None = None, judged_by: object = None
-    ) -> tuple[Appended, None]:
-        sequence = int.from_bytes(records[53:57], "big")
-        producers.check_data(*PRODUCER, sequence, True, True)
-        if verification is not None:
-            producers.check_verified(*PRODUCER, verification)
-        offset = replica.log.end_offset
-        replica.log.records.append(b"%d" % sequence)
-        producers.note_data(*PRODUCER, sequence, offset, offset, now_ms, True)
-        return Appended(offset, offset, -1, 0), None
-
-    replica.append = append  # type: ignore[method-assign, assignment]
+async def coordinating_broker(epoch: int = COORDINATOR_EPOCH) -> ServingBroker:
+    """Leads the only partition of __transaction_state: it asks itself."""
+    broker = await serving_broker()
+    await broker.add_topic(TRANSACTIONS_TOPIC, uuid.UUID(int=71))
+    await broker.change(topic=TRANSACTIONS_TOPIC, leader_epoch=epoch)
     return broker
+
+
+def sequences(broker: ServingBroker) -> list[int]:
+    """Of what is in the log, markers aside."""
+    return [found.base_sequence for found in read_all(broker.replica().log) if found.base_sequence >= 0]
 
 
 def send(client: Client, sequence: int, timeout_ms: int = 30_000) -> None:
     data = [{"index": 0, "records": batch(PRODUCER, sequence, "value")}]
     body = {"transactional_id": "app", "acks": -1, "timeout": timeout_ms}
     client.ask(PRODUCE, OLD_PRODUCE, {**body, "topic_data": [{"name": TOPIC, "partition_data": data}]})
+
+
+async def mark(broker: ServingBroker, *, is_commit: bool) -> None:
+    """As the transaction's coordinator would."""
+    marker = {
+        "producer_id": PRODUCER.producer_id,
+        "producer_epoch": PRODUCER.epoch,
+        "transaction_result": is_commit,
+        "coordinator_epoch": COORDINATOR_EPOCH,
+        "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+    }
+    answer = await Client(broker).call(WRITE_TXN_MARKERS, 1, {"markers": [marker]})
+    assert answer.markers[0].topics[0].partitions[0].error_code is ErrorCode.none
 
 
 def codes(client: Client) -> list[ErrorCode]:
@@ -98,12 +104,12 @@ async def answered_while(
         await turns()
 
 
-async def produced(asked: list[asyncio.Future[None]], turns_before: int) -> tuple[list[bytes], list[ErrorCode]]:
+async def produced(asked: list[asyncio.Future[None]], turns_before: int) -> tuple[list[int], list[ErrorCode]]:
     asked.clear()
-    broker = broker_that_counts_sequences()
+    broker = await coordinating_broker()
     client = Client(broker)
     await answered_while(asked, [lambda n=n: send(client, n) for n in range(3)], turns_before)  # type: ignore[misc]
-    return broker.replica().log.records, codes(client)
+    return sequences(broker), codes(client)
 
 
 def test_a_batch_that_comes_while_held_ones_are_appended_is_not_overtaken(
@@ -112,7 +118,7 @@ def test_a_batch_that_comes_while_held_ones_are_appended_is_not_overtaken(
     """Clients have several batches on the way; one that is refused for its sequence ends the producer (before 4.0)."""
     for turns_before in range(TURNS_MAX):
         found = asyncio.run(produced(coordinator, turns_before))
-        assert found == ([b"0", b"1", b"2"], [ErrorCode.none] * 3), f"the others came {turns_before} turns later"
+        assert found == ([0, 1, 2], [ErrorCode.none] * 3), f"the others came {turns_before} turns later"
 
 
 def test_without_the_rule_it_is(coordinator: list[asyncio.Future[None]]) -> None:
@@ -129,7 +135,7 @@ async def test_one_that_fails_in_an_unexpected_way_keeps_nobody_behind_it(
     def fail(_: ErrorCode) -> None:
         raise AssertionError("a bug")
 
-    ask = FakeBroker().transactions.verifier.ask
+    ask = (await coordinating_broker()).transactions.verifier.ask
     question = verifier.Question("app", PRODUCER, 1, adds=False)
     for go_on in (fail, told.append):
         ask(question, (TOPIC, 0), None, go_on)
@@ -144,7 +150,7 @@ async def test_what_was_sent_behind_a_batch_whose_time_ran_out_waits_until_that_
 ) -> None:
     """Of a producer that the partition does not know any sequence could be the first."""
 
-    broker = broker_that_counts_sequences()
+    broker = await coordinating_broker()
     client = Client(broker)
     send(client, 0, timeout_ms=0)
     send(client, 1)
@@ -155,7 +161,7 @@ async def test_what_was_sent_behind_a_batch_whose_time_ran_out_waits_until_that_
     coordinator[0].set_result(None)
     await turns()
     assert codes(client) == [ErrorCode.request_timed_out]
-    assert broker.replica().log.records == []
+    assert sequences(broker) == []
     send(client, 0)
     await turns()
     coordinator[1].set_result(None)
@@ -163,36 +169,35 @@ async def test_what_was_sent_behind_a_batch_whose_time_ran_out_waits_until_that_
     send(client, 1)
     await turns()
     assert codes(client) == [ErrorCode.none] * 2
-    assert broker.replica().log.records == [b"0", b"1"]
+    assert sequences(broker) == [0, 1]
 
 
 @pytest.mark.parametrize(("known_epoch", "is_asked"), [(5, False), (6, True), (7, True)])
-def test_a_coordinator_before_the_one_whose_marker_is_here_is_not_asked(
-    monkeypatch: pytest.MonkeyPatch, known_epoch: int, is_asked: bool
+async def test_a_coordinator_before_the_one_whose_marker_is_here_is_not_asked(
+    coordinator: list[asyncio.Future[None]], known_epoch: int, is_asked: bool
 ) -> None:
     """Frozen with its clock, it would take its lease for valid, and what its successor has ended for open."""
-    questions: list[verifier.Question] = []
+    broker = await coordinating_broker(known_epoch)
+    client = await client_of_a_committed_transaction(broker, coordinator)
+    send(client, 1)
+    await turns()
+    for question in coordinator[1:]:
+        question.set_result(None)
+    await turns()
+    assert codes(client) == [ErrorCode.none if is_asked else ErrorCode.not_enough_replicas]
+    assert (len(coordinator) == 2) == is_asked
+    assert broker.replica().log.producers.is_open(*PRODUCER) == is_asked
 
-    async def answer(broker: object, question: verifier.Question, places: Sequence[TopicPartition]) -> Answers:
-        questions.append(question)
-        return dict.fromkeys(places, ErrorCode.none)
 
-    async def main() -> None:
-        broker = broker_that_counts_sequences()
-        state = broker.replicas.by_name[TRANSACTIONS_TOPIC, 0] = FakeReplica(TRANSACTIONS_TOPIC, 0)
-        state.row = replace(state.row, leader_epoch=known_epoch)
-        producers = broker.replica().log.producers
-        producers.note_data(*PRODUCER, 0, 0, 0, 0, True)
-        producers.note_marker(*PRODUCER, 1, 0, Marker(False, 6))
-        client = Client(broker)
-        send(client, 1)
-        await turns()
-        assert codes(client) == [ErrorCode.none if is_asked else ErrorCode.not_enough_replicas]
-        assert bool(questions) == is_asked
-        assert producers.is_open(*PRODUCER) == is_asked
-
-    monkeypatch.setattr(verifier, "answer", answer)
-    asyncio.run(main())
+async def client_of_a_committed_transaction(broker: ServingBroker, asked: list[asyncio.Future[None]]) -> Client:
+    client = Client(broker)
+    send(client, 0)
+    await turns()
+    asked[0].set_result(None)
+    await turns()
+    assert codes(client) == [ErrorCode.none]
+    await mark(broker, is_commit=True)
+    return client
 
 
 async def test_a_batch_that_comes_after_a_marker_does_not_share_an_answer_from_before_it(
@@ -200,25 +205,20 @@ async def test_a_batch_that_comes_after_a_marker_does_not_share_an_answer_from_b
 ) -> None:
     """The same batch twice, over two connections: the first is held when the transaction is aborted, the second comes
     when it is over. It would open a transaction that nobody ends, or that the next one commits."""
-
-    broker = broker_that_counts_sequences()
-    producers = broker.replica().log.producers
-    producers.note_data(*PRODUCER, 0, 0, 0, 0, True)
-    producers.note_marker(*PRODUCER, 1, 0, Marker(False, 6))
-    first, second = Client(broker), Client(broker)
+    broker = await coordinating_broker()
+    first, second = await client_of_a_committed_transaction(broker, coordinator), Client(broker)
     send(first, 1)
     await turns()
-    assert len(coordinator) == 1
-    producers.note_marker(*PRODUCER, 2, 0, Marker(True, 6))
-    producers.void_verifications(*PRODUCER)
+    assert len(coordinator) == 2
+    await mark(broker, is_commit=False)
     send(second, 1)
     await turns()
-    coordinator[0].set_result(None)
+    coordinator[1].set_result(None)
     await turns()
     assert codes(first) == [ErrorCode.invalid_txn_state]
     assert codes(second) == []
-    assert len(coordinator) == 2
-    assert not producers.is_open(*PRODUCER)
+    assert len(coordinator) == 3
+    assert not broker.replica().log.producers.is_open(*PRODUCER)
 
 
 async def test_partitions_of_one_transaction_are_asked_about_together_and_instances_apart(
@@ -227,7 +227,7 @@ async def test_partitions_of_one_transaction_are_asked_about_together_and_instan
     """What another coordinator answers names the transactional id and the partition, and not the producer."""
     requests: list[list[dict[str, Any]]] = []
 
-    async def call(row: object, api_key: int, version: int, body: dict[str, Any]) -> Any:
+    async def call(_: Peers, row: object, api_key: int, version: int, body: dict[str, Any]) -> Any:
         requests.append(body["transactions"])
         results = [
             SimpleNamespace(
@@ -252,10 +252,10 @@ async def test_partitions_of_one_transaction_are_asked_about_together_and_instan
         ]
         return SimpleNamespace(error_code=ErrorCode.none, results_by_transaction=results)
 
-    asking = FakeBroker().transactions.verifier
-    monkeypatch.setattr(asking, "_peers", SimpleNamespace(call=call))
-    monkeypatch.setattr(asking, "_coordinator_of", lambda question: BROKER_ID + 1)
-    monkeypatch.setattr(asking._broker.view, "broker", lambda broker_id: object(), raising=False)
+    broker = await coordinating_broker()
+    await broker.change(topic=TRANSACTIONS_TOPIC, **OTHER_LEADS)
+    monkeypatch.setattr(Peers, "call", call)
+    asking = broker.transactions.verifier
     told: dict[tuple[int, int], ErrorCode] = {}
     for epoch in (PRODUCER[1], PRODUCER[1] - 1):
         question = verifier.Question("app", producer_at(PRODUCER[0], epoch), 2, adds=True)
@@ -269,30 +269,6 @@ async def test_partitions_of_one_transaction_are_asked_about_together_and_instan
         for epoch in (PRODUCER[1], PRODUCER[1] - 1)
         for number in (0, 1)
     }
-
-
-class Groups:
-    """A group's coordinator that remembers what was committed, in order."""
-
-    def __init__(self) -> None:
-        self.committed: list[int] = []
-
-    def is_in_transaction(self, group: str, owner: object) -> bool:
-        return bool(self.committed)
-
-    def begin_verification(self, group: str, owner: object) -> object:
-        return self
-
-    def partition_of(self, group: str) -> int:
-        return 0
-
-    def commit_in_transaction(self, request: Any, owner: object, verification: object) -> Coroutine[Any, Any, Any]:
-        ((topic, (offset,)),) = request.topics
-        self.committed.append(offset.offset)
-        return self._results(topic)
-
-    async def _results(self, topic: str) -> Any:
-        return [(topic, [(0, ErrorCode.none)])]
 
 
 def commit(client: Client, offset: int) -> None:
@@ -312,14 +288,21 @@ def commit(client: Client, offset: int) -> None:
 
 async def offsets(asked: list[asyncio.Future[None]], turns_before: int) -> list[int]:
     asked.clear()
-    broker = FakeBroker()
-    groups = Groups()
-    broker.groups = groups  # type: ignore[attr-defined]
-    broker.replicas.by_name[OFFSETS_TOPIC, 0] = FakeReplica(OFFSETS_TOPIC, 0)
+    broker = await coordinating_broker()
+    await broker.coordinate_groups()
+    commit_in_transaction, committed = broker.groups.commit_in_transaction, []
+
+    def noted(request: OffsetCommitRequest, *args: Any) -> Any:
+        ((_, (one,)),) = request.topics
+        committed.append(one.offset)
+        return commit_in_transaction(request, *args)
+
+    broker.groups.commit_in_transaction = noted  # type: ignore[method-assign, assignment]
     client = Client(broker)
     await answered_while(asked, [lambda n=n: commit(client, n) for n in range(3)], turns_before)  # type: ignore[misc]
-    assert len(client.answers()) == 3
-    return groups.committed
+    answers = client.answers()
+    assert [answer.topics[0].partitions[0].error_code for answer in answers] == [ErrorCode.none] * 3
+    return committed
 
 
 def test_offsets_are_committed_in_the_order_in_which_they_came(coordinator: list[asyncio.Future[None]]) -> None:
@@ -337,8 +320,8 @@ def test_without_the_rule_offsets_go_back(coordinator: list[asyncio.Future[None]
 def test_a_question_in_which_there_is_a_bug_is_answered_and_may_be_asked_again(
     coordinator: list[asyncio.Future[None]],
 ) -> None:
-    async def body() -> tuple[list[bytes], list[ErrorCode]]:
-        broker = broker_that_counts_sequences()
+    async def body() -> tuple[list[int], list[ErrorCode]]:
+        broker = await coordinating_broker()
         client = Client(broker)
         send(client, 0)
         await turns()
@@ -349,8 +332,8 @@ def test_a_question_in_which_there_is_a_bug_is_answered_and_may_be_asked_again(
         await turns()
         coordinator[1].set_result(None)
         await turns()
-        return broker.replica().log.records, codes(client)
+        return sequences(broker), codes(client)
 
-    records, answers = asyncio.run(body())
-    assert (records, answers[-1]) == ([b"0"], ErrorCode.none)
+    appended, answers = asyncio.run(body())
+    assert (appended, answers[-1]) == ([0], ErrorCode.none)
     assert answers[0] is not ErrorCode.none

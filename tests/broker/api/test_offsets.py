@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from sexton.broker import api
-from sexton.log.epochs import EpochHistory
-from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import known_versions
-from sexton.records.checkpoints import EpochEntry
-from tests.broker.fakes import TOPIC, TOPIC_ID, Client, FakeBroker
+from tests.broker.serving import BOTH_IN_SYNC, OTHER_LEADS, TOPIC, Client, ServingBroker, serving_broker
 
 LIST_OFFSETS, API_VERSIONS, INIT_PRODUCER_ID, OFFSET_FOR_LEADER_EPOCH = 2, 18, 22, 23
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
 
 
-def full_broker() -> FakeBroker:
-    broker = FakeBroker()
-    replica = broker.replica()
-    replica.log.records += [b"x"] * 10
-    replica.log.start_offset = 2
-    replica.log.epochs = EpochHistory([EpochEntry(1, 0), EpochEntry(3, 6)])
-    replica.row = PartitionRow(TOPIC_ID, 0, (1,), (1,), 1, 3, 0)
-    replica.high_watermark = 9
-    replica.uncommitted = 1
+async def full_broker() -> ServingBroker:
+    """Offsets 2 to 5 are of epoch 1, 6 to 9 of epoch 3. The last is not committed, a transaction is open from 8 on."""
+    broker = await serving_broker()
+    await broker.change(leader_epoch=1)
+    await broker.write(*[b"x"] * 6)
+    await broker.change(leader_epoch=3)
+    await broker.write(*[b"x"] * 2)
+    broker.append_in_transaction(44)
+    await broker.write()
+    await broker.replica().delete_records(2)
+    await broker.change(**BOTH_IN_SYNC)
+    broker.append(b"x")
     return broker
 
 
@@ -41,13 +40,13 @@ async def listed(client: Client, version: int, timestamp: int, **more: Any) -> A
 
 @pytest.mark.parametrize("version", range(1, 12))
 async def test_special_places_and_times(version: int) -> None:
-    client = Client(full_broker())
+    client = Client(await full_broker())
     for timestamp, since, expected in (
         (LATEST, 1, (-1, 9, 3)),
         (EARLIEST, 1, (-1, 2, 1)),
-        (5, 1, (5, 5, 0)),
+        (5, 1, (5, 5, 1)),
         (100, 1, (-1, -1, -1)),
-        (MAX_TIMESTAMP, 7, (8, 8, 0)),
+        (MAX_TIMESTAMP, 7, (8, 8, 3)),
         (EARLIEST_LOCAL, 8, (-1, 2, 1)),
         (LATEST_TIERED, 9, (-1, -1, -1)),
         (PENDING_UPLOAD, 11, (-1, -1, -1)),
@@ -63,26 +62,30 @@ async def test_special_places_and_times(version: int) -> None:
 
 
 async def test_read_committed_ends_at_the_last_stable_offset() -> None:
-    client = Client(full_broker())
+    client = Client(await full_broker())
     assert (await listed(client, 5, LATEST, isolation_level=1)).offset == 8
     assert (await listed(client, 5, 8, isolation_level=1)).offset == -1
 
 
 async def test_list_offsets_refuses_what_it_must() -> None:
-    broker = full_broker()
+    broker = await full_broker()
     client = Client(broker)
     assert (await listed(client, 5, LATEST, partition_index=99)).error_code is ErrorCode.unknown_topic_or_partition
     assert (await listed(client, 5, LATEST, current_leader_epoch=2)).error_code is ErrorCode.fenced_leader_epoch
     assert (await listed(client, 5, LATEST, current_leader_epoch=4)).error_code is ErrorCode.unknown_leader_epoch
     assert (await listed(client, 5, -77)).error_code is ErrorCode.unsupported_version
-    broker.replica().is_leader = False
+    await broker.change(**OTHER_LEADS)
     assert (await listed(client, 5, LATEST)).error_code is ErrorCode.not_leader_or_follower
     assert (await listed(client, 5, LATEST, replica_id=-2)).offset == 9
 
 
 async def test_new_leader_that_does_not_know_what_is_committed_says_so() -> None:
-    broker = full_broker()
-    broker.replica().high_watermark = 5
+    broker = await serving_broker()
+    await broker.write(*[b"x"] * 5)
+    await broker.replica().delete_records(2)
+    await broker.change(**BOTH_IN_SYNC)
+    broker.append(b"x")
+    await broker.change(leader_epoch=1)
     client = Client(broker)
     assert (await listed(client, 5, LATEST)).error_code is ErrorCode.offset_not_available
     assert (await listed(client, 4, LATEST)).error_code is ErrorCode.leader_not_available
@@ -90,38 +93,39 @@ async def test_new_leader_that_does_not_know_what_is_committed_says_so() -> None
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-def test_end_of_an_epoch(version: int) -> None:
-    async def main() -> None:
-        broker = full_broker()
-        client = Client(broker)
-        for epoch, expected in ((1, (1, 6)), (2, (1, 6)), (3, (3, 10)), (4, (-1, -1))):
-            found = await ended(client, epoch)
-            assert (found.leader_epoch, found.end_offset) == expected
-        assert (await ended(client, 1, current_leader_epoch=2)).error_code is ErrorCode.fenced_leader_epoch
-        assert (await ended(client, 1, partition=50)).error_code is ErrorCode.unknown_topic_or_partition
-        broker.replica().is_leader = False
-        assert (await ended(client, 1)).error_code is ErrorCode.not_leader_or_follower
+async def test_end_of_an_epoch(version: int) -> None:
+    broker = await full_broker()
+    client = Client(broker)
 
-    async def ended(client: Client, epoch: int, **more: Any) -> Any:
+    async def ended(epoch: int, **more: Any) -> Any:
         asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch, **more}
         body = {"replica_id": -1, "topics": [{"topic": TOPIC, "partitions": [asked]}]}
         (topic,) = (await client.call(OFFSET_FOR_LEADER_EPOCH, version, body)).topics
         return topic.partitions[0]
 
-    asyncio.run(main())
+    for epoch, expected in ((1, (1, 6)), (2, (1, 6)), (3, (3, 10)), (4, (-1, -1))):
+        found = await ended(epoch)
+        assert (found.leader_epoch, found.end_offset) == expected
+    assert (await ended(1, current_leader_epoch=2)).error_code is ErrorCode.fenced_leader_epoch
+    assert (await ended(1, partition=50)).error_code is ErrorCode.unknown_topic_or_partition
+    await broker.change(**OTHER_LEADS)
+    assert (await ended(1)).error_code is ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.parametrize("version", range(6))
 async def test_every_idempotent_producer_gets_an_id_of_its_own(version: int) -> None:
-    broker = FakeBroker()
+    broker = await serving_broker()
     client = Client(broker)
-    given = [await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None}) for _ in range(3)]
-    assert [(answer.producer_id, answer.producer_epoch) for answer in given] == [(1000, 0), (1001, 0), (1002, 0)]
-    assert broker.metastore.next_id == 2000
+    given = [await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None})]
+    broker.metastore.is_away = True  # ids are allocated in blocks: it is not asked for each
+    given += [await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None}) for _ in range(2)]
+    first = given[0].producer_id
+    assert first >= 0
+    assert [(answer.producer_id, answer.producer_epoch) for answer in given] == [(first + n, 0) for n in range(3)]
 
 
 async def test_metastore_that_is_away_delays_new_producers_only() -> None:
-    broker = FakeBroker()
+    broker = await serving_broker()
     client = Client(broker)
     broker.metastore.is_away = True
     answer = await client.call(INIT_PRODUCER_ID, 4, {"transactional_id": None})
@@ -131,7 +135,7 @@ async def test_metastore_that_is_away_delays_new_producers_only() -> None:
 
 
 async def test_transactional_producers_are_told_to_try_again() -> None:
-    client = Client(FakeBroker())
+    client = Client(await serving_broker())
     answer = await client.call(INIT_PRODUCER_ID, 4, {"transactional_id": "t"})
     assert (answer.error_code, answer.producer_id) == (ErrorCode.coordinator_not_available, -1)
     answer = await client.call(INIT_PRODUCER_ID, 4, {"transactional_id": ""})
@@ -140,7 +144,7 @@ async def test_transactional_producers_are_told_to_try_again() -> None:
 
 @pytest.mark.parametrize("version", range(5))
 async def test_what_is_offered_is_what_has_a_module(version: int) -> None:
-    client = Client(FakeBroker())
+    client = Client(await serving_broker())
     body = {"client_software_name": "some-client", "client_software_version": "1.2.3"}
     answer = await client.call(API_VERSIONS, version, body)
     offered = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
@@ -157,7 +161,7 @@ def test_no_module_offers_more_than_can_be_read() -> None:
 
 
 async def test_client_software_with_a_strange_name_is_refused() -> None:
-    client = Client(FakeBroker())
+    client = Client(await serving_broker())
     for name in ("", "-a", "a b", "a\n"):
         answer = await client.call(API_VERSIONS, 3, {"client_software_name": name, "client_software_version": "1"})
         assert answer.error_code is ErrorCode.invalid_request
