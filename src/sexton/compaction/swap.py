@@ -108,26 +108,19 @@ class Step:
 
 
 class Outcome(Enum):
+    """What was done about an interrupted step. NOTHING may still have removed `.deleted` files, which belong to a step
+    that was over (a broker leaves them, too, when it stops within file.delete.delay.ms)."""
+
     NOTHING = "nothing"
     ROLLED_BACK = "rolled back"
     COMPLETED = "completed"
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
-    """What was done about an interrupted step. NOTHING may still have removed `.deleted` files, which belong
-    to a step that was over (a broker leaves them, too, when it stops within file.delete.delay.ms)."""
-
-    outcome: Outcome
-    removed: tuple[str, ...] = ()
-    renamed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class RecoveryPlan:
     """Decided as a whole before the first step: what cannot be read stops a recovery before it deletes anything."""
 
-    recovery: Recovery
+    outcome: Outcome
     steps: tuple[Step, ...] = field(default=())
 
 
@@ -198,10 +191,9 @@ def recover(contents: Contents) -> RecoveryPlan:
     gone = {*void, *cleaned, *replaced, *swap}
     stale = _stale_snapshots([*(file for file in found if file not in gone), *installed], deleted)
 
-    removed = [file.name for file in (*void, *cleaned, *replaced, *stale, *deleted)]
     outcome = Outcome.COMPLETED if swap else Outcome.ROLLED_BACK if cleaned or void else Outcome.NOTHING
     steps = [*_remove(void), *_remove(cleaned), *_remove(replaced), *_install(swap), *_remove(stale), *_remove(deleted)]
-    return RecoveryPlan(Recovery(outcome, tuple(removed), tuple(file.name for file in installed)), tuple(steps))
+    return RecoveryPlan(outcome, tuple(steps))
 
 
 def clear_staging(contents: Contents) -> RecoveryPlan:
@@ -209,8 +201,7 @@ def clear_staging(contents: Contents) -> RecoveryPlan:
     removing only the `.cleaned` files would promote the `.swap` files that they void."""
     void, cleaned = _void_files(contents.found)
     outcome = Outcome.ROLLED_BACK if cleaned else Outcome.NOTHING
-    removed = tuple(file.name for file in (*void, *cleaned))
-    return RecoveryPlan(Recovery(outcome, removed), (*_remove(void), *_remove(cleaned)))
+    return RecoveryPlan(outcome, (*_remove(void), *_remove(cleaned)))
 
 
 # --- what must be true before a commit ---

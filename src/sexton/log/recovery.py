@@ -180,10 +180,10 @@ class Recovery:
 
     async def _finish_swap(self) -> None:
         """Runs first: until then the file names do not say which segments the log has."""
-        recovery = await swap_disk.recover(self.disk, self.directory)
+        outcome = await swap_disk.recover(self.disk, self.directory)
         swap_disk.remove_staged(self.disk, self.directory)
-        if recovery.outcome is not Outcome.NOTHING:
-            logger.info("%s: a swap of compacted segments was interrupted; %s", self.directory, recovery.outcome.value)
+        if outcome is not Outcome.NOTHING:
+            logger.info("%s: a swap of compacted segments was interrupted; %s", self.directory, outcome.value)
 
     def _remove_snapshot(self, offset: int) -> None:
         self.snapshots.remove(offset)

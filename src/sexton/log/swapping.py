@@ -193,9 +193,9 @@ class Swap:
     async def _put_right(self, old: Sequence[Segment], new: Segment) -> None:
         """Undoes or completes the swap, as a restart would."""
         try:
-            recovery = await swap_disk.recover(self._disk, self._log.directory)
+            outcome = await swap_disk.recover(self._disk, self._log.directory)
         except (OSError, SextonError) as error:
             self._log.health.failure = error if isinstance(error, OSError) else OSError(str(error))
             return
-        if recovery.outcome is Outcome.COMPLETED and old[0] in self._segments.all:
+        if outcome is Outcome.COMPLETED and old[0] in self._segments.all:
             self._segments.exchange(old, new)
