@@ -136,5 +136,5 @@ def _write_indexes(directory: Path, base_offset: int) -> None:
     data = np.memmap(directory / names.log_file_name(base_offset), dtype=np.uint8, mode="r")
     table = scan_whole(data, 0, len(data), str(directory), check_crc=False, previous_offset=base_offset - 1)
     offset_index, time_index = segment_indexes.build(table, base_offset, 4096)
-    (directory / names.offset_index_file_name(base_offset)).write_bytes(offset_index)
-    (directory / names.time_index_file_name(base_offset)).write_bytes(time_index)
+    (directory / names.segment_file_name(base_offset, names.OFFSET_INDEX_SUFFIX)).write_bytes(offset_index)
+    (directory / names.segment_file_name(base_offset, names.TIME_INDEX_SUFFIX)).write_bytes(time_index)

@@ -328,8 +328,8 @@ def write_partition(log: Log, directory: Path, *, transaction_indexes: bool = Tr
         content = b"".join(map(encode_as_broker, segment))
         offset_index, time_index = _indexes(content, base)
         (directory / names.log_file_name(base)).write_bytes(content)
-        (directory / names.offset_index_file_name(base)).write_bytes(offset_index)
-        (directory / names.time_index_file_name(base)).write_bytes(time_index)
+        (directory / names.segment_file_name(base, names.OFFSET_INDEX_SUFFIX)).write_bytes(offset_index)
+        (directory / names.segment_file_name(base, names.TIME_INDEX_SUFFIX)).write_bytes(time_index)
         mine = [entry for entry in log.aborted if base <= entry[2] < end]
         if mine and transaction_indexes:
             content = indexes.encode(indexes.make_transaction_entries(*zip(*mine, strict=True)))

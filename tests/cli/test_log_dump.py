@@ -123,7 +123,7 @@ def test_reading_starts_at_the_segment_that_holds_the_offset(example: Path) -> N
 
 def test_a_segment_file_alone_can_be_dumped(example: Path) -> None:
     assert offsets(example / names.log_file_name(10)) == [10, 11]
-    result = run(example / names.offset_index_file_name(10))
+    result = run(example / names.segment_file_name(10, names.OFFSET_INDEX_SUFFIX))
     assert isinstance(result.exception, NotALogError)
 
 

@@ -12,7 +12,7 @@ from sexton.log import opening
 from sexton.log.types import AbortedTransaction
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType, encode, make_batch
-from sexton.records.checkpoints import EpochEntry, read_leader_epochs, read_partition_metadata
+from sexton.records.checkpoints import EpochEntry, decode_leader_epochs, read_partition_metadata
 from sexton.settings.topic import TopicConfig
 from sexton.types import ProducerId
 from tests.log.helpers import (
@@ -393,18 +393,21 @@ async def test_a_topic_that_is_only_compacted_is_not_retained(tmp_path: Path) ->
 
 
 async def test_epochs_are_durable_when_the_call_returns(tmp_path: Path) -> None:
-    path = tmp_path / "orders-0" / "leader-epoch-checkpoint"
+    def kept() -> tuple[EpochEntry, ...]:
+        path = tmp_path / "orders-0" / "leader-epoch-checkpoint"
+        return decode_leader_epochs(path.read_bytes(), str(path))
+
     log = await open_log(tmp_path)
     await log.begin_epoch(4)
-    assert read_leader_epochs(path) == (EpochEntry(4, 0),)
+    assert kept() == (EpochEntry(4, 0),)
     lead(log, plain(b"a"), plain(b"b"))
     await log.begin_epoch(4)
     await log.begin_epoch(6)
     await log.begin_epoch(7)
-    assert read_leader_epochs(path) == (EpochEntry(4, 0), EpochEntry(7, 2)), "epoch 6 wrote nothing"
+    assert kept() == (EpochEntry(4, 0), EpochEntry(7, 2)), "epoch 6 wrote nothing"
     history = [EpochEntry(1, 0), EpochEntry(9, 1), EpochEntry(12, 500)]
     await log.replace_epochs(history)
-    assert read_leader_epochs(path) == tuple(history)
+    assert kept() == tuple(history)
     assert log.epochs.entries == tuple(history)
 
 

@@ -19,7 +19,7 @@ from sexton.log.log import Log
 from sexton.records import indexes
 from sexton.records.batch import ControlType, encode, make_marker
 from sexton.records.checkpoints import EpochEntry
-from sexton.records.producer_snapshot import read_producer_snapshot
+from sexton.records.producer_snapshot import decode_producer_snapshot
 from sexton.types import ProducerId
 from tests import logs
 from tests.log.helpers import (
@@ -188,7 +188,8 @@ def test_recovery_leaves_certificates_so_that_the_next_one_is_short(tmp_path: Pa
         await reopen(tmp_path, **SMALL)
         assert snapshots(tmp_path) == bases(tmp_path)[1:]
         for base in bases(tmp_path)[1:]:
-            (entry,) = read_producer_snapshot(tmp_path / "orders-0" / f"{base:020d}.snapshot")
+            snapshot = tmp_path / "orders-0" / f"{base:020d}.snapshot"
+            (entry,) = decode_producer_snapshot(snapshot.read_bytes(), str(snapshot))
             assert (entry.last_offset, entry.last_sequence) == (base - 1, base - 1)
 
     run(go())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, UnsupportedFormatError
 from sexton.records import checkpoints
-from sexton.records.checkpoints import CleanShutdown, EpochEntry, MetaProperties, PartitionMetadata
+from sexton.records.checkpoints import EpochEntry, MetaProperties, PartitionMetadata
 from sexton.records.names import is_topic_name
 from tests.ownership import theirs
 
@@ -52,7 +52,6 @@ def test_an_empty_checkpoint_has_no_entries(data: bytes) -> None:
 
 def test_a_missing_checkpoint_has_no_entries(tmp_path: Path) -> None:
     assert checkpoints.read_offset_checkpoint(tmp_path / "absent") == {}
-    assert checkpoints.read_leader_epochs(tmp_path / "absent") == ()
 
 
 def test_extra_white_space_between_fields_is_no_matter() -> None:
@@ -244,22 +243,8 @@ def test_a_cluster_id_that_would_break_the_line_is_not_written() -> None:
 # ---- the clean-shutdown marker ----
 
 
-def test_a_clean_shutdown_marker_carries_the_broker_epoch(tmp_path: Path) -> None:
-    assert checkpoints.read_clean_shutdown(tmp_path) is None
-    checkpoints.write_clean_shutdown(tmp_path, 42)
-    assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == b'{"version":0,"brokerEpoch":42}'
-    assert checkpoints.read_clean_shutdown(tmp_path) == CleanShutdown(42)
-    checkpoints.remove_clean_shutdown(tmp_path)
-    checkpoints.remove_clean_shutdown(tmp_path)
-    assert checkpoints.read_clean_shutdown(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"brokerEpoch": "x"}', b"\xff\xfe\xff", b'{"v":1}', b"[" * 100_000]
-)
-def test_a_marker_counts_by_being_there_whatever_it_says(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
-    assert checkpoints.read_clean_shutdown(tmp_path) == CleanShutdown(None)
+def test_a_clean_shutdown_marker_carries_the_broker_epoch() -> None:
+    assert checkpoints.encode_clean_shutdown(42) == b'{"version":0,"brokerEpoch":42}'
 
 
 # ---- files ----
@@ -269,11 +254,9 @@ def test_every_kind_of_file_survives_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "file"
     checkpoints.write_offset_checkpoint(path, OFFSETS)
     assert checkpoints.read_offset_checkpoint(path) == OFFSETS
-    checkpoints.write_leader_epochs(path, EPOCHS)
-    assert checkpoints.read_leader_epochs(path) == EPOCHS
-    checkpoints.write_partition_metadata(path, PartitionMetadata(TOPIC_ID))
+    checkpoints.replace_file(path, checkpoints.encode_partition_metadata(PartitionMetadata(TOPIC_ID)))
     assert checkpoints.read_partition_metadata(path) == PartitionMetadata(TOPIC_ID)
-    checkpoints.write_meta_properties(path, MetaProperties("c", 1, TOPIC_ID))
+    checkpoints.replace_file(path, checkpoints.encode_meta_properties(MetaProperties("c", 1, TOPIC_ID)))
     assert checkpoints.read_meta_properties(path) == MetaProperties("c", 1, TOPIC_ID)
     assert os.listdir(tmp_path) == ["file"]
 

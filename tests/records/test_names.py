@@ -25,8 +25,7 @@ unique_ids = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
 def test_a_log_file_is_named_by_twenty_digits() -> None:
     assert names.log_file_name(0) == "00000000000000000000.log"
     assert names.log_file_name(4242, names.SWAP_SUFFIX) == "00000000000000004242.log.swap"
-    assert names.offset_index_file_name(7) == "00000000000000000007.index"
-    assert names.time_index_file_name(7) == "00000000000000000007.timeindex"
+    assert names.segment_file_name(7, names.TIME_INDEX_SUFFIX) == "00000000000000000007.timeindex"
     assert names.transaction_index_file_name(7) == "00000000000000000007.txnindex"
     assert names.producer_snapshot_file_name(7) == "00000000000000000007.snapshot"
 
@@ -101,13 +100,6 @@ def test_a_directory_in_transit_is_told_apart_from_the_partition(state: DirState
     assert parsed == PartitionDir("my.topic", 3, state, "0123456789abcdef0123456789abcdef")
 
 
-def test_a_deleted_directory_with_a_long_topic_admits_that_its_topic_may_be_cut() -> None:
-    suffix = "-0.0123456789abcdef0123456789abcdef-delete"
-    assert names.parse_partition_dir("t" * (255 - len(suffix)) + suffix).topic_may_be_cut
-    assert not names.parse_partition_dir("t" + suffix).topic_may_be_cut
-    assert not names.parse_partition_dir("t" * 249 + "-0").topic_may_be_cut
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -129,7 +121,7 @@ def test_a_deleted_directory_with_a_long_topic_admits_that_its_topic_may_be_cut(
         "orders-0-delete",
         "orders-0.-delete",
         "orders.abc-stray",
-        names.REMOTE_INDEX_CACHE_DIR,
+        "remote-log-index-cache",
         "lost+found",
     ],
 )

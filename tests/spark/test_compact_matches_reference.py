@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -36,6 +35,7 @@ from sexton.spark import index_pass, passes, rewrite_pass, unpacking
 from sexton.spark.compact import Report, Request
 from sexton.spark.rewrite_pass import ChunkResult, SliceResult
 from tests import logs
+from tests.index_checks import check_offset_index, check_time_index, check_transaction_index
 from tests.spark.local_context import LocalContext
 
 SEED_COUNT = int(os.environ.get("SEXTON_SEEDS", "320"))
@@ -303,32 +303,16 @@ def check_files(case: Case, report: Report) -> None:
 
 
 def check_indexes(case: Case, base: int, batches: Sequence[Batch]) -> None:
-    facts = facts_of(base, batches)
-    offset_index = _read(case.directory / names.offset_index_file_name(base))
-    time_index = _read(case.directory / names.time_index_file_name(base))
+    offset_index = _read(case.directory / names.segment_file_name(base, names.OFFSET_INDEX_SUFFIX))
+    time_index = _read(case.directory / names.segment_file_name(base, names.TIME_INDEX_SUFFIX))
     transaction_index = _read(case.directory / names.transaction_index_file_name(base))
-    assert indexes.check_offset_index(offset_index, facts) == ()
-    assert indexes.check_time_index(time_index, facts) == ()
-    assert indexes.check_transaction_index(transaction_index, facts) == ()
-    check_positions(offset_index, base, batches)
+    check_offset_index(offset_index, base, batches)
+    check_time_index(time_index, base, batches)
+    check_transaction_index(transaction_index, base, batches)
     if _read(case.directory / names.log_file_name(base)) == case.files.get(names.log_file_name(base)):
         assert transaction_index == case.files.get(names.transaction_index_file_name(base), b"")
     else:
         check_aborted_entries(case, transaction_index, batches)
-
-
-def facts_of(base: int, batches: Sequence[Batch]) -> indexes.SegmentFacts:
-    newest = max((batch.max_timestamp_ms for batch in batches), default=-1)
-    holder = next((batch.last_offset for batch in batches if batch.max_timestamp_ms == newest), -1)
-    end = batches[-1].next_offset if batches else base
-    return indexes.SegmentFacts(base, end, sum(batch.size_bytes for batch in batches), newest, holder)
-
-
-def check_positions(content: bytes, base: int, batches: Sequence[Batch]) -> None:
-    starts = np.cumsum([0] + [batch.size_bytes for batch in batches]).tolist()
-    ends = {position: batch.last_offset for position, batch in zip(starts, batches, strict=False)}
-    for entry in indexes.decode_offset_index(content):
-        assert ends.get(int(entry["position"])) == base + int(entry["relative_offset"])
 
 
 def check_aborted_entries(case: Case, content: bytes, batches: Sequence[Batch]) -> None:

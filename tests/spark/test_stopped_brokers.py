@@ -46,7 +46,11 @@ class Broker:
 
     def name_itself(self, cluster_id: str = "c") -> None:
         meta = MetaProperties(cluster_id, self.node_id, self.directory_id)
-        checkpoints.write_meta_properties(self.log_dir / checkpoints.META_PROPERTIES, meta)
+        (self.log_dir / checkpoints.META_PROPERTIES).write_bytes(checkpoints.encode_meta_properties(meta))
+
+    def belong_to(self, topic_id: uuid.UUID) -> None:
+        content = checkpoints.encode_partition_metadata(PartitionMetadata(topic_id))
+        (self.partition / checkpoints.PARTITION_METADATA).write_bytes(content)
 
     def know(self, replicas: Sequence[int], *more: bytes, log_dirs: Sequence[uuid.UUID] = (), lag: int = 0) -> None:
         """Writes the broker's metadata log. One with a lag has not heard of the last records."""
@@ -66,7 +70,7 @@ def brokers(tmp_path: Path, *ids: int) -> list[Broker]:
     made = [Broker(node_id, tmp_path / f"node-{node_id}" / "data", uuid.UUID(int=100 + node_id)) for node_id in ids]
     for broker in made:
         write_sample(broker.log_dir)
-        checkpoints.write_partition_metadata(broker.partition / "partition.metadata", PartitionMetadata(ORDERS))
+        broker.belong_to(ORDERS)
         broker.name_itself()
         broker.know(ids)
     return made
@@ -233,7 +237,7 @@ def test_as_many_directories_that_are_not_the_replicas_do_not_count_as_them(tmp_
     two.name_itself("another cluster")
     assert "different clusters" in failures(run(replicas, one.partition, two.partition))[0]
     two.name_itself()
-    checkpoints.write_partition_metadata(two.partition / "partition.metadata", PartitionMetadata(uuid.UUID(int=5)))
+    two.belong_to(uuid.UUID(int=5))
     assert "different topics of the same name" in failures(run(replicas, one.partition, two.partition))[0]
 
 
@@ -292,7 +296,7 @@ def test_what_is_not_known_of_the_settings_is_said(tmp_path: Path) -> None:
 
 def test_the_log_of_an_earlier_topic_of_the_same_name_does_not_get_the_later_ones_settings(tmp_path: Path) -> None:
     (broker,) = brokers(tmp_path, 1)
-    checkpoints.write_partition_metadata(broker.partition / "partition.metadata", PartitionMetadata(uuid.UUID(int=5)))
+    broker.belong_to(uuid.UUID(int=5))
     (report,) = run(compacting(settings={}), broker.partition)
     assert isinstance(report.failure, BadSettingError)
     assert "cleanup.policy of topic orders is unknown" in str(report.failure)

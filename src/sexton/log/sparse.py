@@ -129,8 +129,9 @@ def _rises(values: array[int], low: int, end: int) -> bool:
 
 
 def _whole(data: bytes, entry_bytes: int) -> bytes:
-    """Cuts off incomplete entries and preallocated space. A single entry of zeros counts as an entry (see
-    `records.indexes`)."""
+    """Cuts off incomplete entries and preallocated space. An entry (time 0, base offset), which a clock that starts at
+    0 can produce, is all zeros too: it counts when it is the whole file, for only a file that was cut to size is that
+    short."""
     size = len(data) // entry_bytes * entry_bytes
     if size <= entry_bytes:
         return data[:size]

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Final
 
 from sexton.errors import CorruptLogError, EnvironmentFailure, UnsupportedFormatError
-from sexton.records.names import CLEAN_SHUTDOWN_FILE, PARTITION_MAX, is_topic_name
+from sexton.records.names import PARTITION_MAX, is_topic_name
 from sexton.records.ownership import Owner
 from sexton.types import OFFSET_MAX, TopicPartition
 
@@ -88,13 +88,6 @@ class MetaProperties:
     node_id: int | None
     directory_id: uuid.UUID | None = None
     version: int = META_PROPERTIES_VERSION_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class CleanShutdown:
-    """The clean-shutdown marker exists. Brokers before KIP-966 leave it empty, without an epoch."""
-
-    broker_epoch: int | None
 
 
 # ---- offset checkpoints ----
@@ -155,14 +148,6 @@ def decode_leader_epochs(data: bytes, place: str) -> tuple[EpochEntry, ...]:
     return tuple(entries)
 
 
-def read_leader_epochs(path: Path) -> tuple[EpochEntry, ...]:
-    return decode_leader_epochs(read_file(path) or b"", str(path))
-
-
-def write_leader_epochs(path: Path, entries: Sequence[EpochEntry]) -> None:
-    replace_file(path, encode_leader_epochs(entries))
-
-
 def _follows(before: EpochEntry, entry: EpochEntry) -> bool:
     return entry.epoch > before.epoch and entry.start_offset > before.start_offset
 
@@ -191,10 +176,6 @@ def decode_partition_metadata(data: bytes, place: str) -> PartitionMetadata:
 def read_partition_metadata(path: Path) -> PartitionMetadata | None:
     data = read_file(path)
     return None if data is None else decode_partition_metadata(data, str(path))
-
-
-def write_partition_metadata(path: Path, metadata: PartitionMetadata) -> None:
-    replace_file(path, encode_partition_metadata(metadata))
 
 
 def _field(lines: Sequence[str], index: int, name: str, place: str) -> str:
@@ -256,10 +237,6 @@ def read_meta_properties(path: Path) -> MetaProperties | None:
     return None if data is None else decode_meta_properties(data, str(path))
 
 
-def write_meta_properties(path: Path, meta: MetaProperties) -> None:
-    replace_file(path, encode_meta_properties(meta))
-
-
 def _escape(value: str) -> str:
     return re.sub(r"([\\=:#! ])", r"\\\1", value)
 
@@ -279,35 +256,9 @@ def _properties(text: str) -> dict[str, str]:
 # ---- .kafka_cleanshutdown ----
 
 
-def read_clean_shutdown(log_dir: Path) -> CleanShutdown | None:
-    """Returns None if the marker is absent. Content without a valid epoch is no error: a broker only checks that the
-    file exists."""
-    data = read_file(log_dir / CLEAN_SHUTDOWN_FILE)
-    if data is None:
-        return None
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
-        return CleanShutdown(None)
-    epoch = content.get("brokerEpoch") if isinstance(content, dict) else None
-    return CleanShutdown(epoch if type(epoch) is int else None)
-
-
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
     content = {"version": CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
     return json.dumps(content, separators=(",", ":")).encode()
-
-
-def write_clean_shutdown(log_dir: Path, broker_epoch: int) -> None:
-    replace_file(log_dir / CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
-
-
-def remove_clean_shutdown(log_dir: Path) -> None:
-    """Flushes the removal: a marker that reappears after a power failure would wrongly vouch for later writes."""
-    path = log_dir / CLEAN_SHUTDOWN_FILE
-    with _environment(path, "removed"):
-        path.unlink(missing_ok=True)
-        _sync_dir(log_dir)
 
 
 # ---- files ----

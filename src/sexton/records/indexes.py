@@ -6,8 +6,8 @@
                                    the aborted transactions whose marker lies in this segment
 
 All numbers are big-endian and a relative offset counts from the segment's base offset, so a segment spans
-at most 2^31 offsets. These functions turn entries into bytes, bytes into entries, and say what is wrong
-with bytes. Which batches deserve an entry is decided elsewhere.
+at most 2^31 offsets. Which batches deserve an entry is decided elsewhere; a broker reads the first two with
+`log.sparse`.
 
 What an entry promises
 ----------------------
@@ -57,14 +57,12 @@ opens a file takes all of it for entries, so what we write is never padded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from sexton.types import INT32_MAX, NO_TIMESTAMP
+from sexton.types import INT32_MAX
 
 OFFSET_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 TIME_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
@@ -124,177 +122,10 @@ def encode(entries: Entries) -> bytes:
     return entries.tobytes()
 
 
-def decode_offset_index(data: Buffer) -> Entries:
-    """Returns all entries of the file, without preallocated zeros and unchecked: `check_offset_index` checks them."""
-    return _entries(data, OFFSET_ENTRY, _used_count(data, OFFSET_ENTRY.itemsize))
-
-
-def decode_time_index(data: Buffer) -> Entries:
-    """Like `decode_offset_index`.
-
-    An entry (time 0, base offset), which a clock that starts at 0 can produce, is all zeros too. It is accepted when it
-    is the whole file, for only a file that was cut to size is that short.
-    """
-    return _entries(data, TIME_ENTRY, _used_count(data, TIME_ENTRY.itemsize))
-
-
 def decode_transaction_index(data: Buffer) -> Entries:
     """Returns every whole entry. This file is never preallocated, so zeros are an entry like any other."""
-    return _entries(data, TRANSACTION_ENTRY, len(data) // TRANSACTION_ENTRY.itemsize)
-
-
-class IndexFault(Enum):
-    """What can be wrong with an index."""
-
-    SIZE_NOT_MULTIPLE = "size is not a multiple of the entry size"
-    NOT_CUT_TO_SIZE = "zeros after the last entry of a segment that is closed"
-    OFFSET_OUT_OF_RANGE = "offset outside the segment"
-    OFFSETS_OUT_OF_ORDER = "offset not above the one before"
-    POSITION_OUT_OF_RANGE = "position outside the log file"
-    POSITIONS_OUT_OF_ORDER = "position not above the one before"
-    TIMESTAMP_NEGATIVE = "timestamp below zero"
-    TIMESTAMPS_OUT_OF_ORDER = "timestamp not above the one before"
-    LAST_TIMESTAMP_MISSING = "no entry although the segment has a largest timestamp"
-    LAST_TIMESTAMP_WRONG = "last timestamp is not the segment's largest"
-    LAST_TIMESTAMP_TOO_LATE = "last entry points past the batch with the largest timestamp"
-    UNKNOWN_VERSION = "entry of an unknown version"
-    FIRST_OFFSET_OUT_OF_RANGE = "first offset is negative or above the last"
-    STABLE_OFFSET_OUT_OF_RANGE = "last stable offset is negative or past the marker"
-    STABLE_OFFSETS_OUT_OF_ORDER = "last stable offset below the one before"
-
-
-@dataclass(frozen=True, slots=True)
-class IndexProblem:
-    """One fault, at the first entry that has it. `entry` is -1 if it concerns the whole file."""
-
-    fault: IndexFault
-    entry: int
-    count: int
-    found: str
-
-    def __str__(self) -> str:
-        where = "file" if self.entry < 0 else f"entry {self.entry}"
-        more = f", and {self.count - 1} more" if self.count > 1 else ""
-        return f"{where}: {self.fault.value} ({self.found}{more})"
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
-    """Facts from a walk over the log's batch headers, with which its indexes are compared.
-
-    `next_offset` is the last batch's last offset + 1, or the base offset of an empty log. `max_timestamp_offset` is the
-    last offset of the first batch that has `max_timestamp_ms`. A segment is `closed` when it is no longer appended to:
-    it has been rolled, or its broker was shut down cleanly.
-    """
-
-    base_offset: int
-    next_offset: int
-    log_size_bytes: int
-    max_timestamp_ms: int = NO_TIMESTAMP
-    max_timestamp_offset: int = -1
-    closed: bool = True
-
-
-def check_offset_index(data: Buffer, facts: SegmentFacts) -> tuple[IndexProblem, ...]:
-    """Stricter than a broker, which uses what it finds. No problem means that every lookup is right, except that
-    positions are not compared with the actual starts of batches."""
-    entries = decode_offset_index(data)
-    problems = _Problems(entries)
-    problems.file_size(data, facts.closed)
-    relative, position = _longs(entries["relative_offset"]), _longs(entries["position"])
-    span = facts.next_offset - facts.base_offset
-    problems.where(IndexFault.OFFSET_OUT_OF_RANGE, (relative < 0) | (relative >= span))
-    problems.where(IndexFault.OFFSETS_OUT_OF_ORDER, _not_above_previous(relative))
-    problems.where(IndexFault.POSITION_OUT_OF_RANGE, (position < 0) | (position >= facts.log_size_bytes))
-    problems.where(IndexFault.POSITIONS_OUT_OF_ORDER, _not_above_previous(position))
-    return tuple(problems.found)
-
-
-def check_time_index(data: Buffer, facts: SegmentFacts) -> tuple[IndexProblem, ...]:
-    """The last entry of an open segment may lag behind the log; that of a closed one may not.
-
-    Older brokers wrote the offset of the record itself, or of another record of its batch. It is only a place to start
-    searching from, so an offset before the end of the right batch is accepted too.
-    """
-    entries = decode_time_index(data)
-    problems = _Problems(entries)
-    problems.file_size(data, facts.closed)
-    timestamp_ms, relative = _longs(entries["timestamp_ms"]), _longs(entries["relative_offset"])
-    span = facts.next_offset - facts.base_offset
-    problems.where(IndexFault.TIMESTAMP_NEGATIVE, timestamp_ms < 0)
-    problems.where(IndexFault.TIMESTAMPS_OUT_OF_ORDER, _not_above_previous(timestamp_ms))
-    problems.where(IndexFault.OFFSET_OUT_OF_RANGE, (relative < 0) | (relative >= span))
-    problems.where(IndexFault.OFFSETS_OUT_OF_ORDER, _below_previous(relative))
-    if len(entries) == 0:
-        if facts.closed and facts.max_timestamp_ms >= 0:
-            found = f"largest timestamp {facts.max_timestamp_ms}"
-            problems.add(IndexFault.LAST_TIMESTAMP_MISSING, -1, 1, found)
-        return tuple(problems.found)
-    last_ms, last_entry = int(timestamp_ms[-1]), len(entries) - 1
-    if last_ms > facts.max_timestamp_ms or (facts.closed and last_ms < facts.max_timestamp_ms):
-        found = f"{last_ms}, the log says {facts.max_timestamp_ms}"
-        problems.add(IndexFault.LAST_TIMESTAMP_WRONG, last_entry, 1, found)
-    last_offset = facts.base_offset + int(relative[-1])
-    if last_ms == facts.max_timestamp_ms and last_offset > facts.max_timestamp_offset:
-        found = f"offset {last_offset}, the log says {facts.max_timestamp_offset}"
-        problems.add(IndexFault.LAST_TIMESTAMP_TOO_LATE, last_entry, 1, found)
-    return tuple(problems.found)
-
-
-def check_transaction_index(data: Buffer, facts: SegmentFacts) -> tuple[IndexProblem, ...]:
-    """A fault here is worse than in the others: those cost time, this one returns aborted records to consumers."""
-    entries = decode_transaction_index(data)
-    problems = _Problems(entries)
-    problems.file_size(data, closed=False)
-    first, last = _longs(entries["first_offset"]), _longs(entries["last_offset"])
-    stable = _longs(entries["last_stable_offset"])
-    problems.where(IndexFault.UNKNOWN_VERSION, entries["version"] != TRANSACTION_ENTRY_VERSION)
-    outside = (last < facts.base_offset) | (last >= facts.next_offset)
-    problems.where(IndexFault.OFFSET_OUT_OF_RANGE, outside)
-    problems.where(IndexFault.OFFSETS_OUT_OF_ORDER, _not_above_previous(last))
-    problems.where(IndexFault.FIRST_OFFSET_OUT_OF_RANGE, (first < 0) | (first > last))
-    # Written without "last + 1", which overflows on a corrupt entry.
-    problems.where(IndexFault.STABLE_OFFSET_OUT_OF_RANGE, (stable < 0) | ((stable > 0) & (stable - 1 > last)))
-    problems.where(IndexFault.STABLE_OFFSETS_OUT_OF_ORDER, _below_previous(stable))
-    return tuple(problems.found)
-
-
-class _Problems:
-    """Collects at most one problem per fault, so that a file of garbage gives a short list."""
-
-    def __init__(self, entries: Entries) -> None:
-        self.entries = entries
-        self.found: list[IndexProblem] = []
-
-    def add(self, fault: IndexFault, entry: int, count: int, found: str) -> None:
-        self.found.append(IndexProblem(fault, entry, count, found))
-
-    def where(self, fault: IndexFault, bad: npt.NDArray[np.bool_]) -> None:
-        if bad.any():
-            first = int(bad.argmax())
-            self.add(fault, first, int(bad.sum()), str(self.entries[first]))
-
-    def file_size(self, data: Buffer, closed: bool) -> None:
-        size_bytes, entry_bytes = len(data), self.entries.dtype.itemsize
-        if size_bytes % entry_bytes:
-            self.add(IndexFault.SIZE_NOT_MULTIPLE, -1, 1, f"{size_bytes} bytes in entries of {entry_bytes}")
-        unused_count = size_bytes // entry_bytes - len(self.entries)
-        if closed and unused_count:
-            self.add(IndexFault.NOT_CUT_TO_SIZE, -1, 1, f"{unused_count} unused entries")
-
-
-def _entries(data: Buffer, layout: np.dtype[Any], count: int) -> Entries:
-    entries: Entries = np.frombuffer(data, layout, count) if count else np.empty(0, layout)
-    return entries
-
-
-def _used_count(data: Buffer, entry_bytes: int) -> int:
-    """Returns the number of entries before the preallocated zeros at the end of the file."""
-    whole_count = len(data) // entry_bytes
-    if whole_count <= 1 and len(data) == whole_count * entry_bytes:
-        return whole_count
-    used_bytes = len(bytes(data[: whole_count * entry_bytes]).rstrip(b"\0"))
-    return -(-used_bytes // entry_bytes)
+    count = len(data) // TRANSACTION_ENTRY.itemsize
+    return np.frombuffer(data, TRANSACTION_ENTRY, count) if count else np.empty(0, TRANSACTION_ENTRY)
 
 
 def _longs(column: npt.ArrayLike) -> Longs:
@@ -318,11 +149,3 @@ def _common_length(*columns: Longs) -> int:
     if len(lengths) != 1:
         raise ValueError(f"columns of different lengths: {sorted(lengths)}")
     return lengths.pop()
-
-
-def _not_above_previous(column: Longs) -> npt.NDArray[np.bool_]:
-    return np.concatenate(([False], column[1:] <= column[:-1]))[: len(column)]
-
-
-def _below_previous(column: Longs) -> npt.NDArray[np.bool_]:
-    return np.concatenate(([False], column[1:] < column[:-1]))[: len(column)]

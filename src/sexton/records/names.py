@@ -46,9 +46,6 @@ INCARNATION_FILE: Final = "incarnation"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 """KRaft's own log is among the partitions but belongs to the controller, and is never compacted."""
 
-REMOTE_INDEX_CACHE_DIR: Final = "remote-log-index-cache"
-"""The one directory in a log directory that is no partition and that Kafka tolerates (tiered storage)."""
-
 PARTITION_MAX: Final = 2**31 - 1
 TOPIC_LENGTH_MAX: Final = 249
 DIR_NAME_LENGTH_MAX: Final = 255
@@ -95,24 +92,10 @@ class PartitionDir:
         live = f"{self.topic}-{self.partition}"
         return live if self.state is DirState.LIVE else f"{live}.{self.unique_id}{self.state.value}"
 
-    @property
-    def topic_may_be_cut(self) -> bool:
-        """Whether the name may have only the start of the topic: a directory that is being removed, with the longest
-        possible name."""
-        return self.state in (DirState.DELETE, DirState.STRAY) and len(self.name) >= DIR_NAME_LENGTH_MAX
-
 
 def log_file_name(base_offset: int, state: str = "") -> str:
     """Zero-padded so that a plain directory listing is in offset order."""
     return segment_file_name(base_offset, LOG_SUFFIX, state)
-
-
-def offset_index_file_name(base_offset: int, state: str = "") -> str:
-    return segment_file_name(base_offset, OFFSET_INDEX_SUFFIX, state)
-
-
-def time_index_file_name(base_offset: int, state: str = "") -> str:
-    return segment_file_name(base_offset, TIME_INDEX_SUFFIX, state)
 
 
 def transaction_index_file_name(base_offset: int, state: str = "") -> str:

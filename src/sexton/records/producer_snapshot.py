@@ -26,13 +26,11 @@ import struct
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
-from sexton.errors import CorruptLogError, NotALogError, UnsupportedFormatError
-from sexton.records.checkpoints import read_file, replace_file
+from sexton.errors import CorruptLogError, UnsupportedFormatError
 from sexton.types import ProducerEpoch, ProducerId
 
 VERSION: Final = 1
@@ -103,19 +101,6 @@ def decode_producer_snapshot(data: bytes, place: str) -> tuple[ProducerEntry, ..
     if len({entry.producer_id for entry in entries}) != count:
         raise CorruptLogError("a producer is there twice", place, _REMEDY)
     return entries
-
-
-def read_producer_snapshot(path: Path) -> tuple[ProducerEntry, ...]:
-    """A missing file is an error here: no snapshot is not the same as a snapshot without producers."""
-    data = read_file(path)
-    if data is None:
-        raise NotALogError("no such producer snapshot", str(path), "List the partition directory and name one")
-    return decode_producer_snapshot(data, str(path))
-
-
-def write_producer_snapshot(path: Path, entries: Iterable[ProducerEntry]) -> None:
-    """Writes atomically and flushes, where Kafka writes in place."""
-    replace_file(path, encode_producer_snapshot(entries))
 
 
 def _what_is_wrong(size_bytes: int, expected_bytes: int, stored_crc: int, computed_crc: int) -> str:
