@@ -551,8 +551,7 @@ def mxfo(batches: Sequence[Batch], bound: int) -> int:
 
 def weaker_mxfo(batches: Sequence[Batch], bound: int) -> int:
     """Every transaction below it is resolved."""
-    first_open = survey_of(batches).first_open_offset
-    return bound if first_open is None else min(bound, first_open)
+    return int(survey_of(batches).events.open_first_offsets.min(initial=bound))
 
 
 def new_replica_beside_a_cleaning_leader(reading: object) -> list[Batch]:

@@ -191,10 +191,10 @@ def test_open_and_transactional_offsets_are_told_apart() -> None:
     batches = [in_transaction((b"a", b""), at=0, pid=1), commit(1, 1), in_transaction((b"a", b""), at=2, pid=1)]
     surveyed = join_surveys([survey_of(batches, 0)], "a log")
     assert surveyed.first_transactional_offset == 0
-    assert surveyed.first_open_offset == 2
+    assert surveyed.events.open_first_offsets.tolist() == [2]
     settled = join_surveys([survey_of([data((b"a", b""), at=0), commit(1, 1)], 0)], "a log")
     assert settled.first_transactional_offset is None, "markers do not count"
-    assert settled.first_open_offset is None
+    assert len(settled.events.open_first_offsets) == 0
 
 
 # --- producers ---

@@ -19,6 +19,7 @@ from sexton.records import names
 from sexton.records.batch import ControlType, Record, encode, make_batch, make_marker
 from sexton.records.header import TRANSACTIONAL
 from sexton.settings.topic import TopicConfig
+from sexton.types import NO_OFFSET
 from tests.log.helpers import NOW_MS
 from tests.log.test_swapping import DIRECTORY, Crash, Machine, filled
 
@@ -94,7 +95,7 @@ def test_below_the_bound_it_holds_what_the_leader_holds_and_says_what_it_said(se
         assert [one for one in held if one.base_offset >= bound] == above
         assert follower.log.end_offset == end_offset
         assert {one.producer_id: one.last_sequence for one in follower.log.producers} == producers
-        assert follower.log.producers.first_open_offset is None
+        assert all(one.transaction_start == NO_OFFSET for one in follower.log.producers)
 
 
 @pytest.mark.parametrize("power_lost", [False, True])
@@ -117,7 +118,7 @@ def test_a_crash_at_any_step_leaves_a_log_that_says_the_same_and_can_adopt_again
         follower.crash(power_lost=power_lost)
         follower.open()
         assert follower.fold() == follower.read_committed() == before
-        assert follower.log.producers.first_open_offset is None
+        assert all(one.transaction_start == NO_OFFSET for one in follower.log.producers)
         follower.run(swap(follower, stage(follower, leader, bound), bound))
         assert follower.fold() == follower.read_committed() == before
 

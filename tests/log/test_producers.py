@@ -15,7 +15,7 @@ from sexton.log.types import AbortedTransaction
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType, encode, make_batch, make_marker
 from sexton.records.producer_snapshot import ProducerEntry, decode_producer_snapshot
-from sexton.types import ProducerEpoch, ProducerId
+from sexton.types import OFFSET_MAX, ProducerEpoch, ProducerId
 from tests import logs
 from tests.log.helpers import (
     EPOCH,
@@ -199,7 +199,7 @@ def test_a_snapshot_brings_back_the_state_but_for_older_batches() -> None:
     copy = ProducerStates("orders-0", expiry_ms=1000)
     copy.load(decode_producer_snapshot(states.encode(), "snapshot"), NOW_MS)
     assert copy.encode() == states.encode()
-    assert copy.first_open_offset == 6
+    assert copy.first_unstable_offset(OFFSET_MAX) == 6
     past = copy.duplicate_of(ProducerId(1), ProducerEpoch(4), 4, 2)
     assert past is not None
     assert (past.first_offset, past.last_offset) == (4, 5)

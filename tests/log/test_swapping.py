@@ -34,6 +34,7 @@ from sexton.records.header import TRANSACTIONAL
 from sexton.settings.topic import TopicConfig
 from sexton.simulate.disk import DiskWeather, VirtualDisk
 from sexton.simulate.loop import Process, new_loop
+from sexton.types import NO_OFFSET
 from tests.log.helpers import EPOCH, NOW_MS, TOPIC_ID, content
 from tests.log.stepping import SteppingDisk
 
@@ -249,7 +250,7 @@ def test_a_swap_changes_what_lies_in_the_log_and_not_what_it_says(seed: int) -> 
         assert machine.log.end_offset == end_offset
         assert machine.log.epochs.entries == epochs
         assert {one.producer_id: one.last_sequence for one in machine.log.producers} == producers
-        assert machine.log.producers.first_open_offset is None
+        assert all(one.transaction_start == NO_OFFSET for one in machine.log.producers)
 
 
 def test_nothing_but_the_log_is_left_and_snapshots_below_the_bound_are_gone() -> None:
@@ -419,7 +420,7 @@ def test_after_a_crash_at_any_step_the_log_says_the_same(seed: int, power_lost: 
         assert machine.fold() == machine.read_committed() == before
         assert machine.log.end_offset == end_offset
         assert {one.producer_id: one.last_sequence for one in machine.log.producers} == producers
-        assert machine.log.producers.first_open_offset is None
+        assert all(one.transaction_start == NO_OFFSET for one in machine.log.producers)
         assert not [name for name in machine.disk.list(DIRECTORY) if name.endswith((".cleaned", ".swap", ".deleted"))]
         assert not [name for name in machine.disk.list(DIRECTORY) if name.startswith("staged")]
         machine.run(machine.compact(removal=machine.bound()))

@@ -303,7 +303,7 @@ def after_report(own: Marks, incarnation: int, known: Pair, heard: int, report: 
     if known != UNKNOWN:
         leader.take_report(1, RealReport(_id(incarnation), own.generation, known, heard))
     leader.take_report(1, RealReport(_id(report[0]), report[1], report[2], process))
-    return leader.last_known(1) or UNKNOWN
+    return leader.last_known.get(1) or UNKNOWN
 
 
 @cache

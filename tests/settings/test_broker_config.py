@@ -45,7 +45,7 @@ broker.rack=r\\u00e4ck
 log.retention.hours=1
 log.retention.hours=2
 """
-    found = BrokerConfig.of_properties(text)
+    found = BrokerConfig.of(parse_properties(text))
     assert (found.node_id, found.num_partitions, found.log_dir, found.broker_rack) == (3, 7, "/data/a b", "räck")
     assert found.static["log.retention.hours"] == "2"
 
@@ -100,7 +100,7 @@ def test_what_must_be_given_is_asked_for(name: str) -> None:
 
 def test_the_file_is_named_in_a_complaint() -> None:
     with pytest.raises(BadSettingError, match=r"^server\.properties: "):
-        BrokerConfig.of_properties("node.id=x", "server.properties")
+        BrokerConfig.of({"node.id": "x"}, "server.properties")
 
 
 @pytest.mark.parametrize(

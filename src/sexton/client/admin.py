@@ -55,7 +55,6 @@ class LogSize:
     partition: int
     size_bytes: int
     lag: int
-    is_future: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +311,6 @@ def _log_directory(broker_id: int, told: Any) -> LogDirectory:
             part.partition_index,
             part.partition_size,
             part.offset_lag,
-            part.is_future_key,
         )
         for topic in told.topics
         for part in topic.partitions

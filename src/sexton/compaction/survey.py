@@ -80,12 +80,6 @@ class LogSurvey:
         return max(last.last_offset + 1, last.base_offset)
 
     @property
-    def first_open_offset(self) -> int | None:
-        """First offset of the earliest open transaction; the last stable offset is never above it."""
-        opened = self.events.open_first_offsets
-        return int(opened.min()) if len(opened) else None
-
-    @property
     def first_transactional_offset(self) -> int | None:
         found = [s.first_transactional_offset for s in self.segments if s.first_transactional_offset >= 0]
         return min(found) if found else None

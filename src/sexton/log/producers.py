@@ -346,11 +346,6 @@ class ProducerStates:
 
     # Transactions
 
-    @property
-    def first_open_offset(self) -> int | None:
-        """First offset of the oldest open transaction."""
-        return next(iter(self._open.values()), None)
-
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The first offset whose transaction is open or whose marker is not committed. The high watermark never goes
         back, so transactions whose marker it has passed are dropped."""

@@ -14,9 +14,6 @@ from sexton.ports.metastore import LEASE_MARGIN, BrokerRow
 Id = TypeVar("Id")
 Count = TypeVar("Count")
 
-Leases = Mapping[int, tuple[int, int]]
-"""The result of `read_leases`: broker id to (epoch, renewals_count)."""
-
 BLIND_SHARE = 0.5
 """A watcher that has not looked for longer than this share of a lease starts to watch it from the beginning. No broker
 could renew while the metastore was unreachable, and the first watcher to reach it again must not take that for the

@@ -8,7 +8,7 @@ elected. The row holds everything, so any controller can continue it, and a seco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sexton.metadata.elections import Brokers, elect, elect_uncleanly, is_proven
@@ -21,11 +21,6 @@ from sexton.types import NO_LEADER
 
 def is_in_progress(row: PartitionRow) -> bool:
     return bool(row.adding or row.removing)
-
-
-def in_progress(rows: Iterable[PartitionRow]) -> Iterator[PartitionRow]:
-    """For ListPartitionReassignments."""
-    return (row for row in rows if is_in_progress(row))
 
 
 def start(row: PartitionRow, target: Sequence[int], brokers: Brokers) -> PartitionRow | None:

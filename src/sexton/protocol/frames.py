@@ -64,10 +64,6 @@ class FrameReader:
         """Total size of the frame that is being collected; 0 if there is none, or its size has not arrived yet."""
         return max(self._partial_size, 0) if self._partial else 0
 
-    @property
-    def partial_bytes(self) -> int:
-        return len(self._partial)
-
     def feed(self, chunk: memoryview) -> None:
         assert self._position == self._end, "the chunk before was not read to its end"
         self._chunk = chunk if chunk.readonly else chunk.toreadonly()

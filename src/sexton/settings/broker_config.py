@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from sexton.settings.broker import RACK_AWARE_SELECTOR, BrokerSettings
 from sexton.settings.checks import broker_setting, check_topic_defaults
 from sexton.settings.layers import SettingsView, broker_values
-from sexton.settings.properties import parse_properties
 from sexton.settings.schema import REQUIRED, BadSettingError, settings_of
 
 LOOPBACK = "127.0.0.1"
@@ -47,11 +46,6 @@ class BrokerConfig(BrokerSettings):
         except BadSettingError as error:
             raise BadSettingError(error.what, place) from error
         return config
-
-    @staticmethod
-    def of_properties(text: str, place: str = "") -> BrokerConfig:
-        """Parses the text of a Java properties file."""
-        return BrokerConfig.of(parse_properties(text), place)
 
     def effective(self, view: SettingsView) -> BrokerConfig:
         """Applies the dynamic configs. Only configs that may change at run time differ from these."""

@@ -339,12 +339,6 @@ def _with_internal_names(layer: Mapping[str, str]) -> Mapping[str, str]:
     return layer if internal is None else {**layer, "segment.bytes": internal}
 
 
-BROKER_DEFAULT_NAMES: Mapping[str, str] = {
-    synonym.name: found.name for found in TOPIC_SETTINGS.values() for synonym in found.synonyms
-}
-"""The topic config for each name under which brokers set its default."""
-
-
 def topic_names(broker_settings: Mapping[str, str]) -> dict[str, str]:
     """Broker-wide defaults, translated to the topic configs' names and units. The name with the finest unit takes
     precedence."""

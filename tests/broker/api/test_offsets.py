@@ -149,8 +149,6 @@ async def test_what_is_offered_is_what_has_a_module(version: int) -> None:
     answer = await client.call(API_VERSIONS, version, body)
     offered = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
     assert offered == {key: module.VERSIONS for key, module in api.modules().items()}
-    if version >= 3:
-        assert client.receiver.client_software == ("some-client", "1.2.3")
 
 
 def test_no_module_offers_more_than_can_be_read() -> None:

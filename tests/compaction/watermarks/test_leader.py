@@ -32,7 +32,7 @@ def report(broker: int, compacted: Pair, generation: int = 0, process: int = 0) 
 def test_it_starts_from_what_it_was_last_told_and_has_heard_of_nobody() -> None:
     leader = leading(at(9), at(4))
     assert leader.computed() == at(4)
-    assert leader.last_known(1) is None
+    assert leader.last_known.get(1) is None
     assert leader.holding_back() == {1: None, 2: None}
 
 
@@ -73,7 +73,7 @@ def test_an_added_replica_counts_as_never_heard_of() -> None:
     leader.own = leader.own.told(0, at(9))
     leader.set_replicas({broker: IDS[broker] for broker in range(3)})
     assert leader.computed() == at(9), "and nothing goes back for it"
-    assert leader.last_known(2) is None
+    assert leader.last_known.get(2) is None
 
 
 def test_a_new_incarnation_counts_as_never_heard_of() -> None:
@@ -119,16 +119,16 @@ def test_a_late_report_of_the_same_process_lowers_nothing() -> None:
     leader = leading(at(9), replicas=2)
     leader.take_report(1, report(1, at(8)))
     assert leader.take_report(1, report(1, at(3)))
-    assert leader.last_known(1) == at(8)
+    assert leader.last_known.get(1) == at(8)
 
 
 def test_after_a_restart_less_counts_because_the_disk_may_be_an_old_one() -> None:
     leader = leading(at(9), replicas=2)
     leader.take_report(1, report(1, at(8), process=1))
     leader.take_report(1, report(1, at(3), process=2))
-    assert leader.last_known(1) == at(3)
+    assert leader.last_known.get(1) == at(3)
     assert not leader.take_report(1, report(1, at(8), process=1)), "what the former process said is void"
-    assert leader.last_known(1) == at(3)
+    assert leader.last_known.get(1) == at(3)
 
 
 def test_what_was_computed_before_a_restart_stays() -> None:
@@ -162,7 +162,7 @@ def test_what_is_computed_never_goes_back_and_never_passes_anybody(
         assert computed.covers(before), "rule 7"
         assert leader.own.compacted.covers(computed)
         for other in (1, 2, 3):
-            known = leader.last_known(other)
+            known = leader.last_known.get(other)
             limit = before if known is None else known.join(before)
             assert limit.covers(computed), f"rule 5: {computed} is above what broker {other} has reported"
         leader.own = leader.own.told(0, computed)

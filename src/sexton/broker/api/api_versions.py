@@ -61,7 +61,6 @@ def handle(broker: Broker, request: Request) -> Answer:
         name, version = request.body.client_software_name, request.body.client_software_version
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return {"error_code": ErrorCode.invalid_request}
-        request.connection.client_software = name, version
     offered = {"api_keys": [_range(module) for module in api.modules().values()], **FINALIZED}
     return {**offered, "supported_features": [_supported(one) for one in FEATURES if _is_told(one, request.version)]}
 

@@ -74,8 +74,6 @@ class ClientConnection:
         self.dispatch = dispatch
         self.number = 0
         """Number of this connection, in the order in which the broker accepted its connections."""
-        self.client_software: tuple[str, str] | None = None
-        """Name and version of the client, if it has sent them (KIP-511)."""
         self.last_active_s = dispatch.loop.time()
         self.is_closed = False
         self._connection = connection

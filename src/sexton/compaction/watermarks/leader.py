@@ -40,15 +40,15 @@ class LeaderWatermarks:
         """`incarnations` are those of all replicas, the leader's included, as in the metastore."""
         self._broker_id = broker_id
         self._incarnations = dict(incarnations)
-        self._last_known: dict[int, Pair] = {}
+        self.last_known: dict[int, Pair] = {}
         self._processes: dict[int, int] = {}
         self.own = own
 
     def set_replicas(self, incarnations: Mapping[int, uuid.UUID]) -> None:
         """Drops the reports of replicas that were removed or have another incarnation now."""
-        self._last_known = {
+        self.last_known = {
             broker: pair
-            for broker, pair in self._last_known.items()
+            for broker, pair in self.last_known.items()
             if incarnations.get(broker) == self._incarnations.get(broker)
         }
         self._incarnations = dict(incarnations)
@@ -60,14 +60,10 @@ class LeaderWatermarks:
         heard = self._processes.get(broker_id, report.process)
         if report.process < heard:
             return False
-        known = self._last_known.get(broker_id, report.compacted)
-        self._last_known[broker_id] = report.compacted if report.process > heard else known.join(report.compacted)
+        known = self.last_known.get(broker_id, report.compacted)
+        self.last_known[broker_id] = report.compacted if report.process > heard else known.join(report.compacted)
         self._processes[broker_id] = report.process
         return True
-
-    def last_known(self, broker_id: int) -> Pair | None:
-        """The replica's last report; None if it has not reported with its present incarnation."""
-        return self._last_known.get(broker_id)
 
     def computed(self) -> Pair:
         """The smallest progress of all replicas, and never less than the present MTRO and MXRO. The result must be
@@ -75,22 +71,22 @@ class LeaderWatermarks:
         smallest = self.own.compacted
         for broker in self._incarnations:
             if broker != self._broker_id:
-                smallest = smallest.meet(self._last_known.get(broker, self.own.removable))
+                smallest = smallest.meet(self.last_known.get(broker, self.own.removable))
         return smallest.join(self.own.removable)
 
     def holding_back(self) -> dict[int, Pair | None]:
         """Replicas that keep the values from rising to the leader's own progress, each with its last report (None:
         never reported)."""
         return {
-            broker: self._last_known.get(broker)
+            broker: self.last_known.get(broker)
             for broker in self._incarnations
             if broker != self._broker_id
-            and not self._last_known.get(broker, self.own.removable).covers(self.own.compacted)
+            and not self.last_known.get(broker, self.own.removable).covers(self.own.compacted)
         }
 
     def check_invariants(self) -> None:
         """Rules 5 to 7: what is removable was reported by present replicas, for the logs that they have now."""
         assert self._broker_id in self._incarnations, "rule 7: the leader is no replica"
-        assert self._last_known.keys() <= self._incarnations.keys(), "rule 7: a report of one that is gone counts"
+        assert self.last_known.keys() <= self._incarnations.keys(), "rule 7: a report of one that is gone counts"
         assert self.computed().covers(self.own.removable), "rule 7: MTRO, MXRO would go back"
         self.own.check_invariants()
