@@ -40,6 +40,7 @@ from sexton.history.op import (
     Send,
     Span,
     Type,
+    has_value_of_ours,
 )
 from sexton.history.order import REMEDY, Order, at_line
 
@@ -96,13 +97,13 @@ def _document(op: Op) -> dict[str, Any]:
 
 
 def _value(op: Op, ext: dict[str, Any]) -> Any:
+    if not has_value_of_ours(op.process, op.f):
+        return ext.pop("value", None)
     if op.f in READS_AND_WRITES:
         return [_micro_op(micro_op) for micro_op in op.micro_ops]
     if op.f in NAMES_LOGS:
         return list(op.logs)
-    if op.f in NAMES_OFFSETS:
-        return {str(log): op.offsets[log] for log in sorted(op.offsets)}
-    return ext.pop("value", None)
+    return {str(log): op.offsets[log] for log in sorted(op.offsets)}
 
 
 def _micro_op(micro_op: MicroOp) -> list[Any]:
@@ -201,14 +202,17 @@ def from_line(line: bytes) -> Op:
     if not isinstance(document, dict):
         raise ValueError(f"not an operation: {shown(document)}")
     f = _string(document.get("f"), "f")
+    process = NEMESIS if document.get("process") == "nemesis" else _or_unknown(document.get("process"), "process")
     value = document.get("value")
     ext = _ext(document)
-    if value is not None and f not in READS_AND_WRITES | NAMES_LOGS | NAMES_OFFSETS:
-        ext["value"] = value
+    if not has_value_of_ours(process, f):
+        if value is not None:
+            ext["value"] = value
+        value = None
     return Op(
         index=_natural(document.get("index"), "index"),
         time_ns=_or_unknown(document.get("time"), "time"),
-        process=NEMESIS if document.get("process") == "nemesis" else _or_unknown(document.get("process"), "process"),
+        process=process,
         type=_type(document.get("type")),
         f=f,
         micro_ops=tuple(map(_read_micro_op, _list(value, "value"))) if f in READS_AND_WRITES else (),
@@ -242,7 +246,7 @@ def _read_micro_op(micro_op: Any) -> MicroOp:
         case ["send", log, [offset, value]]:
             return Send(_log(log), _integer(value, "value"), _or_unknown(offset, "offset"))
         case ["send", log, [offset, value, key, flags]]:
-            known = _or_unknown(offset, "offset"), _or_unknown(key, "key"), _is_tombstone(flags)
+            known = _or_unknown(offset, "offset"), _or_unknown(key, "key"), is_tombstone(flags)
             return Send(_log(log), _integer(value, "value"), *known)
         case ["send", log, value]:
             return Send(_log(log), _integer(value, "value"))
@@ -260,11 +264,11 @@ def _read_record(record: Any) -> Record:
             return Record(_or_unknown(offset, "offset"), _integer(value, "value"))
         case [offset, value, key, flags]:
             integers = _or_unknown(offset, "offset"), _integer(value, "value"), _or_unknown(key, "key")
-            return Record(*integers, _is_tombstone(flags))
+            return Record(*integers, is_tombstone(flags))
     raise ValueError(f"neither offset and value nor offset, value, key and flags: {shown(record)}")
 
 
-def _is_tombstone(flags: Any) -> bool:
+def is_tombstone(flags: Any) -> bool:
     if type(flags) is not int or flags not in (0, TOMBSTONE):
         raise ValueError(f"flags is neither 0 nor {TOMBSTONE}: {shown(flags)}")
     return flags == TOMBSTONE

@@ -63,8 +63,12 @@ NAMES_LOGS: Final = frozenset({F.ASSIGN, F.SUBSCRIBE, F.CREATE})
 """Whose value is a list of logs."""
 
 NAMES_OFFSETS: Final = frozenset({F.COMMIT, F.COMMITTED, F.DELETE_RECORDS})
-"""Whose value is an offset per log. The value of an operation in none of the three, if it has one, is in `ext`, as
-`value`."""
+"""Whose value is an offset per log."""
+
+
+def has_value_of_ours(process: int, f: str) -> bool:
+    """Whether an operation's value is one of the three. Any other, and that of a nemesis, is in `ext`, as `value`."""
+    return process != NEMESIS and (f in READS_AND_WRITES or f in NAMES_LOGS or f in NAMES_OFFSETS)
 
 
 class Ext(StrEnum):
