@@ -311,9 +311,10 @@ class LedPartition(ABC, Generic[C]):
                 return  # it fires early enough, and the deadline is checked again then
             self._alarm.cancel()
         self._alarm_ms = ring_ms
-        self._alarm = asyncio.get_running_loop().call_later((ring_ms - now_ms) / 1000, self._ring)
+        self._alarm = asyncio.get_running_loop().call_later((ring_ms - now_ms) / 1000, self.ring)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """The alarm has gone off: timers that are due are handled, unless this broker was late or cannot write."""
         self._alarm = None
         now = self.now()
         has_waited = self._alarm_ms == self._quiet_until_ms

@@ -54,7 +54,8 @@ class CoordinatorService(ABC, Generic[L]):
         self._partitions_count = partitions_count
         self._may_serve = may_serve
         self._is_elected = is_elected
-        self._led: dict[int, L] = {}
+        self.led: dict[int, L] = {}
+        """By number, the partitions that this broker leads. They may still be loading (`is_loaded`)."""
         self._loading: dict[int, asyncio.Task[None]] = {}
 
     @abstractmethod
@@ -73,7 +74,7 @@ class CoordinatorService(ABC, Generic[L]):
         """From now on requests get COORDINATOR_LOAD_IN_PROGRESS; when the task ends they are served."""
         partition = led.partition
         self.unload(partition)
-        self._led[partition] = led
+        self.led[partition] = led
         task = self.supervisor.work(self._load(led), "loading a coordinator", f"{self.topic}-{partition}")
         self._loading[partition] = task
         task.add_done_callback(lambda done: self._forget_task(partition, done))
@@ -105,13 +106,13 @@ class CoordinatorService(ABC, Generic[L]):
         task = self._loading.pop(partition, None)
         if task is not None:
             task.cancel()
-        led = self._led.pop(partition, None)
+        led = self.led.pop(partition, None)
         if led is not None:
             led.close(KafkaError(ErrorCode.not_coordinator))
 
     def partitions(self) -> list[int]:
         """Returns the partitions that are loaded or being loaded."""
-        return sorted(self._led)
+        return sorted(self.led)
 
     async def close(self) -> None:
         for partition in self.partitions():
@@ -120,7 +121,7 @@ class CoordinatorService(ABC, Generic[L]):
     def _on_failed(self, led: L, error: KafkaError) -> None:
         """Called when an append failed: the coordinator's state differs from the log, so it is discarded and read
         again."""
-        if self._led.get(led.partition) is not led:
+        if self.led.get(led.partition) is not led:
             return
         logger.warning("append to %s-%d failed: %s", self.topic, led.partition, error)
         led.close(KafkaError(answer_to_failed_append(error.code), error.message))
@@ -128,7 +129,7 @@ class CoordinatorService(ABC, Generic[L]):
         # A leader whose lease expired reports NOT_LEADER_OR_FOLLOWER. The lease may be renewed without a role change,
         # and then no other event would load the state that is discarded here; until then clients should look for
         # another coordinator.
-        fresh = self._led[led.partition]
+        fresh = self.led[led.partition]
         fresh.is_doubtful = error.code in LOST_LEADERSHIP
         fresh.load_after_s = 0.0 if led.has_committed else RELOAD_PAUSE_S
 
@@ -144,7 +145,7 @@ class CoordinatorService(ABC, Generic[L]):
 
     def _find(self, name: str) -> L:
         partition = self.partition_of(name)
-        led = self._led.get(partition)
+        led = self.led.get(partition)
         if not self._may_serve() or (led is None and not self._is_elected(self.topic, partition)):
             raise KafkaError(ErrorCode.not_coordinator)
         if led is None:

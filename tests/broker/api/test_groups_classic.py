@@ -138,7 +138,7 @@ async def test_a_refused_sync_can_be_told_in_every_version(version: int) -> None
 
 async def test_heartbeats_are_fine_while_the_group_is_loaded() -> None:
     broker = await groups_broker()
-    broker.groups._led[0].is_loaded = False
+    broker.groups.led[0].is_loaded = False
     who: Any = {"group_id": "g", "generation_id": 1, "member_id": "m"}
     assert (await broker.ask(heartbeat, **who)).error_code is ErrorCode.none
     answer = await broker.ask(leave_group, 5, group_id="g", members=[{"member_id": "m"}])

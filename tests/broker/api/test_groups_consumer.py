@@ -128,7 +128,7 @@ async def test_groups_are_listed(version: int) -> None:
     if version >= 5:
         answer = await broker.ask(list_groups, version, states_filter=[], types_filter=["Classic"])
         assert [(one.group_id, one.group_type) for one in answer.groups] == [("g", "classic")]
-    broker.groups._led[0].is_loaded = False
+    broker.groups.led[0].is_loaded = False
     answer = await broker.ask(list_groups, version, states_filter=[], types_filter=[])
     assert answer.error_code is ErrorCode.coordinator_load_in_progress
 

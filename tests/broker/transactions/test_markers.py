@@ -138,9 +138,9 @@ def test_a_marker_that_was_to_be_repeated_does_not_end_the_next_transaction(afte
         committing = asyncio.ensure_future(story.client_does(commit(app)))
         await asyncio.sleep(after_ms / 1000)
         volume.troubles.append(Trouble(errno.ENOSPC, f"{DATA}/__transaction_state-{partition}"))
-        before = service._led[partition]
+        before = service.led[partition]
         refused = asyncio.ensure_future(story.client_does(other.init()))
-        await story.until(lambda: service._led[partition] is not before)
+        await story.until(lambda: service.led[partition] is not before)
         volume.troubles = []
         await refused
         assert await committing is Outcome.OK

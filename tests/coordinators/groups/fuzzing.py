@@ -175,7 +175,7 @@ class World:
     async def _live(self, requests_count: int) -> None:
         for partition, log in self.logs.items():
             await self.service.load(partition, log)
-        led = dict(self.service._led)
+        led = dict(self.service.led)
         lives: list[Awaitable[None]] = [citizen.live() for citizen in self.citizens]
         lives += [self._bother(stranger) for stranger in self.strangers]
         lives.append(self._change_topics())
@@ -186,7 +186,7 @@ class World:
             for task in tasks:
                 if task.done():
                     task.result()
-            assert self.service._led == led, "a partition was loaded again"
+            assert self.service.led == led, "a partition was loaded again"
             assert not self.service.supervisor.bugs
             if self.requests_count - checked_count > requests_count // 20:
                 checked_count = self.requests_count
@@ -197,7 +197,7 @@ class World:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(led.committed() for led in led.values()))
-        assert self.service._led == led, "a partition was loaded again"
+        assert self.service.led == led, "a partition was loaded again"
 
     async def _bother(self, stranger: Stranger) -> None:
         """Several requests at a time: a join may be parked for long."""
@@ -222,7 +222,7 @@ class World:
 
     def _check_replayed(self) -> None:
         for partition, log in self.logs.items():
-            live = self.service._led[partition].coordinator
+            live = self.service.led[partition].coordinator
             fresh = GroupCoordinator(SETTINGS, self.topics, random.Random(1))
             log.replay_into(fresh)
             read, kept = facts(fresh), facts(live)
@@ -232,17 +232,18 @@ class World:
 
 def facts(coordinator: GroupCoordinator) -> dict[str, object]:
     """What the log must tell of. A classic group's rebalance that is under way is not written down."""
-    core = coordinator._core
+    core = coordinator.core
     told: dict[str, object] = {}
     for name, group in core.groups.items():
         if isinstance(group, ClassicGroup):
             continue
         group.seen_revision = NO_REVISION
         told[name] = group
-    for name in core.offsets._groups:
-        for topic, number, value in core.offsets.all_of(name):
-            told[f"{name} {topic} {number}"] = value
-    told["pending"] = {key: sorted(producers) for key, producers in core.pending._producers.items()}
+    for topic in core.offsets.topics():
+        for name in core.offsets.groups_of(topic):
+            for number, value in core.offsets.partitions_of(name, topic):
+                told[f"{name} {topic} {number}"] = value
+    told["pending"] = {key: sorted(map(repr, values)) for key, values in core.pending.all()}
     return told
 
 

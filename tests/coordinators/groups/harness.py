@@ -291,12 +291,12 @@ class Harness:
     # Looking inside
 
     def classic(self, group: str = GROUP) -> ClassicGroup:
-        found = self.coordinator._core.groups[group]
+        found = self.coordinator.core.groups[group]
         assert isinstance(found, ClassicGroup)
         return found
 
     def consumer(self, group: str = GROUP) -> ConsumerGroup:
-        found = self.coordinator._core.groups[group]
+        found = self.coordinator.core.groups[group]
         assert isinstance(found, ConsumerGroup)
         return found
 

@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_refused_and_nobody_else_on_the_partition_notices(o
         log = FakeLog()
         service = await loaded(log)
         await service.commit_offsets(commit(3, OTHER))
-        led = service._led[PARTITION]
+        led = service.led[PARTITION]
         parked = asyncio.create_task(service.join(replace(join(), group=OTHER)))
         await asyncio.sleep(0)
         code, operation = ODD[odd]
@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_refused_and_nobody_else_on_the_partition_notices(o
         answer = await parked
         assert isinstance(answer, JoinAnswer)
         assert answer.error is ErrorCode.none
-        assert service._led[PARTITION] is led, "it was loaded again"
+        assert service.led[PARTITION] is led, "it was loaded again"
         service.check_invariants()
         assert not service.supervisor.bugs
 
@@ -178,11 +178,11 @@ def test_metadata_of_an_offset_that_are_too_long_for_a_record_are_refused_alone(
     async def test() -> None:
         service = await loaded(FakeLog())
         service.reconfigure(GroupSettings(offset_metadata_max_bytes=100_000))
-        led = service._led[PARTITION]
+        led = service.led[PARTITION]
         odd = [CommittedOffset(0, 1, -1, LONG), CommittedOffset(1, 2)]
         results = await service.commit_offsets(replace(commit(1), topics=[("t", odd)], retention_ms=2**63 - 1))
         assert results == [("t", [(0, ErrorCode.offset_metadata_too_large), (1, ErrorCode.none)])]
-        assert service._led[PARTITION] is led
+        assert service.led[PARTITION] is led
 
     run(test())
 
@@ -191,12 +191,12 @@ def test_a_client_id_as_long_as_they_come_makes_a_member_id_that_can_be_recorded
     async def test() -> None:
         log = FakeLog()
         service = await loaded(log)
-        led = service._led[PARTITION]
+        led = service.led[PARTITION]
         client = Client("\u20ac" * 10_922, "/127.0.0.1")
         joined = await service.join(replace(join(), client=client))
         synced = await service.sync(SyncRequest(GROUP, joined.member_id, None, 1, None, None))
         assert synced.error is ErrorCode.none
-        assert service._led[PARTITION] is led
+        assert service.led[PARTITION] is led
         described = await (await loaded(log)).describe_classic(GROUP)
         assert described is not None
         assert [member.member_id for member in described.members] == [joined.member_id]
@@ -244,7 +244,7 @@ def test_a_static_group_of_whom_nobody_is_back_does_not_stop_the_loop() -> None:
     for member_id, name in zip(reversed(ids), "ba", strict=True):
         h.sync_parked(member_id, 1, {}, instance_id=name)
     h.joined(h.join_parked(instance_id="a", rebalance_timeout_ms=0))
-    timers = h.coordinator._core.timers
+    timers = h.coordinator.core.timers
     pop_due, popped = timers.pop_due, 0
 
     def counting(now_ms: int) -> object:
@@ -270,7 +270,7 @@ def test_any_rebalance_timeout_is_survived(rebalance_timeout_ms: int) -> None:
     h.advance(10_000)
     assert h.joined(token).generation == 1
     h.advance(2**31)
-    assert not h.coordinator._core.groups
+    assert not h.coordinator.core.groups
 
 
 def crowd(count: int, group: str = GROUP) -> list[tuple[bytes, bytes | None]]:
@@ -313,9 +313,9 @@ def test_a_crowd_that_does_not_come_back_after_a_failover_is_removed_in_pieces()
     async def test() -> None:
         log = FakeLog()
         service = await with_a_crowd(log, 2_500, session_timeout_ms=1)
-        led = service._led[PARTITION]
+        led = service.led[PARTITION]
         while (described := await service.describe_consumer(GROUP)) is not None and described.members:
-            assert service._led[PARTITION] is led, "it was loaded again"
+            assert service.led[PARTITION] is led, "it was loaded again"
             await asyncio.sleep(0)
         assert described is not None
         again = await (await loaded(log)).describe_consumer(GROUP)
@@ -329,9 +329,9 @@ def test_an_assignment_of_a_crowd_is_written_in_several_batches() -> None:
     async def test() -> None:
         log = FakeLog()
         service = await with_a_crowd(log, 4_500)
-        led, before = service._led[PARTITION], len(log.batches)
+        led, before = service.led[PARTITION], len(log.batches)
         await service.consumer_heartbeat(heartbeat())
-        assert service._led[PARTITION] is led
+        assert service.led[PARTITION] is led
         assert len(log.batches) - before == 2
         again = await (await loaded(log)).describe_consumer(GROUP)
         assert again is not None
@@ -361,13 +361,13 @@ def test_a_group_with_more_offsets_than_fit_into_a_batch_can_be_deleted() -> Non
         )
         await service.load(PARTITION, log)
         await service.commit_offsets(commit(3, OTHER))
-        led = service._led[PARTITION]
+        led = service.led[PARTITION]
         group = on_this_partition("g" * 100)
         for topic, count in topics.items():
             committed = [CommittedOffset(number, number) for number in range(count)]
             await service.commit_offsets(replace(commit(0, group), topics=[(topic, committed)]))
         await service.delete_group(group)
-        assert service._led[PARTITION] is led
+        assert service.led[PARTITION] is led
         await again.load(PARTITION, log)
         assert [one.group for one in await again.list_groups((), ())] == [OTHER]
 
@@ -385,16 +385,16 @@ def test_after_a_pause_heartbeats_that_wait_in_sockets_are_heard_before_anybody_
             await service.consumer_heartbeat(heartbeat(member_id=member_id))
         epochs = {member_id: await epoch_of(service, member_id) for member_id in members}
         clock.jumped_ms += pause_ms
-        service._led[PARTITION]._ring()
+        service.led[PARTITION].ring()
         for member_id in members:
             request = heartbeat(member_id=member_id, member_epoch=epochs[member_id], topics=None, owned=None)
             await service.consumer_heartbeat(replace(request, rebalance_timeout_ms=-1))
             for _ in range(20):
                 await asyncio.sleep(0)
         clock.jumped_ms += 60_000
-        service._led[PARTITION]._ring()
+        service.led[PARTITION].ring()
         clock.jumped_ms += 1_000
-        service._led[PARTITION]._ring()
+        service.led[PARTITION].ring()
         described = await service.describe_consumer(GROUP)
         assert described is not None
         assert described.members == (), "those that are silent for good are expelled"
@@ -416,7 +416,7 @@ def test_while_too_few_replicas_are_in_sync_writes_are_refused_and_everything_el
         alive, dead = await asyncio.gather(service.join(join()), service.join(join()))
         both = [service.sync(SyncRequest(GROUP, one.member_id, None, 1, None, None)) for one in (alive, dead)]
         await asyncio.gather(*both)
-        led = service._led[PARTITION]
+        led = service.led[PARTITION]
         log.has_too_few_in_sync = True
         for _ in range(3):
             with refused(ErrorCode.coordinator_not_available):
@@ -424,16 +424,16 @@ def test_while_too_few_replicas_are_in_sync_writes_are_refused_and_everything_el
             clock.jumped_ms += 30_000
             await service.heartbeat(HeartbeatRequest(GROUP, alive.member_id, None, 1))
             assert await offset_of(service) == -1
-            led._ring()
-        assert service._led[PARTITION] is led, "it was loaded again"
+            led.ring()
+        assert service.led[PARTITION] is led, "it was loaded again"
         log.has_too_few_in_sync = False
         clock.jumped_ms += 1_000
-        led._ring()
+        led.ring()
         described = await service.describe_classic(GROUP)
         assert described is not None
         assert [member.member_id for member in described.members] == [alive.member_id]
         await service.commit_offsets(commit(1, OTHER))
-        assert service._led[PARTITION] is led
+        assert service.led[PARTITION] is led
 
     run(test())
 
@@ -516,7 +516,7 @@ def test_what_a_refusal_has_changed_after_all_is_in_the_log_and_told() -> None:
     async def test() -> None:
         log = FakeLog()
         service = await loaded(log)
-        led = service._led[PARTITION]
+        led = service.led[PARTITION]
         commit_offsets = led.coordinator.commit_offsets
 
         def refuses_too_late(request: OffsetCommitRequest, now: Now) -> object:

@@ -380,7 +380,7 @@ def test_the_assignor_is_the_one_that_most_members_ask_for() -> None:
 
 def test_settings_of_one_group_win_over_the_brokers() -> None:
     h = Harness(t=1)
-    h.coordinator._core.own_config_of = lambda group: GroupConfig(consumer_heartbeat_interval_ms=7)
+    h.coordinator.core.own_config_of = lambda group: GroupConfig(consumer_heartbeat_interval_ms=7)
     assert h.enter("a", "t").heartbeat_interval_ms == 7
 
 
@@ -444,7 +444,7 @@ def test_an_empty_classic_group_gives_way_and_keeps_its_offsets() -> None:
     assert h.enter("a", "t").assignment == partitions(t=[0])
     h.fail_over()
     assert h.beat("a", 1).member_epoch == 1
-    assert h.coordinator._core.offsets.get(GROUP, "t", 0) is not None
+    assert h.coordinator.core.offsets.get(GROUP, "t", 0) is not None
 
 
 def test_an_empty_consumer_group_gives_way_to_a_classic_one() -> None:
@@ -465,6 +465,6 @@ def test_a_member_that_takes_another_instance_id_leaves_nothing_behind_under_the
     assert epoch > 0
     h.beat("a", -1, instance_id="i2")
     assert h.consumer().static_members == {"i1": "b"}
-    read = h.replayed()._core.groups[GROUP]
+    read = h.replayed().core.groups[GROUP]
     assert isinstance(read, ConsumerGroup)
     assert (read.members, read.static_members) == (h.consumer().members, {"i1": "b"})

@@ -218,7 +218,7 @@ class MixedWorld(World):
             case 9 if classic.member_id:
                 member_id = classic.member_id
                 classic.lose(forgets_id=True)
-                if GROUP in h.coordinator._core.groups:
+                if GROUP in h.coordinator.core.groups:
                     h.leave((member_id, None))
             case 10:  # FAIL_OVER
                 h.fail_over()

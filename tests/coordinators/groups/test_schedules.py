@@ -236,7 +236,7 @@ class World:
 
 
 def standing(coordinator: GroupCoordinator) -> ConsumerGroup | None:
-    group = coordinator._core.groups.get(GROUP)
+    group = coordinator.core.groups.get(GROUP)
     assert group is None or isinstance(group, ConsumerGroup)
     return None if group is None else replace(group, seen_revision=NO_REVISION)
 

@@ -440,12 +440,13 @@ def test_a_bug_is_loud_and_the_partition_is_loaded_again(monkeypatch: pytest.Mon
         log = FakeLog()
         service = await loaded(log)
         await service.commit_offsets(commit(1))
-        coordinator = service._led[PARTITION].coordinator
+        coordinator = service.led[PARTITION].coordinator
         monkeypatch.setattr(coordinator, "delete_group", lambda *args: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             await service.delete_group(GROUP)
-        assert service._led[PARTITION].coordinator is not coordinator
-        await service._loading[PARTITION]
+        assert service.led[PARTITION].coordinator is not coordinator
+        while not service.led[PARTITION].is_loaded:
+            await asyncio.sleep(0)
         assert await offset_of(service) == 1
 
     run(test())
@@ -542,7 +543,7 @@ def test_after_a_bug_in_an_append_everybody_is_told_and_the_log_is_read_again() 
         with refused(ErrorCode.coordinator_not_available):
             await service.commit_offsets(commit(2))
         log.error = None
-        while not service._led[PARTITION].is_loaded:
+        while not service.led[PARTITION].is_loaded:
             await asyncio.sleep(0)
         assert await offset_of(service) == 1
         assert service.supervisor.bugs == {"a coordinator's append": 1}
@@ -556,14 +557,14 @@ def test_after_a_bug_in_what_was_due_the_partition_is_loaded_again() -> None:
     async def test() -> None:
         service = await loaded(FakeLog())
         await service.commit_offsets(commit(1))
-        led = service._led[PARTITION]
+        led = service.led[PARTITION]
 
         def has_a_bug(now: Any) -> Any:
             raise IndexError("nobody expected this")
 
         led.coordinator.tick = has_a_bug  # type: ignore[method-assign]
-        led._ring()
-        fresh = service._led[PARTITION]
+        led.ring()
+        fresh = service.led[PARTITION]
         assert fresh is not led
         while not fresh.is_loaded:
             await asyncio.sleep(0)

@@ -420,10 +420,10 @@ def test_records_that_cannot_be_read_are_skipped_and_everything_else_is_served()
 def test_a_transactional_id_that_is_too_long_for_a_record_is_refused() -> None:
     async def test() -> None:
         world = await World().loaded()
-        (led,) = world.service._led.values()
+        (led,) = world.service.led.values()
         with refused(ErrorCode.invalid_request):
             await world.service.init(InitRequest(on_this_partition("x" * 40_000), TIMEOUT_MS))
-        assert world.service._led[PARTITION] is led
+        assert world.service.led[PARTITION] is led
         assert not world.service.supervisor.bugs
 
     run(test())
@@ -432,11 +432,11 @@ def test_a_transactional_id_that_is_too_long_for_a_record_is_refused() -> None:
 def test_more_partitions_than_fit_into_a_record_are_refused_and_nobody_else_notices() -> None:
     async def test() -> None:
         world = await World().begun()
-        (led,) = world.service._led.values()
+        (led,) = world.service.led.values()
         many = [(f"{number % 10_000:0100}", number) for number in range(10_000)]
         with refused(ErrorCode.unknown_server_error):
             await world.service.add(AddRequest(ID, FIRST, many))
-        assert world.service._led[PARTITION] is led
+        assert world.service.led[PARTITION] is led
         await world.commit()
 
     run(test())
@@ -446,7 +446,7 @@ def test_transactions_that_run_out_of_time_together_are_aborted_in_pieces(monkey
     async def test() -> None:
         monkeypatch.setattr("sexton.coordinators.partition.LATE_MS", 10**9)
         world = await World().loaded()
-        (led,) = world.service._led.values()
+        (led,) = world.service.led.values()
         names = [on_this_partition(f"{number:03}-") for number in range(300)]
         places = [(f"{number:0200}", 0) for number in range(25)]
         for name in names:
@@ -454,10 +454,10 @@ def test_transactions_that_run_out_of_time_together_are_aborted_in_pieces(monkey
             await world.service.add(AddRequest(name, producer, places))
         now = led.now()
         led.now = lambda: Now(now.wall_ms + 1_000_000, now.monotonic_ms + 1_000_000)
-        led._ring()
+        led.ring()
         while await world.service.list_all(ListRequest([State.ONGOING])):
             await asyncio.sleep(0)
-        assert world.service._led[PARTITION] is led, "it was loaded again"
+        assert world.service.led[PARTITION] is led, "it was loaded again"
         await led.committed()
         again = await World(world.log).loaded(8)
         assert {one.state for one in await again.service.list_all(ListRequest())} == {State.PREPARE_ABORT}
@@ -468,15 +468,15 @@ def test_transactions_that_run_out_of_time_together_are_aborted_in_pieces(monkey
 def test_while_too_few_replicas_are_in_sync_transactions_wait_and_nothing_is_loaded_again() -> None:
     async def test() -> None:
         world = await World().begun()
-        (led,) = world.service._led.values()
+        (led,) = world.service.led.values()
         world.log.has_too_few_in_sync = True
         with refused(ErrorCode.coordinator_not_available):
             await world.commit()
         assert await world.state() is State.ONGOING
         led.now = lambda: Now(1_700_000_000_000, 10**9)
-        led._ring()
+        led.ring()
         assert await world.state() is State.ONGOING
-        assert world.service._led[PARTITION] is led
+        assert world.service.led[PARTITION] is led
         world.log.has_too_few_in_sync = False
         await world.commit()
 

@@ -67,20 +67,20 @@ class GroupCoordinator:
         rng: random.Random,
         own_config_of: Callable[[str], GroupConfig | None] = lambda group: None,
     ) -> None:
-        self._core = Core(settings, topics, rng, own_config_of)
-        self._classic = ClassicProtocol(self._core)
-        self._consumer = ConsumerProtocol(self._core, self._downgrade)
-        self._migration = Migration(self._core, self._classic, self._consumer)
-        self._offsets = OffsetOperations(self._core, self._classic, self._delete_group)
+        self.core = Core(settings, topics, rng, own_config_of)
+        self._classic = ClassicProtocol(self.core)
+        self._consumer = ConsumerProtocol(self.core, self._downgrade)
+        self._migration = Migration(self.core, self._classic, self._consumer)
+        self._offsets = OffsetOperations(self.core, self._classic, self._delete_group)
 
     def reconfigure(self, settings: GroupSettings) -> None:
         """Applies from the next operation on; deadlines that are set stay."""
-        self._core.settings = settings
+        self.core.settings = settings
 
     @property
     def effects(self) -> Effects:
         """Effects of the last operation that could have any, also if it was refused."""
-        return self._core.effects
+        return self.core.effects
 
     # Loading
 
@@ -94,17 +94,17 @@ class GroupCoordinator:
             return
         made = None if value is None else r.decode_value(decoded, value)
         if owner is None:
-            replay.apply(self._core, decoded, made)
+            replay.apply(self.core, decoded, made)
         elif isinstance(decoded, r.OffsetKey) and isinstance(made, r.OffsetValue):
-            replay.apply_pending(self._core, owner, decoded, made)
+            replay.apply_pending(self.core, owner, decoded, made)
 
     def replay_end(self, producer_id: int, is_commit: bool) -> None:
         """Replays a transaction's marker."""
-        replay.apply_end(self._core, producer_id, is_commit)
+        replay.apply_end(self.core, producer_id, is_commit)
 
     def on_loaded(self, now: Now) -> Effects:
         """Called when the log has been read: every member gets a whole session timeout from now."""
-        core = self._core
+        core = self.core
         core.begin(now)
         for group in list(core.groups.values()):
             if isinstance(group, ClassicGroup):
@@ -118,11 +118,11 @@ class GroupCoordinator:
 
     def next_deadline_ms(self) -> int | None:
         """On the monotonic clock."""
-        return self._core.timers.next_deadline_ms()
+        return self.core.timers.next_deadline_ms()
 
     def tick(self, now: Now) -> Effects:
         """Handles expired timers, up to a limit: the rest is due at once, in another turn and another append."""
-        core = self._core
+        core = self.core
         core.begin(now)
         late: dict[str, dict[str, ConsumerMember]] = {}
         for _ in range(DUE_COUNT_MAX):
@@ -154,7 +154,7 @@ class GroupCoordinator:
 
     def join(self, request: JoinRequest, token: int, now: Now) -> Effects:
         """The response is sent under `token`, perhaps much later."""
-        core = self._core
+        core = self.core
         core.begin(now)
         try:
             request = checked_join(request, core.settings)
@@ -177,11 +177,11 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.inconsistent_group_protocol, "A member must speak some protocol.")
         if group is not None:
             self._consumer.write_tombstones(group)
-        made = self._core.groups[request.group] = ClassicGroup(request.group)
+        made = self.core.groups[request.group] = ClassicGroup(request.group)
         return made
 
     def sync(self, request: SyncRequest, token: int, now: Now) -> Effects:
-        core = self._core
+        core = self.core
         core.begin(now)
         try:
             if request.group == "":
@@ -199,7 +199,7 @@ class GroupCoordinator:
         return core.effects
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Effects:
-        core = self._core
+        core = self.core
         core.begin(now)
         if request.group == "":
             raise KafkaError(ErrorCode.invalid_group_id)
@@ -213,7 +213,7 @@ class GroupCoordinator:
         return core.effects
 
     def leave(self, name: str, members: Sequence[LeavingMember], now: Now) -> tuple[LeaveAnswer, Effects]:
-        core = self._core
+        core = self.core
         core.begin(now)
         if name == "":
             raise KafkaError(ErrorCode.invalid_group_id)
@@ -232,7 +232,7 @@ class GroupCoordinator:
     def consumer_heartbeat(
         self, request: ConsumerHeartbeatRequest, now: Now
     ) -> tuple[ConsumerHeartbeatAnswer, Effects]:
-        core = self._core
+        core = self.core
         core.begin(now)
         check_heartbeat(request)
         check_request(core, request)
@@ -246,7 +246,7 @@ class GroupCoordinator:
         return answer, core.effects
 
     def _existing_consumer_group(self, name: str) -> ConsumerGroup:
-        group = self._core.groups.get(name)
+        group = self.core.groups.get(name)
         if group is None:
             raise KafkaError(ErrorCode.group_id_not_found, f"Consumer group {name} not found.")
         if not isinstance(group, ConsumerGroup):
@@ -256,7 +256,7 @@ class GroupCoordinator:
     def _consumer_group_to_join(self, group: ClassicGroup | None, request: ConsumerHeartbeatRequest) -> ConsumerGroup:
         """Creates the consumer group. An empty classic group is replaced; one with members is upgraded, if it can
         be."""
-        core = self._core
+        core = self.core
         self._consumer.check_room(ConsumerGroup(request.group), request.member_id)
         self._consumer.check_regex(ConsumerGroup(request.group), request.regex)
         if group is not None and not group.is_empty:
@@ -282,24 +282,24 @@ class GroupCoordinator:
     # Offsets
 
     def commit_offsets(self, request: OffsetCommitRequest, now: Now) -> tuple[OffsetResults, Effects]:
-        self._core.begin(now)
-        return self._offsets.commit(request), self._core.effects
+        self.core.begin(now)
+        return self._offsets.commit(request), self.core.effects
 
     def commit_in_transaction(
         self, request: OffsetCommitRequest, owner: ProducerIdAndEpoch, now: Now
     ) -> tuple[OffsetResults, Effects]:
-        self._core.begin(now)
-        return self._offsets.commit_in_transaction(request, owner), self._core.effects
+        self.core.begin(now)
+        return self._offsets.commit_in_transaction(request, owner), self.core.effects
 
     def is_in_transaction(self, owner: ProducerIdAndEpoch) -> bool:
         """Whether the producer has committed offsets here in its open transaction."""
-        return self._core.pending.is_open(owner)
+        return self.core.pending.is_open(owner)
 
     def end_transaction(self, producer_id: int, is_commit: bool, now: Now) -> Effects:
         """Called right before the transaction's marker is written."""
-        self._core.begin(now)
-        replay.apply_end(self._core, producer_id, is_commit)
-        return self._core.effects
+        self.core.begin(now)
+        replay.apply_end(self.core, producer_id, is_commit)
+        return self.core.effects
 
     def fetch_offsets(self, request: OffsetFetchRequest) -> list[tuple[str, list[FetchedOffset]]]:
         return self._offsets.fetch(request)
@@ -307,20 +307,20 @@ class GroupCoordinator:
     def delete_offsets(
         self, name: str, topics: Sequence[tuple[str, Sequence[int]]], now: Now
     ) -> tuple[OffsetResults, Effects]:
-        self._core.begin(now)
-        return self._offsets.delete(name, topics), self._core.effects
+        self.core.begin(now)
+        return self._offsets.delete(name, topics), self.core.effects
 
     def forget_deleted(self, names: Collection[str] | None, now: Now) -> Effects:
         """Deletes offsets of deleted topics, of these names or of all. At most some records per call: repeat until
         there are none."""
-        self._core.begin(now)
+        self.core.begin(now)
         self._offsets.forget_deleted(names)
-        return self._core.effects
+        return self.core.effects
 
     # Groups as a whole
 
     def delete_group(self, name: str, now: Now) -> Effects:
-        core = self._core
+        core = self.core
         core.begin(now)
         group = core.groups.get(name)
         if group is None:
@@ -331,7 +331,7 @@ class GroupCoordinator:
         return core.effects
 
     def _delete_group(self, name: str) -> None:
-        core = self._core
+        core = self.core
         group = core.groups.get(name)
         if isinstance(group, ConsumerGroup):
             self._consumer.write_tombstones(group)
@@ -344,7 +344,7 @@ class GroupCoordinator:
             group.transition(ClassicState.DEAD, core.now.wall_ms)
 
     def describe_classic(self, name: str) -> DescribedClassicGroup | None:
-        group = self._core.groups.get(name)
+        group = self.core.groups.get(name)
         if not isinstance(group, ClassicGroup):
             return None
         protocol = group.protocol if group.state is ClassicState.STABLE else None
@@ -359,7 +359,7 @@ class GroupCoordinator:
         )
 
     def describe_consumer(self, name: str) -> DescribedConsumerGroup | None:
-        group = self._core.groups.get(name)
+        group = self.core.groups.get(name)
         if not isinstance(group, ConsumerGroup):
             return None
         members = tuple(
@@ -378,12 +378,12 @@ class GroupCoordinator:
             for m in group.members.values()
         )
         topic_ids = {topic_id for m in members for topic_id in (*m.assigned, *m.target)}
-        names = {topic_id: self._core.topics.topic_name(topic_id) for topic_id in sorted(topic_ids)}
+        names = {topic_id: self.core.topics.topic_name(topic_id) for topic_id in sorted(topic_ids)}
         return DescribedConsumerGroup(
             group.state.value,
             group.epoch,
             group.assignment_epoch,
-            group.preferred_assignor(self._core.settings.assignors[0]),
+            group.preferred_assignor(self.core.settings.assignors[0]),
             members,
             {topic_id: name for topic_id, name in names.items() if name is not None},
         )
@@ -393,7 +393,7 @@ class GroupCoordinator:
         wanted_states = {state.strip().lower() for state in states}
         wanted_types = {kind.strip().lower() for kind in types}
         listed = []
-        for name, group in self._core.groups.items():
+        for name, group in self.core.groups.items():
             if isinstance(group, ClassicGroup):
                 one = ListedGroup(name, group.protocol_type or "", group.state.value, classic.TYPE)
             else:
@@ -406,5 +406,5 @@ class GroupCoordinator:
         return listed
 
     def check_invariants(self) -> None:
-        for group in self._core.groups.values():
+        for group in self.core.groups.values():
             group.check_invariants()

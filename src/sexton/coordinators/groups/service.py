@@ -213,7 +213,7 @@ class GroupService(CoordinatorService[GroupsPartition]):
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self.settings = settings
-        for led in self._led.values():
+        for led in self.led.values():
             led.coordinator.reconfigure(settings)
 
     def load(self, partition: int, log: TransactionalLog) -> asyncio.Task[None]:
@@ -221,7 +221,7 @@ class GroupService(CoordinatorService[GroupsPartition]):
 
     def topics_deleted(self, names: Collection[str]) -> None:
         """Deletes the offsets of deleted topics. Must be called as soon as `topics` shows the deletion."""
-        for led in self._led.values() if names else ():
+        for led in self.led.values() if names else ():
             self.supervisor.work(self._forget_deleted(led, names), "forgetting deleted topics", led.partition)
 
     async def _forget_deleted(self, led: GroupsPartition, names: Collection[str]) -> None:
@@ -237,7 +237,7 @@ class GroupService(CoordinatorService[GroupsPartition]):
             await asyncio.sleep(0)
 
     def check_invariants(self) -> None:
-        for led in self._led.values():
+        for led in self.led.values():
             if led.is_loaded and not led.is_closed:
                 led.coordinator.check_invariants()
 
@@ -329,7 +329,7 @@ class GroupService(CoordinatorService[GroupsPartition]):
 
     async def end_transaction(self, partition: int, marker: EndMarker) -> None:
         """Writes the marker. Raises as an append does."""
-        led = self._led.get(partition)
+        led = self.led.get(partition)
         if led is None or not led.is_loaded:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"__consumer_offsets-{partition} is not led here")
         led.log.check_writable()
@@ -369,7 +369,7 @@ class GroupService(CoordinatorService[GroupsPartition]):
         this raises."""
         listed: list[ListedGroup] = []
         for partition in self.partitions():
-            led = self._led.get(partition)
+            led = self.led.get(partition)
             if led is None:
                 continue
             if not led.is_loaded:

@@ -177,7 +177,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
 
     def reconfigure(self, settings: TransactionSettings) -> None:
         self.settings = settings
-        for led in self._led.values():
+        for led in self.led.values():
             led.coordinator.settings = settings
 
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> asyncio.Task[None]:
@@ -198,7 +198,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         self.load(led.partition, led.epoch, led.log)
 
     def check_invariants(self) -> None:
-        for led in self._led.values():
+        for led in self.led.values():
             if led.is_loaded and not led.is_closed:
                 led.coordinator.check_invariants()
 
@@ -214,7 +214,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         return led is not None and led.coordinator.owes(due.markers, partition)
 
     def _find_for(self, due: DueMarkers) -> TransactionsPartition | None:
-        led = self._led.get(due.coordinator_partition)
+        led = self.led.get(due.coordinator_partition)
         return led if led is not None and led.is_loaded and led.epoch == due.coordinator_epoch else None
 
     def marker_written(self, due: DueMarkers, partition: TopicPartition) -> None:
@@ -235,7 +235,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
     def is_ready(self, transactional_id: str) -> bool:
         """Whether this broker is the coordinator of the id and has read its log."""
         count = self._partitions_count()
-        led = self._led.get(partition_for(transactional_id, count)) if count else None
+        led = self.led.get(partition_for(transactional_id, count)) if count else None
         return led is not None and led.is_loaded
 
     async def init(self, request: InitRequest) -> ProducerIdAndEpoch:
@@ -295,7 +295,7 @@ class TransactionService(CoordinatorService[TransactionsPartition]):
         unknown, so this raises."""
         listed: list[Transaction] = []
         for partition in self.partitions():
-            led = self._led.get(partition)
+            led = self.led.get(partition)
             if led is None:
                 continue
             if not led.is_loaded:
