@@ -19,7 +19,7 @@ from sexton.simulate.checks import Judge, Ledger
 from sexton.simulate.copies import Copy, Entry
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.final import FoundLog, _lost, _repeated
+from sexton.simulate.final import FoundLog, find_lost, find_repeated
 from sexton.simulate.history import History, Outcome, Write
 from sexton.simulate.loop import new_loop
 from sexton.simulate.observe import Agreement
@@ -77,7 +77,7 @@ def test_a_record_of_unknown_outcome_may_be_read() -> None:
 def test_an_acknowledged_record_that_is_gone_breaks_rule_1() -> None:
     history = History()
     written(history, value(1), value(2), base_offset=0)
-    failure = _lost(PLACE, FoundLog(0, {0: value(1)}), history)
+    failure = find_lost(PLACE, FoundLog(0, {0: value(1)}), history)
     assert failure is not None
     assert failure.rule == "rule 1"
 
@@ -85,19 +85,19 @@ def test_an_acknowledged_record_that_is_gone_breaks_rule_1() -> None:
 def test_an_acknowledged_record_below_the_log_start_may_be_gone() -> None:
     history = History()
     written(history, value(1), value(2), base_offset=0)
-    assert _lost(PLACE, FoundLog(1, {1: value(2)}), history) is None
+    assert find_lost(PLACE, FoundLog(1, {1: value(2)}), history) is None
 
 
 def test_an_acknowledged_record_of_acks_1_may_be_gone() -> None:
     history = History()
     written(history, value(1), base_offset=0, acks=1)
-    assert _lost(PLACE, FoundLog(0), history) is None
+    assert find_lost(PLACE, FoundLog(0), history) is None
 
 
 def test_an_acknowledged_record_somewhere_else_breaks_rule_2() -> None:
     history = History()
     written(history, value(1), base_offset=5)
-    failure = _lost(PLACE, FoundLog(0, {6: value(1)}), history)
+    failure = find_lost(PLACE, FoundLog(0, {6: value(1)}), history)
     assert failure is not None
     assert failure.rule == "rule 2"
 
@@ -105,7 +105,7 @@ def test_an_acknowledged_record_somewhere_else_breaks_rule_2() -> None:
 def test_a_record_that_is_there_twice_breaks_rule_2() -> None:
     history = History()
     written(history, value(1))
-    failure = _repeated(PLACE, FoundLog(0, {0: value(1), 1: value(1)}), history)
+    failure = find_repeated(PLACE, FoundLog(0, {0: value(1), 1: value(1)}), history)
     assert failure is not None
     assert "twice" in failure.evidence
 
@@ -114,8 +114,8 @@ def test_an_idempotent_producers_records_in_another_order_break_rule_2() -> None
     history = History()
     written(history, value(1))
     written(history, value(2))
-    assert _repeated(PLACE, FoundLog(0, {0: value(1), 7: value(2)}), history) is None
-    failure = _repeated(PLACE, FoundLog(0, {0: value(2), 7: value(1)}), history)
+    assert find_repeated(PLACE, FoundLog(0, {0: value(1), 7: value(2)}), history) is None
+    failure = find_repeated(PLACE, FoundLog(0, {0: value(2), 7: value(1)}), history)
     assert failure is not None
     assert "order" in failure.evidence
 
@@ -259,9 +259,9 @@ def test_only_an_empty_copy_may_begin_below_the_start_that_somebody_asked_for(
     history = History()
     history.deleting_records(PLACE, deleted_below)
     judge, key, _ = judge_of_unflushed(history, 1, 2)
-    node = judge._cluster.node_of(1)
+    node = judge.cluster.node_of(1)
     with nullcontext() if is_excused else pytest.raises(SimulationFailure, match="but ends at"):
-        judge._look_at(node, snapshot(key, **fields))
+        judge.look_at(node, snapshot(key, **fields))
 
 
 # Topics that acknowledge before the flush
@@ -293,7 +293,7 @@ def judge_of_unflushed(history: History, *isr: int) -> tuple[Judge, PartitionId,
 
 
 def lose_power(judge: Judge, broker_id: int) -> None:
-    judge.power_lost(judge._cluster.node_of(broker_id))
+    judge.power_lost(judge.cluster.node_of(broker_id))
 
 
 def test_what_is_not_flushed_may_be_lost_only_if_all_in_sync_replicas_lose_power() -> None:
@@ -315,9 +315,9 @@ def test_who_is_in_sync_with_lost_disks_alone_depends_on_them(
 ) -> None:
     """Seed 322: it lost power, and left the ISR to a machine whose disk had been replaced."""
     judge, _, _ = judge_of_unflushed(History(), *isr)
-    for node in judge._cluster.nodes.values():
+    for node in judge.cluster.nodes.values():
         node.is_wiped = node.broker_id in wiped
-    assert judge.depends_on_lost_disks(judge._cluster.node_of(1)) is expected
+    assert judge.depends_on_lost_disks(judge.cluster.node_of(1)) is expected
 
 
 def test_a_replica_that_has_joined_anew_has_copied_what_it_lost() -> None:
@@ -365,6 +365,6 @@ def test_a_high_watermark_goes_back_with_a_loss_that_its_replica_has_not_followe
     process = SimpleNamespace(name=f"broker-{broker_id}.2")
     volume = VirtualDisk(random.Random(1))
     node = cast(Any, SimpleNamespace(name=f"broker-{broker_id}", broker_id=broker_id, process=process, volume=volume))
-    judge._look_at(node, snapshot(key, start_offset=0, end_offset=9))
+    judge.look_at(node, snapshot(key, start_offset=0, end_offset=9))
     with nullcontext() if is_excused else pytest.raises(SimulationFailure, match="rule 7"):
-        judge._look_at(node, snapshot(key, start_offset=0, end_offset=9, high_watermark=high_watermark))
+        judge.look_at(node, snapshot(key, start_offset=0, end_offset=9, high_watermark=high_watermark))

@@ -69,41 +69,41 @@ def test_a_key_that_came_back_and_one_that_vanished_are_differences() -> None:
 
 def test_a_record_that_was_never_committed_breaks_rule_2() -> None:
     truth = truth_of(put(0, b"a", b"1"), put(1, b"a", b"2"))
-    checks._check_records("here", truth, [put(1, b"a", b"2")])
+    checks.check_records("here", truth, [put(1, b"a", b"2")])
     with pytest.raises(SimulationFailure, match="rule 2"):
-        checks._check_records("here", truth, [put(1, b"a", b"3")])
+        checks.check_records("here", truth, [put(1, b"a", b"3")])
     with pytest.raises(SimulationFailure, match="rule 2"):
-        checks._check_records("here", truth, [marker(0, COMMIT, 5)])
+        checks.check_records("here", truth, [marker(0, COMMIT, 5)])
 
 
 def test_two_records_of_a_key_below_mcco_break_rule_3() -> None:
     log = [put(0, b"a", b"1"), put(1, b"a", b"2")]
-    checks._check_compacted("here", log, watermarks(1, 0))
+    checks.check_compacted("here", log, watermarks(1, 0))
     with pytest.raises(SimulationFailure, match="rule 3"):
-        checks._check_compacted("here", log, watermarks(2, 0))
+        checks.check_compacted("here", log, watermarks(2, 0))
 
 
 def test_a_transactional_batch_below_mxfo_breaks_rule_6() -> None:
     log = [put(0, b"a", b"1", 5), marker(1, COMMIT, 5)]
-    checks._check_compacted("here", log, watermarks(0, 0))
+    checks.check_compacted("here", log, watermarks(0, 0))
     with pytest.raises(SimulationFailure, match="MXFO"):
-        checks._check_compacted("here", log, watermarks(2, 0))
+        checks.check_compacted("here", log, watermarks(2, 0))
 
 
 def test_a_tombstone_is_missed_from_mtro_on() -> None:
     log = [put(0, b"a", b"1"), put(1, b"a", None)]
     expected, without = fold(log, 2), fold([], 2)
-    checks._check_tombstones("here", expected, without, watermarks(2, 2))
+    checks.check_tombstones("here", expected, without, watermarks(2, 2))
     with pytest.raises(SimulationFailure, match="rule 5"):
-        checks._check_tombstones("here", expected, without, watermarks(2, 1))
+        checks.check_tombstones("here", expected, without, watermarks(2, 1))
 
 
 def test_a_marker_is_missed_from_mxro_on() -> None:
     truth = truth_of(put(0, b"a", b"1", 5), marker(1, COMMIT, 5))
-    checks._check_markers("here", truth, 2, [], watermarks(2, 2))
-    checks._check_markers("here", truth, 2, [marker(1, COMMIT, 5)], watermarks(2, 1))
+    checks.check_markers("here", truth, 2, [], watermarks(2, 2))
+    checks.check_markers("here", truth, 2, [marker(1, COMMIT, 5)], watermarks(2, 1))
     with pytest.raises(SimulationFailure, match="rule 6"):
-        checks._check_markers("here", truth, 2, [], watermarks(2, 1))
+        checks.check_markers("here", truth, 2, [], watermarks(2, 1))
 
 
 # Logs whose start has moved
@@ -128,16 +128,16 @@ def test_a_transaction_that_began_below_the_log_start_still_hides_what_follows()
 
 def test_below_the_log_start_neither_a_second_record_of_a_key_nor_a_lost_marker_counts() -> None:
     log = [put(0, b"a", b"1", 5), marker(1, COMMIT, 5), put(2, b"a", b"2"), put(3, b"a", b"3")]
-    checks._check_compacted("here", log, watermarks(3, 0), 2)
+    checks.check_compacted("here", log, watermarks(3, 0), 2)
     with pytest.raises(SimulationFailure, match="rule 3"):
-        checks._check_compacted("here", log, watermarks(4, 0), 2)
-    checks._check_compacted("here", log, watermarks(4, 0), 0, 3)
-    checks._check_markers("here", truth_of(*log), 4, [], watermarks(3, 0), 2)
+        checks.check_compacted("here", log, watermarks(4, 0), 2)
+    checks.check_compacted("here", log, watermarks(4, 0), 0, 3)
+    checks.check_markers("here", truth_of(*log), 4, [], watermarks(3, 0), 2)
 
 
 def test_mcco_below_the_log_start_breaks_rule_7() -> None:
     with pytest.raises(SimulationFailure, match="rule 7"):
-        checks._check_compacted("here", [], watermarks(1, 0), 2)
+        checks.check_compacted("here", [], watermarks(1, 0), 2)
 
 
 def test_a_log_start_that_neither_time_nor_size_explains_breaks_rule_1() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 from collections.abc import Collection
@@ -21,7 +22,7 @@ from sexton.simulate.compaction_checks import CompactionJudge
 from sexton.simulate.copies import Copy
 from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.final import FoundLog, _lost
+from sexton.simulate.final import FoundLog, find_lost
 from sexton.simulate.history import History, Outcome, Transaction, Write
 from sexton.simulate.loop import new_loop
 from sexton.simulate.observe import Agreement
@@ -88,7 +89,7 @@ class World:
         seen = Snapshot(
             "t", TOPIC, 0, role, epoch is not None, epoch or 0, uuid.UUID(int=9), *offsets, known, known, False
         )
-        self.judge._look_at(cast(Any, self.nodes[f"broker-{broker_id}"]), seen)
+        self.judge.look_at(cast(Any, self.nodes[f"broker-{broker_id}"]), seen)
 
     def lose_power(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
@@ -384,7 +385,7 @@ def test_what_a_leader_takes_that_has_not_heard_of_an_unclean_election_is_lost_t
         world.elect(2, 2)
         world.hold(2, 2)
         world.show(2, 1, 1, 2)
-    world.loop._now_ns = 1000
+    world.loop.run_until_complete(asyncio.sleep(0.000001))
     written(world.history, b"w:1:2:", started_ns=500)
     written(world.history, b"w:2:2:", started_ns=2000)
     world.hold(1, 1, 1, 1)
@@ -404,9 +405,9 @@ def test_only_what_was_promised_at_or_above_a_loss_and_before_it_is_excused() ->
     history.lost(PLACE, 3, at_ns=100)
     written(history, b"w:0:3:", base_offset=3, started_ns=101)
     whole = {2: b"w:0:1:", 3: b"w:0:3:"}
-    assert _lost(PLACE, FoundLog(0, whole), history) is None
+    assert find_lost(PLACE, FoundLog(0, whole), history) is None
     for missing in (2, 3):
-        failure = _lost(PLACE, FoundLog(0, {at: each for at, each in whole.items() if at != missing}), history)
+        failure = find_lost(PLACE, FoundLog(0, {at: each for at, each in whole.items() if at != missing}), history)
         assert failure is not None
         assert failure.rule == "rule 1"
 
@@ -495,9 +496,11 @@ def test_what_a_lost_marker_had_ended_is_open_again() -> None:
     data = make_batch([Record(0, 0, b"k", b"v")], attributes=TRANSACTIONAL, producer_id=7)
     judge.committed(PLACE, data)
     judge.committed(PLACE, make_marker(1, ControlType.COMMIT, 7, 0, 0))
-    assert judge._open[PLACE] == {}
+    judge.committed(PLACE, make_marker(2, ControlType.COMMIT, 7, 0, 0))
+    assert judge.ended_count == 1
     judge.begin_anew(PLACE, [data])
-    assert judge._open[PLACE] == {7: [transaction]}
+    judge.committed(PLACE, make_marker(1, ControlType.COMMIT, 7, 0, 0))
+    assert judge.ended_count == 2
 
 
 # Replicas of compacted partitions that are down

@@ -14,7 +14,7 @@ from sexton.simulate.formats import batch_limits
 from sexton.simulate.history import History, Outcome, Write, identity
 from sexton.simulate.plan import Plan, Profile, make_plan
 from sexton.simulate.values import Values
-from sexton.simulate.writers import ACKS_ALL, Writer, WriterPlan, _Batch, _Lane
+from sexton.simulate.writers import ACKS_ALL, Lane, SentBatch, Writer, WriterPlan
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_no_topic_asks_for_more_replicas_in_sync_than_it_may_have(plans: list[Pl
 
 
 def forgets(
-    lane: _Lane,
+    lane: Lane,
     sequence: int,
     sent_in_epoch: int | None,
     deleted_below: int = 0,
@@ -92,14 +92,14 @@ def forgets(
     rng, nobody = random.Random(1), cast(Any, None)
     values = Values("w", rng, 5, ["compacted"])
     writer = Writer(plan, nobody, history, nobody, nobody, rng, values, lambda: False)
-    return writer._is_forgotten(lane, batch_of(lane, sequence, sent_in_epoch, started_ns=started_ns))
+    return writer.is_forgotten(lane, batch_of(lane, sequence, sent_in_epoch, started_ns=started_ns))
 
 
 def batch_of(
-    lane: _Lane, sequence: int, sent_in_epoch: int | None, base_offset: int = -1, started_ns: int = 0
-) -> _Batch:
+    lane: Lane, sequence: int, sent_in_epoch: int | None, base_offset: int = -1, started_ns: int = 0
+) -> SentBatch:
     write = Write("w", lane.place, ACKS_ALL, True, (b"v",), started_ns, base_offset=base_offset)
-    return _Batch(write, sequence, b"", sent_in_epoch)
+    return SentBatch(write, sequence, b"", sent_in_epoch)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def batch_of(
 def test_a_batch_out_of_order_was_taken_only_if_a_later_one_was_and_compaction_may_have_dropped_it(
     topic: str, sequence: int, sent_in_epoch: int | None, is_forgotten: bool
 ) -> None:
-    assert forgets(_Lane((topic, 0), newest_known=5), sequence, sent_in_epoch) == is_forgotten
+    assert forgets(Lane((topic, 0), newest_known=5), sequence, sent_in_epoch) == is_forgotten
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ def test_a_batch_out_of_order_was_taken_only_if_a_later_one_was_and_compaction_m
 def test_a_batch_out_of_order_was_taken_only_if_a_later_one_was_and_all_before_that_one_may_be_deleted(
     sequence: int, sent_in_epoch: int | None, deleted_below: int, is_forgotten: bool
 ) -> None:
-    lane = _Lane(("plain", 0), newest_known=5)
+    lane = Lane(("plain", 0), newest_known=5)
     lane.overtaking = [batch_of(lane, 1, 1, base_offset=10), batch_of(lane, 5, 1, base_offset=80)]
     assert forgets(lane, sequence, sent_in_epoch, deleted_below) == is_forgotten
 
 
 def test_a_later_batch_that_was_taken_at_an_unknown_offset_does_not_show_that_an_older_one_is_deleted() -> None:
-    lane = _Lane(("plain", 0), newest_known=5)
+    lane = Lane(("plain", 0), newest_known=5)
     lane.overtaking = [batch_of(lane, 5, 1)]
     assert not forgets(lane, 3, 1, deleted_below=87)
 
@@ -159,7 +159,7 @@ def test_a_later_batch_that_was_taken_at_an_unknown_offset_does_not_show_that_an
 def test_a_batch_out_of_order_was_taken_only_if_a_later_one_was_and_it_may_lie_too_far_from_the_end_of_the_log(
     sequence: int, sent_in_epoch: int, changes: dict[str, Any], is_forgotten: bool
 ) -> None:
-    lane = _Lane(("plain", 0), newest_known=5)
+    lane = Lane(("plain", 0), newest_known=5)
     followed = Write("another", lane.place, ACKS_ALL, True, (bytes(1 << 20),), 10, Outcome.OK)
     history = History(leader_epochs={lane.place: 2}, writes=[replace(followed, **changes)])
     assert forgets(lane, sequence, sent_in_epoch, history=history, started_ns=10) == is_forgotten

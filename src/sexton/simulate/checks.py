@@ -104,7 +104,7 @@ class Judge:
         """`compacted` and `unflushed` name topics: those that are compacted, and those that acknowledge too early.
         `retentions` are those of compacted topics whose log starts move. On `unclean` the controller may make one lead
         who is not in sync."""
-        self._cluster = cluster
+        self.cluster = cluster
         self._agreement = agreement
         self._history = history
         self._trace = trace
@@ -134,10 +134,11 @@ class Judge:
 
     def look(self) -> None:
         """High watermarks: traced, and never back (rule 7). After a restart they may be as old as their checkpoint."""
-        for node, replica in self._glances.changed(self._cluster.nodes.values()):
-            self._look_at(node, replica)
+        for node, replica in self._glances.changed(self.cluster.nodes.values()):
+            self.look_at(node, replica)
 
-    def _look_at(self, node: Node, replica: Snapshot) -> None:
+    def look_at(self, node: Node, replica: Snapshot) -> None:
+        """Judges a replica as its broker shows it now, and remembers it."""
         assert node.process is not None
         if replica.topic_id not in self._agreement.topics:
             return  # its topic is deleted, and its broker has not heard of it
@@ -150,7 +151,7 @@ class Judge:
         if row is not None:
             beliefs.check_counted(node, replica, row)
             if replica.is_leader and replica.leader_epoch < row.leader_epoch and replica.topic in self._unclean.allowed:
-                self._history.goes_on_losing((replica.topic, replica.partition), self._cluster.loop.now_ns)
+                self._history.goes_on_losing((replica.topic, replica.partition), self.cluster.loop.now_ns)
         self._settle(node, replica)
         if replica.topic in self._compacted:
             self.compaction.look(node.name, place[1], (replica.topic, replica.partition), replica)
@@ -199,7 +200,7 @@ class Judge:
     def sweep(self) -> None:
         self._glances.forget()
         self._latest_ms = self._fastest_clock_ms()
-        for node in self._cluster.nodes.values():
+        for node in self.cluster.nodes.values():
             beliefs.check_damage(node)
             beliefs.check_strays(node)
         for key, row in list(self._agreement.rows.items()):
@@ -289,9 +290,9 @@ class Judge:
         self.compaction.forget(key)
         left = copy.batches_from(0)
         if is_forced:
-            self._history.lost(place, line.offset, self._cluster.loop.now_ns)
+            self._history.lost(place, line.offset, self.cluster.loop.now_ns)
         else:
-            self._losses.begin_line(key, place, line, self._cluster.loop.now_ns)
+            self._losses.begin_line(key, place, line, self.cluster.loop.now_ns)
             if truth is not None:
                 truth.cut(line.offset)
                 left = iter(truth.batches)
@@ -305,11 +306,11 @@ class Judge:
 
     def _leader_of(self, who: str, key: PartitionId) -> Snapshot | None:
         """The replica that this process leads, if it does, and lives."""
-        found = ((node.process, snapshots.find(node, key)) for node in self._cluster.nodes.values())
+        found = ((node.process, snapshots.find(node, key)) for node in self.cluster.nodes.values())
         return next((each for process, each in found if process is not None and process.name == who), None)
 
     def _process_names(self) -> set[str]:
-        return {node.process.name for node in self._cluster.nodes.values() if node.process is not None}
+        return {node.process.name for node in self.cluster.nodes.values() if node.process is not None}
 
     def ends(self, node: Node) -> None:
         """A process is about to be killed: what it has done so far counts."""
@@ -341,7 +342,7 @@ class Judge:
                 yield self._seen(node, key).copy, replica.high_watermark
 
     def _running(self, key: PartitionId) -> list[tuple[Node, Snapshot]]:
-        found = ((node, snapshots.find(node, key)) for node in self._cluster.nodes.values())
+        found = ((node, snapshots.find(node, key)) for node in self.cluster.nodes.values())
         return [(node, replica) for node, replica in found if replica is not None]
 
     def _check_start(self, node: Node, key: PartitionId, replica: Snapshot) -> None:
@@ -361,8 +362,8 @@ class Judge:
         self._history.deleting_records(place, start)
 
     def _fastest_clock_ms(self) -> int:
-        loop = self._cluster.loop
-        running = [(node.wall, node.process) for node in self._cluster.nodes.values() if node.process is not None]
+        loop = self.cluster.loop
+        running = [(node.wall, node.process) for node in self.cluster.nodes.values() if node.process is not None]
         return max((SimulatedClock(wall, process, loop).now_ms() for wall, process in running), default=0)
 
     def _sweep_compacted(self, key: PartitionId, row: PartitionRow) -> None:
@@ -390,7 +391,7 @@ class Judge:
         if self._history.start_bounds.get(place, 0) >= truth.end_offset:
             return
         for broker_id in row.isr:
-            node = self._cluster.node_of(broker_id)
+            node = self.cluster.node_of(broker_id)
             copy = self._seen(node, key).copy
             lacks = copy.end_offset < truth.end_offset
             if node.is_wiped:
@@ -423,7 +424,7 @@ class Judge:
         for node, replica in running:
             self._commit(node, key, ledger, replica.high_watermark, replica.start_offset)
         for broker_id in row.isr:
-            node = self._cluster.node_of(broker_id)
+            node = self.cluster.node_of(broker_id)
             if node.is_wiped:
                 continue
             if self._losses.is_suspect(key, broker_id):
@@ -492,7 +493,7 @@ class Judge:
 
     def holds_something_alone(self, node: Node) -> bool:
         """Whether losing this machine would lose something that was acknowledged."""
-        nodes = self._cluster.nodes.values()
+        nodes = self.cluster.nodes.values()
         holders = {other.broker_id for other in nodes if other is not node and not other.is_wiped}
         return any(
             node.broker_id in row.isr and not (holders - self._losses.suspects.get(key, {}).keys()) & set(row.isr)
@@ -505,7 +506,7 @@ class Judge:
     def depends_on_lost_disks(self, node: Node) -> bool:
         """Whether a topic that acknowledges before the flush has it in sync with nobody but machines whose disks are
         gone, which the metastore need not know yet."""
-        lost = {other.broker_id for other in self._cluster.nodes.values() if other.is_wiped}
+        lost = {other.broker_id for other in self.cluster.nodes.values() if other.is_wiped}
         return any(
             node.broker_id in row.isr
             and (others := set(row.isr) - {node.broker_id})

@@ -143,12 +143,12 @@ class CompactionJudge:
         if not in_sync:
             batches = [one for one in batches if not self.is_left_behind(key, one.base_offset, one.leader_epoch)]
         where = f"{node}: {_name(place)}"
-        _check_records(where, truth, batches)
+        check_records(where, truth, batches)
         if in_sync:
             truth.start_offset = max(truth.start_offset, log_start)
         if not replica.is_independent:
             gone_below = log_start if in_sync else max(log_start, truth.start_offset)
-            _check_compacted(where, batches, watermarks, log_start, gone_below)
+            check_compacted(where, batches, watermarks, log_start, gone_below)
         if in_sync:
             self.folds_count += 1
             expected = truth.fold(high_watermark, log_start)
@@ -158,8 +158,8 @@ class CompactionJudge:
                 bounds = f"high watermark {high_watermark} and log start {log_start}"
                 raise SimulationFailure("rule 4", f"{where}, in sync, at {bounds}: {evidence}")
             if not replica.is_independent:
-                _check_tombstones(where, expected, found, watermarks)
-                _check_markers(where, truth, expected.stable_offset, batches, watermarks, log_start)
+                check_tombstones(where, expected, found, watermarks)
+                check_markers(where, truth, expected.stable_offset, batches, watermarks, log_start)
             self._checked[node, key] = state  # as long as it is not in sync, it is looked at again
 
     def check_stopped(self, node: str, key: PartitionId, place: TopicPartition, copy: Copy, log_start: int) -> None:
@@ -173,7 +173,7 @@ class CompactionJudge:
             return
         batches = [batch for batch in copy.batches_from(0) if batch.base_offset < truth.end_offset]
         where = f"{node}, which is down: {_name(place)}"
-        _check_records(where, truth, batches)
+        check_records(where, truth, batches)
         expected = truth.fold(truth.end_offset, log_start)
         found = fold(batches, truth.end_offset, log_start, expected.stable_offset if log_start else None)
         evidence = difference(expected, found)
@@ -198,7 +198,7 @@ class CompactionJudge:
                     )
 
 
-def _check_records(where: str, truth: Truth, batches: list[Batch]) -> None:
+def check_records(where: str, truth: Truth, batches: list[Batch]) -> None:
     for batch in batches:
         if batch.is_control:
             known = truth.markers.get(batch.base_offset)
@@ -212,7 +212,7 @@ def _check_records(where: str, truth: Truth, batches: list[Batch]) -> None:
                 raise SimulationFailure("rule 2", f"{where}@{record.offset}: {record.value!r}, not {committed!r}")
 
 
-def _check_compacted(
+def check_compacted(
     where: str, batches: list[Batch], watermarks: Watermarks, log_start: int = 0, gone_below: int = 0
 ) -> None:
     """An empty copy of a log that starts in the middle of a batch begins with that batch, and starts where it should
@@ -239,14 +239,14 @@ def _check_compacted(
                 seen[record.key] = record.offset
 
 
-def _check_tombstones(where: str, expected: Fold, found: Fold, watermarks: Watermarks) -> None:
+def check_tombstones(where: str, expected: Fold, found: Fold, watermarks: Watermarks) -> None:
     mtro = max(watermarks.mtro, watermarks.fence_below)
     for key, newest in expected.tombstones.items():
         if newest.offset >= mtro and key not in found.tombstones:
             raise SimulationFailure("rule 5", f"{where} lacks the tombstone of {key!r}@{newest.offset}, MTRO is {mtro}")
 
 
-def _check_markers(
+def check_markers(
     where: str,
     truth: Truth,
     stable_offset: int,

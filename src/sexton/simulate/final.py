@@ -140,9 +140,9 @@ async def read_everything(client: Client, history: History, compacted: Collectio
     for place in _places(history, compacted):
         log = await _read(client, place, history)
         for evidence in (
-            _changed_reads(place, log, history),
-            _lost(place, log, history),
-            _repeated(place, log, history),
+            find_changed_reads(place, log, history),
+            find_lost(place, log, history),
+            find_repeated(place, log, history),
         ):
             if evidence is not None:
                 raise evidence
@@ -250,7 +250,7 @@ def _check_start(place: TopicPartition, start_offset: int, history: History) -> 
         raise SimulationFailure("rule 1", f"{place} starts at {start_offset}, which nobody asked for")
 
 
-def _changed_reads(place: TopicPartition, log: FoundLog, history: History) -> SimulationFailure | None:
+def find_changed_reads(place: TopicPartition, log: FoundLog, history: History) -> SimulationFailure | None:
     """What a consumer was given once is there for good."""
     for offset, value in history.reads.get(place, {}).items():
         if offset >= log.start_offset and log.values.get(offset) != value:
@@ -258,7 +258,7 @@ def _changed_reads(place: TopicPartition, log: FoundLog, history: History) -> Si
     return None
 
 
-def _lost(place: TopicPartition, log: FoundLog, history: History) -> SimulationFailure | None:
+def find_lost(place: TopicPartition, log: FoundLog, history: History) -> SimulationFailure | None:
     """Rule 1: what was acknowledged by all in-sync replicas is where its producer was told that it is."""
     where = {value: offset for offset, value in log.values.items()}
     for write in history.acknowledged(place):
@@ -287,7 +287,7 @@ def _may_be_deleted(write: Write, log: FoundLog) -> bool:
     return write.base_offset < 0 and log.start_offset > 0
 
 
-def _repeated(place: TopicPartition, log: FoundLog, history: History) -> SimulationFailure | None:
+def find_repeated(place: TopicPartition, log: FoundLog, history: History) -> SimulationFailure | None:
     """Every value is there at most once, and those of an idempotent producer in the order in which it sent them."""
     seen: dict[bytes, int] = {}
     newest: dict[str, tuple[int, int]] = {}

@@ -73,7 +73,7 @@ OVERHEAD_BYTES = 150
 
 
 @dataclass(slots=True)
-class _Batch:
+class SentBatch:
     write: Write
     sequence: int
     data: bytes
@@ -82,14 +82,14 @@ class _Batch:
 
 
 @dataclass(slots=True)
-class _Lane:
+class Lane:
     place: TopicPartition
-    pending: list[_Batch] = field(default_factory=list)
+    pending: list[SentBatch] = field(default_factory=list)
     sequence: int = 0
     producer: tuple[int, int] = (NO_PRODUCER_ID, -1)
     newest_known: int = -1
     """The highest sequence that was acknowledged."""
-    overtaking: list[_Batch] = field(default_factory=list)
+    overtaking: list[SentBatch] = field(default_factory=list)
     """Those that were acknowledged while an older one was pending, which still is."""
     losses_count: int = 0
     """How often the partition had lost something when it began."""
@@ -120,7 +120,7 @@ class Writer:
         self._rng = rng
         self._is_over = is_over
         self._values = values
-        self._lanes = [_Lane(place) for place in plan.places]
+        self._lanes = [Lane(place) for place in plan.places]
 
     async def run(self) -> None:
         """Until the simulation says that it is over, and then until everything has an outcome."""
@@ -138,7 +138,7 @@ class Writer:
             if lane.pending
         ]
 
-    async def _work(self, lane: _Lane) -> None:
+    async def _work(self, lane: Lane) -> None:
         if self._plan.is_idempotent:
             await self._take_producer_id(lane)
         while not self._is_over() and not self._history.is_gone(lane.place):
@@ -154,7 +154,7 @@ class Writer:
 
     # Making batches
 
-    def _add_batch(self, lane: _Lane) -> None:
+    def _add_batch(self, lane: Lane) -> None:
         plan, rng = self._plan, self._rng
         now_ms = self._client.clock.now_ms()
         codec, limits = plan.codec, self._limits.get(lane.place[0])
@@ -177,9 +177,9 @@ class Writer:
             )
         )
         lane.sequence += len(records)
-        lane.pending.append(_Batch(self._history.begin(write), sequence, data))
+        lane.pending.append(SentBatch(self._history.begin(write), sequence, data))
 
-    async def _begin_anew(self, lane: _Lane) -> None:
+    async def _begin_anew(self, lane: Lane) -> None:
         """As a producer must whose partition has lost what it wrote: nobody knows what its sequence numbers mean."""
         lane.losses_count = self._history.losses_count(lane.place)
         self._give_up(lane, "the partition has lost something")
@@ -187,7 +187,7 @@ class Writer:
         lane.overtaking.clear()
         await self._take_producer_id(lane)
 
-    async def _take_producer_id(self, lane: _Lane) -> None:
+    async def _take_producer_id(self, lane: Lane) -> None:
         while True:
             try:
                 peer = await self._client.any_peer()
@@ -203,7 +203,7 @@ class Writer:
 
     # Sending
 
-    async def _deliver(self, lane: _Lane) -> None:
+    async def _deliver(self, lane: Lane) -> None:
         """Repeats what is pending, in order, until all of it is acknowledged."""
         while lane.pending:
             if lane.place[0] in self._history.dropped_topics:
@@ -226,7 +226,7 @@ class Writer:
                     lane.pending.remove(each)
                     lane.newest_known = max(lane.newest_known, each.sequence)
                     lane.overtaking.append(each)
-                elif code is ErrorCode.out_of_order_sequence_number and self._is_forgotten(lane, each):
+                elif code is ErrorCode.out_of_order_sequence_number and self.is_forgotten(lane, each):
                     self._end(each, Outcome.OK, "before one that was acknowledged")
                     lane.pending.remove(each)
                 elif index == 0:
@@ -237,7 +237,7 @@ class Writer:
                 self._client.forget()
                 await asyncio.sleep(BACKOFF_S * (0.5 + self._rng.random()))
 
-    def _is_forgotten(self, lane: _Lane, each: _Batch) -> bool:
+    def is_forgotten(self, lane: Lane, each: SentBatch) -> bool:
         """A producer snapshot has the last batch of a producer only, as in Kafka; a leader that has read its log since
         learns the others from the end of the log. An older one that is no longer there, because compaction dropped it,
         somebody asked for what lies there to be deleted, or more has followed than is looked through, is out of order
@@ -266,7 +266,7 @@ class Writer:
             for value in other.values
         )
 
-    async def _try_once(self, lane: _Lane) -> None:
+    async def _try_once(self, lane: Lane) -> None:
         """Without idempotence a batch is sent once, so that nothing can be in the log twice."""
         for each in lane.pending:
             peer = await self._leader(each.write.place)
@@ -308,7 +308,7 @@ class Writer:
             self._client.forget()
             return None
 
-    async def _produce(self, peer: Peer, each: _Batch) -> ErrorCode | None:
+    async def _produce(self, peer: Peer, each: SentBatch) -> ErrorCode | None:
         """One attempt; None if no answer came."""
         body = {
             "acks": self._plan.acks,
@@ -328,7 +328,7 @@ class Writer:
             return None
         return self._answered(each, answer.responses[0].partition_responses[0], is_final)
 
-    def _answered(self, each: _Batch, part: Any, is_final: bool) -> ErrorCode:
+    def _answered(self, each: SentBatch, part: Any, is_final: bool) -> ErrorCode:
         code = ErrorCode(part.error_code)
         if code is ErrorCode.none:
             self._end(each, Outcome.OK, f"at {part.base_offset}", int(part.base_offset))
@@ -346,7 +346,7 @@ class Writer:
             self._end(each, Outcome.FAILED if is_sure else Outcome.UNKNOWN, code.name)
         return code
 
-    def _end(self, each: _Batch, outcome: Outcome, why: str, base_offset: int = -1) -> None:
+    def _end(self, each: SentBatch, outcome: Outcome, why: str, base_offset: int = -1) -> None:
         write = each.write
         if write.outcome is not Outcome.PENDING:
             if (
@@ -363,7 +363,7 @@ class Writer:
         place = f"{write.place[0]}-{write.place[1]}"
         self._trace.note(self._plan.name, f"{len(write.values)} records to {place}: {outcome} {why}")
 
-    def _give_up(self, lane: _Lane, why: str) -> None:
+    def _give_up(self, lane: Lane, why: str) -> None:
         for each in lane.pending:
             self._end(each, Outcome.UNKNOWN, why)
         lane.pending.clear()
