@@ -45,8 +45,8 @@ from sexton.history.op import (
 )
 from sexton.history.order import Order
 
-LOG_MAX: Final = (1 << 31) - 1
-VALUE_MAX: Final = (1 << 63) - 1
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
 
 FIRST_NAMED: Final = -2
 """The number of the first name; the next is one lower. -1 is UNKNOWN."""
@@ -190,10 +190,10 @@ class Names:
     values: dict[str, int] = field(default_factory=dict)
 
     def log(self, form: Form) -> int:
-        return _number(form, LOG_MAX, self.logs)
+        return _number(form, INT32_MAX, self.logs)
 
     def value(self, form: Form) -> int:
-        return _number(form, VALUE_MAX, self.values)
+        return _number(form, INT64_MAX, self.values)
 
     def log_names(self) -> dict[int, str]:
         return {number: text for text, number in self.logs.items()}
@@ -273,7 +273,7 @@ def _op(fields: Mapping[str, Form], names: Names, index: int) -> Op:
         spans={names.log(log): _span(span) for log, span in _entries(get(":spans"))},
         rebalanced=_rebalanced(get(":rebalance-log"), names),
         error=_text(get(":error")),
-        node=get(":node").value if _is_natural(get(":node")) else UNKNOWN,
+        node=get(":node").value if _is_node(get(":node")) else UNKNOWN,
         client=get(":client").value if get(":client").kind == "string" else "",
         ext=_ext(fields, has_value=not is_ours),
     )
@@ -287,7 +287,7 @@ _READ: Final = frozenset(
 def _ext(fields: Mapping[str, Form], has_value: bool) -> dict[str, Any]:
     ext = {}
     for text, form in fields.items():
-        is_read = text in _READ or (text == ":node" and _is_natural(form)) or (text, form.kind) == (":client", "string")
+        is_read = text in _READ or (text == ":node" and _is_node(form)) or (text, form.kind) == (":client", "string")
         if (not is_read or (text == ":value" and has_value)) and form.kind != "nil":
             ext[text.removeprefix(":")] = _plain(form)
     return {**ext, **{_key(key): _plain(value) for key, value in _entries(fields.get(":ext", _NIL))}}
@@ -377,7 +377,11 @@ def _entries(form: Form) -> list[tuple[Form, Form]]:
 
 
 def _is_natural(form: Form) -> bool:
-    return form.kind == "int" and 0 <= form.value <= VALUE_MAX
+    return form.kind == "int" and 0 <= form.value <= INT64_MAX
+
+
+def _is_node(form: Form) -> bool:
+    return _is_natural(form) and form.value <= INT32_MAX
 
 
 def _natural(form: Form, what: str) -> int:

@@ -221,7 +221,7 @@ def from_line(line: bytes) -> Op:
         spans={log: _span(span) for log, span in _by_log(document.get("spans"), "spans")},
         rebalanced=_rebalanced(document.get("rebalance-log")),
         error=_string(document.get("error") or "", "error"),
-        node=_or_unknown(document.get("node"), "node"),
+        node=_or_unknown(document.get("node"), "node", 31),
         client=_string(document.get("client") or "", "client"),
         ext=ext,
     )
@@ -328,11 +328,11 @@ def _natural(value: Any, what: str) -> int:
     return int(value)
 
 
-def _or_unknown(value: Any, what: str) -> int:
+def _or_unknown(value: Any, what: str, bits: int = 63) -> int:
     """A time, process, node, offset or key: -1 means that it is not known, as null does."""
     if value is None:
         return UNKNOWN
-    if _integer(value, what) < UNKNOWN:
+    if _integer(value, what, bits) < UNKNOWN:
         raise ValueError(f"{what} is negative: {value}")
     return int(value)
 

@@ -1,0 +1,406 @@
+"""A history as flat arrays: what the judge's kernels take, and what Spark reads, as Parquet.
+
+Three tables, with a row for each operation, for each thing an operation did to a log, and for each span:
+
+    ops    index, time_ns, process, type, f, pair, node, client, error, ext, line_offset
+    mops   op, mop, seq, kind, log, offset, value, key, flags
+    spans  op, log, start_offset, end_offset
+
+Rows of `mops` and `spans` name their operation by its index, and stand in its order. Texts are numbers into `strings`
+(in Parquet: dictionaries). Logs and values of imported histories that are no numbers have some below -1, and their
+spellings beside them (`history.edn`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sexton.errors import NotAHistoryError
+from sexton.history.edn import FIRST_NAMED
+from sexton.history.lines import TOMBSTONE
+from sexton.history.op import NEMESIS, UNKNOWN, MicroOp, Op, Poll, Record, Send, Span, Type
+from sexton.history.order import KNOWN_F, Notes, Order
+
+OPS: Final = np.dtype(
+    [
+        ("index", np.int64),
+        ("time_ns", np.int64),
+        ("process", np.int64),
+        ("pair", np.int64),
+        ("line_offset", np.int64),
+        ("f", np.int32),
+        ("client", np.int32),
+        ("error", np.int32),
+        ("ext", np.int32),
+        ("node", np.int32),
+        ("type", np.int8),
+    ],
+    align=True,
+)
+"""`pair` is the index of an invocation's completion and the other way round (-1: none), `line_offset` where its line
+begins in the file (-1: it came from none), and `f`, `client`, `error`, `ext` (as JSON) are numbers of strings."""
+
+MOPS: Final = np.dtype(
+    [
+        ("op", np.int64),
+        ("offset", np.int64),
+        ("value", np.int64),
+        ("key", np.int64),
+        ("log", np.int32),
+        ("mop", np.int32),
+        ("seq", np.int32),
+        ("kind", np.int8),
+        ("flags", np.int8),
+    ],
+    align=True,
+)
+"""`mop` is the place of a micro-operation in its operation, `seq` that of a record in a poll. What does not apply is
+-1, and `flags` 0."""
+
+SPANS: Final = np.dtype(
+    [("op", np.int64), ("start_offset", np.int64), ("end_offset", np.int64), ("log", np.int32)], align=True
+)
+
+
+class Kind(IntEnum):
+    """What a row of `mops` tells."""
+
+    SEND = 0
+    POLL = 1
+    """A record that was polled."""
+    NOTHING = 2
+    """A poll without records: there is a row, so that the poll is not forgotten."""
+    LOG = 3
+    """A log that an assign, subscribe or create names; `seq` is its place."""
+    OFFSET = 4
+    """Of a commit, committed, delete-records."""
+    REBALANCED = 5
+
+
+TEXTS: Final = ("f", "client", "error", "ext")
+
+Rows: TypeAlias = npt.NDArray[np.void]
+Table: TypeAlias = pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class FlatHistory:
+    ops: Rows
+    mops: Rows
+    spans: Rows
+    strings: Sequence[str] = ("",)
+    """The first is empty."""
+    log_names: Sequence[str] = ()
+    """The first is that of log -2, the next of -3."""
+    value_names: Sequence[str] = ()
+
+
+# -- from operations
+
+
+@dataclass(slots=True)
+class Builder:
+    """Takes operations one by one. A kernel fills the same arrays."""
+
+    ops: Rows = field(default_factory=lambda: np.zeros(64, OPS))
+    mops: Rows = field(default_factory=lambda: np.zeros(256, MOPS))
+    spans: Rows = field(default_factory=lambda: np.zeros(64, SPANS))
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, np.int64))
+    """Of rows in use: ops, mops, spans."""
+    strings: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    def put(self, op: Op, line_offset: int = UNKNOWN) -> None:
+        mops = list(_mop_rows(op))
+        spans = [(op.index, *op.spans[log], log) for log in sorted(op.spans)]
+        self.reserve(1, len(mops), len(spans))
+        first_op, first_mop, first_span = self.counts
+        self.ops[first_op] = self._op_row(op, line_offset)
+        self.mops[first_mop : first_mop + len(mops)] = mops
+        self.spans[first_span : first_span + len(spans)] = spans
+        self.counts += (1, len(mops), len(spans))
+
+    def _op_row(self, op: Op, line_offset: int) -> tuple[int, ...]:
+        texts = str(op.f), op.client, op.error, ext_text(op.ext)
+        numbers = (self.strings.setdefault(text, len(self.strings)) for text in texts)
+        return op.index, op.time_ns, op.process, UNKNOWN, line_offset, *numbers, op.node, op.type
+
+    def reserve(self, op_count: int, mop_count: int, span_count: int) -> None:
+        needed = self.counts + np.array((op_count, mop_count, span_count))
+        self.ops = _with_room(self.ops, int(needed[0]))
+        self.mops = _with_room(self.mops, int(needed[1]))
+        self.spans = _with_room(self.spans, int(needed[2]))
+
+    def build(self) -> FlatHistory:
+        op_count, mop_count, span_count = self.counts
+        rows = self.ops[:op_count], self.mops[:mop_count], self.spans[:span_count]
+        return FlatHistory(*rows, strings=list(self.strings))
+
+
+def _with_room(rows: Rows, count: int) -> Rows:
+    if count <= len(rows):
+        return rows
+    larger = np.zeros(max(count, 2 * len(rows)), rows.dtype)
+    larger[: len(rows)] = rows
+    return larger
+
+
+def ext_text(ext: Mapping[str, Any]) -> str:
+    return json.dumps(ext, separators=(",", ":")) if ext else ""
+
+
+def _mop_rows(op: Op) -> Iterator[tuple[int, ...]]:
+    """In the order of MOPS' fields."""
+    for mop, micro_op in enumerate(op.micro_ops):
+        yield from _rows_of(op.index, mop, micro_op)
+    for seq, log in enumerate(op.logs):
+        yield op.index, UNKNOWN, UNKNOWN, UNKNOWN, log, UNKNOWN, seq, Kind.LOG, 0
+    for seq, log in enumerate(sorted(op.offsets)):
+        yield op.index, op.offsets[log], UNKNOWN, UNKNOWN, log, UNKNOWN, seq, Kind.OFFSET, 0
+    for seq, log in enumerate(sorted(op.rebalanced)):
+        yield op.index, UNKNOWN, UNKNOWN, UNKNOWN, log, UNKNOWN, seq, Kind.REBALANCED, 0
+
+
+def _rows_of(index: int, mop: int, micro_op: MicroOp) -> Iterator[tuple[int, ...]]:
+    if isinstance(micro_op, Send):
+        flags = TOMBSTONE if micro_op.is_tombstone else 0
+        yield index, micro_op.offset, micro_op.value, micro_op.key, micro_op.log, mop, 0, Kind.SEND, flags
+        return
+    seq = 0
+    for log in sorted(micro_op.records):
+        for record in micro_op.records[log]:
+            flags = TOMBSTONE if record.is_tombstone else 0
+            yield index, record.offset, record.value, record.key, log, mop, seq, Kind.POLL, flags
+            seq += 1
+    if not seq:
+        yield index, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, mop, 0, Kind.NOTHING, 0
+
+
+def from_ops(ops: Iterable[Op], log_names: Sequence[str] = (), value_names: Sequence[str] = ()) -> FlatHistory:
+    """Without pairs: see `with_pairs`."""
+    builder = Builder()
+    for op in ops:
+        builder.put(op)
+    flat = builder.build()
+    return FlatHistory(flat.ops, flat.mops, flat.spans, flat.strings, log_names, value_names)
+
+
+# -- to operations
+
+
+def to_ops(flat: FlatHistory, rows: slice = slice(None)) -> Iterator[Op]:
+    """Of some rows of `ops`, or of all."""
+    ops = flat.ops[rows]
+    mop_ends = np.searchsorted(flat.mops["op"], ops["index"], "right")
+    mop_starts = np.searchsorted(flat.mops["op"], ops["index"], "left")
+    span_ends = np.searchsorted(flat.spans["op"], ops["index"], "right")
+    span_starts = np.searchsorted(flat.spans["op"], ops["index"], "left")
+    for row, op in enumerate(ops):
+        mops = flat.mops[mop_starts[row] : mop_ends[row]].tolist()
+        spans = flat.spans[span_starts[row] : span_ends[row]].tolist()
+        yield _op(op, mops, spans, flat.strings)
+
+
+def _op(op: np.void, mops: list[tuple[int, ...]], spans: list[tuple[int, ...]], strings: Sequence[str]) -> Op:
+    ext = strings[op["ext"]]
+    return Op(
+        index=int(op["index"]),
+        time_ns=int(op["time_ns"]),
+        process=int(op["process"]),
+        type=Type(op["type"]),
+        f=strings[op["f"]],
+        micro_ops=tuple(_micro_ops(mops)),
+        logs=tuple(row[_LOG] for row in mops if row[_KIND] == Kind.LOG),
+        offsets={row[_LOG]: row[_OFFSET] for row in mops if row[_KIND] == Kind.OFFSET},
+        spans={log: Span(start_offset, end_offset) for _, start_offset, end_offset, log in spans},
+        rebalanced=frozenset(row[_LOG] for row in mops if row[_KIND] == Kind.REBALANCED),
+        error=strings[op["error"]],
+        node=int(op["node"]),
+        client=strings[op["client"]],
+        ext=json.loads(ext) if ext else {},
+    )
+
+
+_OFFSET, _VALUE, _KEY, _LOG, _MOP, _KIND, _FLAGS = (
+    (MOPS.names or ()).index(name) for name in ("offset", "value", "key", "log", "mop", "kind", "flags")
+)
+
+
+def _micro_ops(rows: list[tuple[int, ...]]) -> Iterator[MicroOp]:
+    polled: dict[int, list[Record]] = {}
+    for row, following in pairwise([*rows, ()]):
+        record = Record(row[_OFFSET], row[_VALUE], row[_KEY], bool(row[_FLAGS] & TOMBSTONE))
+        if row[_KIND] == Kind.SEND:
+            yield Send(row[_LOG], record.value, record.offset, record.key, record.is_tombstone)
+        elif row[_KIND] == Kind.NOTHING:
+            yield Poll()
+        elif row[_KIND] == Kind.POLL:
+            polled.setdefault(row[_LOG], []).append(record)
+            if not following or following[_KIND] != Kind.POLL or following[_MOP] != row[_MOP]:
+                yield Poll({log: tuple(records) for log, records in polled.items()})
+                polled = {}
+
+
+# -- pieces
+
+
+def concat(pieces: Sequence[FlatHistory]) -> FlatHistory:
+    """Pieces of one history, in its order. Their numbers of strings and names need not agree."""
+    strings: dict[str, int] = {"": 0}
+    logs: dict[str, int] = {}
+    values: dict[str, int] = {}
+    tables = [_renumbered(piece, strings, logs, values) for piece in pieces]
+    ops, mops, spans = (np.concatenate(table) for table in zip(*tables, strict=True))
+    return FlatHistory(ops, mops, spans, list(strings), list(logs), list(values))
+
+
+def _renumbered(
+    piece: FlatHistory, strings: dict[str, int], logs: dict[str, int], values: dict[str, int]
+) -> tuple[Rows, Rows, Rows]:
+    ops, mops, spans = piece.ops.copy(), piece.mops, piece.spans
+    numbers = np.array([strings.setdefault(text, len(strings)) for text in piece.strings], np.int32)
+    for name in TEXTS:
+        ops[name] = numbers[ops[name]]
+    if piece.log_names or piece.value_names:
+        mops, spans = mops.copy(), spans.copy()
+        _rename(mops["log"], piece.log_names, logs)
+        _rename(spans["log"], piece.log_names, logs)
+        _rename(mops["value"], piece.value_names, values)
+    return ops, mops, spans
+
+
+def _rename(column: npt.NDArray[Any], names: Sequence[str], known: dict[str, int]) -> None:
+    numbers = np.array([FIRST_NAMED - known.setdefault(name, len(known)) for name in names], np.int64)
+    is_named = column <= FIRST_NAMED
+    column[is_named] = numbers[FIRST_NAMED - column[is_named]]
+
+
+# -- order
+
+
+def with_pairs(flat: FlatHistory, order: Order, line_number: Callable[[int], int] | None = None) -> FlatHistory:
+    """Checks what `Order` checks, a table at a time, and says which completion belongs to which invocation.
+
+    `line_number` turns a position in the file into the number of its line, for errors; without it, rows are counted.
+    """
+    pair, is_odd = _pairs(flat.ops)
+    index, time_ns = flat.ops["index"], flat.ops["time_ns"][flat.ops["time_ns"] != UNKNOWN]
+    known_max_ns = np.maximum.accumulate(time_ns) if len(time_ns) else time_ns
+    is_fine = bool(np.all(np.diff(index, prepend=-1) == 1)) and not is_odd and bool(np.all(time_ns == known_max_ns))
+    if is_fine and len(index):
+        _take_notes(flat, order.notes)
+    else:
+        for row, op in enumerate(to_ops(FlatHistory(flat.ops, flat.mops[:0], flat.spans[:0], flat.strings))):
+            order.check(op, line_number(int(flat.ops["line_offset"][row])) if line_number else row + 1)
+    if not order.notes.op_count:
+        raise NotAHistoryError("there is no operation in it", order.name, "Name the history of a run that has begun")
+    ops = flat.ops.copy()
+    ops["pair"] = pair
+    return FlatHistory(ops, flat.mops, flat.spans, flat.strings, flat.log_names, flat.value_names)
+
+
+def _pairs(ops: Rows) -> tuple[npt.NDArray[np.int64], bool]:
+    """Also returns whether a client did two operations at once, or completed one that it had not begun."""
+    pair = np.full(len(ops), UNKNOWN, np.int64)
+    rows = np.flatnonzero(ops["process"] >= 0)
+    rows = rows[np.argsort(ops["process"][rows], kind="stable")]
+    process, is_invocation = ops["process"][rows], ops["type"][rows] == Type.INVOKE
+    is_same = process[1:] == process[:-1]
+    is_pair = is_same & is_invocation[:-1] & ~is_invocation[1:]
+    pair[rows[:-1][is_pair]] = ops["index"][rows[1:][is_pair]]
+    pair[rows[1:][is_pair]] = ops["index"][rows[:-1][is_pair]]
+    is_twice = is_same & is_invocation[:-1] & is_invocation[1:]
+    return pair, bool(is_twice.any()) or bool(np.any(pair[rows[~is_invocation]] == UNKNOWN))
+
+
+def _take_notes(flat: FlatHistory, notes: Notes) -> None:
+    notes.op_count += len(flat.ops)
+    counts = np.bincount(flat.ops["f"][flat.ops["process"] != NEMESIS], minlength=len(flat.strings))
+    notes.unknown_f.update({f: int(n) for f, n in zip(flat.strings, counts, strict=True) if n and f not in KNOWN_F})
+
+
+# -- Arrow and Parquet
+
+
+def to_tables(flat: FlatHistory) -> dict[str, Table]:
+    ops = {name: pa.array(np.ascontiguousarray(flat.ops[name])) for name in OPS.names or ()}
+    # A client's error may have half a surrogate pair, which Arrow cannot hold.
+    strings = pa.array([text.encode(errors="backslashreplace").decode() for text in flat.strings], pa.string())
+    for name in TEXTS:
+        ops[name] = pa.DictionaryArray.from_arrays(ops[name], strings)
+    names = [*flat.log_names, *flat.value_names]
+    numbers = [FIRST_NAMED - row for column in (flat.log_names, flat.value_names) for row in range(len(column))]
+    is_log = [row < len(flat.log_names) for row in range(len(names))]
+    return {
+        "ops": pa.table(ops),
+        "mops": _table(flat.mops),
+        "spans": _table(flat.spans),
+        "names": pa.table(
+            {
+                "is_log": pa.array(is_log, pa.bool_()),
+                "number": pa.array(numbers, pa.int64()),
+                "spelling": pa.array(names, pa.string()),
+            }
+        ),
+    }
+
+
+def _table(rows: Rows) -> Table:
+    return pa.table({name: pa.array(np.ascontiguousarray(rows[name])) for name in rows.dtype.names or ()})
+
+
+def from_tables(tables: Mapping[str, Table]) -> FlatHistory:
+    strings: dict[str, int] = {"": 0}
+    ops = tables["ops"].unify_dictionaries().combine_chunks()
+    numbers = {name: _numbers(ops[name], strings) for name in TEXTS}
+    rows = {name: _rows(tables[name], dtype) for name, dtype in (("mops", MOPS), ("spans", SPANS))}
+    names = tables["names"].sort_by([("number", "descending")]).to_pylist()
+    return FlatHistory(
+        ops=_rows(ops, OPS, numbers),
+        **rows,
+        strings=list(strings),
+        log_names=[row["spelling"] for row in names if row["is_log"]],
+        value_names=[row["spelling"] for row in names if not row["is_log"]],
+    )
+
+
+def _numbers(column: Any, strings: dict[str, int]) -> npt.NDArray[np.int32]:
+    if not len(column):
+        return np.zeros(0, np.int32)
+    array = column.combine_chunks().dictionary_encode()
+    known = [strings.setdefault(text, len(strings)) for text in array.dictionary.to_pylist()]
+    numbers: npt.NDArray[np.int32] = np.array(known, np.int32)[array.indices.to_numpy()]
+    return numbers
+
+
+def _rows(table: Table, dtype: np.dtype[Any], given: Mapping[str, npt.NDArray[Any]] | None = None) -> Rows:
+    rows = np.zeros(table.num_rows, dtype)
+    for name in dtype.names or ():
+        rows[name] = given[name] if given and name in given else table[name].to_numpy()
+    return rows
+
+
+def write_parquet(flat: FlatHistory, directory: Path) -> None:
+    """Writes `ops.parquet/`, `mops.parquet/` and so on: directories, as Spark's are."""
+    for name, table in to_tables(flat).items():
+        folder = directory / f"{name}.parquet"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, folder / "part-0.parquet", compression="zstd")
+
+
+def read_parquet(directory: Path) -> FlatHistory:
+    paths = {name: directory / f"{name}.parquet" for name in ("ops", "mops", "spans", "names")}
+    for path in paths.values():
+        if not path.exists():
+            raise NotAHistoryError("it is missing", str(path), "Name the directory of a run, or its history.jsonl")
+    return from_tables({name: pq.read_table(path) for name, path in paths.items()})
