@@ -327,7 +327,7 @@ def test_after_a_bug_in_a_flush_producers_are_told_and_it_is_tried_again(
     with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else may come that would have it tried again."""
-    monkeypatch.setattr("sexton.replication.local_replica.BACK_OFF_MS", (1, 1))
+    monkeypatch.setattr("sexton.replication.local_replica.FLUSH_AGAIN_MS", 0)
 
     async def scenario(leader: Leader) -> None:
         replica = leader.replica

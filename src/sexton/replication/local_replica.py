@@ -34,10 +34,12 @@ from sexton.replication.host import Host
 from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
 from sexton.replication.messages import NO_INCARNATION
 from sexton.settings.topic import TopicConfig
-from sexton.supervision import BACK_OFF_MS
 from sexton.types import NO_LEADER
 
 logger = logging.getLogger(__name__)
+
+FLUSH_AGAIN_MS = 1_000
+"""After a flush that failed."""
 
 
 class Role(Enum):
@@ -105,6 +107,9 @@ class LocalReplica:
         self._append_watchers: dict[int, Callable[[], None]] = {}
         self._watcher_count = 0
         self._flushing: asyncio.Task[None] | None = None
+        self._next_flush: asyncio.TimerHandle | None = None
+        self._flush_error = ""
+        """What the last flush failed with, for a disk that stays full is told once."""
         self._is_marked = flushed.is_marked(log.disk, log.directory)
         """Whether the log is marked as one that may acknowledge unflushed records (`log.flushed`)."""
         self._is_mark_old = log.disk.page_cache_id() is not None and not flushed.is_kept(log.disk, log.directory)
@@ -379,13 +384,16 @@ class LocalReplica:
                 self._commit()
                 if not has_changed and self.log.flushed_offset >= self.log.end_offset:
                     break  # tried again with the next append
+            self._flush_error = ""
         except (OSError, KafkaError) as error:
-            if not self.log.is_deleted:
+            if not self.log.is_deleted and str(error) != self._flush_error:
                 logger.error("%s-%d: flushing failed: %s", self.topic, self.partition, error)
+            self._flush_error = str(error)
             self.fail_waiting(KafkaError(ErrorCode.kafka_storage_error, str(error)))
+            self._flush_later()
         except Exception as bug:
             self.fail_waiting(KafkaError(ErrorCode.unknown_server_error, str(bug)))
-            asyncio.get_running_loop().call_later(BACK_OFF_MS[0] / 1000, self._flush_again)
+            self._flush_later()
             raise
         finally:
             self._flushing = None
@@ -418,8 +426,14 @@ class LocalReplica:
         self.log.is_doubtful = False
         self.flush_and_commit()
 
+    def _flush_later(self) -> None:
+        """After a flush that failed, because of a full disk or a bug. No later event may ask for the next one: a
+        producer that tries again appends nothing, its batch is in the log already."""
+        if self._next_flush is None:
+            self._next_flush = asyncio.get_running_loop().call_later(FLUSH_AGAIN_MS / 1000, self._flush_again)
+
     def _flush_again(self) -> None:
-        """Retries after a bug in a flush, because there may be no later event that would."""
+        self._next_flush = None
         if self.role is not Role.IDLE and self.log.failure is None:
             self.flush_and_commit()
 
@@ -526,8 +540,9 @@ class LocalReplica:
         if self.leadership is not None:
             self.leadership.check_invariants()
             assert not self.coordination.outlives_its_log, f"rule 7: {self!r} ends below its own watermarks, and leads"
-        # The future of a flush completes before its caller resumes, and the high watermark rises only then.
-        if self.leadership is not None and self._flushing is None:
+        # The future of a flush completes before its caller resumes, and the high watermark rises only then. After a
+        # flush that failed others may have flushed the log; the high watermark follows with the next one.
+        if self.leadership is not None and self._flushing is None and self._next_flush is None:
             committed = self.leadership.committed_end(self.durable_end)
             assert committed == UNKNOWN_OFFSET or committed <= self._high_watermark, f"rule 7: {self!r} < {committed}"
         assert not self._waiting or self._waiting[0][0] > self._high_watermark, f"rule 1: {self!r} owes an answer"
