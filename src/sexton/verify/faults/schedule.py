@@ -1,0 +1,90 @@
+"""When which fault begins and ends: all of it follows from the seed, so that a replay breaks the same things.
+
+Time is cut into *stable periods*. In each another random set of the enabled kinds may happen, in a quarter of them none
+(a system must also be seen to recover). Within a period acts follow each other: each begins a fault that is not in
+force, or ends one that is. A fault that the next period does not allow ends with its own.
+
+Whom a fault hits is decided when it begins, among those that are there then: the schedule says which sort, and a number
+to choose by.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+NS: Final = 1_000_000_000
+CALM_P: Final = 0.25
+"""Of periods without any fault."""
+
+
+class Target(StrEnum):
+    ONE = "one"
+    MINORITY = "minority"
+    MAJORITY = "majority"
+    ALL = "all"
+    LEADER = "leader"
+    """Of a log that is being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    at_ns: int
+    fault: str
+    begins: bool
+    target: Target
+    choice: int
+    """Whoever decides which of several it is decides by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of fault, as far as it is scheduled."""
+
+    name: str
+    targets: tuple[Target, ...] = (Target.ONE, Target.LEADER, Target.MINORITY)
+
+
+def schedule(
+    kinds: Sequence[Kind],
+    rng: random.Random,
+    *,
+    begin_ns: int,
+    end_ns: int,
+    period_ns: int = 30 * NS,
+    interval_ns: int = 10 * NS,
+) -> list[Act]:
+    """By time. Everything ends at `end_ns` at the latest."""
+    acts: list[Act] = []
+    in_force: dict[str, Act] = {}
+
+    def end(fault: str, at_ns: int) -> None:
+        begun = in_force.pop(fault)
+        acts.append(Act(at_ns, fault, False, begun.target, begun.choice))
+
+    for start_ns in range(begin_ns, end_ns, period_ns):
+        allowed = _subset(kinds, rng)
+        for fault in sorted(in_force.keys() - {kind.name for kind in allowed}):
+            end(fault, start_ns)
+        at_ns = start_ns + rng.randrange(interval_ns)
+        while allowed and at_ns < min(start_ns + period_ns, end_ns):
+            kind = rng.choice(allowed)
+            if kind.name in in_force:
+                end(kind.name, at_ns)
+            else:
+                act = Act(at_ns, kind.name, True, rng.choice(kind.targets), rng.getrandbits(32))
+                in_force[kind.name] = act
+                acts.append(act)
+            at_ns += interval_ns // 2 + rng.randrange(interval_ns)
+    for fault in sorted(in_force):
+        end(fault, end_ns)
+    return acts
+
+
+def _subset(kinds: Sequence[Kind], rng: random.Random) -> list[Kind]:
+    if not kinds or rng.random() < CALM_P:
+        return []
+    return rng.sample(kinds, rng.randint(1, len(kinds)))
