@@ -29,6 +29,7 @@ from tests.log.helpers import (
     records,
     sequenced,
 )
+from tests.producers import head_of, producer_at
 
 MAX = 2**31 - 1
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
@@ -183,18 +184,18 @@ async def test_what_the_broker_itself_appends_needs_no_sequence(tmp_path: Path) 
 
 def test_silent_producers_are_forgotten_unless_they_hold_something_open() -> None:
     states = ProducerStates("orders-0", expiry_ms=1000)
-    states.note_data(ProducerId(1), ProducerEpoch(0), 0, 0, 0, NOW_MS, False)
-    states.note_data(ProducerId(2), ProducerEpoch(0), 0, 1, 1, NOW_MS, True)
-    states.note_data(ProducerId(3), ProducerEpoch(0), 0, 2, 2, NOW_MS + 1, False)
+    states.note_data(head_of(producer_at(1), 0, 0), 0, 0, NOW_MS)
+    states.note_data(head_of(producer_at(2), 0, 1, is_transactional=True), 1, 1, NOW_MS)
+    states.note_data(head_of(producer_at(3), 0, 2), 2, 2, NOW_MS + 1)
     states.expire(NOW_MS + 1000)
     assert [producer.producer_id for producer in states] == [2, 3]
 
 
 def test_a_snapshot_brings_back_the_state_but_for_older_batches() -> None:
     states = ProducerStates("orders-0", expiry_ms=1000)
-    for sequence in range(3):
-        states.note_data(ProducerId(1), ProducerEpoch(4), sequence * 2, sequence * 2, sequence * 2 + 1, NOW_MS, False)
-    states.note_data(ProducerId(2), ProducerEpoch(0), 9, 6, 6, NOW_MS, True)
+    for first in (0, 2, 4):
+        states.note_data(head_of(producer_at(1, 4), first, first, last_offset=first + 1), first, first + 1, NOW_MS)
+    states.note_data(head_of(producer_at(2), 9, 6, is_transactional=True), 6, 6, NOW_MS)
     states.note_marker(ProducerId(3), ProducerEpoch(5), 7, NOW_MS, Marker(False, 11))
     copy = ProducerStates("orders-0", expiry_ms=1000)
     copy.load(decode_producer_snapshot(states.encode(), "snapshot"), NOW_MS)

@@ -11,6 +11,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType
 from sexton.types import ProducerEpoch, ProducerId
 from tests.log.helpers import marker, open_log
+from tests.producers import head_of, producer_at
 
 P = ProducerId(1000)
 COMMIT = Marker(is_abort=False, coordinator_epoch=3)
@@ -21,7 +22,8 @@ def states() -> ProducerStates:
 
 
 def write(producers: ProducerStates, epoch: int, offset: int) -> None:
-    producers.note_data(P, ProducerEpoch(epoch), 0, offset, offset, 1, True)
+    head = head_of(producer_at(P, epoch), 0, offset, is_transactional=True)
+    producers.note_data(head, offset, offset, timestamp_ms=1)
 
 
 def is_refused(producers: ProducerStates, epoch: int, verification: object) -> bool:

@@ -260,13 +260,5 @@ def note_producer(
     """Records a batch that was appended at these offsets. Returns the transaction that it ended, if any."""
     if marker is not None:
         return producers.note_marker(head.producer_id, head.producer_epoch, first_offset, marker[1], marker[0])
-    producers.note_data(
-        head.producer_id,
-        head.producer_epoch,
-        head.base_sequence,
-        first_offset,
-        last_offset,
-        timestamp_ms,
-        bool(head.attributes & TRANSACTIONAL),
-    )
+    producers.note_data(head, first_offset, last_offset, timestamp_ms)
     return None

@@ -25,13 +25,14 @@ from typing import Final, NamedTuple
 
 from sexton.compaction.rules import LastOfProducer
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.records.header import TRANSACTIONAL, Head
 from sexton.records.producer_snapshot import ProducerEntry, encode_producer_snapshot
-from sexton.types import NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, ProducerEpoch, ProducerId
+from sexton.types import INT32_MAX, NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, ProducerEpoch, ProducerId
 
 BATCHES_MAX: Final = 5
 """The most batches that Kafka's idempotent clients have in flight."""
 
-SEQUENCE_MAX: Final = 2**31 - 1
+SEQUENCE_MAX: Final = INT32_MAX
 
 
 class PastBatch(NamedTuple):
@@ -265,16 +266,10 @@ class ProducerStates:
 
     # Recording what was appended
 
-    def note_data(
-        self,
-        producer_id: ProducerId,
-        epoch: ProducerEpoch,
-        first_sequence: int,
-        first_offset: int,
-        last_offset: int,
-        timestamp_ms: int,
-        is_transactional: bool,
-    ) -> None:
+    def note_data(self, head: Head, first_offset: int, last_offset: int, timestamp_ms: int) -> None:
+        """Records a batch with this header, which was appended at these offsets."""
+        producer_id, epoch, first_sequence = head.producer_id, head.producer_epoch, head.base_sequence
+        is_transactional = head.attributes & TRANSACTIONAL
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = Producer(producer_id)
@@ -294,24 +289,17 @@ class ProducerStates:
             producer.transaction_start = first_offset
             self._open[producer_id] = first_offset
 
-    def recall(
-        self,
-        producer_id: ProducerId,
-        epoch: ProducerEpoch,
-        first_sequence: int,
-        first_offset: int,
-        last_offset: int,
-        timestamp_ms: int,
-    ) -> None:
+    def recall(self, head: Head) -> None:
         """Adds, in log order, an earlier batch than the one in the snapshot."""
-        producer = self._producers.get(producer_id)
-        if producer is None or producer.epoch != epoch or not producer.batches or first_sequence < 0:
+        producer, first_sequence = self._producers.get(head.producer_id), head.base_sequence
+        if producer is None or producer.epoch != head.producer_epoch or not producer.batches or first_sequence < 0:
             return
         batches = producer.batches
-        if last_offset >= batches[-1].first_offset:
+        if head.last_offset >= batches[-1].first_offset:
             return
-        last_sequence = last_sequence_of(first_sequence, last_offset - first_offset + 1)
-        batches.insert(-1, PastBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp_ms))
+        last_sequence = last_sequence_of(first_sequence, head.last_offset - head.base_offset + 1)
+        past = PastBatch(first_sequence, last_sequence, head.base_offset, head.last_offset, head.max_timestamp_ms)
+        batches.insert(-1, past)
         if len(batches) > BATCHES_MAX:
             del batches[0]
 

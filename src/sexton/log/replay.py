@@ -17,15 +17,7 @@ def note_copied(producers: ProducerStates, head: Head, body: bytes) -> EndedTran
     """Records a producer's batch as a follower does, without checks. `body` is the records of a control batch. Returns
     the transaction that the batch ended, if any."""
     if not head.attributes & CONTROL:
-        producers.note_data(
-            head.producer_id,
-            head.producer_epoch,
-            head.base_sequence,
-            head.base_offset,
-            head.last_offset,
-            head.max_timestamp_ms,
-            bool(head.attributes & TRANSACTIONAL),
-        )
+        producers.note_data(head, head.base_offset, head.last_offset, head.max_timestamp_ms)
         return None
     read = read_marker(head, body)
     if read is None:
@@ -96,11 +88,4 @@ def _recall(producers: ProducerStates, segments: list[Segment], snapshot_offset:
             elif head.attributes & TRANSACTIONAL:
                 begun.setdefault(head.producer_id, head.base_offset)
             if head.producer_id >= 0 and not head.attributes & CONTROL:
-                producers.recall(
-                    head.producer_id,
-                    head.producer_epoch,
-                    head.base_sequence,
-                    head.base_offset,
-                    head.last_offset,
-                    head.max_timestamp_ms,
-                )
+                producers.recall(head)
