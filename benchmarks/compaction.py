@@ -34,7 +34,7 @@ from sexton.harness.kafka import BROKER_JVM_OPTIONS, KafkaCluster
 from sexton.records import checkpoints
 from sexton.records.codecs import Codec
 from sexton.spark import session
-from sexton.spark.offline import Coordination, Options, compact_directories
+from sexton.spark.offline import OfflineCoordination, Options, compact_directories
 
 TOPIC = "bench"
 KAFKA_PASS = re.compile(
@@ -182,7 +182,9 @@ def _sexton_run(context: SparkContext, scratch: Path, source: Path, measured: Me
     work = scratch / "sexton"
     _copy(source, work)
     options = Options(
-        time.time_ns() // 1_000_000, Coordination.INDEPENDENT, {"cleanup.policy": "compact", "retention.ms": "-1"}
+        time.time_ns() // 1_000_000,
+        OfflineCoordination.INDEPENDENT,
+        {"cleanup.policy": "compact", "retention.ms": "-1"},
     )
     with PeakMemory(os.getpid()) as memory:
         started = time.monotonic()

@@ -20,7 +20,7 @@ from sexton.errors import LogInUseError
 from sexton.harness.kafka import KafkaCluster
 from sexton.harness.properties import Settings
 from sexton.spark.compact import Report
-from sexton.spark.offline import Coordination, Options, compact_directories
+from sexton.spark.offline import OfflineCoordination, Options, compact_directories
 from tests.kafka.command import run_sexton, sexton_json
 from tests.kafka.directories import digests, fold_dir, partition_dirs, read_log
 from tests.kafka.workload import (
@@ -267,7 +267,7 @@ def send(producer: Producer, values: Mapping[bytes, bytes | None]) -> None:
 
 def compact_replicas(spark: SparkSession, data_dirs: Sequence[Path]) -> list[Report]:
     """Kafka's own topics are in these directories, too, and are replicated and compacted as well."""
-    options = Options(time.time_ns() // 1_000_000, Coordination.REPLICAS)
+    options = Options(time.time_ns() // 1_000_000, OfflineCoordination.REPLICAS)
     reports = compact_directories(spark.sparkContext, data_dirs, options)
     assert [report.failure for report in reports if report.failure is not None] == []
     return [report for report in reports if report.name.startswith("t-")]

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from sexton.harness.kafka import KafkaCluster
 from sexton.log.stopped import locks, swap
-from sexton.spark.offline import Coordination, Options, compact_directories
+from sexton.spark.offline import OfflineCoordination, Options, compact_directories
 from tests.kafka.command import ENVIRONMENT
 from tests.kafka.conftest import ENOUGH_CRASHES
 from tests.kafka.directories import Fold, Name, fold_dir, partition_dirs
@@ -186,7 +186,7 @@ def recover_with_kafka(copy: Path, folds: Folds, spark: SparkSession) -> None:
 
 
 def recover_with_the_next_run(copy: Path, folds: Folds, spark: SparkSession) -> None:
-    options = Options(time.time_ns() // 1_000_000, Coordination.INDEPENDENT)
+    options = Options(time.time_ns() // 1_000_000, OfflineCoordination.INDEPENDENT)
     reports = compact_directories(spark.sparkContext, [copy / "node-1" / "data"], options)
     assert [report.failure for report in reports if report.failure is not None] == []
 

@@ -27,7 +27,7 @@ from sexton.harness.kafka_tools import dump_log
 from sexton.records import checkpoints, indexes
 from sexton.records.batch import Batch, ControlType, Header, decode_all
 from sexton.spark.compact import Report
-from sexton.spark.offline import Coordination, Options, compact_directories
+from sexton.spark.offline import OfflineCoordination, Options, compact_directories
 from tests.kafka.directories import Fold, Name, fold, partition_dirs, partition_name, read_log
 from tests.kafka.workload import (
     NO_CLEANING,
@@ -131,7 +131,7 @@ def append(kafka: KafkaCluster, plan: Plan, mixes: Sequence[Mix], number: int) -
 
 
 def clean_with_sexton(spark: SparkSession, base_dir: Path) -> list[Report]:
-    options = Options(time.time_ns() // 1_000_000, Coordination.INDEPENDENT)
+    options = Options(time.time_ns() // 1_000_000, OfflineCoordination.INDEPENDENT)
     reports = compact_directories(spark.sparkContext, [data_dir(base_dir)], options)
     assert [report.failure for report in reports if report.failure is not None] == []
     return [report for report in reports if report.name.startswith("mix-")]

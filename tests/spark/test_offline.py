@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from sexton.cli.demo import write_sample
 from sexton.compaction.fates import Fate
-from sexton.spark.offline import Coordination, Options, compact_directories
+from sexton.spark.offline import OfflineCoordination, Options, compact_directories
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +21,7 @@ NODES = 3
 def options() -> Options:
     settings = {"cleanup.policy": "compact"}
     return Options(
-        time.time_ns() // 1_000_000, Coordination.REPLICAS, settings, replica_count=NODES, trust_log_end=True
+        time.time_ns() // 1_000_000, OfflineCoordination.REPLICAS, settings, replica_count=NODES, trust_log_end=True
     )
 
 

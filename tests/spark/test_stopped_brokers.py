@@ -23,7 +23,7 @@ from sexton.records import checkpoints
 from sexton.records.checkpoints import MetaProperties, PartitionMetadata
 from sexton.settings.schema import BadSettingError
 from sexton.spark.compact import Report
-from sexton.spark.offline import Coordination, Options, check_free, compact_directories
+from sexton.spark.offline import OfflineCoordination, Options, check_free, compact_directories
 from tests.kafka.directories import digests
 from tests.log.stopped import test_kraft_metadata as metadata
 from tests.log.stopped.test_kraft_metadata import ORDERS, Metadata
@@ -76,7 +76,7 @@ def brokers(tmp_path: Path, *ids: int) -> list[Broker]:
     return made
 
 
-def compacting(coordination: Coordination = Coordination.ALONE, **more: object) -> Options:
+def compacting(coordination: OfflineCoordination = OfflineCoordination.ALONE, **more: object) -> Options:
     return Options(time.time_ns() // 1_000_000, coordination, **{"settings": COMPACTED, **more})  # type: ignore[arg-type]
 
 
@@ -129,7 +129,7 @@ def test_a_partition_that_is_being_moved_to_another_disk_is_left_alone(tmp_path:
     other.name_itself()
     broker.know([1], log_dirs=[broker.directory_id, other.directory_id])
     before = digests(broker.log_dir)
-    for options in (compacting(), compacting(dry_run=True), compacting(Coordination.INDEPENDENT)):
+    for options in (compacting(), compacting(dry_run=True), compacting(OfflineCoordination.INDEPENDENT)):
         (report,) = run(options, broker.partition)
         assert isinstance(report.failure, LogInUseError)
         assert f"being moved to {future}" in str(report.failure)
@@ -188,7 +188,7 @@ def test_a_sexton_brokers_replica_is_left_to_its_cluster(tmp_path: Path, file: s
     (broker,) = brokers(tmp_path, 1)
     (broker.partition / file).touch()
     before = digests(broker.log_dir)
-    for coordination in Coordination:
+    for coordination in OfflineCoordination:
         (report,) = run(compacting(coordination, replica_count=1), broker.partition)
         assert isinstance(report.failure, SextonReplicaError)
         assert "sexton compaction run" in str(report.failure)
@@ -205,7 +205,7 @@ def failures(reports: Sequence[Report]) -> list[str]:
 def test_replicas_are_those_that_the_metadata_names_and_no_fewer(tmp_path: Path) -> None:
     one, two, three = brokers(tmp_path, 1, 2, 3)
     before = digests(tmp_path)
-    replicas = compacting(Coordination.REPLICAS)
+    replicas = compacting(OfflineCoordination.REPLICAS)
     said = failures(run(replicas, one.partition, two.partition))
     assert len(said) == 2
     assert "orders-0 has replicas on the brokers [1, 2, 3], and 2 directories of the brokers" in said[0]
@@ -220,7 +220,7 @@ def test_the_newest_metadata_counts_when_one_broker_has_missed_a_reassignment(tm
     moved = metadata.moved(ORDERS, 0, 1, 3)
     one.know([1, 2], moved, lag=1)
     three.know([1, 2], moved)
-    replicas = compacting(Coordination.REPLICAS)
+    replicas = compacting(OfflineCoordination.REPLICAS)
     assert (
         "has replicas on the brokers [1, 3]"
         in failures(run(replicas, one.partition, two.partition, three.partition))[0]
@@ -230,7 +230,7 @@ def test_the_newest_metadata_counts_when_one_broker_has_missed_a_reassignment(tm
 
 def test_as_many_directories_that_are_not_the_replicas_do_not_count_as_them(tmp_path: Path) -> None:
     one, two = brokers(tmp_path, 1, 2)
-    replicas = compacting(Coordination.REPLICAS)
+    replicas = compacting(OfflineCoordination.REPLICAS)
     copy = Broker(1, tmp_path / "copy" / "data", one.directory_id)
     shutil.copytree(one.log_dir, copy.log_dir)
     assert "2 directories of the brokers ['1', '1']" in failures(run(replicas, one.partition, copy.partition))[0]
@@ -246,10 +246,10 @@ def test_where_no_metadata_tells_how_many_replicas_there_are_somebody_must_say_i
     for broker in (one, two):
         shutil.rmtree(broker.log_dir / "__cluster_metadata-0")
     paths = [one.partition, two.partition]
-    assert "say it with --replica-count" in failures(run(compacting(Coordination.REPLICAS), *paths))[0]
-    wrong = compacting(Coordination.REPLICAS, replica_count=3)
+    assert "say it with --replica-count" in failures(run(compacting(OfflineCoordination.REPLICAS), *paths))[0]
+    wrong = compacting(OfflineCoordination.REPLICAS, replica_count=3)
     assert "has 3 replicas, and 2 directories" in failures(run(wrong, *paths))[0]
-    assert failures(run(compacting(Coordination.REPLICAS, replica_count=2), *paths)) == []
+    assert failures(run(compacting(OfflineCoordination.REPLICAS, replica_count=2), *paths)) == []
 
 
 # ---- How it is set up.

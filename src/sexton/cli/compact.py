@@ -18,7 +18,7 @@ from sexton.settings.properties import parse_properties
 from sexton.settings.schema import BadSettingError
 from sexton.spark import session
 from sexton.spark.compact import Report
-from sexton.spark.offline import Coordination, Options, check_free, compact_directories
+from sexton.spark.offline import OfflineCoordination, Options, check_free, compact_directories
 from sexton.types import OFFSET_MAX
 
 
@@ -200,10 +200,10 @@ def _why(reports: list[Report], dry_run: bool) -> Table:
     return table
 
 
-def _coordination(replicas: bool, independent: bool) -> Coordination:
+def _coordination(replicas: bool, independent: bool) -> OfflineCoordination:
     if replicas:
-        return Coordination.REPLICAS
-    return Coordination.INDEPENDENT if independent else Coordination.ALONE
+        return OfflineCoordination.REPLICAS
+    return OfflineCoordination.INDEPENDENT if independent else OfflineCoordination.ALONE
 
 
 def _offset(text: str | None) -> int | None:

@@ -34,15 +34,16 @@ from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.ownership import Owner
 from sexton.settings.schema import BadSettingError
 from sexton.settings.topic import TopicConfig
-from sexton.spark.compact import Report, Request, compact, survey_logs
+from sexton.spark.compact import Report, Request, compact
 from sexton.spark.passes import Progress
+from sexton.spark.surveyed import SurveyedPartition, survey_partitions
 
 ROOT: Final = 0
 
 _ALL_REPLICAS: Final = "--replicas needs the directories of all replicas of a partition, and of no others"
 
 
-class Coordination(Enum):
+class OfflineCoordination(Enum):
     """On which replicas the removal of a tombstone or marker depends."""
 
     ALONE = "alone"  # the others are unknown: tombstones and markers stay
@@ -53,7 +54,7 @@ class Coordination(Enum):
 @dataclass(frozen=True, slots=True)
 class Options:
     now_ms: int
-    coordination: Coordination = Coordination.ALONE
+    coordination: OfflineCoordination = OfflineCoordination.ALONE
     settings: Mapping[str, str] = field(default_factory=dict)
     """Topic configs that override the cluster's metadata."""
     metadata_dir: Path | None = None
@@ -108,37 +109,29 @@ def compact_directories(
         log_dirs = frozenset(directory.parent for directory in directories)
         around = Surroundings(log_dirs, options.metadata_dir, options.server_properties)
         partitions = [_open(directory, around, options) for directory in directories]
-        _survey(context, partitions, progress)
-        if options.coordination is Coordination.REPLICAS:
+        survey_partitions(context, partitions, progress)
+        if options.coordination is OfflineCoordination.REPLICAS:
             _check_replicas(partitions, around, options)
         _run(context, partitions, options, progress)
         return [partition.report for partition in partitions]
 
 
-class _Partition:
-    """A partition on its way through a run. Once its report has a failure, it is left alone."""
-
+class _Partition(SurveyedPartition):
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.report = Report(directory.name, str(directory))
-        self.log: PartitionLog | None = None
+        super().__init__(self.report)
         self.config = TopicConfig()
-        self.survey: LogSurvey | None = None
 
     @property
     def is_live(self) -> bool:
         """Whether its bound can be determined. This includes one with nothing to do: it still holds back the other
         replicas."""
-        return self.report.failure is None and self.config.compacts
+        return super().is_live and self.config.compacts
 
     @property
     def has_been_worked_on(self) -> bool:
         return self.report.bytes_before > 0
-
-    def loaded(self) -> tuple[PartitionLog, LogSurvey]:
-        assert self.log is not None, "opened before it is used"
-        assert self.survey is not None, "surveyed before it is used"
-        return self.log, self.survey
 
     def high_watermark(self, options: Options) -> int:
         log, survey = self.loaded()
@@ -207,17 +200,6 @@ def _open(directory: Path, around: Surroundings, options: Options) -> _Partition
     return partition
 
 
-def _survey(context: SparkContext, partitions: Sequence[_Partition], progress: Progress) -> None:
-    live = [partition for partition in partitions if partition.is_live]
-    logs = [partition.log for partition in live if partition.log is not None]
-    progress("survey", sum(len(log.segments) for log in logs))
-    for partition, result in zip(live, survey_logs(context, logs), strict=True):
-        if isinstance(result, SextonError):
-            partition.report.failure = result
-        else:
-            partition.survey = result
-
-
 def _check_replicas(partitions: Sequence[_Partition], around: Surroundings, options: Options) -> None:
     for members in _by_name(partitions).values():
         try:
@@ -265,7 +247,7 @@ def _by_name(partitions: Sequence[_Partition]) -> dict[str, list[_Partition]]:
 def _run(context: SparkContext, partitions: Sequence[_Partition], options: Options, progress: Progress) -> None:
     requests = _requests(partitions, options)
     _compact(context, requests, options, progress)
-    if options.coordination is not Coordination.REPLICAS or options.dry_run:
+    if options.coordination is not OfflineCoordination.REPLICAS or options.dry_run:
         return
     # Now that every replica is clean up to its bound, MTRO and MXRO may have risen: a second round starts (or ends) the
     # delete horizons of what waited only for other replicas. All replicas count, also those that are done.
@@ -277,7 +259,7 @@ def _run(context: SparkContext, partitions: Sequence[_Partition], options: Optio
     replicas = [member for members in again for member in members]
     for partition in replicas:
         partition.log = open_partition(partition.directory)
-    _survey(context, replicas, progress)
+    survey_partitions(context, replicas, progress)
     requests = [
         (partition, request)
         for partition, request in _requests(replicas, options)
@@ -315,7 +297,7 @@ def _requests(partitions: Sequence[_Partition], options: Options) -> list[tuple[
     requests = []
     for members in _by_name(partitions).values():
         unknown = [member for member in members if member.directory not in bounds]
-        if unknown and options.coordination is Coordination.REPLICAS:
+        if unknown and options.coordination is OfflineCoordination.REPLICAS:
             _hold_back(members, unknown[0])
             continue
         for partition in members:
@@ -354,9 +336,9 @@ def _terms(
     partition: _Partition, replicas: Sequence[_Partition], bounds: Mapping[Path, Bound], options: Options
 ) -> Terms:
     terms = Terms(options.now_ms, bounds[partition.directory].offset, partition.config.delete_retention_ms)
-    if options.coordination is Coordination.INDEPENDENT:
+    if options.coordination is OfflineCoordination.INDEPENDENT:
         return terms.independent()
-    if options.coordination is Coordination.ALONE:
+    if options.coordination is OfflineCoordination.ALONE:
         return terms
     return Terms(
         terms.now_ms,

@@ -36,11 +36,12 @@ from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
 from sexton.records.keyhash import random_hash_key
 from sexton.settings.topic import TopicConfig
 from sexton.spark import index_pass
-from sexton.spark.compact import Report, Request, compact, survey_logs
+from sexton.spark.compact import Report, Request, compact
 from sexton.spark.offline import summaries
 from sexton.spark.passes import Progress
 from sexton.spark.stats_pass import Measured, measure_chunk
 from sexton.spark.storage import Folder
+from sexton.spark.surveyed import SurveyedPartition, survey_partitions
 from sexton.spark.whole_log import chunks_below
 from sexton.types import NO_OFFSET, NO_TIMESTAMP
 
@@ -140,19 +141,16 @@ def collect(
     log_dirs = frozenset(directory.parent for directory in directories)
     around = Surroundings(log_dirs, options.metadata_dir, options.server_properties)
     partitions = [_Partition(directory, around, options) for directory in directories]
-    _survey(context, partitions, progress)
+    survey_partitions(context, partitions, progress)
     _measure(context, [p for p in partitions if p.is_live], options, progress)
     _dry_run(context, [p for p in partitions if p.is_live], options, progress)
     return [partition.stats for partition in partitions]
 
 
-class _Partition:
-    """A partition on its way through the jobs. Once its statistics have a failure, it is left alone."""
-
+class _Partition(SurveyedPartition):
     def __init__(self, directory: Path, around: Surroundings, options: Options) -> None:
         self.stats = PartitionStats(directory.name, str(directory))
-        self.log: PartitionLog | None = None
-        self.survey: LogSurvey | None = None
+        super().__init__(self.stats)
         try:
             self.log = open_partition(directory)
             known = around.config(directory, options.settings, policy_if_unknown="compact")
@@ -163,15 +161,6 @@ class _Partition:
                 self.stats.assumptions.append("its watermarks are missing or damaged: nothing counts as compacted")
         except SextonError as error:
             self.stats.failure = error
-
-    @property
-    def is_live(self) -> bool:
-        return self.stats.failure is None
-
-    def loaded(self) -> tuple[PartitionLog, LogSurvey]:
-        assert self.log is not None, "opened before it is used"
-        assert self.survey is not None, "surveyed before it is used"
-        return self.log, self.survey
 
     def terms(self, now_ms: int) -> Terms:
         """Returns the terms of the next compaction: a Sexton broker's replica knows how far the others are, a Kafka
@@ -212,17 +201,6 @@ class _Partition:
         if measured.failure is None:
             self.stats.transactions = _transactions(survey, measured)
             self.stats.last_cleaned = _last_cleaned(log, survey, measured, self.stats.config)
-
-
-def _survey(context: SparkContext, partitions: Sequence[_Partition], progress: Progress) -> None:
-    live = [partition for partition in partitions if partition.is_live]
-    logs = [partition.log for partition in live if partition.log is not None]
-    progress("survey", sum(len(log.segments) for log in logs))
-    for partition, result in zip(live, survey_logs(context, logs), strict=True):
-        if isinstance(result, SextonError):
-            partition.stats.failure = result
-        else:
-            partition.survey = result
 
 
 def _measure(context: SparkContext, live: Sequence[_Partition], options: Options, progress: Progress) -> None:
