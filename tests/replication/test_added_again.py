@@ -12,7 +12,7 @@ from sexton.metadata.incarnations import is_added_again, marked_as_missing
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
 from sexton.replication import messages
-from sexton.replication.messages import FetchRequest, Held
+from sexton.replication.messages import FetchPartition, FetchRequest
 from sexton.replication.session import FollowerSession
 from tests.replication.answers import answered
 
@@ -25,10 +25,10 @@ def test_a_follower_that_knows_of_its_place_before_the_leader_does_is_told_to_sa
     """It is silent once it has said everything: what the leader did not take in would be missing for good."""
     replica = SimpleNamespace(row=ROW, check_epoch=lambda epoch: None, check_serving_as_leader=lambda: None)
     session = FollowerSession(cast(Any, SimpleNamespace(by_id=lambda topic_id, partition: replica)))
-    request = FetchRequest(3, 1, 0, 1000, 1000, [Held(TOPIC, 0, True, 5, 0, -1, 0)])
+    request = FetchRequest(3, 1, 0, 1000, 1000, [FetchPartition(TOPIC, 0, True, 5, 0, -1, 0)])
     parts = asyncio.run(answered(session, request))
-    (news,) = messages.decode_answer(memoryview(b"".join(cast(list[bytes], parts))))
-    assert news.error is ErrorCode.unknown_leader_epoch
+    (fetched,) = messages.decode_answer(memoryview(b"".join(cast(list[bytes], parts))))
+    assert fetched.error is ErrorCode.unknown_leader_epoch
 
 
 def test_a_replica_whose_log_has_a_new_id_starts_again_from_an_empty_one() -> None:

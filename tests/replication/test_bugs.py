@@ -51,7 +51,7 @@ def _topic(argument: Any) -> str | None:
     [
         (fetcher, "_take"),
         (fetcher, "_held"),
-        (FollowerSession, "_news_of"),
+        (FollowerSession, "_data_of"),
         (Membership, "_decided"),
         (Replicas, "_retain"),
         (Publisher, "_work_row"),
@@ -133,7 +133,7 @@ def test_a_bug_in_the_loop_that_follows_a_broker_ends_ours_loudly(monkeypatch: p
         await story.start()
         await story.create_topic([1, 2])
 
-        def has_a_bug(data: memoryview) -> list[messages.News]:
+        def has_a_bug(data: memoryview) -> list[messages.PartitionData]:
             raise AssertionError("nobody expected this")
 
         monkeypatch.setattr(messages, "decode_answer", has_a_bug)
@@ -163,7 +163,7 @@ def test_an_answer_that_makes_no_sense_is_the_peers_mistake_and_survived(monkeyp
         await story.create_topic([1, 2])
         decode, met = messages.decode_answer, []
 
-        def cut_short(data: memoryview) -> list[messages.News]:
+        def cut_short(data: memoryview) -> list[messages.PartitionData]:
             met.append(len(data))
             return decode(data[:-1] if len(met) < 3 else data)
 

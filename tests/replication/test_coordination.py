@@ -24,7 +24,7 @@ from sexton.replication import messages
 from sexton.replication.coordination import AbsurdWatermarkError, LostRecordsError
 from sexton.replication.fetcher import _Following, _held, _take
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.messages import FetchRequest, Held, News
+from sexton.replication.messages import FetchPartition, FetchRequest, PartitionData
 from sexton.replication.session import FollowerSession
 from sexton.settings.topic import TopicConfig
 from tests.replication.answers import answered
@@ -82,18 +82,18 @@ class Two:
         """Followers that the leader's fence refused."""
         return self.listeners[1].fenced
 
-    def held(self) -> Held:
+    def held(self) -> FetchPartition:
         return _held(_Following(self.follower, self.follower.leader_epoch))
 
-    async def ask(self, held: Held, wait_ms: int = 1) -> list[News]:
+    async def ask(self, held: FetchPartition, wait_ms: int = 1) -> list[PartitionData]:
         parts = await answered(self.session, FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, [held]))
         return messages.decode_answer(memoryview(b"".join(map(content, parts))))
 
     async def fetch(self, rounds: int = 3) -> None:
         for _ in range(rounds):
-            for news in await self.ask(self.held()):
-                if news.error is ErrorCode.none:
-                    await _take(self.follower, news)
+            for fetched in await self.ask(self.held()):
+                if fetched.error is ErrorCode.none:
+                    await _take(self.follower, fetched)
             await self.follower.log.flush()
         await advanced(self.leader)
 
@@ -141,10 +141,10 @@ async def test_records_that_come_twice_are_taken_once(two: Two) -> None:
     """A follower may report something else just before it learns what the leader has already sent."""
     await two.start()
     two.write(3)
-    (news,) = await two.ask(two.held())
+    (fetched,) = await two.ask(two.held())
     (again,) = await two.ask(two.held())
-    assert again.records_bytes == news.records_bytes
-    await _take(two.follower, news)
+    assert again.records_bytes == fetched.records_bytes
+    await _take(two.follower, fetched)
     await _take(two.follower, again)
     assert two.follower.log.end_offset == 3
 
@@ -166,9 +166,9 @@ async def test_a_follower_that_reports_while_it_waits_for_records_takes_them_onc
     held = two.held()
     two.write(2)
     answers = [*await two.ask(held), *await two.ask(held)]
-    assert [bool(news.records) for news in answers] == [True, True]
-    for news in answers:
-        await _take(two.follower, news)
+    assert [bool(fetched.records) for fetched in answers] == [True, True]
+    for fetched in answers:
+        await _take(two.follower, fetched)
     assert two.follower.log.end_offset == 5
 
 
@@ -190,8 +190,8 @@ async def test_a_report_of_another_log_does_not_count_and_gets_nothing(two: Two)
     await two.start()
     two.write(10)
     await compacted(two.leader, 9)
-    (news,) = await two.ask(two.held()._replace(incarnation=IDS[3], compacted=Pair(9, 9)))
-    assert news.error is ErrorCode.unknown_leader_epoch
+    (fetched,) = await two.ask(two.held()._replace(incarnation=IDS[3], compacted=Pair(9, 9)))
+    assert fetched.error is ErrorCode.unknown_leader_epoch
     assert two.leader.coordination.watermarks.removable == NOTHING
     assert two.leader.leadership is not None
     progress = two.leader.leadership.progress_of(2)
@@ -244,10 +244,10 @@ async def test_a_log_that_ends_below_mtro_and_was_not_compacted_that_far_is_turn
     await compacted(two.leader, 9)
     two.leader.follow_row(replace(ROW, isr=(1,), partition_epoch=2))
     two.reconnect()
-    (news,) = await two.ask(two.held())
-    assert news.error is not ErrorCode.none
+    (fetched,) = await two.ask(two.held())
+    assert fetched.error is not ErrorCode.none
     assert two.fenced == [2]
-    assert not news.records
+    assert not fetched.records
 
 
 async def test_a_log_that_ends_below_mtro_and_was_compacted_that_far_goes_on(two: Two) -> None:
@@ -256,8 +256,8 @@ async def test_a_log_that_ends_below_mtro_and_was_compacted_that_far_goes_on(two
     await two.leader.log.flush()
     held = two.held()._replace(end_offset=4, last_epoch=3, is_empty=False, compacted=Pair(9, 9))
     await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(9, 9)))
-    (news,) = await two.ask(held)
-    assert news.records
+    (fetched,) = await two.ask(held)
+    assert fetched.records
     assert not two.fenced
     await two.ask(held._replace(compacted=Pair(9, 8)))
     assert two.fenced == [2], "MXFO counts as MCCO does"
@@ -272,8 +272,8 @@ async def test_without_coordination_nobody_is_turned_away(two: Two) -> None:
     assert known.compacted == Pair(9, 0), "nothing was settled"
     assert known.fence_below == 9
     stale = two.held()._replace(end_offset=4, last_epoch=3, is_empty=False)
-    (news,) = await two.ask(stale)
-    assert news.records
+    (fetched,) = await two.ask(stale)
+    assert fetched.records
     two.leader.log.reconfigure(COMPACTED)
     await two.ask(stale)
     assert two.fenced == [2], "a topic that leaves independent: the fence applies to what was removed"
@@ -301,15 +301,15 @@ async def test_what_may_be_gone_is_durable_before_the_records_that_lack_it(two: 
     two.write(10)
     await two.leader.log.flush()
     await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(5, 4)).with_plan(8))
-    (news,) = await two.ask(two.held())
-    assert (news.removable, news.planned_high_watermark) == (Pair(5, 4), 8)
+    (fetched,) = await two.ask(two.held())
+    assert (fetched.removable, fetched.planned_high_watermark) == (Pair(5, 4), 8)
 
     async def fails(change: Any) -> bool:
         raise OSError(28, "full")
 
     two.follower.coordination.kept.keep = fails  # type: ignore[method-assign]
     with pytest.raises(OSError, match="full"):
-        await _take(two.follower, news)
+        await _take(two.follower, fetched)
     assert two.follower.log.end_offset == 0
 
 
@@ -351,25 +351,25 @@ async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two:
     two.reconnect()
     held = _held(_Following(two.follower, 4))
     parts = await answered(two.session, FetchRequest(1, 1, 1, 1 << 20, 1 << 20, [held]))
-    (news,) = messages.decode_answer(memoryview(b"".join(map(content, parts))))
-    assert news.removable == Pair(5, 5)
+    (fetched,) = messages.decode_answer(memoryview(b"".join(map(content, parts))))
+    assert fetched.removable == Pair(5, 5)
 
 
 async def test_watermarks_that_cannot_be_are_not_taken(two: Two) -> None:
     await two.start()
-    absurd = News(TOPIC, 0, ErrorCode.none, 3, log_end_offset=10, removable=Pair(11, 0))
+    absurd = PartitionData(TOPIC, 0, ErrorCode.none, 3, log_end_offset=10, removable=Pair(11, 0))
     with pytest.raises(AbsurdWatermarkError):
         await two.follower.coordination.take(absurd)
     assert two.follower.coordination.watermarks.removable == NOTHING
 
 
 def test_negative_offsets_are_no_message() -> None:
-    held = Held(TOPIC, 0, True, 3, 0, -1, 0, compacted=Pair(-1, 0))
+    held = FetchPartition(TOPIC, 0, True, 3, 0, -1, 0, compacted=Pair(-1, 0))
     with pytest.raises(ValueError, match="cannot be"):
         messages.decode_request(messages.encode_request(FetchRequest(2, 1, 0, 1, 1, [held])))
-    news = News(TOPIC, 0, ErrorCode.none, removable=Pair(0, -5))
+    fetched = PartitionData(TOPIC, 0, ErrorCode.none, removable=Pair(0, -5))
     with pytest.raises(ValueError, match="cannot be"):
-        messages.decode_answer(memoryview(b"".join(map(content, messages.encode_answer([news])))))
+        messages.decode_answer(memoryview(b"".join(map(content, messages.encode_answer([fetched])))))
 
 
 async def test_the_log_start_counts_as_compacted(two: Two) -> None:
@@ -395,7 +395,7 @@ async def test_a_forced_election_starts_a_generation_cuts_watermarks_and_ignores
     assert known.generation == 1
     assert known.removable.highest <= two.follower.log.end_offset == 4
     assert known.planned_high_watermark <= 4
-    late = News(TOPIC, 0, ErrorCode.none, 3, log_end_offset=10, removable=Pair(9, 9))
+    late = PartitionData(TOPIC, 0, ErrorCode.none, 3, log_end_offset=10, removable=Pair(9, 9))
     await two.follower.coordination.take(late)
     assert two.follower.coordination.watermarks == known
     again = await two.open(2, forced)
@@ -421,7 +421,9 @@ async def test_a_follower_takes_no_history_that_lacks_what_its_own_log_was_compa
     two.write(10)
     await two.fetch(4)
     lost = [EpochEntry(3, 0), EpochEntry(4, 6)]
-    late = News(TOPIC, 0, ErrorCode.none, 3, high_watermark=6, log_start_offset=0, log_end_offset=9, history=lost)
+    late = PartitionData(
+        TOPIC, 0, ErrorCode.none, 3, high_watermark=6, log_start_offset=0, log_end_offset=9, history=lost
+    )
     await compacted(two.follower, 8)
     with pytest.raises(LostRecordsError):
         await _take(two.follower, late)

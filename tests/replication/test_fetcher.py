@@ -20,7 +20,7 @@ from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.messages import News
+from sexton.replication.messages import PartitionData
 from sexton.settings.topic import TopicConfig
 from tests.log.helpers import lead, read_all, sequenced
 from tests.replication.hosts import LoneHost
@@ -99,7 +99,7 @@ def records(*offsets: int) -> tuple[list[memoryview], int]:
     return [memoryview(data)], len(data)
 
 
-def answer(replica: LocalReplica, held_end: int, *offsets: int, **changes: Any) -> News:
+def answer(replica: LocalReplica, held_end: int, *offsets: int, **changes: Any) -> PartitionData:
     """What the leader of `HISTORY` sends to a log that ended there."""
     log = replica.coordination.watermarks.incarnation
     told: dict[str, Any] = {
@@ -110,8 +110,10 @@ def answer(replica: LocalReplica, held_end: int, *offsets: int, **changes: Any) 
     }
     told |= changes
     sent, size_bytes = records(*offsets)
-    news = News(TOPIC, replica.partition, ErrorCode.none, 3, log_end_offset=100, records_bytes=size_bytes, **told)
-    return news._replace(records=sent)
+    fetched = PartitionData(
+        TOPIC, replica.partition, ErrorCode.none, 3, log_end_offset=100, records_bytes=size_bytes, **told
+    )
+    return fetched._replace(records=sent)
 
 
 HISTORY = [EpochEntry(3, 0)]

@@ -11,10 +11,10 @@ from sexton.compaction.watermarks.replica import Claim, Pair
 from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.messages import (
-    _NEWS,
+    _PARTITION_DATA,
+    FetchPartition,
     FetchRequest,
-    Held,
-    News,
+    PartitionData,
     decode_answer,
     decode_request,
     encode_answer,
@@ -30,12 +30,12 @@ REQUEST = FetchRequest(
     1 << 20,
     1 << 18,
     [
-        Held(TOPIC, 3, True, 5, 1000, 4, 0xFFFFFFFF, claim=Claim(900, 4)),
-        Held(TOPIC, 4, False, -1, -1, -1, 0),
+        FetchPartition(TOPIC, 3, True, 5, 1000, 4, 0xFFFFFFFF, claim=Claim(900, 4)),
+        FetchPartition(TOPIC, 4, False, -1, -1, -1, 0),
     ],
 )
 NEWS = [
-    News(
+    PartitionData(
         TOPIC,
         3,
         ErrorCode.none,
@@ -53,16 +53,16 @@ NEWS = [
         fence_below=20,
         planned_high_watermark=500,
     ),
-    News(TOPIC, 4, ErrorCode.not_leader_or_follower),
-    News(TOPIC, 5, ErrorCode.none, 5, LOG, 950, 900, 10, 1100, history=[]),
+    PartitionData(TOPIC, 4, ErrorCode.not_leader_or_follower),
+    PartitionData(TOPIC, 5, ErrorCode.none, 5, LOG, 950, 900, 10, 1100, history=[]),
 ]
 
 
-def joined(news: list[News]) -> bytes:
-    return b"".join(bytes(part) for part in encode_answer(news))  # type: ignore[arg-type]
+def joined(partitions: list[PartitionData]) -> bytes:
+    return b"".join(bytes(part) for part in encode_answer(partitions))  # type: ignore[arg-type]
 
 
-def decoded(data: bytes) -> list[News]:
+def decoded(data: bytes) -> list[PartitionData]:
     return decode_answer(memoryview(data))
 
 
@@ -97,7 +97,9 @@ def test_messages_with_something_behind_them_are_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 2**31 - 1, -(2**31)])
-@pytest.mark.parametrize("position", [0, 4 + _NEWS.size - 8, 4 + _NEWS.size - 4], ids=["news", "epochs", "bytes"])
+@pytest.mark.parametrize(
+    "position", [0, 4 + _PARTITION_DATA.size - 8, 4 + _PARTITION_DATA.size - 4], ids=["partitions", "epochs", "bytes"]
+)
 def test_counts_that_cannot_be_are_refused(position: int, count: int) -> None:
     whole = bytearray(joined(NEWS[:1]))
     struct.pack_into(">i", whole, position, count)

@@ -22,7 +22,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
 from sexton.replication import messages
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.messages import FetchRequest, Held, News
+from sexton.replication.messages import FetchPartition, FetchRequest, PartitionData
 from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
 from sexton.settings.topic import TopicConfig
 from tests.replication.answers import answered
@@ -45,12 +45,12 @@ class Leader:
     def by_id(self, topic_id: uuid.UUID, partition: int) -> LocalReplica:
         return self.replica
 
-    def held(self, end_offset: int) -> Held:
+    def held(self, end_offset: int) -> FetchPartition:
         entries = self.replica.log.epochs.entries
         digest = messages.history_digest(entries)
-        return Held(TOPIC, 0, True, 3, end_offset, epoch_of(entries, end_offset - 1), digest)
+        return FetchPartition(TOPIC, 0, True, 3, end_offset, epoch_of(entries, end_offset - 1), digest)
 
-    async def fetch(self, *held: Held, wait_ms: int = 0) -> list[News]:
+    async def fetch(self, *held: FetchPartition, wait_ms: int = 0) -> list[PartitionData]:
         parts = await answered(self.session, FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, held))
         return messages.decode_answer(memoryview(b"".join(map(content, parts))))
 
@@ -93,8 +93,8 @@ def test_a_record_is_committed_when_the_follower_has_it_on_disk(
         assert committed is not None
         await leader.replica.log.flush()
         assert not committed.done()
-        (news,) = await leader.fetch(leader.held(0))
-        assert news.records_bytes > 0
+        (fetched,) = await leader.fetch(leader.held(0))
+        assert fetched.records_bytes > 0
         assert leader.replica.high_watermark == 0, "sent is not held"
         await leader.fetch(leader.held(1))
         await committed
@@ -108,12 +108,12 @@ def test_what_was_sent_is_not_sent_again_before_the_follower_has_said_what_it_ho
 ) -> None:
     async def scenario(leader: Leader) -> None:
         leader.replica.append(batch(b"first"), 1, 1000)
-        (news,) = await leader.fetch(leader.held(0))
-        assert news.records_bytes > 0
+        (fetched,) = await leader.fetch(leader.held(0))
+        assert fetched.records_bytes > 0
         leader.replica.append(batch(b"second"), 1, 1000)
         assert await leader.fetch() == [], "a second request is under way while the first answer is being applied"
-        (news,) = await leader.fetch(leader.held(1))
-        records = bytes(cast(memoryview, news.records[0]))
+        (fetched,) = await leader.fetch(leader.held(1))
+        records = bytes(cast(memoryview, fetched.records[0]))
         assert b"second" in records
         assert b"first" not in records
 
@@ -128,8 +128,8 @@ def test_an_append_wakes_a_follower_that_waits(
         await asyncio.sleep(0)
         assert not waiting.done()
         leader.replica.append(batch(b"v"), 1, 1000)
-        (news,) = await waiting
-        assert news.records_bytes > 0
+        (fetched,) = await waiting
+        assert fetched.records_bytes > 0
 
     with_leader(scenario)
 
@@ -156,8 +156,8 @@ def test_an_append_to_a_log_that_the_leader_made_anew_wakes_a_follower_that_knew
         assert not waiting.done()
         leader.replica.append(batch(b"v"), 1, 1000)
         async with asyncio.timeout(10):
-            (news,) = await waiting
-        assert news.records_bytes > 0
+            (fetched,) = await waiting
+        assert fetched.records_bytes > 0
 
     with_leader(scenario)
 
@@ -186,11 +186,11 @@ def test_a_follower_hears_of_a_high_watermark_that_rose_long_before_its_wait_is_
     async def scenario(leader: Leader) -> None:
         leader.replica.append(batch(b"v"), 1, 1000)
         await leader.replica.log.flush()
-        (news,) = await leader.fetch(leader.held(0))
-        assert news.high_watermark == 0
+        (fetched,) = await leader.fetch(leader.held(0))
+        assert fetched.high_watermark == 0
         async with asyncio.timeout(30):
-            (news,) = await leader.fetch(leader.held(1), wait_ms=600_000)
-        assert (news.high_watermark, news.records_bytes) == (1, 0)
+            (fetched,) = await leader.fetch(leader.held(1), wait_ms=600_000)
+        assert (fetched.high_watermark, fetched.records_bytes) == (1, 0)
         again = asyncio.ensure_future(leader.fetch(leader.held(1), wait_ms=600_000))
         await asyncio.sleep(5 * HIGH_WATERMARK_DELAY_S)
         assert not again.done(), "it has been told"
@@ -203,10 +203,10 @@ def test_a_follower_of_another_epoch_is_told_so_and_does_not_count(
     with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
 ) -> None:
     async def scenario(leader: Leader) -> None:
-        (news,) = await leader.fetch(Held(TOPIC, 0, True, 2, 0, -1, 0))
-        assert news.error is ErrorCode.fenced_leader_epoch
-        (news,) = await leader.fetch(Held(TOPIC, 0, True, 4, 0, -1, 0))
-        assert news.error is ErrorCode.unknown_leader_epoch
+        (fetched,) = await leader.fetch(FetchPartition(TOPIC, 0, True, 2, 0, -1, 0))
+        assert fetched.error is ErrorCode.fenced_leader_epoch
+        (fetched,) = await leader.fetch(FetchPartition(TOPIC, 0, True, 4, 0, -1, 0))
+        assert fetched.error is ErrorCode.unknown_leader_epoch
         leader.replica.append(batch(b"v"), 1, 1000)
         assert leader.replica.high_watermark == 0
 
@@ -218,10 +218,10 @@ def test_a_follower_that_strays_from_the_history_is_sent_all_of_it_and_does_not_
 ) -> None:
     async def scenario(leader: Leader) -> None:
         leader.replica.append(batch(b"v"), 1, 1000)
-        strayed = Held(TOPIC, 0, True, 3, 1, 2, 0)
-        (news,) = await leader.fetch(strayed)
-        assert news.history == list(leader.replica.log.epochs.entries)
-        assert news.records_bytes == 0
+        strayed = FetchPartition(TOPIC, 0, True, 3, 1, 2, 0)
+        (fetched,) = await leader.fetch(strayed)
+        assert fetched.history == list(leader.replica.log.epochs.entries)
+        assert fetched.records_bytes == 0
         assert leader.replica.high_watermark == 0
 
     with_leader(scenario)
@@ -261,8 +261,8 @@ def test_an_idle_follower_is_told_of_what_moved_once_and_of_nothing_else(
         assert all(followed.is_up_to_date() for followed in leader.session._followed.values())
         await replica.coordination.kept.keep(lambda known: known.told(0, Pair(1, 1)))
         await replica.advance_start(1)
-        (news,) = await leader.fetch(leader.held(1), wait_ms=1)
-        assert (news.removable, news.log_start_offset) == (Pair(1, 1), 1)
+        (fetched,) = await leader.fetch(leader.held(1), wait_ms=1)
+        assert (fetched.removable, fetched.log_start_offset) == (Pair(1, 1), 1)
         assert await leader.fetch(leader.held(1), wait_ms=1) == []
         assert not leader.session._stale, "or it would look again and again"
 
@@ -278,12 +278,12 @@ def test_an_answer_names_the_log_that_asked_and_where_it_ended(
     async def scenario(leader: Leader) -> None:
         for value in (b"a", b"b", b"c"):
             leader.replica.append(batch(value), 1, 1000)
-        (news,) = await leader.fetch(leader.held(2)._replace(incarnation=LOGS[0]))
-        assert (news.incarnation, news.held_end_offset, news.records_bytes > 0) == (LOGS[0], 2, True)
+        (fetched,) = await leader.fetch(leader.held(2)._replace(incarnation=LOGS[0]))
+        assert (fetched.incarnation, fetched.held_end_offset, fetched.records_bytes > 0) == (LOGS[0], 2, True)
         await leader.replica.log.flush()
         await leader.fetch(leader.held(3)._replace(incarnation=LOGS[0]))
-        (news,) = await leader.fetch(wait_ms=1)
-        assert (news.incarnation, news.held_end_offset, news.high_watermark) == (LOGS[0], 3, 3)
+        (fetched,) = await leader.fetch(wait_ms=1)
+        assert (fetched.incarnation, fetched.held_end_offset, fetched.high_watermark) == (LOGS[0], 3, 3)
 
     with_leader(scenario)
 
@@ -317,8 +317,8 @@ def test_a_log_that_is_not_the_followers_any_more_gets_nothing(
         await asyncio.sleep(0)
         leader.replica.follow_row(replace(leader.replica.row, incarnations={2: LOGS[1]}, partition_epoch=2))
         leader.replica.append(batch(b"v"), 1, 1000)
-        (news,) = await waiting
-        assert (news.error, news.records_bytes) == (ErrorCode.unknown_leader_epoch, 0)
+        (fetched,) = await waiting
+        assert (fetched.error, fetched.records_bytes) == (ErrorCode.unknown_leader_epoch, 0)
 
     with_leader(scenario)
 

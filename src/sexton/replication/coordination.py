@@ -24,7 +24,7 @@ from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import KafkaError
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.history import end_of_epoch
-from sexton.replication.messages import NO_INCARNATION, Held, News
+from sexton.replication.messages import NO_INCARNATION, FetchPartition, PartitionData
 from sexton.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Coordination:
     def resign(self) -> None:
         self.leader = None
 
-    def take_report(self, follower: int, broker_epoch: int, held: Held) -> None:
+    def take_report(self, follower: int, broker_epoch: int, held: FetchPartition) -> None:
         leader = self._refreshed()
         if leader is None:
             return
@@ -120,7 +120,7 @@ class Coordination:
         if leader.take_report(follower, _report(held, broker_epoch)):
             self.advance()
 
-    def may_copy(self, held: Held, *, in_sync: bool) -> bool:
+    def may_copy(self, held: FetchPartition, *, in_sync: bool) -> bool:
         """The fetch fence, for a follower whose log is a prefix of ours."""
         if self.leader is None or self.is_independent:
             return True
@@ -133,7 +133,7 @@ class Coordination:
             in_sync=in_sync,
         )
 
-    def has_what_is_claimed(self, held: Held) -> bool:
+    def has_what_is_claimed(self, held: FetchPartition) -> bool:
         """Whether a follower's watermarks are about this very log. If not, records were lost that it, or the replica
         that it copied from, has compacted by: in sync or not, its log may lack what ours has."""
         if held.generation != self.kept.value.generation or held.claim.end_offset <= self._log.start_offset:
@@ -185,35 +185,35 @@ class Coordination:
 
     # As a follower
 
-    def check_claim(self, news: News) -> None:
+    def check_claim(self, fetched: PartitionData) -> None:
         """Called before a leader's history is taken over: the next report must still carry the claim that this log was
         compacted by. Raises LostRecordsError if the leader's log contradicts it."""
-        if news.history is None or news.generation != self.kept.value.generation:
+        if fetched.history is None or fetched.generation != self.kept.value.generation:
             return
         claim = self.claim
-        if claim.end_offset > news.log_start_offset and not _is_true(claim, news.history, news.log_end_offset):
+        if claim.end_offset > fetched.log_start_offset and not _is_true(claim, fetched.history, fetched.log_end_offset):
             raise LostRecordsError(
                 f"the leader's log lacks what was committed up to {claim.end_offset} in leader epoch {claim.epoch}, "
                 "and this one may have been compacted by it"
             )
 
-    async def take(self, news: News) -> None:
+    async def take(self, fetched: PartitionData) -> None:
         """Called before the response's records are appended: they may lack what these watermarks allowed to remove."""
         value = self.kept.value
         is_empty = self._log.start_offset == self._log.end_offset
         if (
             not is_empty
-            and news.generation == value.generation
-            and value.removable.covers(news.removable)
-            and value.fence_below >= news.fence_below
-            and value.planned_high_watermark >= news.planned_high_watermark
+            and fetched.generation == value.generation
+            and value.removable.covers(fetched.removable)
+            and value.fence_below >= fetched.fence_below
+            and value.planned_high_watermark >= fetched.planned_high_watermark
         ):
             return
-        if news.removable.highest > news.log_end_offset:
+        if fetched.removable.highest > fetched.log_end_offset:
             raise AbsurdWatermarkError(
-                f"the leader says that {news.removable} may go, and ends at {news.log_end_offset}"
+                f"the leader says that {fetched.removable} may go, and ends at {fetched.log_end_offset}"
             )
-        told = news.generation, news.removable, news.fence_below, news.planned_high_watermark
+        told = fetched.generation, fetched.removable, fetched.fence_below, fetched.planned_high_watermark
         await self._keep(lambda known: known.told_while_empty(*told) if is_empty else known.told(*told))
 
     # Compaction
@@ -254,5 +254,5 @@ def _incarnations(row: PartitionRow) -> dict[int, uuid.UUID]:
     return {broker: row.incarnations.get(broker, NO_INCARNATION) for broker in row.replicas}
 
 
-def _report(held: Held, broker_epoch: int) -> Report:
+def _report(held: FetchPartition, broker_epoch: int) -> Report:
     return Report(held.incarnation, held.generation, held.compacted, broker_epoch)

@@ -23,7 +23,7 @@ from sexton.replication import messages
 from sexton.replication.history import common_end
 from sexton.replication.host import Host
 from sexton.replication.local_replica import LocalReplica, Role
-from sexton.replication.messages import FetchRequest, Held, News
+from sexton.replication.messages import FetchPartition, FetchRequest, PartitionData
 from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import back_off_ms
 from sexton.types import NO_EPOCH, NO_OFFSET, OFFSET_MAX, PartitionId
@@ -215,25 +215,25 @@ class Fetcher:
             replica.flush_and_commit()
         return False
 
-    async def _apply(self, answer: Sequence[News]) -> None:
-        for news in answer:
-            key = news.topic_id, news.partition
+    async def _apply(self, answer: Sequence[PartitionData]) -> None:
+        for fetched in answer:
+            key = fetched.topic_id, fetched.partition
             following = self._following.get(key)
             if following is None:
                 continue
-            if news.error is not ErrorCode.none:
+            if fetched.error is not ErrorCode.none:
                 self._retry_later(key, following, RETRY_MS)
                 continue
             try:
                 async with following.replica.lock:
-                    if not _still_follows(following, news):
+                    if not _still_follows(following, fetched):
                         continue
-                    if not _is_for(following.replica, news):
+                    if not _is_for(following.replica, fetched):
                         self._report(key)  # the leader sends nothing more until it has a new report
                         continue
                     if self._throttle and self._is_throttled(following.replica):
-                        self._throttle.count(news.records_bytes)
-                    await _take(following.replica, news)
+                        self._throttle.count(fetched.records_bytes)
+                    await _take(following.replica, fetched)
                     following.bugs_count = 0
                     if self._is_durable(key, following):
                         self._report(key)
@@ -256,19 +256,19 @@ class Fetcher:
             self._changed[key] = None
 
 
-def _unwanted(key: PartitionId) -> Held:
+def _unwanted(key: PartitionId) -> FetchPartition:
     """Tells a leader that this partition is no longer followed."""
-    return Held(
+    return FetchPartition(
         *key, is_wanted=False, leader_epoch=NO_EPOCH, end_offset=NO_OFFSET, last_epoch=NO_EPOCH, history_digest=0
     )
 
 
-def _held(following: _Following) -> Held:
+def _held(following: _Following) -> FetchPartition:
     replica = following.replica
     entries = replica.log.epochs.entries
     end_offset = replica.durable_end
     watermarks = replica.coordination.watermarks
-    return Held(
+    return FetchPartition(
         replica.topic_id,
         replica.partition,
         True,
@@ -284,73 +284,73 @@ def _held(following: _Following) -> Held:
     )
 
 
-def _still_follows(following: _Following, news: News) -> bool:
+def _still_follows(following: _Following, fetched: PartitionData) -> bool:
     replica = following.replica
     return (
         replica.role is Role.FOLLOWER
         and replica.leader_epoch == following.leader_epoch
-        and news.leader_epoch == following.leader_epoch
+        and fetched.leader_epoch == following.leader_epoch
     )
 
 
-def _is_for(replica: LocalReplica, news: News) -> bool:
+def _is_for(replica: LocalReplica, fetched: PartitionData) -> bool:
     """Whether the response was requested by this log, and the log has not been truncated below the first record since.
     A log that has grown meanwhile skips the batches that it has: a request sent only to report something fetches the
     same records again."""
     asked = replica.coordination.kept.value.incarnation
-    return news.incarnation == asked and news.held_end_offset <= replica.log.end_offset
+    return fetched.incarnation == asked and fetched.held_end_offset <= replica.log.end_offset
 
 
-def _gaps_below(replica: LocalReplica, news: News) -> int:
+def _gaps_below(replica: LocalReplica, fetched: PartitionData) -> int:
     """The offset below which compaction may have left gaps. Every compaction makes the high watermark that it was
     planned at durable before it removes anything, and sends it to all that copy its result; what was removed without
     that (by Kafka, by `compaction.coordination=independent`) lies below the fence. So a topic that was compacted once
     and no longer is has gaps only there, and one that never was has none. The log of a topic that is compacted now may
     also have been compacted by `sexton compact` while its broker was stopped, of which no follower is informed."""
-    return OFFSET_MAX if replica.config.compacts else max(news.planned_high_watermark, news.fence_below)
+    return OFFSET_MAX if replica.config.compacts else max(fetched.planned_high_watermark, fetched.fence_below)
 
 
-async def _take(replica: LocalReplica, news: News) -> None:
+async def _take(replica: LocalReplica, fetched: PartitionData) -> None:
     """Applies a leader's response: truncates to the common prefix, takes the whole epoch history, then the compaction
     watermarks, records, high watermark and log start. In this order, so that after a crash between any two steps the
     next request reports the truth. Only a log start within our log is taken before the history: a history without the
     epochs of records that we still hold would, if we led next, make other replicas truncate theirs."""
     log = replica.log
-    replica.coordination.check_claim(news)
-    if news.history is not None:
+    replica.coordination.check_claim(fetched)
+    if fetched.history is not None:
         shared = common_end(
             log.epochs.entries,
             log.start_offset,
             log.end_offset,
-            news.history,
-            news.log_start_offset,
-            news.log_end_offset,
+            fetched.history,
+            fetched.log_start_offset,
+            fetched.log_end_offset,
         )
-        if _parts_at_the_start(shared, log, news):
-            await replica.start_over(news.log_start_offset)
+        if _parts_at_the_start(shared, log, fetched):
+            await replica.start_over(fetched.log_start_offset)
         elif shared < log.end_offset:
             await replica.cut_to(shared)
-        await replica.advance_start(news.log_start_offset)
-        await log.replace_epochs(news.history)
-    await replica.coordination.take(news)
-    for part in news.records:
+        await replica.advance_start(fetched.log_start_offset)
+        await log.replace_epochs(fetched.history)
+    await replica.coordination.take(fetched)
+    for part in fetched.records:
         assert isinstance(part, memoryview)
         fresh = _without_held(part, log.end_offset)
         if fresh and log.start_offset == log.end_offset:
             await _make_room(replica, fresh)
         if fresh:
-            log.append_as_follower(fresh, _gaps_below(replica, news))
+            log.append_as_follower(fresh, _gaps_below(replica, fetched))
     replica.flush_and_commit()
-    replica.take_high_watermark(news.high_watermark)
-    await replica.advance_start(news.log_start_offset)
+    replica.take_high_watermark(fetched.high_watermark)
+    await replica.advance_start(fetched.log_start_offset)
 
 
-def _parts_at_the_start(shared: int, log: Log, news: News) -> bool:
+def _parts_at_the_start(shared: int, log: Log, fetched: PartitionData) -> bool:
     """Whether nothing of this log is the leader's: it ends before the leader's log starts, or it already differs there.
     Then the records below go as well: a transaction that they opened, and that the leader has never seen, would stay
     open."""
-    is_other = shared < min(log.end_offset, news.log_end_offset)
-    return log.end_offset < news.log_start_offset or (is_other and shared <= news.log_start_offset)
+    is_other = shared < min(log.end_offset, fetched.log_end_offset)
+    return log.end_offset < fetched.log_start_offset or (is_other and shared <= fetched.log_start_offset)
 
 
 def _without_held(records: memoryview, end_offset: int) -> memoryview:

@@ -38,7 +38,7 @@ VERSION = 2
 _REQUEST = struct.Struct(">iqiiii")
 _HELD = struct.Struct(">16siBiqiI16siqqqi")
 _ANSWER = struct.Struct(">i")
-_NEWS = struct.Struct(">16sihi16sqqqqiqqqqii")
+_PARTITION_DATA = struct.Struct(">16sihi16sqqqqiqqqqii")
 _EPOCH = struct.Struct(">iq")
 
 HISTORY_UNCHANGED = -1
@@ -49,7 +49,7 @@ NO_INCARNATION = uuid.UUID(int=0)
 _WANTED, _EMPTY = 1, 2
 
 
-class Held(NamedTuple):
+class FetchPartition(NamedTuple):
     """A follower's state of one partition, in the request: it holds everything below `end_offset`, on disk."""
 
     topic_id: uuid.UUID
@@ -81,10 +81,10 @@ class FetchRequest:
     max_wait_ms: int
     max_bytes: int
     partition_max_bytes: int
-    held: Sequence[Held]
+    held: Sequence[FetchPartition]
 
 
-class News(NamedTuple):
+class PartitionData(NamedTuple):
     """The leader's response for one partition. On the leader's side `records` may be slices of files."""
 
     topic_id: uuid.UUID
@@ -171,10 +171,10 @@ def _held(
     mxfo: int,
     claimed_end_offset: int,
     claimed_epoch: int,
-) -> Held:
+) -> FetchPartition:
     if min(generation, mcco, mxfo, claimed_end_offset) < 0 or flags & ~(_WANTED | _EMPTY):
         raise ValueError(f"watermarks {mcco}, {mxfo}, {claimed_end_offset} of generation {generation} cannot be")
-    return Held(
+    return FetchPartition(
         _id(topic_id),
         partition,
         bool(flags & _WANTED),
@@ -190,12 +190,12 @@ def _held(
     )
 
 
-def encode_answer(news: Sequence[News]) -> list[Part]:
-    parts: list[Part] = [_ANSWER.pack(len(news))]
-    for one in news:
+def encode_answer(partitions: Sequence[PartitionData]) -> list[Part]:
+    parts: list[Part] = [_ANSWER.pack(len(partitions))]
+    for one in partitions:
         history = b"" if one.history is None else encode_history(one.history)
         parts.append(
-            _NEWS.pack(
+            _PARTITION_DATA.pack(
                 one.topic_id.bytes,
                 one.partition,
                 one.error.value,
@@ -218,29 +218,29 @@ def encode_answer(news: Sequence[News]) -> list[Part]:
     return parts
 
 
-def decode_answer(data: memoryview) -> list[News]:
+def decode_answer(data: memoryview) -> list[PartitionData]:
     """Raises ValueError if malformed, which no broker of this cluster sends."""
     try:
         (count,) = _ANSWER.unpack_from(data, 0)
-        news, position = [], _ANSWER.size
+        partitions, position = [], _ANSWER.size
         for _ in range(count):
-            one, position = _news(data, position)
-            news.append(one)
+            one, position = _partition_data(data, position)
+            partitions.append(one)
     except struct.error as error:
         raise ValueError(f"an answer to ReplicaFetch is cut short: {error}") from error
     if count < 0 or position != len(data):
         raise ValueError(f"an answer to ReplicaFetch about {count} partitions has {len(data)} bytes, not {position}")
-    return news
+    return partitions
 
 
-def _news(data: memoryview, position: int) -> tuple[News, int]:
+def _partition_data(data: memoryview, position: int) -> tuple[PartitionData, int]:
     """Returns one partition's response and the position of the next."""
-    fields = _NEWS.unpack_from(data, position)
+    fields = _PARTITION_DATA.unpack_from(data, position)
     topic_id, partition, error, epoch, incarnation, held_end, watermark, start, end, *told, epochs, size = fields
     generation, mtro, mxro, fence_below, planned = told
     if min(told) < 0:
         raise ValueError(f"an answer to ReplicaFetch has watermarks that cannot be: {told}")
-    position += _NEWS.size
+    position += _PARTITION_DATA.size
     history = None
     if epochs != HISTORY_UNCHANGED:
         if not 0 <= epochs * _EPOCH.size <= len(data) - position:
@@ -250,7 +250,7 @@ def _news(data: memoryview, position: int) -> tuple[News, int]:
     if not 0 <= size <= len(data) - position:
         raise ValueError(f"an answer to ReplicaFetch promises {size} bytes of records and has fewer")
     records = data[position : position + size]
-    news = News(
+    decoded = PartitionData(
         _id(topic_id),
         partition,
         ErrorCode(error),
@@ -268,7 +268,7 @@ def _news(data: memoryview, position: int) -> tuple[News, int]:
         fence_below,
         planned,
     )
-    return news, position + size
+    return decoded, position + size
 
 
 def encode_history(history: Sequence[EpochEntry]) -> bytes:

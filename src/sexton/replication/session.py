@@ -21,13 +21,13 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.replication import messages
 from sexton.replication.history import is_prefix
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.messages import FetchRequest, Held, News
+from sexton.replication.messages import FetchPartition, FetchRequest, PartitionData
 from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import Supervisor
 from sexton.types import PartitionId
 
 HIGH_WATERMARK_DELAY_S = 0.02
-"""How long a rise of the high watermark may wait for other news of the follower before it is sent alone: consumers of
+"""How long a rise of the high watermark may wait for other data for the follower before it is sent alone: consumers of
 that follower wait for it. Longer than it takes, under load, until the next records carry it."""
 
 
@@ -40,7 +40,7 @@ class LocalReplicas(Protocol):
 @dataclass(slots=True)
 class _Followed:
     follower: int
-    held: Held
+    held: FetchPartition
     forget: Sequence[Callable[[], None]]
     """Functions that cancel the callbacks for appends and for the high watermark."""
     replica: LocalReplica
@@ -118,7 +118,7 @@ class FollowerSession:
             self._forget(key)
         self._stop_waiting()
 
-    def _take(self, held: Held, request: FetchRequest) -> None:
+    def _take(self, held: FetchPartition, request: FetchRequest) -> None:
         key = held.topic_id, held.partition
         self._failed.pop(key, None)
         if not held.is_wanted:
@@ -163,7 +163,7 @@ class FollowerSession:
             self._stale[key] = None
         replica.coordination.take_report(request.broker_id, request.broker_epoch, held)
 
-    def _could_take(self, known: _Followed, held: Held, replica: LocalReplica) -> bool:
+    def _could_take(self, known: _Followed, held: FetchPartition, replica: LocalReplica) -> bool:
         """Returns False if the records sent last are corrupt here. A follower that was sent records and fetches
         them again has a full disk, or sent a report before they arrived, or received damaged batches: nothing in this
         process has looked at what went out by sendfile."""
@@ -207,7 +207,7 @@ class FollowerSession:
         self._supervisor.survived(bug, "replication", f"{key[0]}-{key[1]}")
         self._fail(key, KafkaError(ErrorCode.unknown_server_error, str(bug)))
 
-    def _leader(self, held: Held, follower: int) -> LocalReplica:
+    def _leader(self, held: FetchPartition, follower: int) -> LocalReplica:
         replica = self._replicas.by_id(held.topic_id, held.partition)
         replica.check_epoch(held.leader_epoch)
         replica.check_serving_as_leader()
@@ -223,13 +223,13 @@ class FollowerSession:
         return replica
 
     @staticmethod
-    def _lies_on(held: Held, replica: LocalReplica) -> bool:
+    def _lies_on(held: FetchPartition, replica: LocalReplica) -> bool:
         if held.end_offset < replica.log.start_offset:
             return False
         return is_prefix(held.end_offset, held.last_epoch, replica.log.epochs.entries, replica.log.end_offset)
 
-    def _answer(self, request: FetchRequest) -> list[News]:
-        answer: list[News] = []
+    def _answer(self, request: FetchRequest) -> list[PartitionData]:
+        answer: list[PartitionData] = []
         room_bytes = request.max_bytes
         for key in list(self._news):
             if room_bytes <= 0:
@@ -239,23 +239,23 @@ class FollowerSession:
             if followed.is_answered:
                 continue
             try:
-                news = self._news_of(followed, min(room_bytes, request.partition_max_bytes), is_first=not answer)
+                data = self._data_of(followed, min(room_bytes, request.partition_max_bytes), is_first=not answer)
             except KafkaError as error:
                 self._fail(key, error)
                 continue
             except Exception as bug:
                 self._survive(bug, key)
                 continue
-            if news is not None:
+            if data is not None:
                 followed.is_answered = True
                 self._stale.pop(key, None)
-                answer.append(news)
-                room_bytes -= news.records_bytes
-        answer.extend(News(*key, code) for key, code in self._failed.items())
+                answer.append(data)
+                room_bytes -= data.records_bytes
+        answer.extend(PartitionData(*key, code) for key, code in self._failed.items())
         self._failed.clear()
         return answer
 
-    def _news_of(self, followed: _Followed, max_bytes: int, *, is_first: bool) -> News | None:
+    def _data_of(self, followed: _Followed, max_bytes: int, *, is_first: bool) -> PartitionData | None:
         held = followed.held
         replica = self._leader(held, followed.follower)
         log = replica.log
@@ -280,7 +280,7 @@ class FollowerSession:
             return None
         followed.tell(replica)
         watermarks = replica.coordination.kept.value
-        return News(
+        return PartitionData(
             held.topic_id,
             held.partition,
             ErrorCode.none,
@@ -305,7 +305,7 @@ class FollowerSession:
             return None
         return self._throttle if is_throttled(throttled, replica.partition, replica.row.leader) else None
 
-    def _moved_watermarks(self, keys: Sequence[PartitionId]) -> list[News]:
+    def _moved_watermarks(self, keys: Sequence[PartitionId]) -> list[PartitionData]:
         """Responses for partitions without new records: what has changed since it was last sent."""
         moved = []
         for key in keys:
@@ -323,7 +323,7 @@ class FollowerSession:
                 followed.is_answered = True
                 high_watermark, start_offset, generation, removable, fence_below, planned = now
                 moved.append(
-                    News(
+                    PartitionData(
                         *key,
                         ErrorCode.none,
                         replica.leader_epoch,

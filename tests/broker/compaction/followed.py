@@ -17,7 +17,7 @@ from sexton.compactor.engines.reference import carry_out
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol import private
 from sexton.protocol.private import PrivateApi
-from sexton.replication.messages import Held
+from sexton.replication.messages import FetchPartition
 from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
@@ -78,7 +78,7 @@ class Followed:
 
     def report(self) -> None:
         watermarks = self.follower.replica.coordination.watermarks
-        held = Held(TOPIC, 0, True, 3, 0, 0, 0, LOGS[2], watermarks.generation, watermarks.compacted)
+        held = FetchPartition(TOPIC, 0, True, 3, 0, 0, 0, LOGS[2], watermarks.generation, watermarks.compacted)
         self.leader.replica.coordination.take_report(2, 1, held)
 
     async def write(self, count: int) -> None:

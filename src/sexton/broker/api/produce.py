@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from sexton.broker.leader_hints import leader_hint
 from sexton.broker.network.request import Answer, DropConnectionError, Request, milliseconds
 from sexton.broker.produce.answer import Outcome, encode
-from sexton.broker.produce.in_transaction import Held, check_answer, hold, is_in_transaction
+from sexton.broker.produce.in_transaction import HeldBatch, check_answer, hold, is_in_transaction
 from sexton.broker.produce.refused import TopicKey
 from sexton.broker.produce.unpacking import Judged
 from sexton.log.inside import is_zstd
@@ -186,7 +186,7 @@ class _Produce:
         key: TopicKey,
         replica: Replica,
         batch: Judged,
-        held: Held,
+        held: HeldBatch,
         waiting: asyncio.Future[None] | None,
     ) -> None:
         """Appends the batch when the transaction's coordinator has answered. If the request has timed out by then the

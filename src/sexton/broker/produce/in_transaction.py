@@ -37,7 +37,7 @@ def is_in_transaction(records: Buffer) -> bool:
     return len(records) >= HEADER_BYTES and bool(attribute_bits(records) & TRANSACTIONAL)
 
 
-class Held(NamedTuple):
+class HeldBatch(NamedTuple):
     """A batch that waits for the transaction's coordinator."""
 
     question: Question
@@ -46,7 +46,7 @@ class Held(NamedTuple):
     sequence: int
 
 
-def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) -> Held | None:
+def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) -> HeldBatch | None:
     """Returns None if the batch may be appended at once: its transaction is open in this partition, or it is a retry of
     a batch that is in the log."""
     head = unpack(records)
@@ -68,10 +68,10 @@ def hold(broker: Broker, request: Request, replica: Replica, records: Buffer) ->
     verification = producers.begin_verification(producer_id, epoch)
     question = Question(transactional_id, producer, version, is_new, coordinator_epoch)
     place = (replica.topic, replica.partition)
-    return Held(question, place, verification, sequence)
+    return HeldBatch(question, place, verification, sequence)
 
 
-def check_answer(replica: Replica, held: Held, code: ErrorCode, version: int) -> None:
+def check_answer(replica: Replica, held: HeldBatch, code: ErrorCode, version: int) -> None:
     """Raises the error for the client if the coordinator refused, or if a producer of transaction version 2 does not
     start its transaction with sequence 0: it has a new epoch in every transaction, so a batch before this one is still
     to come."""

@@ -8,7 +8,7 @@ from sexton.compaction.watermarks import fence
 from sexton.compaction.watermarks.replica import UNKNOWN_EPOCH, Claim, Pair, ReplicaWatermarks
 from sexton.replication.coordination import Coordination
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.messages import Held, News
+from sexton.replication.messages import FetchPartition, PartitionData
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
 
@@ -26,11 +26,11 @@ def _of_planned(self: Coordination) -> Claim:
     return Claim(self.kept.value.planned_high_watermark, UNKNOWN_EPOCH)
 
 
-def _believes(self: Coordination, held: Held) -> bool:
+def _believes(self: Coordination, held: FetchPartition) -> bool:
     return True
 
 
-def _takes_any(self: Coordination, news: News) -> None:
+def _takes_any(self: Coordination, fetched: PartitionData) -> None:
     """However much of what it was compacted by the leader lacks."""
 
 

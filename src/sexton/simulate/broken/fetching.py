@@ -8,7 +8,7 @@ from sexton.compaction.contract import Offer
 from sexton.log.segments import ClosedSegments
 from sexton.replication import fetcher
 from sexton.replication.local_replica import LocalReplica
-from sexton.replication.messages import News
+from sexton.replication.messages import PartitionData
 from sexton.simulate.broken.switch import Break, Patch
 from sexton.simulate.plan import Profile
 from sexton.types import OFFSET_MAX
@@ -19,11 +19,11 @@ def _takes_nothings_place(offer: Offer, closed: ClosedSegments) -> list[Group]:
     return grouped(offer.segments, closed.base_offsets)
 
 
-def _is_for_whatever_is_there(replica: LocalReplica, news: News) -> bool:
+def _is_for_whatever_is_there(replica: LocalReplica, fetched: PartitionData) -> bool:
     return True
 
 
-def _gaps_anywhere(replica: LocalReplica, news: News) -> int:
+def _gaps_anywhere(replica: LocalReplica, fetched: PartitionData) -> int:
     return OFFSET_MAX
 
 
