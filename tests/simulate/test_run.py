@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sexton.cli.main import app
 from sexton.simulate.broken import BREAKS
-from sexton.simulate.plan import Coordination, Profile
+from sexton.simulate.plan import Profile
 from sexton.simulate.run import Options, Result, Workers, workers
 from sexton.simulate.shrink import shrink
 
@@ -67,11 +67,11 @@ def test_seeds_are_clean(pool: Workers, profile: Profile) -> None:
 
 def test_replicas_that_compact_without_coordination_are_found_to_diverge(pool: Workers) -> None:
     """Kafka's way, as a check of the simulator: with it a key comes back, or a record is lost, sooner or later."""
-    options = Options(minutes=MINUTES, profile=Profile.COMPACTION, coordination=Coordination.INDEPENDENT)
+    options = Options(minutes=MINUTES, profile=Profile.COMPACTION, is_independent=True)
     found = first_failure(pool, options, SEEDS_TO_FIND_A_DIVERGENCE, at_once=2)
     assert found is not None
     assert found.rule in ("rule 3", "rule 4", "rule 8", "liveness")
-    assert pool.submit(found.seed, replace(options, coordination=Coordination.COORDINATED)).result().is_clean
+    assert pool.submit(found.seed, replace(options, is_independent=False)).result().is_clean
 
 
 @pytest.mark.parametrize("name", BREAKS)

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sexton.errors import SextonError
 from sexton.simulate import shrink as shrinking
 from sexton.simulate.broken import BREAKS
-from sexton.simulate.plan import Coordination, Profile
+from sexton.simulate.plan import Profile
 from sexton.simulate.run import Options, Result, Workers, workers
 
 TRACE_LINES = 60
@@ -55,8 +55,14 @@ def simulate(
     """
     if break_rule is not None and break_rule not in BREAKS:
         raise typer.BadParameter(f"there is no rule {break_rule!r} to break: {', '.join(BREAKS)}")
-    coordination = Coordination.INDEPENDENT if independent else Coordination.COORDINATED
-    options = Options(brokers, minutes, shrinking.from_ranges(without), break_rule, profile, coordination)
+    options = Options(
+        brokers=brokers,
+        minutes=minutes,
+        left_out=shrinking.from_ranges(without),
+        broken=break_rule,
+        profile=profile,
+        is_independent=independent,
+    )
     chosen = range(first, first + seeds) if seed is None else [seed]
     console = Console(stderr=True)
     count = processes or os.cpu_count() or 1
@@ -135,6 +141,6 @@ def command(seed: int, options: Options) -> str:
         words.append(f"--break {options.broken}")
     if options.profile is not None:
         words.append(f"--profile {options.profile}")
-    if options.coordination is Coordination.INDEPENDENT:
+    if options.is_independent:
         words.append("--independent")
     return " ".join(words)

@@ -58,12 +58,6 @@ class Profile(StrEnum):
     """Compactors at work; half of these runs have transactions, too."""
 
 
-class Coordination(StrEnum):
-    COORDINATED = "coordinated"
-    INDEPENDENT = "independent"
-    """Kafka's way, which corrupts: a simulator that does not find that finds nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
     name: str
@@ -228,14 +222,14 @@ def make_plan(
     brokers_count: int,
     minutes: float,
     profile: Profile | None = None,
-    coordination: Coordination = Coordination.COORDINATED,
+    is_independent: bool = False,
 ) -> Plan:
     rng = random.Random(f"{seed}:plan")
     drawn = rng.choice((Profile.PLAIN, Profile.TRANSACTIONS, Profile.COMPACTION))
     profile = profile or drawn
     until_ms = int(minutes * 60_000)
     formats = random.Random(f"{seed}:formats")
-    topics = _varied(formats, _topics(rng, brokers_count, profile, coordination), coordination)
+    topics = _varied(formats, _topics(rng, brokers_count, profile, is_independent), is_independent)
     topics = _unclean(random.Random(f"{seed}:unclean"), topics)
     writers = [writer_format(formats, writer) for writer in _writers(rng, topics, profile)]
     transactors = _transactors(random.Random(f"{seed}:transactors"), topics, profile)
@@ -249,7 +243,7 @@ def make_plan(
     schedule = faults.schedule(random.Random(f"{seed}:faults"), brokers, clients, until_ms)
     if any(topic.is_compacted and not topic.flushes for topic in topics):
         schedule = _with_blackouts(random.Random(f"{seed}:blackouts"), schedule, brokers, until_ms)
-    if coordination is Coordination.INDEPENDENT:
+    if is_independent:
         schedule.append(_absence(rng, brokers, until_ms))
     elif profile is Profile.COMPACTION:
         forcing = random.Random(f"{seed}:forcing")
@@ -271,9 +265,7 @@ def make_plan(
     return Plan(seed, brokers_count, until_ms, BrokerTimes.draw(rng), weather, topics, (*schedule, *admin, *people))
 
 
-def _topics(
-    rng: random.Random, brokers_count: int, profile: Profile, coordination: Coordination
-) -> tuple[TopicPlan, ...]:
+def _topics(rng: random.Random, brokers_count: int, profile: Profile, is_independent: bool) -> tuple[TopicPlan, ...]:
     topics = []
     for number in range(rng.randint(1, 3)):
         replicas_count = min(brokers_count, rng.choice((2, 3, 3, 3)))
@@ -284,15 +276,15 @@ def _topics(
         }
         draw = rng.random()
         if profile is Profile.COMPACTION and (number == 0 or draw < 0.7):
-            settings |= _compacted(rng, coordination)
-            if coordination is Coordination.COORDINATED and rng.random() < DELETING_PROBABILITY:
+            settings |= _compacted(rng, is_independent)
+            if not is_independent and rng.random() < DELETING_PROBABILITY:
                 settings |= _deleting(rng)
         topics.append(TopicPlan(f"topic-{number}", rng.randint(1, 3), replicas_count, settings))
     return tuple(topics)
 
 
-def _varied(rng: random.Random, topics: tuple[TopicPlan, ...], coordination: Coordination) -> tuple[TopicPlan, ...]:
-    if coordination is Coordination.INDEPENDENT:
+def _varied(rng: random.Random, topics: tuple[TopicPlan, ...], is_independent: bool) -> tuple[TopicPlan, ...]:
+    if is_independent:
         return topics  # which it is about, and nothing else
     varied = []
     for topic in topics:
@@ -328,11 +320,11 @@ def _absence(rng: random.Random, brokers: list[str], until_ms: int) -> Fault:
     return Fault(until_ms // 4, until_ms // 2, faults.Kind.KILL, (rng.choice(brokers),), 0)
 
 
-def _compacted(rng: random.Random, coordination: Coordination) -> dict[str, str]:
-    if coordination is Coordination.INDEPENDENT:
+def _compacted(rng: random.Random, is_independent: bool) -> dict[str, str]:
+    if is_independent:
         return {
             "cleanup.policy": "compact",
-            "compaction.coordination": coordination.value,
+            "compaction.coordination": "independent",
             "segment.bytes": "2000",
             "segment.ms": "1000",
             "min.cleanable.dirty.ratio": "0.0",
@@ -464,7 +456,7 @@ def _lives(rng: random.Random, brokers_count: int, profile: Profile) -> list[Lif
     for number in range(rng.choice((1, 1, 2))):
         settings = {"segment.bytes": str(rng.choice((2_000, 20_000, 1 << 20)))}
         if profile is Profile.COMPACTION and rng.random() < 0.6:
-            settings |= _compacted(rng, Coordination.COORDINATED)
+            settings |= _compacted(rng, is_independent=False)
         replicas_counts = rng.choice(((2,), (3,), (2, 3)))
         lives.append(
             LifePlan(

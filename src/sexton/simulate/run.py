@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from sexton.simulate import broken
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import NS
-from sexton.simulate.plan import Coordination, Plan, Profile, make_plan
+from sexton.simulate.plan import Plan, Profile, make_plan
 from sexton.simulate.simulation import Simulation
 from sexton.simulate.themes import themed
 
@@ -35,11 +35,12 @@ class Options:
     """A rule that is broken on purpose: see `broken.py`."""
     profile: Profile | None = None
     """Drawn from the seed if it is not given."""
-    coordination: Coordination = Coordination.COORDINATED
+    is_independent: bool = False
+    """Replicas are compacted Kafka's way, which corrupts: a simulator that does not find that finds nothing."""
 
     def plan(self, seed: int) -> Plan:
-        made = make_plan(seed, self.brokers, self.minutes, self.profile, self.coordination)
-        if self.coordination is Coordination.COORDINATED:
+        made = make_plan(seed, self.brokers, self.minutes, self.profile, self.is_independent)
+        if not self.is_independent:
             made = themed(made)
         return made.without(self.left_out)
 

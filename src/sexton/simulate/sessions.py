@@ -16,11 +16,10 @@ from sexton.client import apis
 from sexton.client.client import Peer
 from sexton.client.consumer import FETCH_MARGIN_MS, Consumer, fetch_body
 from sexton.protocol.errors import ErrorCode
-from sexton.types import TopicPartition
+from sexton.types import INT32_MAX, TopicPartition
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
-EPOCH_MAX = (1 << 31) - 1
 
 NOTHING = SimpleNamespace(error_code=ErrorCode.none, responses=())
 
@@ -50,7 +49,7 @@ class Session:
             self.id = session_id
         self.told = dict(asked)
         if self.id != NO_SESSION:
-            self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
+            self.epoch = 1 if self.epoch == INT32_MAX else self.epoch + 1
 
 
 class SessionConsumer(Consumer):
