@@ -12,7 +12,7 @@ import pytest
 from sexton.adapters.clock import SystemClock
 from sexton.adapters.sockets import SocketNetwork
 from sexton.client import group_admin
-from sexton.client.admin import Admin, ConfigSource, Resource
+from sexton.client.admin import Admin, Resource
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, LATEST, Consumed, Consumer, fetch, list_offsets, start_positions
 from sexton.client.errors import ProduceFailedError, RefusedError
@@ -22,6 +22,7 @@ from sexton.client.producer import Message, Producer
 from sexton.client.transactions import TransactionalProducer
 from sexton.harness.kafka import KafkaCluster
 from sexton.protocol.errors import ErrorCode
+from sexton.settings.layers import ConfigSource
 
 pytestmark = pytest.mark.kafka
 

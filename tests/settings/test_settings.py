@@ -13,8 +13,8 @@ from sexton.settings.checks import broker_setting, check_broker, check_group, ch
 from sexton.settings.group import GROUP_SETTINGS
 from sexton.settings.layers import (
     CLUSTER_DEFAULT,
+    ConfigSource,
     Resolved,
-    Source,
     describe_broker,
     describe_cluster_default,
     describe_group,
@@ -62,11 +62,11 @@ def test_the_topic_s_own_setting_wins_then_the_broker_s_then_all_brokers_then_th
     static = {"log.retention.ms": "4"}
     everything = View(topic={"retention.ms": "1"}, broker={"log.retention.ms": "2"}, cluster={"log.retention.ms": "3"})
     expected = [
-        (1, Source.TOPIC),
-        (2, Source.BROKER),
-        (3, Source.CLUSTER),
-        (4, Source.STATIC),
-        (7 * DAY_MS, Source.DEFAULT),
+        (1, ConfigSource.TOPIC),
+        (2, ConfigSource.BROKER),
+        (3, ConfigSource.CLUSTER),
+        (4, ConfigSource.STATIC),
+        (7 * DAY_MS, ConfigSource.DEFAULT),
     ]
     for value, source in expected:
         assert topic_config(everything, static, BROKER_ID, "t").retention_ms == value
@@ -96,10 +96,10 @@ def test_all_values_that_were_set_are_told_the_strongest_first() -> None:
     view = View(topic={"segment.bytes": "1000000"}, cluster={"log.segment.bytes": "2000000"})
     described = entry(describe_topic(view, {"log.segment.bytes": "3000000"}, BROKER_ID, view.topic), "segment.bytes")
     assert [(c.name, c.value, c.source) for c in described.candidates] == [
-        ("segment.bytes", "1000000", Source.TOPIC),
-        ("log.segment.bytes", "2000000", Source.CLUSTER),
-        ("log.segment.bytes", "3000000", Source.STATIC),
-        ("log.segment.bytes", "1073741824", Source.DEFAULT),
+        ("segment.bytes", "1000000", ConfigSource.TOPIC),
+        ("log.segment.bytes", "2000000", ConfigSource.CLUSTER),
+        ("log.segment.bytes", "3000000", ConfigSource.STATIC),
+        ("log.segment.bytes", "1073741824", ConfigSource.DEFAULT),
     ]
 
 
@@ -108,12 +108,12 @@ def test_a_broker_s_settings_are_described_with_where_they_come_from() -> None:
     described = describe_broker(view, {"node.id": "1", "num.partitions": "4"}, BROKER_ID)
     assert (entry(described, "message.max.bytes").value, entry(described, "message.max.bytes").source) == (
         "9",
-        Source.BROKER,
+        ConfigSource.BROKER,
     )
-    assert entry(described, "num.partitions").source is Source.STATIC
+    assert entry(described, "num.partitions").source is ConfigSource.STATIC
     assert entry(described, "log.retention.hours").value == "168"
     assert entry(described, "log.retention.ms").value is None
-    assert entry(described, "replica.lag.time.max.ms").source is Source.DEFAULT
+    assert entry(described, "replica.lag.time.max.ms").source is ConfigSource.DEFAULT
 
 
 def test_the_address_of_the_metastore_is_told_to_nobody_since_it_may_hold_a_password() -> None:
@@ -122,12 +122,12 @@ def test_the_address_of_the_metastore_is_told_to_nobody_since_it_may_hold_a_pass
     )
     assert described.value is None
     assert all(candidate.value is None for candidate in described.candidates)
-    assert described.source is Source.STATIC
+    assert described.source is ConfigSource.STATIC
 
 
 def test_what_is_set_for_all_brokers_is_described_alone() -> None:
     described = describe_cluster_default(View(cluster={"log.retention.ms": "3"}))
-    assert [(r.setting.name, r.value, r.source) for r in described] == [("log.retention.ms", "3", Source.CLUSTER)]
+    assert [(r.setting.name, r.value, r.source) for r in described] == [("log.retention.ms", "3", ConfigSource.CLUSTER)]
 
 
 def test_a_group_s_settings_come_from_the_group_then_from_the_broker() -> None:
@@ -136,8 +136,8 @@ def test_a_group_s_settings_come_from_the_group_then_from_the_broker() -> None:
     config = group_config(view, static, BROKER_ID, "g")
     assert (config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms) == (50_000, 6_000)
     described = describe_group(view, static, BROKER_ID, "g")
-    assert entry(described, "consumer.session.timeout.ms").source is Source.GROUP
-    assert entry(described, "consumer.heartbeat.interval.ms").source is Source.STATIC
+    assert entry(described, "consumer.session.timeout.ms").source is ConfigSource.GROUP
+    assert entry(described, "consumer.heartbeat.interval.ms").source is ConfigSource.STATIC
 
 
 def test_flush_messages_of_one_flushes_before_the_acknowledgement() -> None:

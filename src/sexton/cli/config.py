@@ -63,7 +63,7 @@ def list_settings(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show what is set, or with --all everything that can be."""
-    from sexton.client.admin import ConfigSource
+    from sexton.settings.layers import ConfigSource
 
     resource, name = _target(topic, broker, cluster, group)
     defaults = (ConfigSource.DEFAULT, ConfigSource.UNKNOWN)

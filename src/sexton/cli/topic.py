@@ -125,7 +125,8 @@ def describe(
     """Show a topic's partitions, leaders, replicas and settings."""
 
     async def work(client: Client) -> list[tuple[TopicInfo, dict[str, str]]]:
-        from sexton.client.admin import Admin, ConfigSource, Resource
+        from sexton.client.admin import Admin, Resource
+        from sexton.settings.layers import ConfigSource
 
         found = []
         for name in topics:

@@ -15,6 +15,7 @@ from sexton.client import apis
 from sexton.client.client import Client
 from sexton.client.errors import RefusedError, check, refusal
 from sexton.protocol.errors import ErrorCode
+from sexton.settings.layers import ConfigSource
 from sexton.types import TopicPartition
 
 BROKER_DEFAULT = -1
@@ -25,16 +26,6 @@ class Resource(IntEnum):
     TOPIC = 2
     BROKER = 4
     GROUP = 32
-
-
-class ConfigSource(IntEnum):
-    UNKNOWN = -1
-    TOPIC = 1
-    BROKER = 2
-    CLUSTER = 3
-    STATIC = 4
-    DEFAULT = 5
-    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)

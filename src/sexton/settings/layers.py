@@ -28,9 +28,11 @@ class SettingsView(Protocol):
     def settings_of(self, scope: ConfigScope, name: str) -> Mapping[str, str]: ...
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Where a value was set, numbered as in DescribeConfigs."""
 
+    UNKNOWN = -1
+    """To a client: the broker has one more."""
     TOPIC = 1
     BROKER = 2
     CLUSTER = 3
@@ -45,7 +47,7 @@ class Layered:
 
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Resolved:
 
     setting: Setting
     value: str | None
-    source: Source
+    source: ConfigSource
     candidates: tuple[Layered, ...]
 
 
@@ -69,7 +71,10 @@ def with_overrides(
     """The configs that a topic with these overrides has, or would have."""
     layers = _dynamic_layers(view, broker_id)
     return TopicConfig.of(
-        topic_names(static), topic_names(layers[Source.CLUSTER]), topic_names(layers[Source.BROKER]), overrides
+        topic_names(static),
+        topic_names(layers[ConfigSource.CLUSTER]),
+        topic_names(layers[ConfigSource.BROKER]),
+        overrides,
     )
 
 
@@ -93,7 +98,7 @@ def describe_topic(
         candidates = []
         if setting.name in overrides:
             value = setting.normalize(overrides[setting.name])
-            candidates.append(Layered(setting.name, value, Source.TOPIC))
+            candidates.append(Layered(setting.name, value, ConfigSource.TOPIC))
         candidates += _candidates(view, static, broker_id, [synonym.name for synonym in setting.synonyms])
         described.append(_resolved(setting, value, candidates))
     return described
@@ -118,7 +123,9 @@ def describe_cluster_default(view: SettingsView) -> list[Resolved]:
     settings = view.settings_of(ConfigScope.BROKER, CLUSTER_DEFAULT)
     known = sorted_settings(BROKER_SETTINGS[name] for name in settings if name in BROKER_SETTINGS)
     return [
-        _resolved(setting, settings[setting.name], [Layered(setting.name, settings[setting.name], Source.CLUSTER)])
+        _resolved(
+            setting, settings[setting.name], [Layered(setting.name, settings[setting.name], ConfigSource.CLUSTER)]
+        )
         for setting in known
     ]
 
@@ -130,7 +137,7 @@ def describe_group(view: SettingsView, static: Mapping[str, str], broker_id: int
         candidates = _candidates(view, static, broker_id, [GROUP_DEFAULTS[setting.name]])
         if setting.name in overrides:
             value = setting.normalize(overrides[setting.name])
-            candidates.insert(0, Layered(setting.name, value, Source.GROUP))
+            candidates.insert(0, Layered(setting.name, value, ConfigSource.GROUP))
         described.append(_resolved(setting, candidates[0].value, candidates))
     return described
 
@@ -142,20 +149,20 @@ def sorted_settings(settings: Iterable[Setting]) -> list[Setting]:
 def broker_values(view: SettingsView, static: Mapping[str, str], broker_id: int) -> dict[str, str]:
     """A broker's own configs as they apply now: its file, then what was set at run time."""
     layers = _dynamic_layers(view, broker_id)
-    merged = {**static, **layers[Source.CLUSTER], **layers[Source.BROKER]}
+    merged = {**static, **layers[ConfigSource.CLUSTER], **layers[ConfigSource.BROKER]}
     return {name: text for name, text in merged.items() if name in BROKER_SETTINGS}
 
 
-def _dynamic_layers(view: SettingsView, broker_id: int) -> dict[Source, Mapping[str, str]]:
+def _dynamic_layers(view: SettingsView, broker_id: int) -> dict[ConfigSource, Mapping[str, str]]:
     return {
-        Source.BROKER: view.settings_of(ConfigScope.BROKER, str(broker_id)),
-        Source.CLUSTER: view.settings_of(ConfigScope.BROKER, CLUSTER_DEFAULT),
+        ConfigSource.BROKER: view.settings_of(ConfigScope.BROKER, str(broker_id)),
+        ConfigSource.CLUSTER: view.settings_of(ConfigScope.BROKER, CLUSTER_DEFAULT),
     }
 
 
 def _candidates(view: SettingsView, static: Mapping[str, str], broker_id: int, names: Sequence[str]) -> list[Layered]:
     """All values set for these synonyms, layer by layer, in order of precedence."""
-    layers = {**_dynamic_layers(view, broker_id), Source.STATIC: static}
+    layers = {**_dynamic_layers(view, broker_id), ConfigSource.STATIC: static}
     found = [
         Layered(name, BROKER_SETTINGS[name].normalize(layer[name]), source)
         for source, layer in layers.items()
@@ -165,7 +172,7 @@ def _candidates(view: SettingsView, static: Mapping[str, str], broker_id: int, n
     for name in names:
         default = BROKER_SETTINGS[name].text_of(BROKER_SETTINGS[name].default)
         if default is not None:
-            found.append(Layered(name, default, Source.DEFAULT))
+            found.append(Layered(name, default, ConfigSource.DEFAULT))
     return found
 
 
@@ -173,5 +180,5 @@ def _resolved(setting: Setting, value: str | None, candidates: Sequence[Layered]
     """The value of a sensitive config is never sent, only that it is set."""
     if setting.is_sensitive:
         value, candidates = None, [Layered(c.name, None, c.source) for c in candidates]
-    source = candidates[0].source if candidates else Source.DEFAULT
+    source = candidates[0].source if candidates else ConfigSource.DEFAULT
     return Resolved(setting, value, source, tuple(candidates))
