@@ -39,7 +39,7 @@ from typing import Final
 from sexton.errors import CorruptLogError, EnvironmentFailure, UnsupportedFormatError
 from sexton.records.names import PARTITION_MAX, is_topic_name
 from sexton.records.ownership import Owner
-from sexton.types import OFFSET_MAX, TopicPartition
+from sexton.types import INT32_MAX, OFFSET_MAX, TopicPartition
 
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
@@ -53,7 +53,6 @@ CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
 META_PROPERTIES_VERSION_MAX: Final = 1
 CLEAN_SHUTDOWN_VERSION: Final = 0
-EPOCH_MAX: Final = 2**31 - 1
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Far above what a million partitions need; a larger file is no checkpoint and is not read into memory."""
 
@@ -127,7 +126,7 @@ def write_offset_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -
 
 def encode_leader_epochs(entries: Sequence[EpochEntry]) -> bytes:
     for before, entry in zip((None, *entries), entries, strict=False):
-        fits = 0 <= entry.epoch <= EPOCH_MAX and 0 <= entry.start_offset <= OFFSET_MAX
+        fits = 0 <= entry.epoch <= INT32_MAX and 0 <= entry.start_offset <= OFFSET_MAX
         if not fits or (before is not None and not _follows(before, entry)):
             raise ValueError(f"{entry} cannot follow {before}")
     return _encode_lines([f"{entry.epoch} {entry.start_offset}" for entry in entries])
@@ -139,7 +138,7 @@ def decode_leader_epochs(data: bytes, place: str) -> tuple[EpochEntry, ...]:
         match = _EPOCH_ENTRY.fullmatch(line)
         if match is None:
             raise _malformed(line_place, line, "an epoch and its start offset")
-        epoch = _number(match[1], EPOCH_MAX, line_place, "epoch")
+        epoch = _number(match[1], INT32_MAX, line_place, "epoch")
         entry = EpochEntry(epoch, _number(match[2], OFFSET_MAX, line_place, "start offset"))
         if entries and not _follows(entries[-1], entry):
             what = f"epoch {entry.epoch} at {entry.start_offset} does not come after the line before"
@@ -164,7 +163,7 @@ def decode_partition_metadata(data: bytes, place: str) -> PartitionMetadata:
     them."""
     lines = [line.removesuffix("\r") for line in _text(data, place).split("\n")]
     version_text = _field(lines, 0, "version", place)
-    version = _number(version_text, EPOCH_MAX, f"{place}:1", "version")
+    version = _number(version_text, INT32_MAX, f"{place}:1", "version")
     topic_id = parse_uuid(_field(lines, 1, "topic_id", place))
     if topic_id is None or topic_id.int == 0:
         raise _malformed(f"{place}:2", lines[1], "a topic id, 22 characters of base64 and not zero")
@@ -216,11 +215,11 @@ def encode_meta_properties(meta: MetaProperties) -> bytes:
 def decode_meta_properties(data: bytes, place: str) -> MetaProperties:
     """Other properties in the file are ignored, as in Kafka."""
     pairs = _properties(_text(data, place))
-    version = _number(pairs.get("version", "0").strip(), EPOCH_MAX, place, "version")
+    version = _number(pairs.get("version", "0").strip(), INT32_MAX, place, "version")
     if version > META_PROPERTIES_VERSION_MAX:
         raise _unknown_version(version, place)
     node_key = "node.id" if version >= 1 else "broker.id"
-    node_id = _number(pairs[node_key], EPOCH_MAX, place, node_key) if node_key in pairs else None
+    node_id = _number(pairs[node_key], INT32_MAX, place, node_key) if node_key in pairs else None
     cluster_id = pairs.get("cluster.id")
     if version >= 1 and (node_id is None or cluster_id is None):
         raise CorruptLogError(f"{node_key} or cluster.id is missing", place, _REMEDY)
@@ -334,7 +333,7 @@ def _decode_lines(data: bytes, place: str) -> list[tuple[str, str]]:
     if not data:
         return []
     lines = [line.removesuffix("\r") for line in _text(data, place).split("\n")]
-    version = _number(lines[0], EPOCH_MAX, f"{place}:1", "version")
+    version = _number(lines[0], INT32_MAX, f"{place}:1", "version")
     if version != CHECKPOINT_VERSION:
         raise _unknown_version(version, f"{place}:1")
     if lines.pop():
@@ -343,7 +342,7 @@ def _decode_lines(data: bytes, place: str) -> list[tuple[str, str]]:
         raise CorruptLogError(what, f"{place}:{len(lines) + 1}", remedy)
     if len(lines) < 2:
         raise CorruptLogError("the file ends before its count of entries", f"{place}:2", _REMEDY)
-    count = _number(lines[1], EPOCH_MAX, f"{place}:2", "count of entries")
+    count = _number(lines[1], INT32_MAX, f"{place}:2", "count of entries")
     if count != len(lines) - 2:
         raise CorruptLogError(f"{count} entries are announced, {len(lines) - 2} are there", f"{place}:2", _REMEDY)
     return [(f"{place}:{number}", line) for number, line in enumerate(lines[2:], start=3)]

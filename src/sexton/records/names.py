@@ -26,7 +26,7 @@ from enum import Enum
 from typing import Final
 
 from sexton.errors import NotALogError
-from sexton.types import OFFSET_MAX
+from sexton.types import INT32_MAX, OFFSET_MAX
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
@@ -46,7 +46,7 @@ INCARNATION_FILE: Final = "incarnation"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 """KRaft's own log is among the partitions but belongs to the controller, and is never compacted."""
 
-PARTITION_MAX: Final = 2**31 - 1
+PARTITION_MAX: Final = INT32_MAX
 TOPIC_LENGTH_MAX: Final = 249
 DIR_NAME_LENGTH_MAX: Final = 255
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import INT32_MAX
 
 if TYPE_CHECKING:
     from sexton.replication.replica import Replica
@@ -28,7 +29,6 @@ INITIAL_EPOCH = 0
 EVICTION_MS = 120_000
 """A session that was used within this time is not evicted; Kafka's min.incremental.fetch.session.eviction.ms."""
 
-_ID_MAX = (1 << 31) - 1
 
 Topic = str | uuid.UUID | None
 Key = tuple[Topic, int]
@@ -182,7 +182,7 @@ class FetchSessions:
         if session.poll is not None:
             session.poll.finish()
         session.update(body.topics, body.forgotten_topics_data, version)
-        session.epoch = 1 if session.epoch == _ID_MAX else session.epoch + 1
+        session.epoch = 1 if session.epoch == INT32_MAX else session.epoch + 1
         session.used_ms = self._clock.monotonic_ms()
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         if not session.wanted:
@@ -198,7 +198,7 @@ class FetchSessions:
                 return
             self._remove(oldest.session_id)
         while session.session_id == NO_SESSION or session.session_id in self._sessions:
-            session.session_id = self._rng.randint(1, _ID_MAX)
+            session.session_id = self._rng.randint(1, INT32_MAX)
         session.epoch = INITIAL_EPOCH + 1
         session.used_ms = session.created_ms = now_ms
         self._sessions[session.session_id] = session
