@@ -19,7 +19,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sexton.metadata.topics import check_topic_name
 from sexton.ports.metastore import BrokerRow, BrokerStatus, MetastoreUnavailableError, PartitionRow, StaleError
@@ -27,11 +27,11 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
+    from sexton.broker.network.request import Body
     from sexton.metadata.view import ClusterView
 
 K = TypeVar("K")
 T = TypeVar("T")
-Answer = dict[str, Any]
 
 ATTEMPTS_MAX = 8
 """Give up after this many lost compare-and-set races. Each one means that another broker's change went through."""
@@ -124,18 +124,18 @@ async def catch_up_if_possible(broker: Broker) -> None:
         await broker.catch_up()
 
 
-def failure(error: KafkaError) -> Answer:
+def failure(error: KafkaError) -> Body:
     return {"error_code": error.code, "error_message": error.message or None}
 
 
-SUCCESS: Answer = {"error_code": ErrorCode.none, "error_message": None}
+SUCCESS: Body = {"error_code": ErrorCode.none, "error_message": None}
 
 
-def told(error: KafkaError | None) -> Answer:
+def told(error: KafkaError | None) -> Body:
     return SUCCESS if error is None else failure(error)
 
 
-async def outcome(change: Awaitable[object]) -> Answer:
+async def outcome(change: Awaitable[object]) -> Body:
     """Awaits the change and returns the error fields that Kafka's admin responses have."""
     try:
         await change

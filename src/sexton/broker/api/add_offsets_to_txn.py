@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer, for_version
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, for_version
 from sexton.coordinators.transactions.messages import AddRequest
 from sexton.metadata.topics import OFFSETS_TOPIC
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -16,7 +16,7 @@ from sexton.types import ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 25
 VERSIONS = (0, 4)
@@ -24,7 +24,7 @@ VERSIONS = (0, 4)
 FENCED_SINCE = 2
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: Request) -> Body | Awaitable[Body]:
     body = request.body
     try:
         broker.transactions.check_coordinated(
@@ -35,7 +35,7 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     return _add(broker, request)
 
 
-async def _add(broker: Broker, request: Request) -> Answer:
+async def _add(broker: Broker, request: Request) -> Body:
     body = request.body
     try:
         partition = await offsets_partition(broker, body.group_id)

@@ -13,13 +13,13 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer, for_version
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, for_version
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 from sexton.broker.transactions.verifier import Answers, Question, answer
 
@@ -31,7 +31,7 @@ NEW_CLIENTS_SINCE = 5
 FENCED_SINCE = 2
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: Request) -> Body | Awaitable[Body]:
     body = request.body
     if request.version >= BATCHED_SINCE:
         return _add_many(broker, request)
@@ -45,15 +45,15 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     return _add_one(broker, request, Question(transactional_id, producer, OLD_CLIENT_VERSION, True), places)
 
 
-async def _add_one(broker: Broker, request: Request, question: Question, places: Sequence[TopicPartition]) -> Answer:
+async def _add_one(broker: Broker, request: Request, question: Question, places: Sequence[TopicPartition]) -> Body:
     return _old_answer(request.body, await answer(broker, question, places), request.version)
 
 
-def _old_answer(body: Any, codes: Answers, version: int) -> Answer:
+def _old_answer(body: Any, codes: Answers, version: int) -> Body:
     return {"results_by_topic_v3_and_below": _topics(body.v3_and_below_topics, codes, version)}
 
 
-async def _add_many(broker: Broker, request: Request) -> Answer:
+async def _add_many(broker: Broker, request: Request) -> Body:
     """Handles all transactions concurrently, so that one that must wait does not delay the others."""
     client_version = TRANSACTION_VERSION_2 if request.version >= NEW_CLIENTS_SINCE else OLD_CLIENT_VERSION
     transactions = request.body.transactions
@@ -80,7 +80,7 @@ def _places(topics: Any) -> list[TopicPartition]:
     return [(topic.name, partition) for topic in topics for partition in topic.partitions]
 
 
-def _topics(topics: Any, codes: Answers, version: int) -> list[Answer]:
+def _topics(topics: Any, codes: Answers, version: int) -> list[Body]:
     return [
         {
             "name": topic.name,

@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, outcome, repeated
+from sexton.broker.admin import outcome, repeated
 from sexton.broker.resources import change_settings, resource_of
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 33
 VERSIONS = (0, 2)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     return await alter_each(broker, request, _replace)
 
 
-async def alter_each(broker: Broker, request: Request, alter: Callable[[Broker, Any, bool], Awaitable[None]]) -> Answer:
+async def alter_each(broker: Broker, request: Request, alter: Callable[[Broker, Any, bool], Awaitable[None]]) -> Body:
     """Calls `alter` for each resource that is named exactly once, with the request's `validate_only`."""
     asked = request.body.resources
     twice = repeated((resource.resource_type, resource.resource_name) for resource in asked)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, PlannedRow, told, update_rows
+from sexton.broker.admin import PlannedRow, told, update_rows
 from sexton.broker.lifecycle.handover import first_heard, heard_of
 from sexton.broker.topics import with_incarnations
 from sexton.metadata import reassignment
@@ -25,13 +25,13 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 45
 VERSIONS = (0, 1)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     may_change_factor = getattr(body, "allow_replication_factor_change", True)
     try:
@@ -46,7 +46,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
         for asked in topic.partitions
     }
     outcomes = await update_rows(broker, plans, ErrorCode.not_controller)
-    responses: dict[str, list[Answer]] = {topic.name: [] for topic in body.topics}
+    responses: dict[str, list[Body]] = {topic.name: [] for topic in body.topics}
     for (name, partition), problem in outcomes.items():
         responses[name].append({"partition_index": partition, **told(problem)})
     return {

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer
 from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 34
 VERSIONS = (1, 2)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     here = {(replica.topic, replica.partition) for replica in broker.replicas.all()}
 
     def outcome(path: str, topic: str, partition: int) -> ErrorCode:

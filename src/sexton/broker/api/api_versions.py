@@ -22,7 +22,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker import api
-from sexton.broker.network.request import Answer, Request
+from sexton.broker.network.request import Request, Response
 from sexton.protocol.errors import ErrorCode
 from sexton.protocol.messages import encode_response
 
@@ -56,7 +56,7 @@ FINALIZED = {
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Response:
     if request.version >= 3:
         name, version = request.body.client_software_name, request.body.client_software_version
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.group_common import Answer, authorized_operations
+from sexton.broker.api.group_common import authorized_operations
 from sexton.coordinators.groups.messages import DescribedConsumerGroup, DescribedConsumerMember
 from sexton.coordinators.groups.records import Partitions
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 69
 VERSIONS = (0, 1)
@@ -21,11 +21,11 @@ CLASSIC_MEMBER = 0
 CONSUMER_MEMBER = 1
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     return {"groups": [await _describe(broker, request, group) for group in request.body.group_ids]}
 
 
-async def _describe(broker: Broker, request: Request, group: str) -> Answer:
+async def _describe(broker: Broker, request: Request, group: str) -> Body:
     try:
         if group == "":
             raise KafkaError(ErrorCode.invalid_group_id)
@@ -46,7 +46,7 @@ async def _describe(broker: Broker, request: Request, group: str) -> Answer:
     }
 
 
-def _member(group: DescribedConsumerGroup, one: DescribedConsumerMember) -> Answer:
+def _member(group: DescribedConsumerGroup, one: DescribedConsumerMember) -> Body:
     return {
         "member_id": one.member_id,
         "instance_id": one.instance_id,
@@ -62,7 +62,7 @@ def _member(group: DescribedConsumerGroup, one: DescribedConsumerMember) -> Answ
     }
 
 
-def _listed(group: DescribedConsumerGroup, partitions: Partitions) -> list[Answer]:
+def _listed(group: DescribedConsumerGroup, partitions: Partitions) -> list[Body]:
     """Deleted topics are left out: they have no name to show."""
     return [
         {

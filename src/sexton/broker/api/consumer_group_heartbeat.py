@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.group_common import Answer, client_of
-from sexton.broker.network.request import milliseconds
+from sexton.broker.api.group_common import client_of
+from sexton.broker.network.request import Body, milliseconds
 from sexton.coordinators.groups.messages import ConsumerHeartbeatRequest
 from sexton.coordinators.groups.records import Partitions
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -28,7 +28,7 @@ VERSIONS = (0, 1)
 MEMBER_ID_REQUIRED_SINCE = 1
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     beat = ConsumerHeartbeatRequest(
         body.group_id,
@@ -62,5 +62,5 @@ def _owned(topics: Any) -> Partitions:
     return {topic_id: numbers for topic_id, numbers in owned.items() if numbers}
 
 
-def _listed(partitions: Partitions) -> list[Answer]:
+def _listed(partitions: Partitions) -> list[Body]:
     return [{"topic_id": topic_id, "partitions": sorted(partitions[topic_id])} for topic_id in sorted(partitions)]

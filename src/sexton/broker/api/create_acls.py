@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer
 from sexton.broker.api.acl_common import SECURITY_DISABLED
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 30
 VERSIONS = (1, 3)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     return {"results": [SECURITY_DISABLED for _ in request.body.creations]}

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, failure, make_change, outcome, repeated
-from sexton.broker.network.request import milliseconds
+from sexton.broker.admin import failure, make_change, outcome, repeated
+from sexton.broker.network.request import Body, milliseconds
 from sexton.broker.topics import wait_for_leaders
 from sexton.metadata.placement import check_assignment
 from sexton.metadata.topics import INTERNAL_TOPICS, assigned_partition_rows, new_partition_rows
@@ -27,10 +27,10 @@ API_KEY = 37
 VERSIONS = (0, 3)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     twice = repeated(topic.name for topic in body.topics)
-    results: dict[str, Answer] = {}
+    results: dict[str, Body] = {}
     for topic in body.topics:
         if topic.name in twice:
             made = failure(KafkaError(ErrorCode.invalid_request, "Duplicate topic name."))

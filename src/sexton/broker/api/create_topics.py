@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, failure, repeated
-from sexton.broker.network.request import milliseconds
+from sexton.broker.admin import failure, repeated
+from sexton.broker.network.request import Body, milliseconds
 from sexton.broker.topics import NewTopic, create_topic, wait_for_leaders
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.layers import describe_topic
@@ -26,11 +26,11 @@ API_KEY = 19
 VERSIONS = (2, 7)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     twice = repeated(topic.name for topic in body.topics)
     timeout_ms = milliseconds(body.timeout)
-    answers: dict[str, Answer] = {}
+    answers: dict[str, Body] = {}
     for topic in body.topics:
         if topic.name in twice:
             error = KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
@@ -43,7 +43,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
     return {"topics": list(answers.values())}
 
 
-async def _create(broker: Broker, asked: Any, validate_only: bool, timeout_ms: int) -> Answer:
+async def _create(broker: Broker, asked: Any, validate_only: bool, timeout_ms: int) -> Body:
     wanted = _wanted(asked)
     topic, rows = await create_topic(broker, wanted, validate_only=validate_only)
     if not validate_only:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer
-from sexton.broker.network.request import milliseconds
+from sexton.broker.network.request import Body, milliseconds
 from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -32,7 +31,7 @@ OWN_LOG_MS = 5_000
 """The least time that the leader's own log is given. Limited, since a hanging disk must not block the connection."""
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     topics = []
     timeout_ms = max(milliseconds(request.body.timeout), OWN_LOG_MS)
     for topic in request.body.topics:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, failure, make_change, outcome, repeated
+from sexton.broker.admin import failure, make_change, outcome, repeated
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 20
 VERSIONS = (1, 6)
@@ -25,7 +25,7 @@ TOPIC_IDS_SINCE = 6
 DISABLED_HAS_ITS_OWN_CODE_SINCE = 3
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     asked = _asked(request)
     if not broker.config.delete_topic_enable:
         has_code = request.version >= DISABLED_HAS_ITS_OWN_CODE_SINCE

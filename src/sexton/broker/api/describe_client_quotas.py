@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, failure, repeated
+from sexton.broker.admin import failure, repeated
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 48
 VERSIONS = (0, 1)
@@ -31,7 +31,7 @@ class MatchType(IntEnum):
     SPECIFIED = 2
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     try:
         _check(request.body.components)
     except KafkaError as error:

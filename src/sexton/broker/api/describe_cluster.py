@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import (
-    CLUSTER_OPERATIONS,
-    NO_AUTHORIZED_OPERATIONS,
-    Answer,
-    cluster_id_text,
-    controller_id,
-    is_serving,
-)
+from sexton.broker.admin import CLUSTER_OPERATIONS, NO_AUTHORIZED_OPERATIONS, cluster_id_text, controller_id, is_serving
 from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 60
 VERSIONS = (0, 2)
@@ -29,7 +22,7 @@ BROKERS = 1
 CONTROLLERS = 2
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     endpoint_type = getattr(body, "endpoint_type", BROKERS)
     if endpoint_type != BROKERS:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer, failure
+from sexton.broker.admin import failure
 from sexton.broker.resources import Resource, current_settings, resource_of
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -20,20 +20,20 @@ from sexton.settings.schema import Update
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 32
 VERSIONS = (1, 4)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     with_synonyms = body.include_synonyms
     with_docs = getattr(body, "include_documentation", False)
     return {"results": [_describe(broker, resource, with_synonyms, with_docs) for resource in body.resources]}
 
 
-def _describe(broker: Broker, asked: Any, with_synonyms: bool, with_docs: bool) -> Answer:
+def _describe(broker: Broker, asked: Any, with_synonyms: bool, with_docs: bool) -> Body:
     place = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
         found = _settings_of(broker, resource_of(broker, asked.resource_type, asked.resource_name))
@@ -57,7 +57,7 @@ def _settings_of(broker: Broker, resource: Resource) -> list[Resolved]:
     return describe_broker(view, static, own)
 
 
-def _entry(resolved: Resolved, with_synonyms: bool, with_docs: bool) -> Answer:
+def _entry(resolved: Resolved, with_synonyms: bool, with_docs: bool) -> Body:
     setting = resolved.setting
     synonyms = resolved.candidates if with_synonyms else ()
     return {

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.group_common import Answer, authorized_operations
+from sexton.broker.api.group_common import authorized_operations
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 15
 VERSIONS = (0, 6)
@@ -21,11 +21,11 @@ NOT_FOUND_SINCE = 6
 DEAD = "Dead"
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     return {"groups": [await _describe(broker, request, group) for group in request.body.groups]}
 
 
-async def _describe(broker: Broker, request: Request, group: str) -> Answer:
+async def _describe(broker: Broker, request: Request, group: str) -> Body:
     try:
         found = await broker.groups.describe_classic(group)
     except KafkaError as error:

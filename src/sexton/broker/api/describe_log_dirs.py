@@ -8,27 +8,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer
 from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
     from sexton.replication.replica import Replica
 
 API_KEY = 35
 VERSIONS = (1, 5)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     asked = request.body.topics
     wanted = None if asked is None else {(topic.topic, index) for topic in asked for index in topic.partitions}
-    topics: dict[str, list[Answer]] = {}
+    topics: dict[str, list[Body]] = {}
     for replica in sorted(broker.replicas.all(), key=lambda replica: (replica.topic, replica.partition)):
         if wanted is None or (replica.topic, replica.partition) in wanted:
             topics.setdefault(replica.topic, []).append(_describe(replica))
     folder = broker.config.log_dir
-    result: Answer = {"error_code": ErrorCode.none, "log_dir": folder}
+    result: Body = {"error_code": ErrorCode.none, "log_dir": folder}
     try:
         result["usable_bytes"], result["total_bytes"] = broker.disk.free_bytes(folder)
     except OSError:
@@ -37,7 +36,7 @@ def handle(broker: Broker, request: Request) -> Answer:
     return {"error_code": ErrorCode.none, "results": [result]}
 
 
-def _describe(replica: Replica) -> Answer:
+def _describe(replica: Replica) -> Body:
     """As in Kafka, the lag is how far the replica's log end is below the high watermark that it knows."""
     return {
         "partition_index": replica.partition,

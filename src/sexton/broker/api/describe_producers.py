@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer, failure
+from sexton.broker.admin import failure
 from sexton.metadata.topics import check_topic_name
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 61
 VERSIONS = (0, 0)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     return {
         "topics": [
             {
@@ -33,7 +33,7 @@ def handle(broker: Broker, request: Request) -> Answer:
     }
 
 
-def _describe(broker: Broker, topic: str, partition: int) -> Answer:
+def _describe(broker: Broker, topic: str, partition: int) -> Body:
     try:
         check_topic_name(topic)
         if broker.view.topic(topic) is None:

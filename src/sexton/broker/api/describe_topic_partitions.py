@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import TOPIC_OPERATIONS, Answer, is_valid_topic_name, serving_ids
+from sexton.broker.admin import TOPIC_OPERATIONS, is_valid_topic_name, serving_ids
 from sexton.broker.api.metadata import describe_partition
 from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 75
 VERSIONS = (0, 0)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     view, body = broker.view, request.body
     wants_all = not body.topics
     cursor = body.cursor
@@ -34,7 +34,7 @@ def handle(broker: Broker, request: Request) -> Answer:
         return {"topics": [_unknown(topic.name, ErrorCode.invalid_request) for topic in body.topics]}
     room = max(min(broker.config.max_request_partition_size_limit, body.response_partition_limit), 1)
     serving = serving_ids(view)
-    described: list[Answer] = []
+    described: list[Body] = []
     for name in sorted(names):
         topic = view.topic(name)
         if topic is None:
@@ -62,7 +62,7 @@ def handle(broker: Broker, request: Request) -> Answer:
     return {"topics": described, "next_cursor": None}
 
 
-def _without_error(partition: Answer) -> Answer:
+def _without_error(partition: Body) -> Body:
     """A partition without a leader says so by its leader id alone, as in Kafka."""
     return {**partition, "error_code": ErrorCode.none, "eligible_leader_replicas": (), "last_known_elr": ()}
 
@@ -71,5 +71,5 @@ def _error_of(name: str) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition if is_valid_topic_name(name) else ErrorCode.invalid_topic_exception
 
 
-def _unknown(name: str, error: ErrorCode) -> Answer:
+def _unknown(name: str, error: ErrorCode) -> Body:
     return {"error_code": error, "name": name, "topic_id": None, "is_internal": name in INTERNAL_TOPICS}

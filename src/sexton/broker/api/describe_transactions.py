@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.txn_common import Answer
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 65
 VERSIONS = (0, 0)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     return {"transaction_states": [await _describe(broker, name) for name in request.body.transactional_ids]}
 
 
-async def _describe(broker: Broker, name: str) -> Answer:
+async def _describe(broker: Broker, name: str) -> Body:
     try:
         found, partitions = await broker.transactions.service.describe(name)
     except KafkaError as error:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer, repeated
+from sexton.broker.admin import repeated
 from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 50
 VERSIONS = (0, 0)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     names = [user.name for user in request.body.users or ()]
     twice = repeated(names)
     return {
@@ -30,7 +30,7 @@ def handle(broker: Broker, request: Request) -> Answer:
     }
 
 
-def _described(name: str, is_repeated: bool) -> Answer:
+def _described(name: str, is_repeated: bool) -> Body:
     if is_repeated:
         code, message = ErrorCode.duplicate_resource, f"{name} is named more than once"
     else:

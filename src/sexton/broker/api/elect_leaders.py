@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer, PlannedRow, told, update_rows
+from sexton.broker.admin import PlannedRow, told, update_rows
 from sexton.broker.lifecycle.handover import first_heard, heard_of
 from sexton.metadata.elections import elect_on_request
 from sexton.ports.metastore import PartitionRow
@@ -21,7 +21,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 43
 VERSIONS = (0, 2)
@@ -30,7 +30,7 @@ PREFERRED = 0
 UNCLEAN = 1
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     election_type = getattr(body, "election_type", PREFERRED)
     if election_type not in (PREFERRED, UNCLEAN):
@@ -39,7 +39,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
     heard = await heard_of(broker) if any(_is_needed(broker, *key, unclean=unclean) for key in wanted) else {}
     plans = {key: partial(_planned, broker, heard, *key, unclean=unclean) for key in wanted}
     outcomes = await update_rows(broker, plans, ErrorCode.request_timed_out)
-    results: dict[str, list[Answer]] = {}
+    results: dict[str, list[Body]] = {}
     for (topic, partition), error in outcomes.items():
         if error is not None and error.code is ErrorCode.election_not_needed and body.topic_partitions is None:
             continue

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer, for_version
-from sexton.broker.network.request import DropConnectionError
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, for_version
+from sexton.broker.network.request import Body, DropConnectionError
 from sexton.coordinators.transactions.coordinator import LateEnd
 from sexton.coordinators.transactions.messages import EndRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -32,7 +32,7 @@ FENCED_SINCE = 2
 _NOBODY = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: Request) -> Body | Awaitable[Body]:
     body = request.body
     doubt = None
     if request.version < NEW_CLIENTS_SINCE:
@@ -45,7 +45,7 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     return _end(broker, request, doubt)
 
 
-async def _end(broker: Broker, request: Request, doubt: DropConnectionError | None) -> Answer:
+async def _end(broker: Broker, request: Request, doubt: DropConnectionError | None) -> Body:
     body = request.body
     is_new = request.version >= NEW_CLIENTS_SINCE
     producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)

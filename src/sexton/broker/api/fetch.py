@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from sexton.broker.fetch.answer import FetchEncoder, Found, Topics
 from sexton.broker.fetch.sessions import NO_SESSION, FetchSession, Wanted
 from sexton.broker.leader_hints import leader_hint
-from sexton.broker.network.request import Answer, Encoded, Request, milliseconds
+from sexton.broker.network.request import Encoded, Request, Response, milliseconds
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.codecs import Codec
 
@@ -44,7 +44,7 @@ _ZSTD_SINCE = 10
 _FOLLOWERS_SERVE_SINCE = 11
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: Request) -> Response | Awaitable[Response]:
     body, version = request.body, request.version
     sessions = broker.fetch_sessions
     try:
@@ -73,10 +73,10 @@ class _Poll:
         self._size_bytes = 0
         self._is_urgent = False
         self._is_woken = False
-        self._future: asyncio.Future[Answer]
+        self._future: asyncio.Future[Response]
         self._timer: asyncio.TimerHandle
 
-    def start(self) -> Encoded | asyncio.Future[Answer]:
+    def start(self) -> Encoded | asyncio.Future[Response]:
         self._look()
         if self._is_enough() or self._max_wait_ms <= 0 or not self._session.wanted:
             answer = self._answer()
@@ -116,7 +116,7 @@ class _Poll:
         if not self._future.done():
             self._future.set_result(self._answer())
 
-    def _ended(self, _: asyncio.Future[Answer]) -> None:
+    def _ended(self, _: asyncio.Future[Response]) -> None:
         """Called when the request was answered, or its connection is gone."""
         self._timer.cancel()
         if self._session.poll is self:

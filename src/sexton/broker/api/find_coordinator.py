@@ -14,7 +14,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from sexton.broker.admin import is_serving
-from sexton.broker.api.group_common import Answer
 from sexton.coordinators.hashing import partition_for
 from sexton.metadata.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from sexton.ports.metastore import BrokerRow
@@ -22,7 +21,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 10
 VERSIONS = (0, 6)
@@ -36,7 +35,7 @@ KEYS_PER_TURN = 100
 """A request for many keys yields to other requests after this many."""
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     key_type = getattr(body, "key_type", GROUP)
     if request.version < BATCHED_SINCE:
@@ -49,7 +48,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
     return {"coordinators": found}
 
 
-async def _find(broker: Broker, key: str, key_type: int) -> Answer:
+async def _find(broker: Broker, key: str, key_type: int) -> Body:
     try:
         topic = TOPICS.get(key_type)
         if topic is None:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from sexton.broker.network.request import Request
     from sexton.metadata.view import ClusterView
 
-Answer = dict[str, Any]
 
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 """Read, delete, describe, and describe and alter configs: without ACLs, all are allowed."""

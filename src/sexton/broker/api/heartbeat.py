@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.group_common import Answer
 from sexton.coordinators.groups.messages import HeartbeatRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 12
 VERSIONS = (0, 4)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     beat = HeartbeatRequest(body.group_id, body.member_id, getattr(body, "group_instance_id", None), body.generation_id)
     try:

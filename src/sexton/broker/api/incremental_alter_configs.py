@@ -14,20 +14,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import Answer
 from sexton.broker.api.alter_configs import alter_each, check_entries
 from sexton.broker.resources import Operation, Settings, apply_operation, change_settings, resource_of
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 44
 VERSIONS = (0, 1)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     return await alter_each(broker, request, _change)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sexton.broker.api.txn_common import for_version
-from sexton.broker.network.request import Answer, Request, milliseconds
+from sexton.broker.network.request import Request, Response, milliseconds
 from sexton.coordinators.transactions.messages import InitRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
@@ -31,7 +31,7 @@ FENCED_SINCE = 4
 _FAILED = {"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Response:
     try:
         if request.body.transactional_id is None:
             return {"producer_id": await broker.producer_ids.next(), "producer_epoch": 0}

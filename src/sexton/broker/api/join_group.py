@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.group_common import Answer, client_of
-from sexton.broker.network.request import milliseconds
+from sexton.broker.api.group_common import client_of
+from sexton.broker.network.request import Body, milliseconds
 from sexton.coordinators.groups.messages import JoinAnswer, JoinRequest
 from sexton.protocol.errors import KafkaError
 
@@ -30,7 +30,7 @@ NULL_PROTOCOL_SINCE = 7
 SKIP_ASSIGNMENT_SINCE = 9
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     session_timeout_ms = milliseconds(body.session_timeout)
     rebalance_timeout = getattr(body, "rebalance_timeout", None)

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.group_common import Answer
 from sexton.coordinators.groups.messages import LeavingMember
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 13
 VERSIONS = (0, 5)
@@ -19,7 +18,7 @@ VERSIONS = (0, 5)
 BATCHED_SINCE = 3
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     is_batched = request.version >= BATCHED_SINCE
     if is_batched:

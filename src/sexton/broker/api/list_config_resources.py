@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer
 from sexton.broker.resources import ResourceType
 from sexton.ports.metastore import ConfigScope
 from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 74
 VERSIONS = (0, 1)
@@ -34,7 +33,7 @@ KNOWN_SINCE_1 = (
 )
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     known = KNOWN_SINCE_1 if request.version >= 1 else KNOWN_SINCE_0
     asked = getattr(request.body, "resource_types", ()) or known
     if not set(asked) <= set(known):

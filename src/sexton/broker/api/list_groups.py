@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.group_common import Answer
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 16
 VERSIONS = (0, 5)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     try:
         listed = await broker.groups.list_groups(getattr(body, "states_filter", ()), getattr(body, "types_filter", ()))

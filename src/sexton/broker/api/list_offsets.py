@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.network.request import Answer, Request
+from sexton.broker.network.request import Request, Response
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _READ_COMMITTED = 1
 _OFFSET_NOT_AVAILABLE_SINCE = 5
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Response:
     return {
         "topics": [
             {

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer
 from sexton.metadata.reassignment import is_in_progress
 from sexton.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 46
 VERSIONS = (0, 0)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Body:
     view = broker.view
     asked = request.body.topics
     wanted: dict[str, frozenset[int] | None] = dict.fromkeys(sorted(view.topic_names()))

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.txn_common import Answer
 from sexton.coordinators.transactions.messages import ListRequest
 from sexton.coordinators.transactions.states import BY_LABEL
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 66
 VERSIONS = (0, 2)
@@ -24,7 +23,7 @@ VERSIONS = (0, 2)
 ANY_DURATION = -1
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     states = [BY_LABEL[name] for name in body.state_filters if name in BY_LABEL]
     unknown = [name for name in body.state_filters if name not in BY_LABEL]

@@ -24,7 +24,6 @@ from sexton.broker.admin import (
     CLUSTER_OPERATIONS,
     NO_AUTHORIZED_OPERATIONS,
     TOPIC_OPERATIONS,
-    Answer,
     cluster_id_text,
     controller_id,
     is_valid_topic_name,
@@ -39,7 +38,7 @@ from sexton.types import NO_LEADER
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
     from sexton.metadata.view import ClusterView
 
 API_KEY = 3
@@ -48,7 +47,7 @@ VERSIONS = (0, 13)
 TOPIC_IDS_SINCE = 12
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: Request) -> Body | Awaitable[Body]:
     body = request.body
     wanted = body.topics
     if wanted is None or (request.version == 0 and not wanted):
@@ -73,7 +72,7 @@ def _names_by_id(topic: Any) -> bool:
     return topic.name is None or getattr(topic, "topic_id", None) is not None
 
 
-async def _create_and_answer(broker: Broker, request: Request, names: Sequence[str], missing: Sequence[str]) -> Answer:
+async def _create_and_answer(broker: Broker, request: Request, names: Sequence[str], missing: Sequence[str]) -> Body:
     errors: dict[str, ErrorCode] = {}
     for name in missing:
         try:
@@ -87,7 +86,7 @@ async def _create_and_answer(broker: Broker, request: Request, names: Sequence[s
     return _answer(broker, request, topics)
 
 
-def _answer(broker: Broker, request: Request, topics: list[Answer]) -> Answer:
+def _answer(broker: Broker, request: Request, topics: list[Body]) -> Body:
     body = request.body
     if getattr(body, "include_topic_authorized_operations", False):
         for topic in topics:
@@ -105,7 +104,7 @@ def _answer(broker: Broker, request: Request, topics: list[Answer]) -> Answer:
     }
 
 
-def _by_name(view: ClusterView, name: str, version: int) -> Answer:
+def _by_name(view: ClusterView, name: str, version: int) -> Body:
     topic = view.topic(name)
     if topic is not None:
         return _known(view, topic, version, serving_ids(view))
@@ -113,18 +112,18 @@ def _by_name(view: ClusterView, name: str, version: int) -> Answer:
     return _unknown(name, ErrorCode.unknown_topic_or_partition if is_valid else ErrorCode.invalid_topic_exception)
 
 
-def _by_id(view: ClusterView, topic_id: uuid.UUID, version: int) -> Answer:
+def _by_id(view: ClusterView, topic_id: uuid.UUID, version: int) -> Body:
     topic = view.topic_by_id(topic_id)
     if topic is None:
         return _unknown(None, ErrorCode.unknown_topic_id, topic_id)
     return _known(view, topic, version, serving_ids(view))
 
 
-def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID | None = None) -> Answer:
+def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID | None = None) -> Body:
     return {"error_code": error, "name": name, "topic_id": topic_id, "is_internal": name in INTERNAL_TOPICS}
 
 
-def _known(view: ClusterView, topic: TopicRow, version: int, serving: frozenset[int]) -> Answer:
+def _known(view: ClusterView, topic: TopicRow, version: int, serving: frozenset[int]) -> Body:
     describe = describe_for_version_0 if version == 0 else describe_partition
     return {
         "error_code": ErrorCode.none,
@@ -135,7 +134,7 @@ def _known(view: ClusterView, topic: TopicRow, version: int, serving: frozenset[
     }
 
 
-def describe_partition(row: PartitionRow, serving: frozenset[int]) -> Answer:
+def describe_partition(row: PartitionRow, serving: frozenset[int]) -> Body:
     has_leader = row.leader in serving
     return {
         "error_code": ErrorCode.none if has_leader else ErrorCode.leader_not_available,
@@ -148,7 +147,7 @@ def describe_partition(row: PartitionRow, serving: frozenset[int]) -> Answer:
     }
 
 
-def describe_for_version_0(row: PartitionRow, serving: frozenset[int]) -> Answer:
+def describe_for_version_0(row: PartitionRow, serving: frozenset[int]) -> Body:
     """Version 0 has no list of offline replicas: they are left out, and if there are any the partition has
     REPLICA_NOT_AVAILABLE."""
     described = describe_partition(row, serving)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.group_common import Answer, topic_key, topic_name
-from sexton.broker.network.request import milliseconds
+from sexton.broker.api.group_common import topic_key, topic_name
+from sexton.broker.network.request import Body, milliseconds
 from sexton.coordinators.groups.messages import CommittedOffset, OffsetCommitRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
 
@@ -26,7 +26,7 @@ TOPIC_IDS_SINCE = 10
 NO_RETENTION_MS = -1
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     names = [topic_name(broker.view, topic) for topic in body.topics]
     found = [(name, topic) for name, topic in zip(names, body.topics, strict=True) if name is not None]

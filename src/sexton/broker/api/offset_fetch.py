@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.group_common import Answer, topic_key, topic_name
+from sexton.broker.api.group_common import topic_key, topic_name
 from sexton.coordinators.groups.messages import FetchedOffset, OffsetFetchRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import NO_OFFSET
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 9
 VERSIONS = (1, 10)
@@ -28,7 +28,7 @@ MANY_GROUPS_SINCE = 8
 TOPIC_IDS_SINCE = 10
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     stable = getattr(body, "require_stable", False)
     if request.version >= MANY_GROUPS_SINCE:
@@ -40,7 +40,7 @@ async def handle(broker: Broker, request: Request) -> Answer:
     return answer
 
 
-async def _fetch(broker: Broker, asked: Any, version: int, require_stable: bool) -> Answer:
+async def _fetch(broker: Broker, asked: Any, version: int, require_stable: bool) -> Body:
     """`asked` is one group of a request for many, or the request itself before version 8."""
     named = None if asked.topics is None else [(topic, _name(broker, topic, version)) for topic in asked.topics]
     fetch = OffsetFetchRequest(
@@ -72,7 +72,7 @@ def _name(broker: Broker, topic: Any, version: int) -> str | None:
     return topic_name(broker.view, topic) if version >= TOPIC_IDS_SINCE else str(topic.name)
 
 
-def _found(broker: Broker, name: str, offsets: list[FetchedOffset], version: int) -> Answer | None:
+def _found(broker: Broker, name: str, offsets: list[FetchedOffset], version: int) -> Body | None:
     partitions = [_partition(one) for one in offsets]
     if version < TOPIC_IDS_SINCE:
         return {"name": name, "partitions": partitions}
@@ -80,7 +80,7 @@ def _found(broker: Broker, name: str, offsets: list[FetchedOffset], version: int
     return None if row is None else {"topic_id": row.topic_id, "partitions": partitions}
 
 
-def _partition(one: FetchedOffset) -> Answer:
+def _partition(one: FetchedOffset) -> Body:
     return {
         "partition_index": one.partition,
         "committed_offset": one.offset,
@@ -90,7 +90,7 @@ def _partition(one: FetchedOffset) -> Answer:
     }
 
 
-def _failed(topic: Any, code: ErrorCode) -> Answer:
+def _failed(topic: Any, code: ErrorCode) -> Body:
     return {
         **topic_key(topic),
         "partitions": [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.network.request import Answer, Request
+from sexton.broker.network.request import Request, Response
 from sexton.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ VERSIONS = (2, 4)
 _DEBUGGING = -2
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(broker: Broker, request: Request) -> Response:
     from_any = request.version >= 3 and request.body.replica_id == _DEBUGGING
     return {
         "topics": [

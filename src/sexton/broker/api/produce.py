@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sexton.broker.leader_hints import leader_hint
-from sexton.broker.network.request import Answer, DropConnectionError, Request, milliseconds
+from sexton.broker.network.request import DropConnectionError, Request, Response, milliseconds
 from sexton.broker.produce.answer import Outcome, encode
 from sexton.broker.produce.in_transaction import HeldBatch, check_answer, hold, is_in_transaction
 from sexton.broker.produce.refused import TopicKey
@@ -258,7 +258,7 @@ class _Produce:
                 elif error is not None:
                     raise error
 
-    def answer(self) -> Answer:
+    def answer(self) -> Response:
         """Returns None with acks=0. If a partition failed then, raises DropConnectionError."""
         if self.acks != 0:
             return self.encode()
@@ -275,7 +275,7 @@ class _Produce:
         return encode(self.broker, self.version, self.correlation_id, self.topics)
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: Request) -> Response | Awaitable[Response]:
     body = request.body
     produce = _Produce(broker, request)
     if not -1 <= body.acks <= 1:
@@ -287,12 +287,12 @@ def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
     return produce.answer()
 
 
-async def _holding(answer: asyncio.Future[Answer]) -> Answer:
+async def _holding(answer: asyncio.Future[Response]) -> Response:
     """Wraps the future in a task, because only a task's memory counts against the budget for requests."""
     return await answer
 
 
-def _refuse_acks(produce: _Produce, body: Any) -> Answer:
+def _refuse_acks(produce: _Produce, body: Any) -> Response:
     for topic in body.topic_data:
         outcomes = [Outcome(data.index) for data in topic.partition_data]
         for outcome in outcomes:
@@ -331,7 +331,7 @@ class _Wait:
 
     def __init__(self, produce: _Produce, waiting: Sequence[Outcome], timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
-        self.answer: asyncio.Future[Answer] = loop.create_future()
+        self.answer: asyncio.Future[Response] = loop.create_future()
         self._produce = produce
         self._waiting = waiting
         self._left = len(waiting)

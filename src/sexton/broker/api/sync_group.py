@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.api.group_common import Answer
 from sexton.coordinators.groups.messages import SyncAnswer, SyncRequest
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 14
 VERSIONS = (0, 5)
@@ -24,7 +23,7 @@ VERSIONS = (0, 5)
 PROTOCOL_REQUIRED_SINCE = 5
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     try:
         answer = await _sync(broker, request)
     except KafkaError as error:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sexton.protocol.errors import ErrorCode
-
-Answer = dict[str, Any]
 
 OLD_CLIENT_VERSION = 0
 """Stands for transaction versions 0 and 1, which look the same to clients."""

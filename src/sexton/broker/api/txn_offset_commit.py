@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION
 from sexton.broker.transactions.verifier import RETRIABLE, Question, last_coordinator_epoch
 from sexton.coordinators.groups.messages import NO_GENERATION, CommittedOffset, OffsetCommitRequest
 from sexton.metadata.topics import OFFSETS_TOPIC
@@ -23,7 +23,7 @@ from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartiti
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 28
 VERSIONS = (0, 5)
@@ -32,14 +32,14 @@ ABORTABLE_SINCE = 4
 NEW_CLIENTS_SINCE = 5
 
 
-def handle(broker: Broker, request: Request) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, request: Request) -> Body | Awaitable[Body]:
     body = request.body
     if request.version < NEW_CLIENTS_SINCE:
         broker.transactions.check_offsets(body.producer_id, body.producer_epoch, request.connection)
     return _commit(broker, request)
 
 
-async def _commit(broker: Broker, request: Request) -> Answer:
+async def _commit(broker: Broker, request: Request) -> Body:
     body = request.body
     known = [topic for topic in body.topics if broker.view.topic(topic.name) is not None]
     unknown = {
@@ -141,7 +141,7 @@ def _committed(one: Any) -> CommittedOffset:
     )
 
 
-def _answer(body: Any, codes: dict[tuple[str, int], ErrorCode], otherwise: ErrorCode) -> Answer:
+def _answer(body: Any, codes: dict[tuple[str, int], ErrorCode], otherwise: ErrorCode) -> Body:
     return {
         "topics": [
             {

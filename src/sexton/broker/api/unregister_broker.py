@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import Answer, make_change, outcome
+from sexton.broker.admin import make_change, outcome
 from sexton.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 64
 VERSIONS = (0, 0)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     async def unregister() -> None:
         await _unregister(broker, int(request.body.broker_id))
 

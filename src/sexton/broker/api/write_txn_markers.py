@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.api.txn_common import OLD_CLIENT_VERSION, Answer
+from sexton.broker.api.txn_common import OLD_CLIENT_VERSION
 from sexton.broker.lifecycle.peers import CLIENT_ID
 from sexton.broker.transactions.markers import write_marker
 from sexton.coordinators.log import EndMarker
@@ -22,13 +22,13 @@ from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch, TopicPartiti
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
-    from sexton.broker.network.request import Request
+    from sexton.broker.network.request import Body, Request
 
 API_KEY = 27
 VERSIONS = (1, 2)
 
 
-async def handle(broker: Broker, request: Request) -> Answer:
+async def handle(broker: Broker, request: Request) -> Body:
     places = [
         (marker, (topic.name, partition))
         for marker in request.body.markers

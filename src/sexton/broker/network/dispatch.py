@@ -21,7 +21,7 @@ from sexton.broker.api.api_versions import unsupported_version
 from sexton.broker.network.budget import Budget
 from sexton.broker.network.complaints import Complaints
 from sexton.broker.network.connection import ClientConnection, Waiting
-from sexton.broker.network.request import Answer, Encoded, Handler, PrivateHandler, Request
+from sexton.broker.network.request import Encoded, Handler, PrivateHandler, Request, Response
 from sexton.broker.observe.traffic import Traffic
 from sexton.ports.disk import FileSlice
 from sexton.ports.network import Connection, Part, Receiver
@@ -230,7 +230,7 @@ def _name(header: RequestHeader) -> str:
     return f"in {api_key_map.get(header.api_key, header.api_key)} version {header.version} from {header.client_id!r}"
 
 
-def _encode(header: RequestHeader, answer: Answer | Exception) -> Encoded | None:
+def _encode(header: RequestHeader, answer: Response | Exception) -> Encoded | None:
     """Encodes the response of a request that waited. Raises an exception again if the response cannot carry it."""
     api_key, version, correlation_id, _, _ = header
     try:

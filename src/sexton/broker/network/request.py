@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 Encoded = bytes | list[Part]
 """A whole frame, with size and header, as bytes or in parts."""
 
-Answer = Mapping[str, Any] | Encoded | None
-"""None: this request gets no response (Produce with acks=0)."""
+Body = dict[str, Any]
+"""The fields of a response, or of one of its parts, by name."""
 
-Handler = Callable[["Broker", "Request"], Answer | Awaitable[Answer]]
+Response = Mapping[str, Any] | Encoded | None
+"""What a handler returns. None: this request gets no response (Produce with acks=0)."""
+
+Handler = Callable[["Broker", "Request"], Response | Awaitable[Response]]
 
 PrivateHandler = Callable[["ClientConnection", memoryview], Sequence[Part] | Awaitable[Sequence[Part]]]
 """A handler of messages between our own brokers. It may keep the payload; it returns the body of the response alone."""
