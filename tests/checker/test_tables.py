@@ -183,8 +183,10 @@ def test_a_record_in_doubt_may_be_in_a_table() -> None:
 
 
 def test_a_record_was_there_and_gone_and_is_there_again() -> None:
-    story = _story(send(0, 1, 0, key=7), delete(0, 2, 1, key=7), retention_ms=0)
-    ops = (story.table(1, 2, (0, 1, 7), (1, 2, 7, True)), story.table(2, 2), story.table(3, 2, (0, 1, 7)))
+    story = _story(send(0, 1, 0, key=7), delete(0, 2, 1, key=7), retention_ms=2_000)
+    first = story.table(1, 2, (0, 1, 7), (1, 2, 7, True))
+    story.wait(10)
+    ops = (first, story.table(2, 2), story.table(3, 2, (0, 1, 7)))
     found = story.findings()
     assert found["reappeared"].cases[0].ops == ops
     assert "resurrected-key" in found

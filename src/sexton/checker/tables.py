@@ -189,7 +189,7 @@ def _missing_values(view: View) -> Iterator[tuple[Pass, Written, Record | None]]
                     continue
                 look = a_pass.look_over(newest.offset)
                 found = table.get(key)
-                is_there = found is not None and found[0].offset >= newest.offset
+                is_there = found is not None and (found[0].offset >= newest.offset or found[0].value == newest.value)
                 if look is not None and not is_there and not removal.may_be_gone(newest.value, look.call.end_ns):
                     yield a_pass, newest, found[0] if found is not None else None
 
@@ -208,7 +208,6 @@ def _resurrections(view: View) -> Iterator[tuple[bool, Case]]:
     the value was read; or, whatever `delete.retention.ms` is, if somebody else had passed the tombstone's offset
     without being given it before the value was read: then the value was still there when the tombstone was gone."""
     for log, removal in compacted(view):
-        retention_ns = (view.run.logs[log].delete_retention_ms - view.run.clock_skew_ms) * 1_000_000
         gone_ns = _tombstones_gone(view, log, removal)
         for a_pass in full_passes(view, log):
             for key, (value, look) in sorted(a_pass.fold(a_pass.end_offset).items()):
@@ -220,10 +219,15 @@ def _resurrections(view: View) -> Iterator[tuple[bool, Case]]:
                     continue
                 if removal.may_have_newer(key, newest.offset + 1, over.call.end_ns):
                     continue
-                is_quick = over.call.end_ns - look.call.begin_ns < retention_ns
+                is_quick = over.call.end_ns - look.call.begin_ns < _kept_ns(view, log)
                 was_gone = look.call.begin_ns > gone_ns.get(newest.value, view.end_ns)
                 ops = (newest.call.index, a_pass.op)
                 yield is_quick or was_gone, Case(log=log, values=(newest.value, value.value), ops=ops)
+
+
+def _kept_ns(view: View, log: int) -> int:
+    """For how long a tombstone is there at the least."""
+    return (view.run.logs[log].delete_retention_ms - view.run.clock_skew_ms) * 1_000_000
 
 
 def _tombstones_gone(view: View, log: int, removal: Removal) -> dict[int, int]:
@@ -249,7 +253,8 @@ def reappeared(view: View) -> Iterator[Case]:
     """Three looks over one offset, each begun after the one before had ended: there, gone, there. Needs no knowledge of
     what was sent. In a compacted log that alone is no harm: replicas compact at different times, and what one has
     removed another may still have, as long as it also has what superseded it. So there the last must be a full pass
-    whose table has the record, and no newer record of the key may lie behind the pass's end."""
+    whose table has the record, no newer record of the key may lie behind the pass's end, and the pass must be quicker
+    than tombstones are kept: a slow reader may miss one."""
     for log, facts in sorted(view.run.logs.items()):
         if facts.is_retained:
             continue
@@ -273,11 +278,17 @@ def reappeared(view: View) -> Iterator[Case]:
 
 
 def _in_tables(view: View, log: int) -> dict[tuple[int, int], list[Look]]:
-    """Of records that are their key's newest in a full pass behind which there is nothing newer: who was given them."""
+    """Of values that are their key's newest in a quick full pass behind which there is nothing newer: who was given
+    them. A tombstone that only some replicas have removed does no harm."""
     found: dict[tuple[int, int], list[Look]] = defaultdict(list)
     for a_pass in full_passes(view, log):
         for key, (record, look) in a_pass.fold(a_pass.end_offset).items():
-            if not view.removals[log].may_have_newer(key, a_pass.end_offset, a_pass.end_ns):
+            is_quick = a_pass.end_ns - look.call.begin_ns < _kept_ns(view, log)
+            if (
+                is_quick
+                and not record.is_tombstone
+                and not view.removals[log].may_have_newer(key, a_pass.end_offset, a_pass.end_ns)
+            ):
                 found[record.offset, record.value].append(look)
     return found
 
@@ -320,9 +331,8 @@ def _difference(view: View, removal: Removal, first: Pass, second: Pass) -> Iter
 def _is_quick(view: View, first: Pass, second: Pass, second_has_value: bool) -> bool:
     """Whether the pass that has a value where the other has none did not miss a tombstone by its slowness: it took less
     than tombstones are kept, or it began when the other had ended."""
-    retention_ns = (view.run.logs[first.log].delete_retention_ms - view.run.clock_skew_ms) * 1_000_000
     has, lacks = (second, first) if second_has_value else (first, second)
-    return has.end_ns - has.begin_ns < retention_ns or has.begin_ns > lacks.end_ns
+    return has.end_ns - has.begin_ns < _kept_ns(view, first.log) or has.begin_ns > lacks.end_ns
 
 
 def table_drift(view: View) -> Iterator[Case]:
@@ -331,7 +341,6 @@ def table_drift(view: View) -> Iterator[Case]:
     may be gone from the fresh table, but then what it deleted must be, too."""
     for log, removal in compacted(view):
         standing = standing_passes(view, log)
-        retention_ns = (view.run.logs[log].delete_retention_ms - view.run.clock_skew_ms) * 1_000_000
         for look in looks_at(view, log):
             if look.call.op.f not in (F.TABLE, F.SCAN) or not look.call.is_ok:
                 continue
@@ -342,11 +351,11 @@ def table_drift(view: View) -> Iterator[Case]:
                     continue
                 for key, (record, given_by) in sorted(kept.fold(end_offset).items()):
                     found = fresh[key][0] if key in fresh else None
-                    if found is not None and found.offset >= record.offset:
+                    if found is not None and (found.offset >= record.offset or found.value == record.value):
                         continue
                     if record.is_tombstone and (found is None or found.is_tombstone):
                         continue
-                    if record.is_tombstone and end_ns - look.call.begin_ns >= retention_ns:
+                    if record.is_tombstone and end_ns - look.call.begin_ns >= _kept_ns(view, log):
                         continue
                     if removal.may_have_newer(key, record.offset + 1, end_ns):
                         continue

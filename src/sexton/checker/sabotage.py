@@ -1,0 +1,773 @@
+"""Correct histories, broken in one known place: each anomaly that the judge knows, planted on purpose.
+
+Most are made by changing what an operation of a correct history was told; those that need a special constellation are
+small scenes that are played after its final reads. `implied` names what else must come of it: the judge finds what was
+planted where it was planted, and nothing that this does not imply.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from sexton.checker.planted import (
+    COPIERS,
+    GROUP,
+    INPUT,
+    LONG_TABLE,
+    OUTPUT,
+    QUEUES,
+    SHARED,
+    SHORT_TABLE,
+    TABLES,
+    History,
+    correct,
+)
+from sexton.checker.removal import Written
+from sexton.checker.tables import Look, looks_at
+from sexton.checker.view import Call, Options, View, prepare
+from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, MicroOp, Op, Poll, Record, Send, Span, Type
+
+SECOND_NS: Final = 1_000_000_000
+_Found = TypeVar("_Found")
+
+
+class NoPlaceError(Exception):
+    """This history has no place for this anomaly; another seed has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an anomaly was planted. A cycle is in no log; a commit has no value."""
+
+    log: int = UNKNOWN
+    value: int = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    name: str
+    history: History
+    place: Place
+    implied: frozenset[str]
+    options: Options
+
+
+def sabotage(name: str, seed: int) -> Sabotage:
+    """Of the first history from this seed on that has a place for it."""
+    plan = PLANS[name]
+    while True:
+        edit = Edit(correct(seed), random.Random(f"{name} {seed}"))
+        try:
+            place = plan.plant(edit)
+        except NoPlaceError:
+            seed += 1_000
+            continue
+        return Sabotage(name, edit.result(), place, plan.implied, edit.options)
+
+
+class Edit:
+    """A history that is being changed."""
+
+    def __init__(self, history: History, rng: random.Random) -> None:
+        self.rng = rng
+        self.run = history.run
+        self.view: View = prepare(history.ops, history.run)
+        self.options = Options()
+        self.ops = {op.index: op for op in history.ops}
+        self.now_ns = max(op.time_ns for op in history.ops)
+        self._value = max(value for _, value in self.view.sender_of)
+        self._process = max(op.process for op in history.ops)
+        self.reader = self.view.calls[-1].op.process
+        """Who did the final reads."""
+        self._ends = {
+            log: max(call.op.spans[log].end_offset for call in self.view.calls if log in call.op.spans)
+            for log in history.run.logs
+        }
+
+    def result(self) -> History:
+        return History([replace(op, index=index) for index, op in enumerate(self.ops.values())], self.run)
+
+    def pick(self, candidates: Iterable[_Found]) -> _Found:
+        found = list(candidates)
+        if not found:
+            raise NoPlaceError
+        return self.rng.choice(found)
+
+    def new_value(self) -> int:
+        self._value += 1
+        return self._value
+
+    def new_process(self) -> int:
+        self._process += 1
+        return self._process
+
+    def new_offset(self, log: int) -> int:
+        self._ends[log] += 1
+        return self._ends[log] - 1
+
+    def end_of(self, log: int) -> int:
+        return self._ends[log]
+
+    def change_records(self, call: Call, log: int, change: Callable[[list[Record]], list[Record]]) -> None:
+        op = self.ops[call.index]
+        micro_ops = [
+            Poll({**micro_op.records, log: change(list(micro_op.records[log]))})
+            if isinstance(micro_op, Poll) and log in micro_op.records
+            else micro_op
+            for micro_op in op.micro_ops
+        ]
+        self.ops[call.index] = replace(op, micro_ops=tuple(micro_ops))
+
+    def drop(self, call: Call, log: int, *values: int) -> None:
+        self.change_records(call, log, lambda records: [record for record in records if record.value not in values])
+
+    def drop_everywhere(self, log: int, value: int) -> None:
+        for call in self.view.readers_of.get((log, value), ()):
+            self.drop(call, log, value)
+
+    def insert(self, call: Call, log: int, *added: Record) -> None:
+        self.change_records(call, log, lambda records: sorted([*records, *added]))
+
+    def change_send(self, call: Call, value: int, **changes: Any) -> None:
+        op = self.ops[call.index]
+        micro_ops = [
+            micro_op._replace(**changes) if isinstance(micro_op, Send) and micro_op.value == value else micro_op
+            for micro_op in op.micro_ops
+        ]
+        self.ops[call.index] = replace(op, micro_ops=tuple(micro_ops))
+
+    def change_span(self, call: Call, log: int, span: Span) -> None:
+        op = self.ops[call.index]
+        self.ops[call.index] = replace(op, spans={**op.spans, log: span})
+
+    def begin(self, process: int, f: str, *micro_ops: MicroOp, **more: Any) -> None:
+        self._add(process, Type.INVOKE, f, micro_ops, more)
+
+    def end(self, process: int, f: str, *micro_ops: MicroOp, **more: Any) -> None:
+        self._add(process, more.pop("type", Type.OK), f, micro_ops, more)
+
+    def call(self, process: int, f: str, *micro_ops: MicroOp, **more: Any) -> None:
+        self.begin(process, f, logs=more.get("logs", ()))
+        self.end(process, f, *micro_ops, **more)
+
+    def wait(self, seconds: int) -> None:
+        self.now_ns += seconds * SECOND_NS
+
+    def poll(self, log: int, *records: Record) -> None:
+        """A new consumer is given these and no others of the log."""
+        span = Span(min(record.offset for record in records), max(record.offset for record in records) + 1)
+        self.call(self.new_process(), F.POLL, Poll({log: records}), spans={log: span})
+
+    def content(self, log: int) -> list[Record]:
+        """As it was when the final reads were over."""
+        calls = self.view.by_process[self.reader]
+        return [record for call in calls for record in call.polled.get(log, ())]
+
+    def table(self, log: int, records: Sequence[Record], seconds: int = 0, replica: int = UNKNOWN) -> None:
+        process = self.new_process()
+        f = F.TABLE if replica == UNKNOWN else F.SCAN
+        self.begin(process, f, Poll())
+        self.wait(seconds)
+        ext = {} if replica == UNKNOWN else {Ext.REPLICA: replica}
+        self.end(process, f, Poll({log: sorted(records)}), spans={log: Span(0, self.end_of(log))}, ext=ext)
+
+    def sends(self) -> Iterable[tuple[Call, int, Send]]:
+        """Single sends to a queue that are ok, have an offset and were polled."""
+        for (log, value), call in self.view.sender_of.items():
+            if log in QUEUES and call.op.f == F.SEND and call.is_ok and (log, value) in self.view.seen:
+                send = call.sends[log][0]
+                if send.offset != UNKNOWN:
+                    yield call, log, send
+
+    def polls(self, records_min: int) -> Iterable[tuple[Call, int, Sequence[Record]]]:
+        """Ok polls of a queue that gave at least so many records."""
+        for call in self.view.calls:
+            for log in QUEUES:
+                records = call.polled.get(log, ())
+                if call.op.f == F.POLL and call.is_ok and len(records) >= records_min:
+                    yield call, log, records
+
+    def tables(self, *logs: int) -> Iterable[tuple[Look, int]]:
+        for log in logs or TABLES:
+            for look in looks_at(self.view, log):
+                if look.call.op.f == F.TABLE:
+                    yield look, log
+
+    def newest(self, look: Look, log: int) -> Mapping[int, Written]:
+        """By key, what is certainly the newest below the end of a look, and must be there."""
+        removal = self.view.removals[log]
+        found = {key: removal.newest_below(key, look.span.end_offset) for key in removal.certain}
+        return {
+            key: newest
+            for key, newest in found.items()
+            if newest is not None
+            and look.is_over(newest.offset)
+            and not removal.may_be_gone(newest.value, look.call.end_ns)
+        }
+
+    def _add(self, process: int, type: Type, f: str, micro_ops: Sequence[MicroOp], more: Mapping[str, Any]) -> None:
+        self.now_ns += 1_000_000
+        index = len(self.ops)
+        self.ops[index] = Op(index, self.now_ns, process, type, f, tuple(micro_ops), **more)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    plant: Callable[[Edit], Place]
+    implied: frozenset[str] = field(default_factory=frozenset)
+
+
+PLANS: Final[dict[str, _Plan]] = {}
+
+_SKIPS: Final = ("poll-skip", "int-poll-skip", "fractured-read", "reappeared")
+_TABLE: Final = (*_SKIPS, "lost-record", "table-drift", "replicas-disagree")
+
+
+def _plants(*names: str, implied: Iterable[str] = ()) -> Callable[[Callable[[Edit], Place]], Callable[[Edit], Place]]:
+    """What is planted under several names implies each of them."""
+
+    def register(plant: Callable[[Edit], Place]) -> Callable[[Edit], Place]:
+        for name in names:
+            PLANS[name] = _Plan(plant, frozenset({*names, *implied} - {name}))
+        return plant
+
+    return register
+
+
+@_plants("inconsistent-offsets", implied=["duplicate"])
+def _acknowledged_at_anothers_offset(edit: Edit) -> Place:
+    call, log, send = edit.pick(edit.sends())
+    order = edit.view.order(log)
+    lower = [index for index in range(order.index_of[send.value]) if order.values[index][0] < send.value]
+    edit.change_send(call, send.value, offset=order.offsets[edit.pick(lower)])
+    return Place(log, send.value)
+
+
+@_plants("duplicate", implied=_SKIPS)
+def _acknowledged_where_nothing_is(edit: Edit) -> Place:
+    call, log, send = edit.pick(edit.sends())
+    free = set(range(send.offset)) - set(edit.view.order(log).offsets)
+    edit.change_send(call, send.value, offset=edit.pick(sorted(free)))
+    return Place(log, send.value)
+
+
+def _show_aborted(edit: Edit, logs: Sequence[int], looks: Iterable[Look]) -> Place:
+    aborted = [
+        (look, log, send)
+        for look in looks
+        for call in edit.view.calls
+        if call.op.type is Type.FAIL
+        for log in logs
+        for send in call.sends.get(log, ())
+        if send.offset != UNKNOWN
+        and log in look.call.op.spans
+        and Look(look.call, look.call.op.spans[log], ()).is_over(send.offset)
+        and log in look.call.polled
+    ]
+    look, log, send = edit.pick(aborted)
+    edit.insert(look.call, log, Record(send.offset, send.value, send.key, send.is_tombstone))
+    return Place(log, send.value)
+
+
+@_plants("G1a", implied=[*_SKIPS, "torn-transaction"])
+def _aborted_record_is_read(edit: Edit) -> Place:
+    looks = [look for log in QUEUES for look in looks_at(edit.view, log) if look.call.op.process == edit.reader]
+    return _show_aborted(edit, QUEUES, looks)
+
+
+@_plants("aborted-in-table", implied=["G1a", "torn-transaction"])
+def _aborted_record_is_in_a_table(edit: Edit) -> Place:
+    return _show_aborted(edit, TABLES, [look for look, _ in edit.tables()])
+
+
+@_plants("precommitted-read")
+def _own_record_is_read(edit: Edit) -> Place:
+    log = edit.pick(QUEUES)
+    offset, value = edit.new_offset(log), edit.new_value()
+    poll = Poll({log: [Record(offset, value)]})
+    edit.call(edit.new_process(), F.TXN, Send(log, value, offset), poll, spans={log: Span(offset, offset + 1)})
+    return Place(log, value)
+
+
+@_plants("lost-write", implied=[*_SKIPS, "unseen"])
+def _nobody_is_given_a_record(edit: Edit) -> Place:
+    last = {log: edit.view.order(log).offsets[-1] for log in QUEUES}
+    _, log, send = edit.pick(sent for sent in edit.sends() if sent[2].offset < last[sent[1]])
+    edit.drop_everywhere(log, send.value)
+    return Place(log, send.value)
+
+
+@_plants("poll-skip", implied=_SKIPS)
+def _first_record_is_withheld(edit: Edit) -> Place:
+    """From a poll that goes on where another ended."""
+    calls = [(call, log, records) for call, log, records in edit.polls(2) if _before(edit, call, log) is not None]
+    call, log, records = edit.pick(calls)
+    edit.drop(call, log, records[0].value)
+    return Place(log, records[1].value)
+
+
+@_plants("nonmonotonic-poll")
+def _last_record_is_given_again(edit: Edit) -> Place:
+    polls = [(call, log, _before(edit, call, log)) for call, log, _ in edit.polls(1)]
+    call, log, before = edit.pick(poll for poll in polls if poll[2] is not None)
+    assert before is not None
+    edit.insert(call, log, before)
+    edit.change_span(call, log, Span(before.offset, call.op.spans[log].end_offset))
+    return Place(log, before.value)
+
+
+def _before(edit: Edit, call: Call, log: int) -> Record | None:
+    """The last record of the poll in which this one's consumer was given the one before its first."""
+    order = edit.view.order(log)
+    index = order.index_of[call.polled[log][0].value]
+    value = order.values[index - 1][0] if index else UNKNOWN
+    for other in edit.view.by_process[call.op.process]:
+        is_earlier = other.is_ok and other.index < call.index and other.op.f == F.POLL and other.polled.get(log)
+        if is_earlier and other.polled[log][-1].value == value:
+            between = [
+                each
+                for each in edit.view.by_process[call.op.process]
+                if other.index < each.index < call.index and (log in each.polled or each.op.f == F.ASSIGN)
+            ]
+            if not between:
+                return other.polled[log][-1]
+    return None
+
+
+@_plants("int-poll-skip", implied=_SKIPS)
+def _middle_record_is_withheld(edit: Edit) -> Place:
+    call, log, records = edit.pick(edit.polls(3))
+    edit.drop(call, log, records[1].value)
+    return Place(log, records[2].value)
+
+
+@_plants("int-nonmonotonic-poll")
+def _record_is_given_twice(edit: Edit) -> Place:
+    call, log, records = edit.pick(edit.polls(1))
+    edit.insert(call, log, records[0])
+    return Place(log, records[0].value)
+
+
+@_plants("int-send-skip", "G0", "PL-1-cycle-exists")
+def _record_between_two_of_one_transaction(edit: Edit) -> Place:
+    log = edit.pick(QUEUES)
+    records = [Record(edit.new_offset(log), edit.new_value()) for _ in range(3)]
+    first, second, third = (Send(log, record.value, record.offset) for record in records)
+    both, between = edit.new_process(), edit.new_process()
+    edit.begin(both, F.TXN)
+    edit.call(between, F.SEND, second)
+    edit.end(both, F.TXN, first, third)
+    edit.poll(log, *records)
+    return Place()
+
+
+@_plants("int-nonmonotonic-send")
+def _sent_in_one_order_and_written_in_the_other(edit: Edit) -> Place:
+    log = edit.pick(QUEUES)
+    records = [Record(edit.new_offset(log), edit.new_value()) for _ in range(2)]
+    later, earlier = (Send(log, record.value, record.offset) for record in records)
+    edit.call(edit.new_process(), F.TXN, earlier, later)
+    edit.poll(log, *records)
+    return Place(log, later.value)
+
+
+@_plants("nonmonotonic-send", implied=["G0-realtime", "strong-PL-1-cycle-exists"])
+def _second_send_lies_before_the_first(edit: Edit) -> Place:
+    process = edit.new_process()
+    return _send_backwards(edit, process, process)
+
+
+@_plants("G0-realtime", "strong-PL-1-cycle-exists")
+def _later_send_lies_before_an_earlier_one(edit: Edit) -> Place:
+    _send_backwards(edit, edit.new_process(), edit.new_process())
+    return Place()
+
+
+def _send_backwards(edit: Edit, first: int, second: int) -> Place:
+    log = edit.pick(QUEUES)
+    records = [Record(edit.new_offset(log), edit.new_value()) for _ in range(2)]
+    edit.call(first, F.SEND, Send(log, records[1].value, records[1].offset))
+    edit.call(second, F.SEND, Send(log, records[0].value, records[0].offset))
+    edit.poll(log, *records)
+    return Place(log, records[0].value)
+
+
+@_plants("unseen")
+def _sent_and_not_read(edit: Edit) -> Place:
+    log, value = edit.pick(QUEUES), edit.new_value()
+    edit.call(edit.new_process(), F.SEND, Send(log, value, edit.new_offset(log)))
+    return Place(log, value)
+
+
+@_plants("realtime-lag")
+def _consumer_gets_nothing_for_an_hour(edit: Edit) -> Place:
+    log, process = edit.pick(QUEUES), edit.new_process()
+    edit.call(process, F.ASSIGN, logs=(log,))
+    edit.wait(3_600)
+    edit.call(process, F.POLL, Poll())
+    return Place(log)
+
+
+@_plants("G1c", "PL-2-cycle-exists")
+def _reads_what_lies_behind_it(edit: Edit) -> Place:
+    one, other = QUEUES
+    read = Record(edit.new_offset(one), edit.new_value())
+    before, after = (Record(edit.new_offset(other), edit.new_value()) for _ in range(2))
+    first, second = edit.new_process(), edit.new_process()
+    edit.begin(first, F.TXN)
+    edit.begin(second, F.TXN)
+    edit.end(first, F.TXN, Send(one, read.value, read.offset), Send(other, after.value, after.offset))
+    edit.end(second, F.TXN, Poll({one: [read]}), Send(other, before.value, before.offset))
+    edit.poll(other, before, after)
+    return Place()
+
+
+@_plants("G1c-realtime", "strong-PL-2-cycle-exists")
+def _reads_what_lies_behind_what_is_yet_to_be_sent(edit: Edit) -> Place:
+    log = edit.pick(QUEUES)
+    records = [Record(edit.new_offset(log), edit.new_value()) for _ in range(2)]
+    late, early = edit.new_process(), edit.new_process()
+    edit.begin(early, F.SEND)
+    edit.poll(log, records[1])
+    edit.begin(late, F.SEND)
+    edit.end(late, F.SEND, Send(log, records[0].value, records[0].offset))
+    edit.end(early, F.SEND, Send(log, records[1].value, records[1].offset))
+    edit.poll(log, *records)
+    return Place()
+
+
+@_plants("G1c-wr", implied=["G1c", "PL-2-cycle-exists"])
+def _transactions_read_each_other(edit: Edit) -> Place:
+    records = [Record(edit.new_offset(log), edit.new_value()) for log in QUEUES]
+    processes = [edit.new_process() for _ in QUEUES]
+    for process in processes:
+        edit.begin(process, F.TXN)
+    for log, other in ((0, 1), (1, 0)):
+        own, read = records[log], records[other]
+        edit.end(processes[log], F.TXN, Send(log, own.value, own.offset), Poll({other: [read]}))
+    return Place()
+
+
+@_plants("G1c-wr-realtime", implied=["G1c-realtime", "strong-PL-2-cycle-exists"])
+def _read_before_it_is_sent(edit: Edit) -> Place:
+    log = edit.pick(QUEUES)
+    record = Record(edit.new_offset(log), edit.new_value())
+    edit.poll(log, record)
+    edit.call(edit.new_process(), F.SEND, Send(log, record.value, record.offset))
+    return Place()
+
+
+@_plants("cycle-search-timeout", implied=["G0", "PL-1-cycle-exists", "int-send-skip"])
+def _cycle_and_no_time_to_find_it(edit: Edit) -> Place:
+    edit.options = replace(edit.options, cycle_steps_max=0)
+    return _record_between_two_of_one_transaction(edit)
+
+
+@_plants("empty-transaction-graph")
+def _nothing_is_done(edit: Edit) -> Place:
+    edit.ops.clear()
+    edit.call(0, F.ASSIGN, logs=QUEUES)
+    return Place()
+
+
+@_plants("unwritten-read")
+def _read_and_never_sent(edit: Edit) -> Place:
+    log, value = edit.pick(QUEUES), edit.new_value()
+    edit.poll(log, Record(edit.new_offset(log), value))
+    return Place(log, value)
+
+
+@_plants("torn-transaction", implied=["lost-write", "unseen", *_SKIPS])
+def _one_record_of_a_transaction_is_given_to_nobody(edit: Edit) -> Place:
+    last = {log: edit.view.order(log).offsets[-1] for log in QUEUES}
+    sends = [
+        (log, send)
+        for call in edit.view.calls
+        if call.is_ok and len([send for log in QUEUES for send in call.sends.get(log, ())]) > 1
+        for log in QUEUES
+        for send in call.sends.get(log, ())
+        if send.offset < last[log]
+    ]
+    log, send = edit.pick(sends)
+    edit.drop_everywhere(log, send.value)
+    return Place(log, send.value)
+
+
+@_plants("fractured-read", implied=_SKIPS)
+def _one_record_of_a_transaction_is_withheld(edit: Edit) -> Place:
+    found = []
+    for call, log, records in edit.polls(2):
+        senders = [edit.view.sender_of[log, record.value].index for record in records]
+        found += [
+            (call, log, record)
+            for record, sender in zip(records, senders, strict=True)
+            if senders.count(sender) > 1 and edit.view.is_certain(edit.view.sender_of[log, record.value])
+        ]
+    call, log, record = edit.pick(found)
+    edit.drop(call, log, record.value)
+    return Place(log, record.value)
+
+
+@_plants("wrong-span")
+def _span_ends_before_the_last_record(edit: Edit) -> Place:
+    call, log, records = edit.pick(edit.polls(1))
+    edit.change_span(call, log, Span(call.op.spans[log].start_offset, records[-1].offset))
+    return Place(log, records[-1].value)
+
+
+@_plants("stuck", implied=["unseen"])
+def _consumer_stands_still(edit: Edit) -> Place:
+    log, value, process = edit.pick(QUEUES), edit.new_value(), edit.new_process()
+    end = edit.end_of(log)
+    edit.end(NEMESIS, HEAL, type=Type.INFO)
+    edit.call(edit.new_process(), F.SEND, Send(log, value, edit.new_offset(log)))
+    edit.call(process, F.ASSIGN, logs=(log,))
+    edit.call(process, F.POLL, Poll(), spans={log: Span(end, end)})
+    edit.wait(61)
+    edit.call(process, F.POLL, Poll(), spans={log: Span(end, end)})
+    return Place(log, value)
+
+
+def _highest_committed(edit: Edit, group: str, log: int) -> int:
+    commits = [
+        call.op.offsets[log]
+        for call in edit.view.calls
+        if call.is_ok and call.op.ext.get(Ext.GROUP) == group and log in call.op.offsets
+    ]
+    return max(commits, default=0)
+
+
+@_plants("committed-too-far", implied=["group-skip"])
+def _more_is_committed_than_was_given(edit: Edit) -> Place:
+    offset = edit.end_of(SHARED) + 5
+    edit.call(edit.new_process(), F.COMMIT, offsets={SHARED: offset}, ext={Ext.GROUP: GROUP})
+    return Place(SHARED)
+
+
+@_plants("group-skip", implied=_SKIPS)
+def _no_member_is_given_a_record(edit: Edit) -> Place:
+    committed = _highest_committed(edit, GROUP, SHARED)
+    order = edit.view.order(SHARED)
+    values = [
+        value
+        for value in order.last
+        if order.offset_of(value) < committed and edit.view.is_certain(edit.view.sender_of[SHARED, value])
+    ]
+    value = edit.pick(values)
+    for call in edit.view.readers_of.get((SHARED, value), ()):
+        if Ext.GROUP in call.op.ext:
+            edit.drop(call, SHARED, value)
+    return Place(SHARED, value)
+
+
+@_plants("offset-went-back")
+def _committed_offset_is_forgotten(edit: Edit) -> Place:
+    if _highest_committed(edit, GROUP, SHARED) == 0:
+        raise NoPlaceError
+    edit.call(edit.new_process(), F.COMMITTED, offsets={SHARED: UNKNOWN}, ext={Ext.GROUP: GROUP})
+    return Place(SHARED)
+
+
+@_plants("zombie-commit")
+def _former_member_commits(edit: Edit) -> Place:
+    members = [call for call in edit.view.calls if call.op.ext.get(Ext.GENERATION, 0) > 1]
+    generation = edit.pick(members).op.ext[Ext.GENERATION] - 1
+    offsets = {SHARED: _highest_committed(edit, GROUP, SHARED)}
+    ext = {Ext.GROUP: GROUP, Ext.GENERATION: generation}
+    edit.call(edit.new_process(), F.COMMIT, offsets=offsets, ext=ext)
+    return Place()
+
+
+@_plants("eos-duplicate")
+def _input_is_copied_again(edit: Edit) -> Place:
+    copied = [send.key for call in edit.view.calls if call.is_ok for send in call.sends.get(OUTPUT, ())]
+    key, value, offset = edit.pick(copied), edit.new_value(), edit.new_offset(OUTPUT)
+    edit.call(edit.new_process(), F.EOS, Send(OUTPUT, value, offset, key), ext={Ext.GROUP: COPIERS})
+    edit.poll(OUTPUT, Record(offset, value, key))
+    return Place(OUTPUT, value)
+
+
+@_plants("eos-loss")
+def _output_is_left_out(edit: Edit) -> Place:
+    copies = [(call, send) for call in edit.view.calls if call.is_ok for send in call.sends.get(OUTPUT, ())]
+    attempts = [send.key for call in edit.view.calls for send in call.sends.get(OUTPUT, ())]
+    call, copy = edit.pick(pair for pair in copies if attempts.count(pair[1].key) == 1)
+    op = edit.ops[call.index]
+    edit.ops[call.index] = replace(op, micro_ops=tuple(micro_op for micro_op in op.micro_ops if micro_op != copy))
+    edit.drop_everywhere(OUTPUT, copy.value)
+    return Place(INPUT, copy.key)
+
+
+def _look_back(edit: Edit, epochs_later: int) -> Place:
+    log = edit.pick(QUEUES)
+    before = edit.view.looks[-1].op.ext
+    ext = {
+        Ext.HIGH_WATERMARKS: {str(log): before[Ext.HIGH_WATERMARKS][str(log)] - 1},
+        Ext.LEADER_EPOCHS: {str(log): before[Ext.LEADER_EPOCHS][str(log)] + epochs_later},
+    }
+    edit.call(edit.new_process(), F.DEBUG, ext=ext)
+    return Place(log)
+
+
+@_plants("watermark-went-back")
+def _high_watermark_is_lower(edit: Edit) -> Place:
+    return _look_back(edit, 0)
+
+
+@_plants("watermark-went-back-at-failover")
+def _high_watermark_is_lower_after_a_failover(edit: Edit) -> Place:
+    return _look_back(edit, 1)
+
+
+@_plants("acknowledged-nowhere", implied=["unseen"])
+def _sent_without_an_offset_and_read_by_nobody(edit: Edit) -> Place:
+    begins_ns = {log: [call.begin_ns for call, at, _ in edit.sends() if at == log] for log in QUEUES}
+    sends = [sent for sent in edit.sends() if sent[0].end_ns < max(begins_ns[sent[1]])]
+    call, log, send = edit.pick(sends)
+    edit.change_send(call, send.value, offset=UNKNOWN)
+    edit.drop_everywhere(log, send.value)
+    return Place(log, send.value)
+
+
+@_plants(
+    "lost-record",
+    implied=[*_TABLE, "lost-key", "stale-value", "resurrected-key", "slow-reader", "tombstone-too-early"],
+)
+def _record_of_a_table_is_withheld(edit: Edit) -> Place:
+    looks = [(look, log) for log in TABLES for look in looks_at(edit.view, log)]
+    found = [
+        (look, log, newest.value)
+        for look, log in looks
+        for newest in edit.newest(look, log).values()
+        if any(record.value == newest.value for record in look.records)
+    ]
+    look, log, value = edit.pick(found)
+    edit.drop(look.call, log, value)
+    return Place(log, value)
+
+
+@_plants("lost-key", implied=_TABLE)
+def _key_of_a_table_is_withheld(edit: Edit) -> Place:
+    found = [
+        (look, log, key, newest)
+        for look, log in edit.tables()
+        for key, newest in edit.newest(look, log).items()
+        if not newest.send.is_tombstone
+    ]
+    look, log, key, newest = edit.pick(found)
+    edit.drop(look.call, log, *(record.value for record in look.records if record.key == key))
+    return Place(log, newest.value)
+
+
+@_plants("stale-value", implied=_TABLE)
+def _newest_value_of_a_key_is_withheld(edit: Edit) -> Place:
+    found = [
+        (look, log, newest)
+        for look, log in edit.tables()
+        for key, newest in edit.newest(look, log).items()
+        if not newest.send.is_tombstone and sum(record.key == key for record in look.records) > 1
+    ]
+    look, log, newest = edit.pick(found)
+    edit.drop(look.call, log, newest.value)
+    return Place(log, newest.value)
+
+
+@_plants("resurrected-key", implied=[*_TABLE, "tombstone-too-early"])
+def _deleted_value_is_given_without_its_tombstone(edit: Edit) -> Place:
+    found = []
+    for look, log in edit.tables():
+        removal = edit.view.removals[log]
+        for key, records in removal.certain.items():
+            newest = removal.newest_below(key, look.span.end_offset)
+            if newest is None or removal.may_have_newer(key, newest.offset + 1, look.call.end_ns):
+                continue
+            older = [record for record in records if record.offset < newest.offset and not record.send.is_tombstone]
+            if newest.send.is_tombstone and older:
+                found.append((look, log, newest, older[-1]))
+    look, log, tombstone, value = edit.pick(found)
+    key = tombstone.send.key
+    edit.drop(look.call, log, *(record.value for record in look.records if record.key == key))
+    edit.insert(look.call, log, Record(value.offset, value.value, key))
+    return Place(log, tombstone.value)
+
+
+def _delete(edit: Edit, log: int) -> tuple[Record, Record]:
+    """A key that nobody used, sent and deleted after the final reads."""
+    key = 99
+    value = Record(edit.new_offset(log), edit.new_value(), key)
+    tombstone = Record(edit.new_offset(log), edit.new_value(), key, True)
+    for record in (value, tombstone):
+        edit.call(edit.new_process(), F.SEND, Send(log, record.value, record.offset, key, record.is_tombstone))
+    return value, tombstone
+
+
+@_plants("slow-reader")
+def _reader_is_slower_than_tombstones_are_kept(edit: Edit) -> Place:
+    value, tombstone = _delete(edit, SHORT_TABLE)
+    edit.table(SHORT_TABLE, [*_settled(edit, SHORT_TABLE), value], seconds=10)
+    return Place(SHORT_TABLE, tombstone.value)
+
+
+@_plants("reappeared", implied=["resurrected-key"])
+def _deleted_value_is_there_again(edit: Edit) -> Place:
+    value, tombstone = _delete(edit, SHORT_TABLE)
+    settled = _settled(edit, SHORT_TABLE)
+    edit.table(SHORT_TABLE, [*settled, value, tombstone])
+    edit.wait(10)
+    edit.table(SHORT_TABLE, settled)
+    edit.table(SHORT_TABLE, [*settled, value])
+    return Place(SHORT_TABLE, value.value)
+
+
+@_plants("replicas-disagree", implied=["resurrected-key", "slow-reader"])
+def _one_replica_has_what_is_deleted(edit: Edit) -> Place:
+    value, _ = _delete(edit, SHORT_TABLE)
+    settled = _settled(edit, SHORT_TABLE)
+    edit.wait(10)
+    edit.table(SHORT_TABLE, settled, replica=1)
+    edit.table(SHORT_TABLE, [*settled, value], replica=2)
+    return Place(SHORT_TABLE, value.value)
+
+
+def _settled(edit: Edit, log: int) -> list[Record]:
+    """What a table that is read later may be given: the newest of each key."""
+    newest = {record.key: record for record in edit.content(log)}
+    return [record for record in newest.values() if not record.is_tombstone]
+
+
+@_plants("table-drift", implied=["lost-key", *_TABLE])
+def _fresh_table_lacks_what_a_kept_one_has(edit: Edit) -> Place:
+    log = edit.pick(TABLES)
+    content = edit.content(log)
+    certain = {newest.value for look in looks_at(edit.view, log) for newest in edit.newest(look, log).values()}
+    newest = {record.key: record for record in content}
+    lost = edit.pick(record for record in newest.values() if record.value in certain and not record.is_tombstone)
+    edit.table(log, [record for record in content if record.key != lost.key])
+    return Place(log, lost.value)
+
+
+@_plants("moved", implied=["duplicate", "int-nonmonotonic-poll", "nonmonotonic-poll", *_SKIPS])
+def _record_is_at_another_offset(edit: Edit) -> Place:
+    log = edit.pick(TABLES)
+    content = edit.content(log)
+    record = edit.pick(content)
+    free = set(range(record.offset)) - set(edit.view.order(log).offsets)
+    offset = edit.pick(sorted(free))
+    edit.table(log, [other if other != record else record._replace(offset=offset) for other in content])
+    return Place(log, record.value)
+
+
+@_plants("tombstone-too-early", implied=_TABLE)
+def _tombstone_is_withheld(edit: Edit) -> Place:
+    found = [
+        (look, log, key, newest)
+        for look, log in edit.tables(LONG_TABLE)
+        for key, newest in edit.newest(look, log).items()
+        if newest.send.is_tombstone
+    ]
+    look, log, key, newest = edit.pick(found)
+    edit.drop(look.call, log, *(record.value for record in look.records if record.key == key))
+    return Place(log, newest.value)
