@@ -42,6 +42,11 @@ simulate: ## Whole clusters under virtual time: 200 seeds, and rules broken on p
 	@$(BIN)/sexton simulate --seeds 200
 	@$(BIN)/python -m pytest -m soak tests/simulate
 
+.PHONY: judge
+judge: ## The judge of histories on 500 correct ones, and on 50 with each anomaly planted in a known place
+	@scripts/setup test
+	@$(BIN)/python -m pytest -m soak tests/checker
+
 .PHONY: explore
 explore: ## Coordinated compaction as a model: explored exhaustively to a bound, and by random walks beyond it
 	@scripts/setup test

@@ -249,7 +249,7 @@ def _went_back(view: View) -> Iterator[tuple[bool, Case]]:
     """Whether the leader was the same, and the case: of looks one of which had ended when the other began."""
     for name in (Ext.HIGH_WATERMARKS, Ext.LAST_STABLE_OFFSETS):
         by_log: dict[int, list[tuple[int, int, Call]]] = defaultdict(list)
-        for call in view.looks:
+        for call in view.probes:
             epochs = view.by_log(call, Ext.LEADER_EPOCHS)
             for log, offset in view.by_log(call, name).items():
                 by_log[log].append((offset, epochs.get(log, UNKNOWN), call))

@@ -25,18 +25,14 @@ def inconsistent_offsets(view: View) -> Iterator[Case]:
 
 def duplicate(view: View) -> Iterator[Case]:
     for log, order in view.orders.items():
-        for value in order.first:
-            if order.first[value] != order.last[value]:
-                offsets = [
-                    offset for offset, values in zip(order.offsets, order.values, strict=True) if value in values
-                ]
-                yield Case(
-                    log=log,
-                    values=(value,),
-                    ops=_witnesses(view, log, (value,), *offsets),
-                    severity=len(offsets),
-                    detail={"offsets": offsets},
-                )
+        offsets_of: dict[int, list[int]] = defaultdict(list)
+        for offset, values in zip(order.offsets, order.values, strict=True):
+            for value in values:
+                offsets_of[value].append(offset)
+        for value, offsets in offsets_of.items():
+            if len(offsets) > 1:
+                ops = _witnesses(view, log, (value,), *offsets)
+                yield Case(log=log, values=(value,), ops=ops, severity=len(offsets), detail={"offsets": offsets})
 
 
 def unwritten_read(view: View) -> Iterator[Case]:

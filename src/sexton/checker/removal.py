@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from sexton.history.op import UNKNOWN, Ext, F, Log, Send
+from sexton.history.op import UNKNOWN, Ext, Log, Send
 
 if TYPE_CHECKING:
     from sexton.checker.view import Call, View
@@ -97,14 +97,12 @@ class Removal:
 
     def _collect(self, view: View, log: int) -> None:
         order = view.order(log)
-        for call in view.calls:
-            is_certain = view.is_certain(call)
-            for send in call.sends.get(log, ()):
-                offset = order.offset_of(send.value)
-                if is_certain and offset != UNKNOWN:
-                    self.certain[send.key].append(Written(offset, send, call))
-                elif not call.is_certain_not or (log, send.value) in view.readers_of:
-                    self.doubtful[send.key].append((call.begin_ns, offset))
+        for call, send in view.sends_to.get(log, ()):
+            offset = order.offset_of(send.value)
+            if view.is_certain(call) and offset != UNKNOWN:
+                self.certain[send.key].append(Written(offset, send, call))
+            elif not call.is_certain_not or (log, send.value) in view.readers_of:
+                self.doubtful[send.key].append((call.begin_ns, offset))
         for records in self.certain.values():
             records.sort(key=lambda record: record.offset)
 
@@ -122,11 +120,11 @@ class Removal:
             self._since_ns[record.value] = since_ns
 
     def _look_at_log_start(self, view: View, log: int) -> None:
-        for call in view.calls:
-            if call.op.f == F.DELETE_RECORDS and not call.is_certain_not and log in call.op.offsets:
+        for call in view.deletions:
+            if log in call.op.offsets:
                 offset = call.op.offsets[log]
                 self._deleted.append((call.begin_ns, NEVER_NS if offset == UNKNOWN else offset))
-        for call in view.looks:
+        for call in view.probes if self._log.is_retained else ():
             starts = view.by_log(call, Ext.LOG_STARTS)
             if log in starts:
                 self._starts.append((call.begin_ns, starts[log]))

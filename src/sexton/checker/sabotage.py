@@ -26,8 +26,7 @@ from sexton.checker.planted import (
     correct,
 )
 from sexton.checker.removal import Written
-from sexton.checker.tables import Look, looks_at
-from sexton.checker.view import Call, Options, View, prepare
+from sexton.checker.view import Call, Look, Options, View, prepare
 from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, MicroOp, Op, Poll, Record, Send, Span, Type
 
 SECOND_NS: Final = 1_000_000_000
@@ -192,7 +191,7 @@ class Edit:
 
     def tables(self, *logs: int) -> Iterable[tuple[Look, int]]:
         for log in logs or TABLES:
-            for look in looks_at(self.view, log):
+            for look in self.view.looks_at.get(log, ()):
                 if look.call.op.f == F.TABLE:
                     yield look, log
 
@@ -274,7 +273,7 @@ def _show_aborted(edit: Edit, logs: Sequence[int], looks: Iterable[Look]) -> Pla
 
 @_plants("G1a", implied=[*_SKIPS, "torn-transaction"])
 def _aborted_record_is_read(edit: Edit) -> Place:
-    looks = [look for log in QUEUES for look in looks_at(edit.view, log) if look.call.op.process == edit.reader]
+    looks = [look for log in QUEUES for look in edit.view.looks_at.get(log, ()) if look.call.op.process == edit.reader]
     return _show_aborted(edit, QUEUES, looks)
 
 
@@ -603,7 +602,7 @@ def _output_is_left_out(edit: Edit) -> Place:
 
 def _look_back(edit: Edit, epochs_later: int) -> Place:
     log = edit.pick(QUEUES)
-    before = edit.view.looks[-1].op.ext
+    before = edit.view.probes[-1].op.ext
     ext = {
         Ext.HIGH_WATERMARKS: {str(log): before[Ext.HIGH_WATERMARKS][str(log)] - 1},
         Ext.LEADER_EPOCHS: {str(log): before[Ext.LEADER_EPOCHS][str(log)] + epochs_later},
@@ -637,7 +636,7 @@ def _sent_without_an_offset_and_read_by_nobody(edit: Edit) -> Place:
     implied=[*_TABLE, "lost-key", "stale-value", "resurrected-key", "slow-reader", "tombstone-too-early"],
 )
 def _record_of_a_table_is_withheld(edit: Edit) -> Place:
-    looks = [(look, log) for log in TABLES for look in looks_at(edit.view, log)]
+    looks = [(look, log) for log in TABLES for look in edit.view.looks_at.get(log, ())]
     found = [
         (look, log, newest.value)
         for look, log in looks
@@ -742,7 +741,7 @@ def _settled(edit: Edit, log: int) -> list[Record]:
 def _fresh_table_lacks_what_a_kept_one_has(edit: Edit) -> Place:
     log = edit.pick(TABLES)
     content = edit.content(log)
-    certain = {newest.value for look in looks_at(edit.view, log) for newest in edit.newest(look, log).values()}
+    certain = {newest.value for look in edit.view.looks_at.get(log, ()) for newest in edit.newest(look, log).values()}
     newest = {record.key: record for record in content}
     lost = edit.pick(record for record in newest.values() if record.value in certain and not record.is_tombstone)
     edit.table(log, [record for record in content if record.key != lost.key])

@@ -1,6 +1,5 @@
 """Compacted logs, and the tables that are read from them: 31 to 38, 40.
 
-A *look* is what one call saw of one log: its position moved over [start, end), and it was given some records there.
 A *pass* is a chain of looks of one consumer without a gap; where it went back, what it read again takes the place of
 what it had read. A pass that begins at the log's start is *full*: folded by key, newest last, it is a table as of its
 end. A table or scan is a full pass by itself.
@@ -13,23 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sexton.checker.evidence import Case
 from sexton.checker.removal import Removal, Written
-from sexton.checker.view import Call, View
+from sexton.checker.view import Look, View
 from sexton.history.op import UNKNOWN, Ext, F, Record, Span, Type
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    call: Call
-    span: Span
-    records: Sequence[Record]
-
-    def is_over(self, offset: int) -> bool:
-        return self.span.start_offset <= offset < self.span.end_offset
 
 
 @dataclass(slots=True)
@@ -71,17 +60,10 @@ class Pass:
         return found
 
 
-def looks_at(view: View, log: int) -> Iterator[Look]:
-    for call in view.calls:
-        for at, span in call.trusted_spans():
-            if at == log and call.begin_ns != UNKNOWN:
-                yield Look(call, span, call.polled.get(log, ()))
-
-
 def full_passes(view: View, log: int) -> list[Pass]:
     """Those by a call of their own, and those of standing consumers, by when they ended."""
     found = []
-    for look in looks_at(view, log):
+    for look in view.looks_at.get(log, ()):
         if look.call.op.f in (F.TABLE, F.SCAN) and look.call.is_ok:
             found.append(Pass(log, [look]))
     return sorted([*found, *standing_passes(view, log)], key=lambda a_pass: (a_pass.end_ns, a_pass.op))
@@ -145,7 +127,7 @@ def lost_record(view: View) -> Iterator[Case]:
 def passed_without(view: View, log: int, removal: Removal) -> Iterator[tuple[Look, Written]]:
     """Looks over a certain record that were not given it."""
     written = sorted((record for records in removal.certain.values() for record in records), key=_offset)
-    for look in looks_at(view, log):
+    for look in view.looks_at.get(log, ()):
         given = {record.value for record in look.records}
         start = bisect_left(written, look.span.start_offset, key=_offset)
         end = bisect_left(written, look.span.end_offset, key=_offset)
@@ -258,23 +240,36 @@ def reappeared(view: View) -> Iterator[Case]:
     for log, facts in sorted(view.run.logs.items()):
         if facts.is_retained:
             continue
-        looks = sorted(looks_at(view, log), key=lambda look: (look.call.end_ns, look.call.index))
+        looks = sorted(view.looks_at.get(log, ()), key=lambda look: (look.call.end_ns, look.call.index))
         seen: dict[tuple[int, int], list[Look]] = defaultdict(list)
         for look in looks:
             for record in look.records:
                 seen[record.offset, record.value].append(look)
-        in_table = _in_tables(view, log) if facts.is_compacted else {}
-        for (offset, value), there in sorted(seen.items()):
-            again = in_table.get((offset, value), []) if facts.is_compacted else there
-            last = max(again, key=lambda look: (look.call.begin_ns, look.call.index), default=None)
-            if last is None:
-                continue
-            for look in looks:
-                is_between = there[0].call.end_ns < look.call.begin_ns and look.call.end_ns < last.call.begin_ns
-                if is_between and look.is_over(offset) and all(record.value != value for record in look.records):
-                    ops = (there[0].call.index, look.call.index, last.call.index)
-                    yield Case(log=log, values=(value,), ops=ops, detail={"offset": offset})
-                    break
+        again = _in_tables(view, log) if facts.is_compacted else seen
+        times = {
+            record: (seen[record][0], max(there, key=lambda look: (look.call.begin_ns, look.call.index)))
+            for record, there in sorted(again.items())
+        }
+        yield from _gone_between(log, looks, times)
+
+
+def _gone_between(
+    log: int, looks: Sequence[Look], times: Mapping[tuple[int, int], tuple[Look, Look]]
+) -> Iterator[Case]:
+    """Of records, by offset and value, that were in two looks: the first look between them that passed one without
+    being given it."""
+    records = sorted(record for record, (first, last) in times.items() if first.call.end_ns < last.call.begin_ns)
+    found = set()
+    for look in looks:
+        given = {record.value for record in look.records}
+        start, end = (bisect_left(records, (offset, -1)) for offset in look.span)
+        for offset, value in records[start:end]:
+            first, last = times[offset, value]
+            is_between = first.call.end_ns < look.call.begin_ns and look.call.end_ns < last.call.begin_ns
+            if is_between and value not in given and value not in found:
+                found.add(value)
+                ops = (first.call.index, look.call.index, last.call.index)
+                yield Case(log=log, values=(value,), ops=ops, detail={"offset": offset})
 
 
 def _in_tables(view: View, log: int) -> dict[tuple[int, int], list[Look]]:
@@ -341,7 +336,7 @@ def table_drift(view: View) -> Iterator[Case]:
     may be gone from the fresh table, but then what it deleted must be, too."""
     for log, removal in compacted(view):
         standing = standing_passes(view, log)
-        for look in looks_at(view, log):
+        for look in view.looks_at.get(log, ()):
             if look.call.op.f not in (F.TABLE, F.SCAN) or not look.call.is_ok:
                 continue
             end_offset, end_ns = look.span.end_offset, look.call.end_ns

@@ -122,7 +122,7 @@ def _compaction(view: View) -> Iterator[Obligation]:
             tombstones = tombstones or record.send.is_tombstone
     yield Obligation("compaction removed a record", removed)
     yield Obligation("compaction removed a tombstone", tombstones)
-    epochs = {item for call in view.looks for item in view.by_log(call, Ext.LEADER_EPOCHS).items()}
+    epochs = {item for call in view.probes for item in view.by_log(call, Ext.LEADER_EPOCHS).items()}
     yield Obligation("a leader moved", len(epochs) > len({log for log, _ in epochs}))
 
 

@@ -69,6 +69,18 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What a call saw of one log: its position moved over the span, and it was given some records there."""
+
+    call: Call
+    span: Span
+    records: Sequence[Record]
+
+    def is_over(self, offset: int) -> bool:
+        return self.span.start_offset <= offset < self.span.end_offset
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """What was seen at each offset of a log."""
 
@@ -179,8 +191,32 @@ class View:
         return {int(log): int(offset) for log, offset in offsets.items()}
 
     @cached_property
-    def looks(self) -> Sequence[Call]:
+    def probes(self) -> Sequence[Call]:
+        """Where brokers were asked for what they say of themselves."""
         return [call for call in self.calls if call.op.f == F.DEBUG and call.is_ok]
+
+    @cached_property
+    def deletions(self) -> Sequence[Call]:
+        """Those that may have been carried out."""
+        return [call for call in self.calls if call.op.f == F.DELETE_RECORDS and not call.is_certain_not]
+
+    @cached_property
+    def sends_to(self) -> Mapping[int, Sequence[tuple[Call, Send]]]:
+        found: dict[int, list[tuple[Call, Send]]] = defaultdict(list)
+        for call in self.calls:
+            for log, sends in call.sends.items():
+                found[log] += [(call, send) for send in sends]
+        return found
+
+    @cached_property
+    def looks_at(self) -> Mapping[int, Sequence[Look]]:
+        """By log. Not those of calls of which nobody knows when they began."""
+        found: dict[int, list[Look]] = defaultdict(list)
+        for call in self.calls:
+            if call.begin_ns != UNKNOWN:
+                for log, span in call.trusted_spans():
+                    found[log].append(Look(call, span, call.polled.get(log, ())))
+        return found
 
 
 def prepare(ops: Iterable[Op], run: Run, options: Options | None = None) -> View:
