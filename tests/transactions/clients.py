@@ -11,11 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tests.interop.clients import CLIENTS as ALL_CLIENTS
-from tests.interop.clients import Client, client_classpath
-from tests.interop.golang import MODULE_FILES, franz_go_client
-from tests.project import PROJECT_DIR
-from tests.transactions.drivers.base import (
+from tests.drivers.base import (
     CALL_TIMEOUT_S,
     Consumer,
     Failure,
@@ -25,7 +21,11 @@ from tests.transactions.drivers.base import (
     Session,
     Settings,
 )
-from tests.transactions.drivers.serve import MODULE
+from tests.drivers.serve import MODULE
+from tests.interop.clients import CLIENTS as ALL_CLIENTS
+from tests.interop.clients import Client, client_classpath
+from tests.interop.golang import MODULE_FILES, franz_go_client
+from tests.project import PROJECT_DIR
 
 ANSWER_TIMEOUT_S: Final = CALL_TIMEOUT_S + 40
 """Longer than any client is allowed to try, so that it says itself what it waited for."""
@@ -110,7 +110,7 @@ class ClientProcess:
         self.log_path = log_path
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [client.python(), "-m", "tests.transactions.drivers.serve", DRIVERS[client.name]],
+                [client.python(), "-m", "tests.drivers.serve", DRIVERS[client.name]],
                 cwd=PROJECT_DIR,
                 env=process_environment(client),
                 stdin=subprocess.PIPE,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.drivers.base import ABORT, FATAL, FENCED, Failure, Producer
 from tests.interop.clients import Client
 from tests.transactions.application import COMMITTED, Application
 from tests.transactions.clients import CLIENTS, FRANZ_GO, IMPATIENT, NEW_EPOCHS, ClientProcess
-from tests.transactions.drivers.base import ABORT, FATAL, FENCED, Failure, Producer
 from tests.transactions.kit import Kit
 from tests.transactions.proxy import ADD_PARTITIONS, PRODUCE, Proxy
 from tests.transactions.reading import UNCOMMITTED, numbers, places_of, read, settled, values

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from tests.drivers.base import Place
 from tests.interop.clients import Client
 from tests.project import PROJECT_DIR
 from tests.transactions.application import ABORTED, COMMITTED, UNKNOWN
 from tests.transactions.clients import DRIVERS, newest, process_environment
-from tests.transactions.drivers.base import Place
-from tests.transactions.drivers.storm import AFTERWARDS_S
 from tests.transactions.reading import places_of, settled
+from tests.transactions.storm import AFTERWARDS_S
 from tests.transactions.under_test import UnderTest
 
 pytestmark = pytest.mark.cluster
@@ -68,7 +68,7 @@ def start_storm(
     }
     with log.open("ab") as errors:
         return subprocess.Popen(
-            [client.python(), "-m", "tests.transactions.drivers.storm", json.dumps(asked)],
+            [client.python(), "-m", "tests.transactions.storm", json.dumps(asked)],
             cwd=PROJECT_DIR,
             env=process_environment(client),
             stdin=subprocess.DEVNULL,

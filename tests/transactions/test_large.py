@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.drivers.base import Place, Producer
 from tests.interop.clients import Client
 from tests.transactions.clients import FRANZ_GO, client_named, newest
-from tests.transactions.drivers.base import Place, Producer
 from tests.transactions.kit import Kit
 from tests.transactions.reading import UNCOMMITTED, places_of, read, settled, values
 from tests.transactions.under_test import WAIT_S, UnderTest, wait_until

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
+from tests.drivers.base import Record
 from tests.transactions.clients import TOLD_OFFSETS
-from tests.transactions.drivers.base import Record
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, settled, values
 from tests.transactions.steps import has_committed, take, transact

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.drivers.base import Consumer, Failure, Producer, Settings
 from tests.interop.clients import Client
 from tests.transactions.clients import NEWEST, ClientProcess
-from tests.transactions.drivers.base import Consumer, Failure, Producer, Settings
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, settled, values
 from tests.transactions.steps import has_committed, take, transact

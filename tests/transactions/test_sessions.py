@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.drivers.base import Record, Session
 from tests.transactions.clients import SESSIONS
-from tests.transactions.drivers.base import Record, Session
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, settled, values
 from tests.transactions.steps import transact

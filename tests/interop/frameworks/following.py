@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.transactions.drivers.base import Place
+from tests.drivers.base import Place
 
 
 class Follower:

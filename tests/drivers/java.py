@@ -8,8 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
-from tests.interop.scenarios.java_client import is_missing, java, java_list, java_map, kafka, partition_of
-from tests.transactions.drivers.base import (
+from tests.drivers.base import (
     ABORT,
     CALL_TIMEOUT_S,
     FATAL,
@@ -20,6 +19,7 @@ from tests.transactions.drivers.base import (
     Record,
     Settings,
 )
+from tests.interop.scenarios.java_client import is_missing, java, java_list, java_map, kafka, partition_of
 
 SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 DESERIALIZER = "org.apache.kafka.common.serialization.ByteArrayDeserializer"

@@ -11,7 +11,7 @@ import kafka.errors as errors
 from kafka.structs import OffsetAndMetadata
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from tests.transactions.drivers.base import (
+from tests.drivers.base import (
     ABORT,
     CALL_TIMEOUT_S,
     FATAL,

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as ConfluentProducer
 
-from tests.transactions.drivers.base import (
+from tests.drivers.base import (
     ABORT,
     CALL_TIMEOUT_S,
     FATAL,

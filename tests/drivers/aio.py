@@ -11,7 +11,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka import errors as errors
 
-from tests.transactions.drivers.base import (
+from tests.drivers.base import (
     ABORT,
     CALL_TIMEOUT_S,
     FATAL,

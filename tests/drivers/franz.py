@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.transactions.drivers.base import (
+from tests.drivers.base import (
     ABORT,
     CALL_TIMEOUT_S,
     FATAL,

@@ -1,6 +1,6 @@
 """Many producers of one client in one process: transactions over random partitions until the time is over.
 
-    python -m tests.transactions.drivers.storm '{"driver": "confluent", "bootstrap": ..., ...}'
+    python -m tests.transactions.storm '{"driver": "confluent", "bootstrap": ..., ...}'
 
 Prints one JSON object for each transaction that it tried: its name, how many records it sent, what became of it, and
 how long it took. The records of a transaction carry its name, so that a reader can tell which of them are there.
@@ -18,8 +18,8 @@ import time
 import traceback
 from typing import Any, Final
 
+from tests.drivers.base import Failure, Producer
 from tests.transactions.application import Application
-from tests.transactions.drivers.base import Failure, Producer
 
 AFTERWARDS_S: Final = 90
 """How long the last transaction may go on trying: only a cluster that hangs needs so long."""
@@ -38,7 +38,7 @@ def main() -> None:
             answers.write(json.dumps(what) + "\n")
             answers.flush()
 
-    importlib.import_module(f"tests.transactions.drivers.{asked['driver']}").prepare()
+    importlib.import_module(f"tests.drivers.{asked['driver']}").prepare()
     end_s = time.monotonic() + asked["seconds"]
     threads = [threading.Thread(target=produce, args=(asked, number, end_s, tell)) for number in range(asked["count"])]
     for thread in threads:
@@ -52,7 +52,7 @@ def produce(asked: dict[str, Any], number: int, end_s: float, tell: Any) -> None
     """One producer's life."""
     name = f"{asked['name']}.{number}"
     rng = random.Random(f"{asked['seed']} {name}")
-    driver = importlib.import_module(f"tests.transactions.drivers.{asked['driver']}")
+    driver = importlib.import_module(f"tests.drivers.{asked['driver']}")
     deadline_s = end_s + AFTERWARDS_S
 
     def make() -> Producer:
