@@ -4,23 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
+import importlib.util
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import __version__ as aiokafka_version
 from aiokafka import errors as errors
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.drivers.base import (
     ABORT,
+    ALTER_GROUP_OFFSETS,
     CALL_TIMEOUT_S,
+    CREATE_TIME,
+    DELETE_GROUP,
     FATAL,
     FENCED,
+    INCREMENTAL,
+    INVALID_RECORD,
+    LOG_APPEND_TIME,
+    NULL_PAIRS,
     RETRY,
+    ZSTD_TOPICS,
+    Attributes,
     Failure,
+    Frozen,
+    Group,
+    GroupMember,
+    Message,
+    Nodes,
     Place,
     Record,
+    Refused,
+    Replicas,
     Settings,
+    Written,
+)
+
+POLL_S = 0.1
+ISOLATION = "read_uncommitted"
+EAGER: Settings = {}
+COOPERATIVE: Settings = {}  # it has nothing of the kind
+
+TIMESTAMP_TYPES = (CREATE_TIME, LOG_APPEND_TIME)
+
+# Before 0.9 aiokafka borrowed these classes from kafka-python.
+kinds: Any = importlib.import_module(
+    "aiokafka.admin" if importlib.util.find_spec("aiokafka.protocol.types") else "kafka.admin"
 )
 
 FENCING = ("ProducerFenced", "InvalidProducerEpoch")
@@ -45,8 +78,63 @@ def wait(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run_coroutine_threadsafe(limited(), loop()).result()
 
 
+def on_loop(action: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls what is no coroutine but expects to be called on the loop."""
+
+    async def call() -> Any:
+        return action(*arguments)
+
+    return wait(call())
+
+
+def answered(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return wait(work)
+    except errors.KafkaError as raised:
+        raise Refused(getattr(raised, "errno", None), type(raised).__name__) from None
+
+
+def check(code: int) -> None:
+    """Of a response that the client returns as it came."""
+    if code != 0:
+        raise Refused(code, errors.for_code(code).__name__)
+
+
 def settings_of(settings: Settings) -> dict[str, Any]:
-    return {name.replace(".", "_"): value for name, value in settings.items()}
+    found: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings.items()}
+    if "batch_size" in found:
+        found["max_batch_size"] = found.pop("batch_size")
+    if found.get("compression_type") == "none":
+        found["compression_type"] = None
+    return found
+
+
+def lacks() -> frozenset[str]:
+    old = {ZSTD_TOPICS} if aiokafka_version.startswith("0.8") else set()
+    return frozenset({NULL_PAIRS, INVALID_RECORD, INCREMENTAL, DELETE_GROUP, ALTER_GROUP_OFFSETS, *old})
+
+
+def produce(
+    bootstrap: str, topic: str, values: Iterable[bytes | None], given: Attributes, settings: Settings
+) -> list[Written]:
+    options = {"key": given.key, "partition": given.partition, "headers": list(given.headers)}
+
+    async def send_all() -> list[Any]:
+        defaults: dict[str, Any] = {"bootstrap_servers": bootstrap, "linger_ms": 5, "acks": "all"}
+        producer = AIOKafkaProducer(**{**defaults, **settings_of(settings)})
+        await producer.start()
+        try:
+            futures = [await producer.send(topic, value=value, timestamp_ms=given.at_ms, **options) for value in values]
+            return [await future for future in futures]
+        finally:
+            await producer.stop()
+
+    return [
+        Written(each.partition, each.offset, each.timestamp, TIMESTAMP_TYPES[each.timestamp_type])
+        if each is not None
+        else Written(-1, -1, -1, None)
+        for each in answered(send_all())
+    ]
 
 
 class Producer:
@@ -152,14 +240,31 @@ class Consumer:
         wait(assign())
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        async def subscribe() -> None:
-            self.client.subscribe(list(topics))
+        on_loop(self.client.subscribe, list(topics))
 
-        wait(subscribe())
+    def subscribe_pattern(self, pattern: str, by_broker: bool) -> None:
+        assert not by_broker
+        on_loop(self.client.subscribe, (), pattern)
+
+    def _poll(self, timeout_s: float) -> list[Any]:
+        found = wait(self.client.getmany(timeout_ms=int(timeout_s * 1000), max_records=500))
+        return [each for part in found.values() for each in part]
 
     def poll(self, timeout_s: float) -> list[Record]:
-        found = wait(self.client.getmany(timeout_ms=int(timeout_s * 1000), max_records=500))
-        return [Record(each.topic, each.partition, each.offset, each.value) for part in found.values() for each in part]
+        return [Record(each.topic, each.partition, each.offset, each.value) for each in self._poll(timeout_s)]
+
+    def poll_messages(self, timeout_s: float) -> list[Message]:
+        return [
+            Message(
+                partition=each.partition,
+                key=each.key,
+                value=each.value,
+                headers=list(map(tuple, each.headers)),
+                timestamp_ms=each.timestamp,
+                timestamp_type=TIMESTAMP_TYPES[each.timestamp_type],
+            )
+            for each in self._poll(timeout_s)
+        ]
 
     def assignment(self) -> list[Place]:
         return [(each.topic, each.partition) for each in self.client.assignment()]
@@ -168,10 +273,29 @@ class Consumer:
         return int(wait(self.client.position(TopicPartition(*place))))
 
     def seek(self, place: Place, offset: int) -> None:
-        async def seek() -> None:
-            self.client.seek(TopicPartition(*place), offset)
+        on_loop(self.client.seek, TopicPartition(*place), offset)
 
-        wait(seek())
+    def seek_to_beginning(self, place: Place) -> None:
+        wait(self.client.seek_to_beginning(TopicPartition(*place)))
+
+    def seek_to_end(self, place: Place) -> None:
+        wait(self.client.seek_to_end(TopicPartition(*place)))
+
+    def pause(self, place: Place) -> None:
+        on_loop(self.client.pause, TopicPartition(*place))
+
+    def resume(self, place: Place) -> None:
+        on_loop(self.client.resume, TopicPartition(*place))
+
+    def bounds(self, place: Place) -> tuple[int, int]:
+        partition = TopicPartition(*place)
+        first = wait(self.client.beginning_offsets([partition]))[partition]
+        return first, wait(self.client.end_offsets([partition]))[partition]
+
+    def offset_at(self, place: Place, time_ms: int) -> int | None:
+        partition = TopicPartition(*place)
+        found = wait(self.client.offsets_for_times({partition: time_ms}))[partition]
+        return None if found is None else int(found.offset)
 
     def committed(self, place: Place) -> int | None:
         found = wait(self.client.committed(TopicPartition(*place)))
@@ -180,15 +304,80 @@ class Consumer:
     def commit(self) -> None:
         wait(self.client.commit())
 
+    def commit_offsets(self, offsets: Mapping[Place, int], metadata: str) -> None:
+        wait(self.client.commit({TopicPartition(*place): (offset, metadata) for place, offset in offsets.items()}))
+
+    def leave(self) -> None:
+        wait(self.client.stop())
+
     def close(self) -> None:
         wait(self.client.stop())
 
 
-class Frozen:
-    """A member of a group as it was: what its producer would tell if it had not heard of a rebalance."""
+class Admin:
+    def __init__(self, bootstrap: str) -> None:
+        async def make() -> AIOKafkaAdminClient:
+            made = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+            await made.start()
+            return made
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._metadata = consumer.group_metadata()
+        self.client = wait(make())
 
-    def group_metadata(self) -> Any:
-        return self._metadata
+    def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
+        new = NewTopic(topic, partitions, replication, topic_configs=dict(config))
+        ((_, code, *_),) = answered(self.client.create_topics([new])).topic_errors
+        check(code)
+
+    def delete(self, topic: str) -> None:
+        ((_, code),) = answered(self.client.delete_topics([topic])).topic_error_codes
+        check(code)
+
+    def topics(self) -> list[str]:
+        return list(answered(self.client.list_topics()))
+
+    def describe(self, topic: str) -> dict[int, Replicas]:
+        (found,) = answered(self.client.describe_topics([topic]))
+        check(found["error_code"])
+        return {each["partition"]: Replicas(each["replicas"], each["isr"]) for each in found["partitions"]}
+
+    def config(self, topic: str) -> dict[str, str]:
+        (response,) = answered(self.client.describe_configs([kinds.config_resource.ConfigResource("topic", topic)]))
+        ((code, *_, entries),) = response.resources
+        check(code)
+        return {entry[0]: entry[1] for entry in entries}
+
+    def alter(self, topic: str, config: Mapping[str, str]) -> None:
+        resource = kinds.config_resource.ConfigResource("topic", topic, dict(config))
+        (response,) = answered(self.client.alter_configs([resource]))
+        ((code, *_),) = response.resources
+        check(code)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        response = answered(self.client.create_partitions({topic: kinds.NewPartitions(total)}))
+        ((_, code, *_),) = response.topic_errors
+        check(code)
+
+    def delete_records(self, place: Place, before: int) -> int:
+        asked = kinds.RecordsToDelete(before_offset=before)
+        return int(answered(self.client.delete_records({TopicPartition(*place): asked}))[TopicPartition(*place)])
+
+    def groups(self) -> list[str]:
+        return [name for name, *_ in answered(self.client.list_consumer_groups())]
+
+    def describe_group(self, group: str) -> Group:
+        (response,) = answered(self.client.describe_consumer_groups([group]))
+        ((code, name, state, _, _, members, *_),) = response.groups
+        check(code)
+        assert name == group
+        return Group(state, [GroupMember(client_id, None) for _, client_id, *_ in members])
+
+    def group_offsets(self, group: str) -> dict[Place, int]:
+        found = answered(self.client.list_consumer_group_offsets(group))
+        return {tuple(partition): each.offset for partition, each in found.items()}
+
+    def describe_cluster(self) -> Nodes:
+        found = answered(self.client.describe_cluster())
+        return Nodes([each["node_id"] for each in found["brokers"]], found["controller_id"], found["cluster_id"])
+
+    def close(self) -> None:
+        wait(self.client.close())

@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka import Consumer as ConfluentConsumer
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.drivers.base import (
     ABORT,
     CALL_TIMEOUT_S,
+    CREATE_TIME,
     FATAL,
     FENCED,
+    INCREMENTAL,
+    LOG_APPEND_TIME,
     RETRY,
+    Attributes,
     Failure,
+    Frozen,
+    Group,
+    GroupMember,
+    Message,
+    Nodes,
     Place,
     Record,
+    Refused,
+    Replicas,
     Settings,
+    Written,
 )
+
+POLL_S = 0.1
+ISOLATION = "read_committed"
+EAGER: Settings = {}
+COOPERATIVE: Settings = {"partition.assignment.strategy": "cooperative-sticky"}
+
+TIMESTAMP_TYPES = ("", CREATE_TIME, LOG_APPEND_TIME)
+OWN_NAMES = {
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.request.size": "message.max.bytes",
+    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
+}
 
 QUIET = {"log_level": 2}
 """That brokers are down is what tests are about."""
@@ -50,8 +83,44 @@ def told(action: Callable[[], Any]) -> Any:
         raise failure_of(raised.args[0]) from None
 
 
+def answered(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except KafkaException as raised:
+        raise Refused(raised.args[0].code(), raised.args[0].name()) from None
+
+
+def settings_of(settings: Settings) -> dict[str, Any]:
+    return {OWN_NAMES.get(name, name): value for name, value in settings.items()}
+
+
 def prepare() -> None:
     """Nothing is shared."""
+
+
+def lacks() -> frozenset[str]:
+    return frozenset({INCREMENTAL})
+
+
+def produce(
+    bootstrap: str, topic: str, values: Iterable[bytes | None], given: Attributes, settings: Settings
+) -> list[Written]:
+    told: list[tuple[KafkaError | None, Any]] = []
+    options: dict[str, Any] = {"key": given.key, "headers": list(given.headers)}
+    options |= {} if given.partition is None else {"partition": given.partition}
+    options |= {} if given.at_ms is None else {"timestamp": given.at_ms}
+    producer = ConfluentProducer({"bootstrap.servers": bootstrap, "linger.ms": 5, **settings_of(settings)})
+    for value in values:
+        producer.produce(topic, value=value, on_delivery=lambda *each: told.append(each), **options)
+    assert producer.flush(CALL_TIMEOUT_S) == 0, "not all records were acknowledged in time"
+    for error, _ in told:
+        if error is not None:
+            raise Refused(error.code(), error.name())
+    written = []
+    for _, message in told:
+        kind, stamp_ms = message.timestamp()
+        written.append(Written(message.partition(), message.offset(), stamp_ms, TIMESTAMP_TYPES[kind]))
+    return written
 
 
 class Producer:
@@ -63,7 +132,7 @@ class Producer:
                 "transaction.timeout.ms": timeout_ms,
                 "linger.ms": 5,
                 **QUIET,
-                **settings,
+                **settings_of(settings),
             }
         )
         self._sent: list[int | KafkaError | None] = []
@@ -131,7 +200,7 @@ class Consumer:
                 "enable.partition.eof": False,
                 "fetch.wait.max.ms": 100,
                 **QUIET,
-                **settings,
+                **settings_of(settings),
             }
         )
 
@@ -144,16 +213,36 @@ class Consumer:
     def subscribe(self, topics: Sequence[str]) -> None:
         self.client.subscribe(list(topics))
 
-    def poll(self, timeout_s: float) -> list[Record]:
-        records = []
+    def subscribe_pattern(self, pattern: str, by_broker: bool) -> None:
+        """Who matches it follows from the group's protocol."""
+        self.client.subscribe([pattern])
+
+    def _poll(self, timeout_s: float) -> list[Any]:
+        found = []
         messages: list[Any] = self.client.consume(500, timeout_s)
         for message in messages:
             error = message.error()
             if error is None:
-                records.append(Record(message.topic(), message.partition(), message.offset(), message.value()))
+                found.append(message)
             elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
                 raise failure_of(error)
-        return records
+        return found
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        return [Record(each.topic(), each.partition(), each.offset(), each.value()) for each in self._poll(timeout_s)]
+
+    def poll_messages(self, timeout_s: float) -> list[Message]:
+        return [
+            Message(
+                partition=each.partition(),
+                key=each.key(),
+                value=each.value(),
+                headers=each.headers() or [],
+                timestamp_ms=each.timestamp()[1],
+                timestamp_type=TIMESTAMP_TYPES[each.timestamp()[0]],
+            )
+            for each in self._poll(timeout_s)
+        ]
 
     def assignment(self) -> list[Place]:
         return [(each.topic, each.partition) for each in self.client.assignment()]
@@ -164,6 +253,26 @@ class Consumer:
     def seek(self, place: Place, offset: int) -> None:
         self.client.seek(TopicPartition(*place, offset))
 
+    def seek_to_beginning(self, place: Place) -> None:
+        self.seek(place, OFFSET_BEGINNING)
+
+    def seek_to_end(self, place: Place) -> None:
+        self.seek(place, OFFSET_END)
+
+    def pause(self, place: Place) -> None:
+        self.client.pause([TopicPartition(*place)])
+
+    def resume(self, place: Place) -> None:
+        self.client.resume([TopicPartition(*place)])
+
+    def bounds(self, place: Place) -> tuple[int, int]:
+        first, end = self.client.get_watermark_offsets(TopicPartition(*place), timeout=CALL_TIMEOUT_S)
+        return first, end
+
+    def offset_at(self, place: Place, time_ms: int) -> int | None:
+        (found,) = self.client.offsets_for_times([TopicPartition(*place, time_ms)], timeout=CALL_TIMEOUT_S)
+        return None if found.offset == OFFSET_END else int(found.offset)
+
     def committed(self, place: Place) -> int | None:
         found = told(lambda: self.client.committed([TopicPartition(*place)], CALL_TIMEOUT_S))[0].offset
         return None if found < 0 else int(found)
@@ -171,15 +280,78 @@ class Consumer:
     def commit(self) -> None:
         told(lambda: self.client.commit(asynchronous=False))
 
+    def commit_offsets(self, offsets: Mapping[Place, int], metadata: str) -> None:
+        wanted = [TopicPartition(*place, offset, metadata=metadata) for place, offset in offsets.items()]
+        told(lambda: self.client.commit(offsets=wanted, asynchronous=False))
+
+    def leave(self) -> None:
+        self.client.close()
+
     def close(self) -> None:
         self.client.close()
 
 
-class Frozen:
-    """A member of a group as it was: what its producer would tell if it had not heard of a rebalance."""
+class Admin:
+    def __init__(self, bootstrap: str) -> None:
+        self.client = AdminClient({"bootstrap.servers": bootstrap})
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._metadata = consumer.group_metadata()
+    def _result(self, futures: Mapping[Any, Any]) -> Any:
+        (future,) = futures.values()
+        return answered(lambda: future.result(CALL_TIMEOUT_S))
 
-    def group_metadata(self) -> Any:
-        return self._metadata
+    def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
+        self._result(self.client.create_topics([NewTopic(topic, partitions, replication, config=dict(config))]))
+
+    def delete(self, topic: str) -> None:
+        self._result(self.client.delete_topics([topic]))
+
+    def topics(self) -> list[str]:
+        return list(self.client.list_topics(timeout=CALL_TIMEOUT_S).topics)
+
+    def describe(self, topic: str) -> dict[int, Replicas]:
+        found = self.client.list_topics(topic, timeout=CALL_TIMEOUT_S).topics[topic].partitions
+        return {number: Replicas(each.replicas, each.isrs) for number, each in found.items()}
+
+    def config(self, topic: str) -> dict[str, str]:
+        found = self._result(self.client.describe_configs([ConfigResource("topic", topic)]))
+        return {name: entry.value for name, entry in found.items()}
+
+    def alter(self, topic: str, config: Mapping[str, str]) -> None:
+        self._result(self.client.alter_configs([ConfigResource("topic", topic, set_config=dict(config))]))
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        self._result(self.client.create_partitions([NewPartitions(topic, total)]))
+
+    def delete_records(self, place: Place, before: int) -> int:
+        return int(self._result(self.client.delete_records([TopicPartition(*place, before)])).low_watermark)
+
+    def groups(self) -> list[str]:
+        listed = answered(lambda: self.client.list_consumer_groups().result(CALL_TIMEOUT_S))
+        assert listed.errors == []
+        return [each.group_id for each in listed.valid]
+
+    def describe_group(self, group: str) -> Group:
+        found = self._result(self.client.describe_consumer_groups([group]))
+        members = [
+            GroupMember(each.client_id, [place.partition for place in each.assignment.topic_partitions])
+            for each in found.members
+        ]
+        return Group(found.state.name.capitalize(), members)
+
+    def delete_group(self, group: str) -> None:
+        self._result(self.client.delete_consumer_groups([group]))
+
+    def group_offsets(self, group: str) -> dict[Place, int]:
+        found = self._result(self.client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]))
+        return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
+
+    def alter_group_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
+        wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        self._result(self.client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)]))
+
+    def describe_cluster(self) -> Nodes:
+        found: Any = self.client.list_topics(timeout=CALL_TIMEOUT_S)
+        return Nodes(list(found.brokers), found.controller_id, found.cluster_id)
+
+    def close(self) -> None:
+        """It has no such thing."""

@@ -42,7 +42,8 @@ class Client:
 
     name: str
     version: str
-    modules: tuple[str, ...]
+    module: str
+    """Of its scenarios, in tests/interop/scenarios."""
     requirements: tuple[str, ...] = ()
     """What to install into an environment of its own; nothing: the project's environment."""
     cannot: Mapping[str, str] = field(default_factory=dict)
@@ -62,38 +63,33 @@ class Client:
     def features(self) -> list[str]:
         with warnings.catch_warnings():  # what clients do when they are imported is not ours to mend
             warnings.simplefilter("ignore", DeprecationWarning)
-            return [feature for feature in load(self.modules).by_feature if feature not in self.cannot]
+            return [feature for feature in load(self.module).by_feature if feature not in self.cannot]
 
     def python(self) -> str:
         return str(environment(self.requirements) / "bin" / "python") if self.requirements else sys.executable
 
 
-CONFLUENT: Final = ("confluent", "confluent_groups")
-AIOKAFKA: Final = ("aio", "aio_groups")
 CODEC_LIBRARIES: Final = ("cramjam", "lz4", "python-snappy", "zstandard")
-JAVA: Final = ("java_client", "java_groups")
-KAFKA_PYTHON: Final = ("kafka_python", "kafka_python_groups")
-
 
 CLIENTS: Final = (
-    Client("confluent-kafka", installed_version("confluent-kafka"), CONFLUENT),
+    Client("confluent-kafka", installed_version("confluent-kafka"), "confluent"),
     Client(
         "confluent-kafka",
         "2.0.2",
-        CONFLUENT,
+        "confluent",
         ("confluent-kafka==2.0.2",),
         {"kip848": "since 2.4", "server_pattern": "since 2.10", "delete_records": "since 2.5"},
     ),
     Client(
         "kafka-python",
         installed_version("kafka-python"),
-        KAFKA_PYTHON,
+        "kafka_python",
         (f"kafka-python=={installed_version('kafka-python')}", *CODEC_LIBRARIES),
     ),
     Client(
         "kafka-python",
         "2.0.2",
-        KAFKA_PYTHON,
+        "kafka_python",
         ("kafka-python==2.0.2", *CODEC_LIBRARIES, "six"),
         {
             "idempotent": "since 2.1",
@@ -105,30 +101,30 @@ CLIENTS: Final = (
     Client(
         "aiokafka",
         installed_version("aiokafka"),
-        AIOKAFKA,
+        "aio",
         (f"aiokafka=={installed_version('aiokafka')}", *CODEC_LIBRARIES),
     ),
     Client(
         "aiokafka",
         "0.8.1",
-        AIOKAFKA,
+        "aio",
         ("aiokafka==0.8.1", "kafka-python==2.0.2", *CODEC_LIBRARIES),
         {"delete_records": "since 0.10", "static": "since 0.9"},
     ),
-    Client("kcat", "1.7.1", ("kcat",)),
-    Client("Java client", "4.3.0", JAVA, kafka_jars="4.3.0"),
-    Client("Java client", "3.9.2", JAVA, kafka_jars="3.9.2", cannot={"server_pattern": "since 4.0"}),
+    Client("kcat", "1.7.1", "kcat"),
+    Client("Java client", "4.3.0", "java", kafka_jars="4.3.0"),
+    Client("Java client", "3.9.2", "java", kafka_jars="3.9.2", cannot={"server_pattern": "since 4.0"}),
     Client(
         "Java client",
         "2.8.2",
-        JAVA,
+        "java",
         kafka_jars="2.8.2",
         cannot={"kip848": "since 3.7", "server_pattern": "since 4.0"},
     ),
     Client(
         "Java client",
         "1.0.2",
-        JAVA,
+        "java",
         kafka_jars="1.0.2",
         cannot={
             "kip848": "since 3.7",
@@ -142,13 +138,13 @@ CLIENTS: Final = (
         },
         broker_before_4=True,
     ),
-    Client("Spark", installed_version("pyspark"), ("spark",), kafka_jars="spark-4.2.0", marks=("spark",)),
-    Client("Spark", "3.5.7", ("spark",), ("pyspark==3.5.7", "setuptools"), kafka_jars="spark-3.5.7", marks=("spark",)),
-    Client("Java tools", "4.3.0", ("java_tools",), kafka_jars="4.3.0"),
+    Client("Spark", installed_version("pyspark"), "spark", kafka_jars="spark-4.2.0", marks=("spark",)),
+    Client("Spark", "3.5.7", "spark", ("pyspark==3.5.7", "setuptools"), kafka_jars="spark-3.5.7", marks=("spark",)),
+    Client("Java tools", "4.3.0", "java_tools", kafka_jars="4.3.0"),
     Client(
         "Java tools",
         "2.8.2",
-        ("java_tools",),
+        "java_tools",
         kafka_jars="2.8.2",
         cannot={"tool_resources": "since 3.7", "tool_features": "since 3.3"},
     ),
@@ -194,7 +190,7 @@ class Worker:
         environment = {**os.environ, "PYTHONPATH": str(PROJECT_DIR)}
         if self.client.kafka_jars:
             environment["SEXTON_CLIENT_CLASSPATH"] = client_classpath(self.client.kafka_jars)
-        command = [self.client.python(), "-m", "tests.interop.scenarios.run", *self.client.modules]
+        command = [self.client.python(), "-m", "tests.interop.scenarios.run", self.client.module]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

@@ -47,7 +47,7 @@ TOLD_OFFSETS: Final = tuple(
 )
 """Their producers can be told the offsets of any consumer. franz-go has sessions instead, which are both."""
 
-SESSIONS: Final = tuple(Client(FRANZ_GO, version, ()) for version in MODULE_FILES)
+SESSIONS: Final = tuple(Client(FRANZ_GO, version, "") for version in MODULE_FILES)
 
 CLIENTS: Final = TOLD_OFFSETS + SESSIONS
 

@@ -15,14 +15,20 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from tests.drivers import confluent
 from tests.interop.scenarios.common import CODECS, LARGE_BYTES, Cluster, Scenarios, text_of, wait_until
-from tests.interop.scenarios.confluent import create, produce, read
+from tests.interop.scenarios.kit import Client
 
 scenarios = Scenarios()
 
 TOOL_TIMEOUT_S = 60
 JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable")
 ARCHIVES_DIR = Path(__file__).resolve().parents[3] / "build" / "clients" / "loaded-classes"
+
+
+def client(cluster: Cluster) -> Client:
+    """For what no tool is meant to do."""
+    return Client(confluent, cluster)
 
 
 def jars_dir() -> Path:
@@ -103,7 +109,7 @@ def topics(cluster: Cluster) -> None:
 
 @scenarios("tool_console")
 def console(cluster: Cluster) -> None:
-    topic = create(cluster, "tool-console")
+    topic = client(cluster).create("tool-console")
     keyed = ("--property", "parse.key=true", "--property", "key.separator=:")
     run(cluster, "ConsoleProducer", "--topic", topic, *keyed, stdin="a:1\nb:2\nc:3\n")
     shown = ("--property", "print.key=true", "--property", "key.separator=:")
@@ -114,8 +120,8 @@ def console(cluster: Cluster) -> None:
 
 @scenarios("tool_groups")
 def groups(cluster: Cluster) -> None:
-    topic, group = create(cluster, "tool-groups"), cluster.name("tool-groups")
-    produce(cluster, topic, [b"v"] * 10)
+    topic, group = client(cluster).create("tool-groups"), cluster.name("tool-groups")
+    client(cluster).produce(topic, [b"v"] * 10)
     limits = ("--from-beginning", "--max-messages", "4", "--timeout-ms", "30000")
     run(cluster, "ConsoleConsumer", "--topic", topic, "--group", group, *limits)
     assert group in run(cluster, "ConsumerGroupCommand", "--list").split()
@@ -139,7 +145,7 @@ def groups(cluster: Cluster) -> None:
 
 @scenarios("tool_configs")
 def configs(cluster: Cluster) -> None:
-    topic = create(cluster, "tool-configs")
+    topic = client(cluster).create("tool-configs")
     entity = ("--entity-type", "topics", "--entity-name", topic)
     run(
         cluster, "ConfigCommand", "--alter", *entity, "--add-config", "cleanup.policy=[compact,delete],segment.ms=70000"
@@ -165,7 +171,7 @@ def resources(cluster: Cluster) -> None:
 
 @scenarios("tool_performance")
 def performance(cluster: Cluster) -> None:
-    topic = create(cluster, "tool-performance", partitions=3)
+    topic = client(cluster).create("tool-performance", partitions=3)
     produced = run(
         cluster,
         "ProducerPerformance",
@@ -208,8 +214,8 @@ def layout(cluster: Cluster, topic: str) -> list[tuple[int, list[int]]]:
 
 @scenarios("tool_reassign")
 def reassignment(cluster: Cluster) -> None:
-    topic = create(cluster, "tool-reassign", partitions=2)
-    produce(cluster, topic, [b"v"] * 10)
+    topic = client(cluster).create("tool-reassign", partitions=2)
+    client(cluster).produce(topic, [b"v"] * 10)
     reassign(cluster, topic, [[1, 2], [3]])
     assert [replicas for _, replicas in layout(cluster, topic)] == [[1, 2], [3]]
     reassign(cluster, topic, [[2, 3], [3, 1]])
@@ -218,7 +224,7 @@ def reassignment(cluster: Cluster) -> None:
 
 @scenarios("tool_election")
 def election(cluster: Cluster) -> None:
-    topic = create(cluster, "tool-election")
+    topic = client(cluster).create("tool-election")
     ((leader, replicas),) = layout(cluster, topic)
     wanted = [each for each in replicas if each != leader] + [leader]
     reassign(cluster, topic, [wanted])
@@ -230,8 +236,8 @@ def election(cluster: Cluster) -> None:
 
 @scenarios("tool_offsets")
 def offsets(cluster: Cluster) -> None:
-    topic = create(cluster, "tool-offsets", partitions=2)
-    produce(cluster, topic, [b"v"] * 7, partition=1)
+    topic = client(cluster).create("tool-offsets", partitions=2)
+    client(cluster).produce(topic, [b"v"] * 7, partition=1)
     printed = run(cluster, "GetOffsetShell", "--topic", topic)
     assert sorted(line for line in printed.splitlines() if line.startswith(topic)) == [f"{topic}:0:0", f"{topic}:1:7"]
     earliest = run(cluster, "GetOffsetShell", "--topic", topic, "--time", "-2")
@@ -240,8 +246,8 @@ def offsets(cluster: Cluster) -> None:
 
 @scenarios("tool_dirs")
 def dirs(cluster: Cluster) -> None:
-    topic = create(cluster, "tool-dirs")
-    produce(cluster, topic, [b"v" * 1_000] * 10)
+    topic = client(cluster).create("tool-dirs")
+    client(cluster).produce(topic, [b"v" * 1_000] * 10)
     printed = run(cluster, "LogDirsCommand", "--describe", "--topic-list", topic)
     (line,) = [line for line in printed.splitlines() if line.startswith("{")]
     sizes = [
@@ -257,8 +263,8 @@ def dirs(cluster: Cluster) -> None:
 
 @scenarios("tool_delete_records")
 def delete_records(cluster: Cluster) -> None:
-    topic = create(cluster, "tool-delete")
-    produce(cluster, topic, [b"v"] * 10)
+    topic = client(cluster).create("tool-delete")
+    client(cluster).produce(topic, [b"v"] * 10)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "delete.json"
         path.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 4}]}))
@@ -269,12 +275,12 @@ def delete_records(cluster: Cluster) -> None:
 def dump(cluster: Cluster) -> None:
     """Kafka's own opinion of each replica's files."""
     settings = {"index.interval.bytes": "512", "segment.bytes": "1048576"}
-    topic = create(cluster, "tool-dump", config=settings)
+    topic = client(cluster).create("tool-dump", config=settings)
     for codec in CODECS:
-        produce(cluster, topic, text_of(codec), {"compression.type": codec, "batch.num.messages": 5})
-    produce(cluster, topic, [b"x" * LARGE_BYTES] * 2, {"message.max.bytes": 1_000_012})  # closes the segment
+        client(cluster).produce(topic, text_of(codec), {"compression.type": codec, "batch.num.messages": 5})
+    client(cluster).produce(topic, [b"x" * LARGE_BYTES] * 2, {"max.request.size": 1_000_012})  # closes the segment
     count = 20 * len(CODECS) + 2
-    assert len(read(cluster, topic, count)) == count
+    assert len(client(cluster).read(topic, count)) == count
     folders = [Path(directory) / f"{topic}-0" for directory in cluster.log_dirs]
 
     def is_copied() -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from tests.interop.scenarios import confluent
+from tests.drivers import confluent
 from tests.interop.scenarios.common import (
     CODECS,
     KEPT,
@@ -19,9 +20,13 @@ from tests.interop.scenarios.common import (
     Scenarios,
     wait_until,
 )
-from tests.interop.scenarios.confluent import create
+from tests.interop.scenarios.kit import Client
 
 scenarios = Scenarios()
+
+
+def create(cluster: Cluster, what: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+    return Client(confluent, cluster).create(what, partitions, config)
 
 
 def kcat(cluster: Cluster, *arguments: str, stdin: bytes = b"", fails: bool = False) -> str:
@@ -114,7 +119,7 @@ def positions(cluster: Cluster) -> None:
 def times(cluster: Cluster) -> None:
     topic = create(cluster, "times", config=KEPT)
     for number in range(3):
-        confluent.produce(cluster, topic, [b"%d" % number], timestamp=PAST_MS + number * 1_000)
+        Client(confluent, cluster).produce(topic, [b"%d" % number], at_ms=PAST_MS + number * 1_000)
     assert kcat(cluster, "-Q", "-t", f"{topic}:0:{PAST_MS + 500}").split()[-1] == "1"
     assert payloads(cluster, topic, "-o", f"s@{PAST_MS + 500}") == ["1", "2"]
     assert payloads(cluster, topic, "-o", f"s@{PAST_MS}", "-o", f"e@{PAST_MS + 1_000}") == ["0"]
