@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -89,10 +89,9 @@ def old_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnderTest]:
         yield UnderTest(running.bootstrap, f"kafka:{OLD_KAFKA}", running, replication=1)
 
 
-@pytest.fixture(scope="session")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Client], ClientProcess]]:
+@contextmanager
+def client_processes(directory: Path) -> Iterator[Callable[[Client], ClientProcess]]:
     """A client's process, started when it is first asked for, and again if a test has ended it."""
-    directory = tmp_path_factory.mktemp("clients")
     running: dict[str, ClientProcess] = {}
 
     def process(client: Client) -> ClientProcess:
@@ -107,14 +106,28 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Cl
         each.end()
 
 
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Client], ClientProcess]]:
+    """For tests that run together: each is used by one thread at a time."""
+    with client_processes(tmp_path_factory.mktemp("clients")) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def own_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Client], ClientProcess]]:
+    """For tests that do not, while those of `processes` are in use."""
+    with client_processes(tmp_path_factory.mktemp("clients")) as process:
+        yield process
+
+
 @pytest.fixture
-def kits(cluster: UnderTest, processes: Callable[[Client], ClientProcess]) -> Iterator[Callable[[Client], Kit]]:
+def kits(cluster: UnderTest, own_processes: Callable[[Client], ClientProcess]) -> Iterator[Callable[[Client], Kit]]:
     made: list[Kit] = []
 
     def kit(client: Client) -> Kit:
         if cluster.is_out_of_reach(client):
             pytest.skip(f"{client.label} cannot speak with Apache Kafka 4 (KIP-896)")
-        made.append(Kit(processes(client), cluster.bootstrap))
+        made.append(Kit(own_processes(client), cluster.bootstrap))
         return made[-1]
 
     yield kit
