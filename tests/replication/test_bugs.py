@@ -49,8 +49,8 @@ def _topic(argument: Any) -> str | None:
 @pytest.mark.parametrize(
     ("owner", "attribute"),
     [
-        (fetcher, "_take"),
-        (fetcher, "_held"),
+        (fetcher, "take_fetched"),
+        (fetcher, "held_by"),
         (FollowerSession, "_data_of"),
         (Membership, "_decided"),
         (Replicas, "_retain"),

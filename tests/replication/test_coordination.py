@@ -22,7 +22,7 @@ from sexton.records.batch import Record, encode, make_batch
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.coordination import AbsurdWatermarkError, LostRecordsError
-from sexton.replication.fetcher import _Following, _held, _take
+from sexton.replication.fetcher import held_by, take_fetched
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchPartition, FetchRequest, PartitionData
 from sexton.replication.session import FollowerSession
@@ -83,7 +83,7 @@ class Two:
         return self.listeners[1].fenced
 
     def held(self) -> FetchPartition:
-        return _held(_Following(self.follower, self.follower.leader_epoch))
+        return held_by(self.follower, self.follower.leader_epoch)
 
     async def ask(self, held: FetchPartition, wait_ms: int = 1) -> list[PartitionData]:
         parts = await answered(self.session, FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, [held]))
@@ -93,7 +93,7 @@ class Two:
         for _ in range(rounds):
             for fetched in await self.ask(self.held()):
                 if fetched.error is ErrorCode.none:
-                    await _take(self.follower, fetched)
+                    await take_fetched(self.follower, fetched)
             await self.follower.log.flush()
         await advanced(self.leader)
 
@@ -119,9 +119,12 @@ async def compacted(replica: LocalReplica, bound: int) -> None:
 
 
 async def advanced(replica: LocalReplica) -> None:
+    """MTRO and MXRO are as high as they can be. A slow disk takes its time."""
+    coordination = replica.coordination
     await asyncio.sleep(0.02)
-    while replica.coordination._advancing is not None:  # a slow disk takes longer
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(10):
+        while coordination.leader is not None and coordination.leader.computed() != coordination.watermarks.removable:
+            await asyncio.sleep(0.005)
 
 
 async def test_mtro_is_the_smallest_progress_of_all_and_reaches_everybody(two: Two) -> None:
@@ -144,8 +147,8 @@ async def test_records_that_come_twice_are_taken_once(two: Two) -> None:
     (fetched,) = await two.ask(two.held())
     (again,) = await two.ask(two.held())
     assert again.records_bytes == fetched.records_bytes
-    await _take(two.follower, fetched)
-    await _take(two.follower, again)
+    await take_fetched(two.follower, fetched)
+    await take_fetched(two.follower, again)
     assert two.follower.log.end_offset == 3
 
 
@@ -168,7 +171,7 @@ async def test_a_follower_that_reports_while_it_waits_for_records_takes_them_onc
     answers = [*await two.ask(held), *await two.ask(held)]
     assert [bool(fetched.records) for fetched in answers] == [True, True]
     for fetched in answers:
-        await _take(two.follower, fetched)
+        await take_fetched(two.follower, fetched)
     assert two.follower.log.end_offset == 5
 
 
@@ -309,7 +312,7 @@ async def test_what_may_be_gone_is_durable_before_the_records_that_lack_it(two: 
 
     two.follower.coordination.kept.keep = fails  # type: ignore[method-assign]
     with pytest.raises(OSError, match="full"):
-        await _take(two.follower, fetched)
+        await take_fetched(two.follower, fetched)
     assert two.follower.log.end_offset == 0
 
 
@@ -349,7 +352,7 @@ async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two:
     two.leader.become_follower(later)
     two.leader, two.follower = two.follower, two.leader
     two.reconnect()
-    held = _held(_Following(two.follower, 4))
+    held = held_by(two.follower, 4)
     parts = await answered(two.session, FetchRequest(1, 1, 1, 1 << 20, 1 << 20, [held]))
     (fetched,) = messages.decode_answer(memoryview(b"".join(map(content, parts))))
     assert fetched.removable == Pair(5, 5)
@@ -426,10 +429,10 @@ async def test_a_follower_takes_no_history_that_lacks_what_its_own_log_was_compa
     )
     await compacted(two.follower, 8)
     with pytest.raises(LostRecordsError):
-        await _take(two.follower, late)
+        await take_fetched(two.follower, late)
     assert two.follower.log.end_offset == 10
     assert two.follower.coordination.claim == Claim(10, 3)
-    await _take(two.follower, late._replace(history=[EpochEntry(3, 0), EpochEntry(4, 10)], log_end_offset=12))
+    await take_fetched(two.follower, late._replace(history=[EpochEntry(3, 0), EpochEntry(4, 10)], log_end_offset=12))
     assert two.follower.log.epochs.latest_epoch == 4
 
 

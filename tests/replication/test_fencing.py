@@ -48,10 +48,9 @@ class Fenced:
         return [replace(row, partition_epoch=row.partition_epoch + 1) for row in rows]
 
     def turn(self) -> list[PartitionRow]:
-        changes = self.membership._changes()
-        if changes:
-            asyncio.run(self.membership._write(changes))
-        return [one.row for one in changes]
+        before = len(self.written)
+        asyncio.run(self.membership.step())
+        return self.written[before:]
 
 
 def test_it_leaves_the_isr_and_its_log_gets_a_new_id() -> None:

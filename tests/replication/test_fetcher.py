@@ -58,7 +58,7 @@ class Followed:
         """The partitions of the next request, with how far each is said to be on disk."""
         sent: list[bytes] = []
         rpc = SimpleNamespace(start_raw=lambda key, parts, version: sent.extend(parts))
-        self.fetcher._ask(cast(Rpc, rpc))
+        self.fetcher.ask(cast(Rpc, rpc))
         return {held.partition: held.end_offset for held in messages.decode_request(sent[0]).held}
 
 
@@ -81,7 +81,7 @@ async def test_a_partition_that_is_being_flushed_is_asked_for_when_that_is_done_
     for replica in (slow, quick):
         replica.log.append_as_follower(encode(make_batch([Record(0, 1000, b"k", b"v")])))
         replica.flush_and_commit()
-        followed.fetcher._mark((TOPIC, replica.partition))
+        followed.fetcher.report(replica)
     while quick.is_flushing:
         await asyncio.sleep(0)
     assert followed.asked() == {1: 1}
@@ -142,7 +142,7 @@ async def test_an_answer_for_another_log_of_the_partition_is_not_taken(followed:
     """Neither its records, nor its history, nor its high watermark; and the log that is there is asked for again."""
     replica, _ = followed.replicas
     followed.asked()
-    await followed.fetcher._apply([answer(replica, 4, 4, 5, history=HISTORY, incarnation=uuid.UUID(int=1, version=4))])
+    await followed.fetcher.apply([answer(replica, 4, 4, 5, history=HISTORY, incarnation=uuid.UUID(int=1, version=4))])
     assert (offsets_of(replica), replica.log.epochs.entries, replica.high_watermark) == ([], (), 0)
     assert followed.asked() == {0: 0}
 
@@ -150,14 +150,14 @@ async def test_an_answer_for_another_log_of_the_partition_is_not_taken(followed:
 @story
 async def test_an_answer_for_a_log_that_was_cut_meanwhile_is_not_taken(followed: Followed) -> None:
     replica, _ = followed.replicas
-    await followed.fetcher._apply([answer(replica, 0, 0, 1, 2, 3, history=HISTORY)])
+    await followed.fetcher.apply([answer(replica, 0, 0, 1, 2, 3, history=HISTORY)])
     await replica.cut_to(2)
-    await followed.fetcher._apply([answer(replica, 4, 4, 5)])
+    await followed.fetcher.apply([answer(replica, 4, 4, 5)])
     assert offsets_of(replica) == [0, 1]
     await replica.restart_log(2)
-    await followed.fetcher._apply([answer(replica, 4, 4, 5)])
+    await followed.fetcher.apply([answer(replica, 4, 4, 5)])
     assert offsets_of(replica) == []
-    await followed.fetcher._apply([answer(replica, 2, 2, 3, 4, history=HISTORY)])
+    await followed.fetcher.apply([answer(replica, 2, 2, 3, 4, history=HISTORY)])
     assert offsets_of(replica) == [2, 3, 4]
 
 
@@ -169,7 +169,7 @@ async def test_a_transaction_of_a_log_that_parted_below_the_leaders_start_is_not
     replica.take_high_watermark(5)
     assert replica.last_stable_offset == 0
     later = [EpochEntry(7, 3)]
-    await followed.fetcher._apply([answer(replica, 5, 3, 4, history=later, log_start_offset=3)])
+    await followed.fetcher.apply([answer(replica, 5, 3, 4, history=later, log_start_offset=3)])
     assert (replica.log.start_offset, offsets_of(replica), replica.high_watermark) == (3, [3, 4], 5)
     assert replica.last_stable_offset == 5
 
@@ -178,18 +178,18 @@ async def test_a_transaction_of_a_log_that_parted_below_the_leaders_start_is_not
 async def test_of_an_answer_for_a_log_that_has_grown_meanwhile_the_rest_is_taken(followed: Followed) -> None:
     """Whoever reports something while a request waits asks for the same records twice."""
     replica, _ = followed.replicas
-    await followed.fetcher._apply([answer(replica, 0, 0, 1, 2, history=HISTORY)])
-    await followed.fetcher._apply([answer(replica, 0, 0, 1, 2, 3)])
+    await followed.fetcher.apply([answer(replica, 0, 0, 1, 2, history=HISTORY)])
+    await followed.fetcher.apply([answer(replica, 0, 0, 1, 2, 3)])
     assert offsets_of(replica) == [0, 1, 2, 3]
 
 
 @story
 async def test_a_topic_that_was_never_compacted_has_no_gaps(followed: Followed) -> None:
     replica, other = followed.replicas
-    await followed.fetcher._apply([answer(replica, 0, 0, 1, 3, history=HISTORY), answer(other, 0, 0, history=HISTORY)])
+    await followed.fetcher.apply([answer(replica, 0, 0, 1, 3, history=HISTORY), answer(other, 0, 0, history=HISTORY)])
     assert offsets_of(replica) == [], "all of it is refused, and asked for again"
     assert offsets_of(other) == [0]
-    await followed.fetcher._apply([answer(replica, 0, 0, 1, 2, 3)])
+    await followed.fetcher.apply([answer(replica, 0, 0, 1, 2, 3)])
     assert offsets_of(replica) == [0, 1, 2, 3]
 
 
@@ -197,10 +197,10 @@ async def test_a_topic_that_was_never_compacted_has_no_gaps(followed: Followed) 
 async def test_a_topic_that_was_compacted_once_has_gaps_where_it_was(followed: Followed) -> None:
     """Below the high watermark of the pass, or the fence, whatever cleanup.policy is now."""
     replica, other = followed.replicas
-    await followed.fetcher._apply([answer(replica, 0, 3, 7, history=HISTORY, planned_high_watermark=7)])
-    await followed.fetcher._apply([answer(replica, 8, 10, planned_high_watermark=7)])
+    await followed.fetcher.apply([answer(replica, 0, 3, 7, history=HISTORY, planned_high_watermark=7)])
+    await followed.fetcher.apply([answer(replica, 8, 10, planned_high_watermark=7)])
     assert offsets_of(replica) == [3, 7]
-    await followed.fetcher._apply([answer(other, 0, 3, 7, history=HISTORY, fence_below=7)])
+    await followed.fetcher.apply([answer(other, 0, 3, 7, history=HISTORY, fence_below=7)])
     assert offsets_of(other) == [3, 7]
 
 
@@ -208,5 +208,5 @@ async def test_a_topic_that_was_compacted_once_has_gaps_where_it_was(followed: F
 async def test_a_topic_that_is_compacted_may_have_gaps_anywhere(followed: Followed) -> None:
     replica, _ = followed.replicas
     replica.log.reconfigure(TopicConfig(cleanup_policy=frozenset({"compact"})))
-    await followed.fetcher._apply([answer(replica, 0, 3, 7, history=HISTORY)])
+    await followed.fetcher.apply([answer(replica, 0, 3, 7, history=HISTORY)])
     assert offsets_of(replica) == [3, 7]

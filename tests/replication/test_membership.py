@@ -28,7 +28,7 @@ from sexton.ports.metastore import (
 )
 from sexton.replication import membership as membership_module
 from sexton.replication.leadership import Leadership
-from sexton.replication.membership import Membership, _batches
+from sexton.replication.membership import Membership
 from tests.replication.hosts import LoneHost
 
 TOPIC = uuid.UUID(int=1)
@@ -41,7 +41,7 @@ Attempt = tuple[Sequence[PartitionRow], Mapping[int, int]]
 class Scripted:
     """A metastore with broker 1 as the leader of some partitions. Each attempt is answered as the script says."""
 
-    def __init__(self, *isrs: tuple[int, ...]) -> None:
+    def __init__(self, *isrs: tuple[int, ...], lag_max_ms: int = 1 << 40) -> None:
         self.epochs = {1: 1, 2: 2, 3: 3}
         rows = [PartitionRow(TOPIC, index, (1, 2, 3), isr, 1, 5, 7, incarnations=IDS) for index, isr in enumerate(isrs)]
         self.rows = {row.partition: row for row in rows}
@@ -53,7 +53,7 @@ class Scripted:
         self.poll()
         self.view.apply_rows(topics=[TopicRow(TOPIC, "t", False)], partitions=rows)
         self.replicas = [self._led(row) for row in rows]
-        self.membership = Membership(LoneHost(view=self.view, metastore=cast(Any, self)), self, 1 << 40)
+        self.membership = Membership(LoneHost(view=self.view, metastore=cast(Any, self)), self, lag_max_ms)
 
     def all(self) -> list[Any]:
         return self.replicas
@@ -128,11 +128,7 @@ class Scripted:
                 replica.leadership.follow_row(row, now_ms=2)
 
     def turn(self) -> None:
-        async def turn() -> None:
-            for batch in _batches(self.membership._changes()):
-                await self.membership._write(batch)
-
-        asyncio.run(turn())
+        asyncio.run(self.membership.step())
 
     def check_counted(self) -> None:
         for partition, row in self.rows.items():
@@ -183,8 +179,7 @@ def test_a_join_that_was_refused_at_its_only_attempt_is_over() -> None:
 
 def test_a_leader_whose_disk_has_failed_lets_others_join_and_removes_nobody() -> None:
     """It would be left alone, with a log that it cannot keep; others may need it to copy from. Seed 1333."""
-    world = Scripted((1, 2))
-    world.membership._lag_max_ms = -1
+    world = Scripted((1, 2), lag_max_ms=-1)
     log = world.replicas[0].log
     log.failure = OSError("the disk failed")
     world.turn()

@@ -53,7 +53,6 @@ def applied(folder: Path, rows: Sequence[PartitionRow], disk: Disk | None = None
             view.apply_rows([one])
             await replicas.apply([one])
         await replicas.write_high_watermarks()
-        await replicas._roles.stop()
         return replicas
 
     return asyncio.run(go())

@@ -144,12 +144,12 @@ class Fetcher:
             while True:
                 self._poke.clear()
                 if not answers or (len(answers) < IN_FLIGHT_MAX and self._has_something_to_say()):
-                    answers.append(self._ask(rpc))
+                    answers.append(self.ask(rpc))
                     answers[-1].add_done_callback(lambda _: self._poke.set())
                 if not answers[0].done():
                     await self._poke.wait()
                 if answers[0].done():
-                    await self._apply(messages.decode_answer(answers.popleft().result()[ANSWER_HEADER_BYTES:]))
+                    await self.apply(messages.decode_answer(answers.popleft().result()[ANSWER_HEADER_BYTES:]))
         finally:
             for answer in answers:
                 answer.cancel()
@@ -159,7 +159,8 @@ class Fetcher:
         now_ms = self._clock.monotonic_ms()
         return bool(self._forgotten) or any(self._following[key].retry_at_ms <= now_ms for key in self._changed)
 
-    def _ask(self, rpc: Rpc) -> asyncio.Future[memoryview]:
+    def ask(self, rpc: Rpc) -> asyncio.Future[memoryview]:
+        """Sends the next request. It reports the partitions that have changed and whose log is on disk."""
         now_ms = self._clock.monotonic_ms()
         if self._told_identity != self._host.identity:
             # We registered again: the leader counts a report only for the broker epoch that sent it.
@@ -181,7 +182,7 @@ class Fetcher:
             del self._changed[key]
             try:
                 if self._is_durable(key, following):
-                    held.append(_held(following))
+                    held.append(held_by(following.replica, following.leader_epoch))
                 elif key in self._changed:
                     wait_ms = min(wait_ms, FAILED_DISK_RETRY_MS)
             except Exception as bug:
@@ -215,7 +216,7 @@ class Fetcher:
             replica.flush_and_commit()
         return False
 
-    async def _apply(self, answer: Sequence[PartitionData]) -> None:
+    async def apply(self, answer: Sequence[PartitionData]) -> None:
         for fetched in answer:
             key = fetched.topic_id, fetched.partition
             following = self._following.get(key)
@@ -233,7 +234,7 @@ class Fetcher:
                         continue
                     if self._throttle and self._is_throttled(following.replica):
                         self._throttle.count(fetched.records_bytes)
-                    await _take(following.replica, fetched)
+                    await take_fetched(following.replica, fetched)
                     following.bugs_count = 0
                     if self._is_durable(key, following):
                         self._report(key)
@@ -263,8 +264,8 @@ def _unwanted(key: PartitionId) -> FetchPartition:
     )
 
 
-def _held(following: _Following) -> FetchPartition:
-    replica = following.replica
+def held_by(replica: LocalReplica, leader_epoch: int) -> FetchPartition:
+    """What a follower reports to the leader of that epoch."""
     entries = replica.log.epochs.entries
     end_offset = replica.durable_end
     watermarks = replica.coordination.watermarks
@@ -272,7 +273,7 @@ def _held(following: _Following) -> FetchPartition:
         replica.topic_id,
         replica.partition,
         True,
-        following.leader_epoch,
+        leader_epoch,
         end_offset,
         replica.log.epochs.epoch_of(end_offset - 1),
         messages.history_digest(entries),
@@ -310,7 +311,7 @@ def _gaps_below(replica: LocalReplica, fetched: PartitionData) -> int:
     return OFFSET_MAX if replica.config.compacts else max(fetched.planned_high_watermark, fetched.fence_below)
 
 
-async def _take(replica: LocalReplica, fetched: PartitionData) -> None:
+async def take_fetched(replica: LocalReplica, fetched: PartitionData) -> None:
     """Applies a leader's response: truncates to the common prefix, takes the whole epoch history, then the compaction
     watermarks, records, high watermark and log start. In this order, so that after a crash between any two steps the
     next request reports the truth. Only a log start within our log is taken before the history: a history without the

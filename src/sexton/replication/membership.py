@@ -98,8 +98,12 @@ class Membership:
             except TimeoutError:
                 pass
             self._wake.clear()
-            for batch in _batches(self._changes()):
-                await self._write(batch)
+            await self.step()
+
+    async def step(self) -> None:
+        """Writes every change that is due now."""
+        for batch in _batches(self._changes()):
+            await self._write(batch)
 
     def _changes(self) -> list[Asked]:
         """Changes to send now. One whose response was lost is sent again unchanged: nothing else is decided for its
