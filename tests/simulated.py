@@ -50,12 +50,8 @@ class Story:
         self.cluster.metastore.observer = self.agreement.carried_out
         self.fabric.add_host(CLIENT)
         self._process = Process(CLIENT)
-        self._client = Client(
-            self.fabric.of(self._process, CLIENT),
-            self.cluster.addresses,
-            clock=SimulatedClock(WallClock(), self._process, self.loop),
-            rng=random.Random(seed + 2),
-        )
+        self._clients_rng = random.Random(seed + 2)
+        self._client = self.new_client()
         self.admin = Admin(self._client)
         self._producer: Producer | None = None
         self.has_bugs = False
@@ -130,6 +126,12 @@ class Story:
         return [(own, other) for other in (*self.cluster.nodes, CLIENT) if other not in (own, spared)]
 
     # The client
+
+    def new_client(self) -> Client:
+        """One more, in the client's process."""
+        clock = SimulatedClock(WallClock(), self._process, self.loop)
+        network = self.fabric.of(self._process, CLIENT)
+        return Client(network, self.cluster.addresses, clock=clock, rng=self._clients_rng)
 
     async def client_does(self, step: Coroutine[Any, Any, T]) -> T:
         return await self.loop.spawn(self._process, step)

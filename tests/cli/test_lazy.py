@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from sexton.cli import main
-from sexton.cli.main import _Commands, app
+from sexton.cli.main import Commands, app
 
 HEAVY = ("pyspark", "numpy", "sqlalchemy", "numba", "kio", "sexton.broker", "sexton.client")
 
 
-@pytest.mark.parametrize("name", list(_Commands.entries))
+@pytest.mark.parametrize("name", list(Commands.entries))
 def test_the_summary_in_the_table_is_the_commands_own(name: str) -> None:
-    entry = _Commands.entries[name]
+    entry = Commands.entries[name]
     command = entry.load(name)
     assert (command.help or "").strip().splitlines()[0] == entry.summary
 
@@ -41,7 +41,7 @@ def test_a_command_that_does_not_exist_is_told_as_such() -> None:
 
 def test_help_lists_every_command_with_its_summary() -> None:
     output = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
-    for name, entry in _Commands.entries.items():
+    for name, entry in Commands.entries.items():
         assert f" {name} " in output
         assert entry.summary in output
 

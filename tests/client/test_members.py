@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from sexton.broker.api import fetch
 from sexton.client import apis
-from sexton.client.client import Client, Peer
+from sexton.client.client import Peer
 from sexton.client.consumer import EARLIEST, Consumer
 from sexton.client.members import ConsumerMember
 from tests.simulated import TOPIC, Story
 
 RECORDS = [(b"k", f"v{number}".encode()) for number in range(6)]
-
-
-def a_client(story: Story) -> Client:
-    """One more, in the same process."""
-    known = story.admin.client
-    return Client(known._network, known._bootstrap, clock=known.clock, rng=known.rng)
 
 
 async def polled(member: ConsumerMember, count: int) -> list[bytes | None]:
@@ -38,7 +33,7 @@ def test_members_share_partitions_and_take_over_from_one_that_leaves() -> None:
         await story.client_does(share())
 
     async def share() -> None:
-        members = [ConsumerMember(a_client(story), "g", [TOPIC], start_at=EARLIEST) for _ in range(2)]
+        members = [ConsumerMember(story.new_client(), "g", [TOPIC], start_at=EARLIEST) for _ in range(2)]
         while [len(member.assigned) for member in members] != [1, 1]:
             for member in members:
                 await member.poll(10)
@@ -61,10 +56,10 @@ def test_a_member_goes_on_where_the_group_has_come_to() -> None:
         await story.client_does(read())
 
     async def read() -> None:
-        first = ConsumerMember(a_client(story), "g", [TOPIC], start_at=EARLIEST)
+        first = ConsumerMember(story.new_client(), "g", [TOPIC], start_at=EARLIEST)
         assert await polled(first, len(RECORDS)) == [value for _, value in RECORDS]
         await first.close()
-        second = ConsumerMember(a_client(story), "g", [TOPIC], start_at=EARLIEST)
+        second = ConsumerMember(story.new_client(), "g", [TOPIC], start_at=EARLIEST)
         while not second.assigned:
             await second.poll(10)
         assert second.consumer.positions == {(TOPIC, 0): len(RECORDS)}
@@ -84,7 +79,7 @@ def test_a_member_says_what_it_owns_only_when_that_has_changed() -> None:
         await story.client_does(beat())
 
     async def beat() -> None:
-        client = a_client(story)
+        client = story.new_client()
         call = Peer.call
 
         async def listening(self: Peer, api: apis.Api, body: Any, timeout_ms: int | None = None) -> Any:
@@ -119,7 +114,7 @@ def test_a_consumer_in_a_followers_rack_hears_that_its_position_is_gone() -> Non
         await story.in_sync(1, 2)
         await story.client_does(story.admin.delete_records({(TOPIC, 0): 4}))
         await story.until(lambda: story.replica(2).log.start_offset == 4)
-        consumer = Consumer(a_client(story), rack="rack-0", reset_to=EARLIEST)  # broker 2's
+        consumer = Consumer(story.new_client(), rack="rack-0", reset_to=EARLIEST)  # broker 2's
         consumer.assign({(TOPIC, 0): 0})
         got = await story.client_does(read(consumer))
         assert got == [value for _, value in RECORDS[4:]]
@@ -142,10 +137,12 @@ def test_a_consumer_reads_from_a_follower_in_its_rack_and_from_the_leader_when_t
         await story.create_topic([1, 2])
         await story.write(*RECORDS)
         await story.in_sync(1, 2)
-        consumer = Consumer(a_client(story), rack="rack-0")  # broker 2's
+        consumer = Consumer(story.new_client(), rack="rack-0")  # broker 2's
         consumer.assign({(TOPIC, 0): 0})
+        fetches = story.broker(2).dispatch.traffic.of(fetch.API_KEY)
+        assert fetches.requests_count == 0
         await story.client_does(read(consumer, 6))
-        assert consumer._near == {(TOPIC, 0): 2}
+        assert fetches.requests_count > 0, "a follower's own fetches are of another API"
         story.cluster.kill(story.node(2), power_lost=False)
         await story.write((b"k", b"last"))
         await story.client_does(read(consumer, 1))

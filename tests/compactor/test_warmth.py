@@ -48,7 +48,7 @@ async def test_topics_of_users_count_and_internal_ones_do_not() -> None:
 async def test_the_engine_is_warm_while_topics_are_compacted_and_rests_without(world: World) -> None:
     compactor = await world.start()
     done: list[str] = []
-    engine: Any = compactor._engine
+    engine: Any = world
     turned = asyncio.Event()
 
     async def warm() -> None:
@@ -63,7 +63,7 @@ async def test_the_engine_is_warm_while_topics_are_compacted_and_rests_without(w
 
     async def next_step() -> str:
         turned.clear()
-        task = asyncio.ensure_future(compactor._keep_warm_or_rest())
+        task = asyncio.ensure_future(compactor.keep_warm_or_rest())
         await asyncio.wait_for(turned.wait(), 10)
         task.cancel()
         return done[-1]

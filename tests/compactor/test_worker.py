@@ -82,7 +82,7 @@ class World:
             limits=Limits(),
             name="one",
         )
-        await compactor._register()
+        await compactor.register()
         return compactor
 
     async def publish(self, *partitions: int) -> None:
@@ -205,7 +205,12 @@ async def test_what_keeps_failing_is_tried_ever_less_often(world: World) -> None
     world.time_ms += FAILED_PAUSE_MS_MAX
     await compactor.turn(Lane.SMALL)
     assert world.committed == ["plan 0"]
-    assert compactor._failures_count == {}
+    world.refused = {0}
+    await world.publish(0)
+    assert await compactor.turn(Lane.SMALL)
+    world.time_ms += pauses[0]
+    await world.publish(0)
+    assert await compactor.turn(Lane.SMALL), "the pauses begin anew"
 
 
 async def test_what_no_pass_can_read_is_told_to_its_broker(world: World) -> None:
@@ -231,7 +236,9 @@ async def test_one_partition_that_takes_the_job_down_is_found_and_the_others_are
     await world.publish(11)
     await compactor.turn(Lane.SMALL)
     assert "plan 11" in world.committed
-    assert compactor._company == {}
+    await world.publish(*range(16))
+    await compactor.turn(Lane.SMALL)
+    assert len(world.jobs[-1]) == 16, "nobody is kept apart any more"
 
 
 async def test_an_engine_that_cannot_be_started_is_no_partitions_fault(world: World) -> None:
@@ -287,9 +294,9 @@ async def test_a_dead_compactors_work_is_taken_over_when_its_count_has_stood_sti
 async def watch(compactor: Compactor, world: World, for_ms: int) -> None:
     until_ms = world.time_ms + for_ms
     while world.time_ms < until_ms:
-        await compactor._watch_others()
+        await compactor.watch_others()
         world.time_ms += RENEW_MS
-    await compactor._watch_others()
+    await compactor.watch_others()
 
 
 async def test_nobody_is_taken_for_dead_because_the_metastore_was_away(world: World) -> None:
@@ -298,7 +305,7 @@ async def test_nobody_is_taken_for_dead_because_the_metastore_was_away(world: Wo
     await world.metastore.register_compactor(CompactorRow(DEAD, "alive", LEASE_MS, 0))
     await watch(compactor, world, RENEW_MS)
     world.time_ms += 10 * LEASE_MS
-    await compactor._watch_others()
+    await compactor.watch_others()
     assert DEAD in {row.compactor_id for row in await world.metastore.read_compactors()}
 
 
@@ -307,7 +314,7 @@ async def test_a_compactor_that_renews_keeps_its_work(world: World) -> None:
     await world.metastore.register_compactor(CompactorRow(DEAD, "alive", LEASE_MS, 0))
     await world.metastore.lease_work(DEAD, [WorkKey(1, TOPIC, 0)])
     for _ in range(5):
-        await compactor._watch_others()
+        await compactor.watch_others()
         world.time_ms += LEASE_MS
         await world.metastore.renew_compactor(DEAD)
     assert not await compactor.turn(Lane.SMALL)

@@ -192,7 +192,7 @@ def test_walk_over_a_message_ends_at_its_end() -> None:
     for api_key, version in every_api_and_version():
         for kind in (request_type(api_key, version), response_type(api_key, version)):
             content = memoryview(by_us(random_entity(rng, kind)))
-            assert skimmer_module._walk(kind)(content, 0) == len(content)
+            assert skimmer_module.entity_walk(kind)(content, 0) == len(content)
 
 
 @pytest.mark.parametrize(

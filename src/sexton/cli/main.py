@@ -27,7 +27,7 @@ BUG: Final = 70
 """EX_SOFTWARE of BSD's sysexits."""
 
 
-class _Commands(LazyGroup):
+class Commands(LazyGroup):
     entries: ClassVar[dict[str, Entry]] = {
         "up": Entry("sexton.cli.up:up", "Start a cluster on this machine and keep it running.", _RUN),
         "broker": Entry("sexton.cli.broker:broker", "Run one broker in the foreground.", _RUN),
@@ -64,7 +64,7 @@ class _Commands(LazyGroup):
 
 app = typer.Typer(
     name="sexton",
-    cls=_Commands,
+    cls=Commands,
     help="Kafka-compatible log compaction that cannot corrupt data.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

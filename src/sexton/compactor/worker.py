@@ -128,9 +128,9 @@ class Compactor:
         """Runs until cancelled."""
         tasks = [asyncio.ensure_future(self._keep_lease())]
         try:
-            await self._register()
+            await self.register()
             tasks += [asyncio.ensure_future(self._work(lane)) for lane in Lane]
-            tasks.append(asyncio.ensure_future(self._keep_warm_or_rest()))
+            tasks.append(asyncio.ensure_future(self.keep_warm_or_rest()))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -142,7 +142,7 @@ class Compactor:
 
     # The lease
 
-    async def _register(self) -> None:
+    async def register(self) -> None:
         """Registers, and retries until the metastore answers: a new cluster's metastore is created by its first broker,
         which may take a moment."""
         attempts_count = 0
@@ -161,15 +161,15 @@ class Compactor:
             await asyncio.sleep(RENEW_MS / 1000)
             try:
                 await self._metastore.renew_compactor(self._id)
-                await self._watch_others()
+                await self.watch_others()
             except LeaseLostError:
                 logger.warning("this compactor's lease expired; registering again")
                 self._id = uuid.UUID(int=self._rng.getrandbits(128), version=4)
-                await self._register()
+                await self.register()
             except (MetastoreUnavailableError, StaleError) as error:
                 logger.debug("the lease: %s", error)
 
-    async def _watch_others(self) -> None:
+    async def watch_others(self) -> None:
         """Removes compactors that do not renew their lease, so that their work is free (docs/decisions, 7)."""
         rows = [row for row in await self._metastore.read_compactors() if row.compactor_id != self._id]
         counts = {row.compactor_id: row.renewals_count for row in rows}
@@ -345,7 +345,7 @@ class Compactor:
         if len(self._company) > COMPANY_MAX:
             self._company = {key: count for key, count in self._company.items() if key in kept}
 
-    async def _keep_warm_or_rest(self) -> None:
+    async def keep_warm_or_rest(self) -> None:
         """A compaction that becomes due should not wait for Spark to start; but Spark should not run on a laptop
         without need."""
         topics = CompactedTopics(self._metastore)

@@ -106,7 +106,7 @@ def _least_value_bytes(shape: FieldShape) -> int:
 
 
 @cache
-def _walk(entity: Any) -> Skim:
+def entity_walk(entity: Any) -> Skim:
     steps = _steps([shape for shape in shapes(entity) if shape.tag is None])
     if entity.__flexible__:
         steps.append(_tags_walk(entity))
@@ -150,7 +150,7 @@ def _field_walk(shape: FieldShape) -> Skim:
     if shape.is_array:
         return _array_walk(shape)
     if shape.entity is not None:
-        return _nullable_walk(_walk(shape.entity)) if shape.is_nullable else _walk(shape.entity)
+        return _nullable_walk(entity_walk(shape.entity)) if shape.is_nullable else entity_walk(shape.entity)
     return value_walk(shape)
 
 
@@ -226,7 +226,7 @@ def _array_walk(shape: FieldShape) -> Skim:
 
         return walk_fixed
 
-    walk_item = _walk(shape.entity) if shape.entity is not None else value_walk(shape)
+    walk_item = entity_walk(shape.entity) if shape.entity is not None else value_walk(shape)
 
     def walk_items(view: memoryview, position: int) -> int:
         count, position = read_count(view, position)
@@ -273,7 +273,7 @@ def _tail(entity: Any) -> Skim:
     """Like `_walk`, but skips what follows the last array, and what follows the last array inside that array's last
     item."""
     if any(shape.tag is not None and (shape.is_array or shape.entity is not None) for shape in shapes(entity)):
-        return _walk(entity)
+        return entity_walk(entity)
     untagged = [shape for shape in shapes(entity) if shape.tag is None]
     last = max(index for index, shape in enumerate(untagged) if shape.is_array or _holds_arrays(shape))
     steps = _steps(untagged[:last])
@@ -298,7 +298,7 @@ def _field_tail(shape: FieldShape) -> Skim:
     read_count = count_reader(shape)
     if not _holds_arrays(shape):
         return lambda view, position: read_count(view, position)[1]
-    walk_item, tail_item = _walk(shape.entity), _tail(shape.entity)
+    walk_item, tail_item = entity_walk(shape.entity), _tail(shape.entity)
 
     def walk_items(view: memoryview, position: int) -> int:
         count, position = read_count(view, position)

@@ -244,7 +244,7 @@ def decode(data: bytes | memoryview, position: int = 0, place: str = "", check_c
     if check_crc and not header.has_valid_crc(view, header.unpack(view)):
         raise CorruptLogError("the CRC does not match", where, WHAT_TO_DO_WITH_A_CORRUPT_BATCH)
     body = codecs.decompress(batch.codec, view[HEADER_BYTES:], where)
-    records = tuple(_read_records(body, batch, where))
+    records = tuple(read_records(body, batch, where))
     return replace(batch, records=records)
 
 
@@ -284,7 +284,8 @@ def _write_record(out: bytearray, batch: Batch, record: Record) -> None:
     out += body
 
 
-def _read_records(body: bytes | memoryview, batch: Batch, where: str) -> Iterator[Record]:
+def read_records(body: bytes | memoryview, batch: Batch, where: str) -> Iterator[Record]:
+    """Yields the records in the uncompressed body of a batch. Raises CorruptLogError."""
     position = 0
     previous_offset = batch.base_offset - 1
     for index in range(batch.record_count):

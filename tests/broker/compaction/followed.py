@@ -14,6 +14,7 @@ from typing import Any, cast
 from sexton.broker.compaction.adoption import Adopter
 from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.engines.reference import carry_out
+from sexton.ports.clock import Clock
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol import private
 from sexton.protocol.private import PrivateApi
@@ -39,19 +40,22 @@ class Followed:
     async def start(self) -> None:
         await self.leader.start()
         await self.follower.start()
+        self.adopter = self.new_adopter(self.follower.clock)
+
+    def new_adopter(self, clock: Clock) -> Adopter:
         follower = self.follower
-        self.adopter = Adopter(
+        return Adopter(
             follower.service,
             cast(Any, follower),
             follower.disk,
-            follower.clock,
+            clock,
             follower.metastore,
-            self._ask,
+            lambda *question: self.ask(*question),
             random.Random(2),
             self.supervisor,
         )
 
-    async def _ask(self, broker_id: int, api_key: int, body: bytes) -> memoryview:
+    async def ask(self, broker_id: int, api_key: int, body: bytes) -> memoryview:
         assert broker_id == 1
         self.asked.append(api_key)
         answer = await self.leader.ask(api_key, body)

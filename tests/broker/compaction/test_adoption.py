@@ -302,7 +302,7 @@ async def test_a_leader_that_compacts_again_meanwhile_voids_its_offer(pair: Foll
         await pair.write(20)
         later.append(await pair.compact())
 
-    ask = pair.adopter._ask_broker
+    ask = pair.ask
 
     async def interrupted(broker_id: int, api_key: int, body: bytes) -> memoryview:
         answer = await ask(broker_id, api_key, body)
@@ -310,7 +310,7 @@ async def test_a_leader_that_compacts_again_meanwhile_voids_its_offer(pair: Foll
             await again()
         return answer
 
-    pair.adopter._ask_broker = interrupted
+    pair.ask = interrupted  # type: ignore[method-assign]
     await pair.adopter.step()
     await pair.adopter.step()
     pair.check_same(later[0])
@@ -429,23 +429,21 @@ async def test_a_bug_in_one_adoption_is_counted_and_tried_again_after_a_pause(pa
     await pair.write(60)
     bound = await pair.compact()
     clock = StoppedClock()
-    adopter: Any = pair.adopter
-    adopter._clock = clock
-    stage, attempts = adopter._stage, []
+    adopter, unchanged, attempts = pair.new_adopter(clock), pair.change_piece, []
 
-    async def has_a_bug(*arguments: Any) -> Any:
+    def has_a_bug(_: bytes) -> bytes:
         attempts.append(clock.ms)
         raise IndexError("nobody expected this")
 
-    adopter._stage = has_a_bug
+    pair.change_piece = has_a_bug
     for clock.ms in range(0, 10_000, 500):
-        await pair.adopter.step()
+        await adopter.step()
     assert attempts == [0, 1000, 3000, 7000], "each pause is longer than the one before"
     assert pair.supervisor.bugs == {"adoption": len(attempts)}
     assert pair.follower.staged() == []
-    adopter._stage = stage
+    pair.change_piece = unchanged
     clock.ms = 70_000
-    await pair.adopter.step()
+    await adopter.step()
     pair.check_same(bound)
 
 

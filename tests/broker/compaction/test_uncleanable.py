@@ -115,8 +115,8 @@ async def test_what_is_known_of_a_log_goes_with_it(tmp_path: Path) -> None:
     broker.all = list  # type: ignore[method-assign]
     await service.look()
     assert service.memory.uncleanable.of(gone.coordination.watermarks.incarnation) is None
+    assert service.memory.last(gone) is None
     kept = (
-        service.memory._last,
         service.memory.requested,
         service.memory.due_since_ms,
         service.memory.leftovers._known,

@@ -61,5 +61,5 @@ def test_an_election_that_is_refused_does_not_keep_other_partitions_without_lead
         catch_up=nothing,
         news=SimpleNamespace(tell=nothing, is_answered_by=is_answered_by),
     )
-    asyncio.run(Control(cast(Any, broker))._look())
+    asyncio.run(Control(cast(Any, broker)).look())
     assert [row.leader for row in metastore.written] == [1, 3]

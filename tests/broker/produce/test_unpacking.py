@@ -130,13 +130,25 @@ def test_a_time_out_of_range_is_found_in_a_large_batch_too() -> None:
     told({}, steps)
 
 
+def work_of_threads(story: Story) -> list[object]:
+    """What is given to threads from now on."""
+    run_in_executor, given = story.loop.run_in_executor, []
+
+    def noted(executor: object, work: Any, *args: Any) -> Any:
+        given.append(work)
+        return run_in_executor(executor, work, *args)
+
+    story.loop.run_in_executor = noted  # type: ignore[method-assign, assignment]
+    return given
+
+
 def test_a_small_batch_that_unfolds_far_is_no_reason_to_stop_everything_else() -> None:
     async def steps(story: Story) -> None:
         bomb = batch(0, is_large=False, codec=Codec.ZSTD, value=bytes(UNFOLDED_BYTES_MAX // 16))
         assert len(bomb) < SMALL_BYTES
-        story.broker(LEADER).unpacking._threads = None
+        given = work_of_threads(story)
         assert codes(await send(story, bomb)) == [ErrorCode.none]
-        assert story.broker(LEADER).unpacking._threads is not None, "it was a thread's work"
+        assert given, "it was a thread's work"
 
     told({"compression.type": "lz4"}, steps)
 
@@ -176,12 +188,13 @@ def test_large_batches_of_a_transaction_are_unpacked_before_the_coordinator_is_a
 
 def test_what_waits_when_its_leader_resigns_is_told_so() -> None:
     async def steps(story: Story) -> None:
-        replica = story.replica(LEADER)
+        replica, given = story.replica(LEADER), work_of_threads(story)
         sent = asyncio.ensure_future(send(story, batch(0, is_large=True), batch(1, is_large=True)))
-        await story.until(lambda: replica in story.broker(LEADER).unpacking._lines)
+        await story.until(lambda: bool(given))
         replica.become_follower(replace(replica.row, leader=OTHER, leader_epoch=replica.leader_epoch + 1))
         assert codes(await sent) == [ErrorCode.not_leader_or_follower] * 2
-        assert replica not in story.broker(LEADER).unpacking._lines
+        small = batch(0, is_large=False)
+        assert story.broker(LEADER).unpacking.at_once(replica, small, is_suspect=False) is not None, "nobody waits"
 
     told(ZSTD, steps, has_bugs=True)
 

@@ -100,7 +100,9 @@ def test_a_marker_that_is_on_its_way_is_not_sent_beside_itself(monkeypatch: pyte
         for _ in range(20):
             await asyncio.sleep(0.001)  # many times as long as a marker waits to be repeated
         answer.set_result(ErrorCode.none)
-        await until(lambda: len(written) == len(PLACES) and not sender._retries)
+        await until(lambda: len(written) == len(PLACES))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
         await sender.close()
 
     asyncio.run(body())

@@ -44,11 +44,12 @@ class Control:
         while True:
             await asyncio.sleep(self._broker.config.broker_lease_renew_ms / 2000)
             try:
-                await self._look()
+                await self.look()
             except (MetastoreUnavailableError, StaleError, LeaseLostError) as error:
                 logger.debug("controller: %s", error)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """One round of the controller: does what the leases and the view ask for now."""
         broker = self._broker
         leases = await broker.metastore.read_leases()
         self._watch.observe(leases, broker.clock.monotonic_ms())
