@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -9,29 +10,40 @@ from hypothesis import given
 from sexton.errors import CorruptHistoryError, NotAHistoryError
 from sexton.history import edn
 from sexton.history.edn import Names, to_line
+from sexton.history.flat import to_ops
+from sexton.history.flatten import read_edn
 from sexton.history.op import NEMESIS, UNKNOWN, F, Op, Poll, Record, Run, Send, Type
 from sexton.history.order import Notes, Order
 from tests.history.histories import EXAMPLE, SOME, histories
 
+Read = Callable[[bytes | str], tuple[list[Op], Notes, Names]]
 
-def read(data: bytes | str) -> tuple[list[Op], Notes, Names]:
+
+def one_by_one(data: bytes | str) -> tuple[list[Op], Notes, Names]:
     order, names = Order("history.edn", is_imported=True), Names()
     data = data.encode() if isinstance(data, str) else data
     return list(edn.read(io.BytesIO(data), order, names)), order.notes, names
 
 
-def one(text: str) -> Op:
-    (op,) = read(text)[0]
-    return op
+def compiled(data: bytes | str) -> tuple[list[Op], Notes, Names]:
+    order = Order("history.edn", is_imported=True)
+    flat = read_edn(io.BytesIO(data.encode() if isinstance(data, str) else data), order)
+    logs = {name: edn.FIRST_NAMED - row for row, name in enumerate(flat.log_names)}
+    values = {name: edn.FIRST_NAMED - row for row, name in enumerate(flat.value_names)}
+    return list(to_ops(flat)), order.notes, Names(logs, values)
+
+
+both = pytest.mark.parametrize("read", [one_by_one, compiled])
 
 
 def written(ops: list[Op], run: Run | None = None) -> bytes:
     return b"".join(to_line(op, run or Run()) for op in ops)
 
 
+@both
 @SOME
 @given(histories())
-def test_any_history_survives(ops: list[Op]) -> None:
+def test_any_history_survives(read: Read, ops: list[Op]) -> None:
     assert read(written(ops))[0] == ops
 
 
@@ -46,7 +58,8 @@ def test_export_is_spelled_as_jepsen_does() -> None:
     )
 
 
-def test_a_run_as_jepsen_prints_it() -> None:
+@both
+def test_a_run_as_jepsen_prints_it(read: Read) -> None:
     ops, notes, names = read(
         """{:process :nemesis, :type :info, :f :start-partition, :value [:isolated {"n1" #{"n2"}}], :index 0, :time 3}
 {:process 0, :type :invoke, :f :subscribe, :value (5 6), :index 1, :time 4}
@@ -75,7 +88,8 @@ def test_a_run_as_jepsen_prints_it() -> None:
     assert (ops[9].f, ops[9].error, ops[9].ext) == (F.CRASH, ":crash", {})
 
 
-def test_logs_and_values_that_are_no_numbers_get_some_and_keep_their_spelling() -> None:
+@both
+def test_logs_and_values_that_are_no_numbers_get_some_and_keep_their_spelling(read: Read) -> None:
     text = """{:type :ok, :f :txn, :value [[:send :x :a] [:send 3 [7 "b c"]] [:poll {:x [[0 :a] [1 nil] [2 -1]], \
 :y [[0 5]]}]]}
 {:type :ok, :f :poll, :value [[:poll {:y [[0 9223372036854775808] :a]}]]}
@@ -93,12 +107,14 @@ def test_logs_and_values_that_are_no_numbers_get_some_and_keep_their_spelling() 
     assert read(written(ops, run))[0] == ops
 
 
-def test_a_sketch_without_index_time_and_process_is_numbered_by_place() -> None:
+@both
+def test_a_sketch_without_index_time_and_process_is_numbered_by_place(read: Read) -> None:
     ops, notes, _ = read("{:type :ok, :f :poll, :value nil}\n\n; then\n{:type :info, :f :send, :value []}\n")
     assert [(op.index, op.time_ns, op.process) for op in ops] == [(0, UNKNOWN, UNKNOWN), (1, UNKNOWN, UNKNOWN)]
     assert notes.completions_without_invocation == 0
 
 
+@both
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -126,18 +142,19 @@ def test_a_sketch_without_index_time_and_process_is_numbered_by_place() -> None:
         ("##Inf", float("inf")),
     ],
 )
-def test_unknown_keys_keep_what_json_can_say_of_them(text: str, kept: object) -> None:
-    assert one(f"{{:type :info, :f :frob, :more {text}, :value {text}}}\n").ext == (
-        {} if kept is None else {"more": kept, "value": kept}
-    )
+def test_unknown_keys_keep_what_json_can_say_of_them(read: Read, text: str, kept: object) -> None:
+    (op,) = read(f"{{:type :info, :f :frob, :more {text}, :value {text}}}\n")[0]
+    assert op.ext == ({} if kept is None else {"more": kept, "value": kept})
 
 
-def test_an_operation_of_another_workload_is_kept_and_counted() -> None:
+@both
+def test_an_operation_of_another_workload_is_kept_and_counted(read: Read) -> None:
     ops, notes, _ = read("{:type :ok, :f :read, :process 0, :value [:x nil]}\n{:type :ok, :f nil, :value 5}\n")
     assert [op.ext for op in ops] == [{"value": [":x", None]}, {"value": 5}]
     assert notes.unknown_f == {"read": 1, "": 1}
 
 
+@both
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -163,12 +180,13 @@ def test_an_operation_of_another_workload_is_kept_and_counted() -> None:
         ("{:type :ok, :f :poll, :spans {5 [1]}}", "span is no pair"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_with_its_line(text: str, reason: str) -> None:
+def test_what_cannot_be_read_is_an_error_with_its_line(read: Read, text: str, reason: str) -> None:
     with pytest.raises(CorruptHistoryError, match=rf"history.edn, line 2: (.|\n)*({reason})"):
         read("{:type :ok, :f :poll, :value nil}\n" + text + "\n")
 
 
-def test_a_last_line_that_is_cut_short_is_told_and_left_out() -> None:
+@both
+def test_a_last_line_that_is_cut_short_is_told_and_left_out(read: Read) -> None:
     whole, last = written(EXAMPLE[:5]), to_line(EXAMPLE[5], Run())
     for size in range(1, len(last) - 1):
         ops, notes, _ = read(whole + last[:size])
@@ -176,7 +194,8 @@ def test_a_last_line_that_is_cut_short_is_told_and_left_out() -> None:
     assert read(whole + last[:-1])[0] == EXAMPLE[:6]
 
 
-def test_a_flipped_bit_is_another_operation_or_an_error_but_never_a_crash() -> None:
+@both
+def test_a_flipped_bit_is_another_operation_or_an_error_but_never_a_crash(read: Read) -> None:
     line = to_line(EXAMPLE[5], Run())
     for position in range(len(line) - 1):
         for bit in range(8):
@@ -186,15 +205,19 @@ def test_a_flipped_bit_is_another_operation_or_an_error_but_never_a_crash() -> N
                 read(written(EXAMPLE[:5]) + flipped)
 
 
-def test_jepsens_binary_format_is_told_apart() -> None:
+@both
+def test_jepsens_binary_format_is_told_apart(read: Read) -> None:
     with pytest.raises(NotAHistoryError, match=r"Name the history\.edn that Jepsen writes beside it"):
         read(b"JEPSEN\x00\x00\x00\x01")
 
 
-def test_a_file_without_an_operation_is_no_history() -> None:
+@both
+def test_a_file_without_an_operation_is_no_history(read: Read) -> None:
     with pytest.raises(NotAHistoryError, match="there is no operation in it"):
         read("; nothing\n")
 
 
-def test_type_is_read_from_every_spelling_that_jepsen_has() -> None:
-    assert [one(f"{{:type {name}, :f :poll}}\n").type for name in (":invoke", ":ok", ":fail", ":info")] == [*Type]
+@both
+def test_type_is_read_from_every_spelling_that_jepsen_has(read: Read) -> None:
+    names = (":invoke", ":ok", ":fail", ":info")
+    assert [op.type for op in read("".join(f"{{:type {name}, :f :poll}}\n" for name in names))[0]] == [*Type]

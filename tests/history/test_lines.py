@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -9,24 +10,37 @@ from hypothesis import given
 
 from sexton.errors import CorruptHistoryError, NotAHistoryError
 from sexton.history import lines
+from sexton.history.flat import to_ops
+from sexton.history.flatten import read_lines
 from sexton.history.lines import Writer, from_line, to_line
 from sexton.history.op import NEMESIS, UNKNOWN, F, Op, Poll, Record, Send, Type
 from sexton.history.order import Notes, Order
 from tests.history.histories import EXAMPLE, SOME, histories, op
 
+Read = Callable[[bytes], tuple[list[Op], Notes]]
 
-def read(data: bytes) -> tuple[list[Op], Notes]:
+
+def one_by_one(data: bytes) -> tuple[list[Op], Notes]:
     order = Order("history.jsonl")
     return list(lines.read(io.BytesIO(data), order)), order.notes
+
+
+def compiled(data: bytes) -> tuple[list[Op], Notes]:
+    order = Order("history.jsonl")
+    return list(to_ops(read_lines(io.BytesIO(data), order))), order.notes
+
+
+both = pytest.mark.parametrize("read", [one_by_one, compiled])
 
 
 def written(ops: list[Op]) -> bytes:
     return b"".join(map(to_line, ops))
 
 
+@both
 @SOME
 @given(histories())
-def test_any_history_survives(ops: list[Op]) -> None:
+def test_any_history_survives(read: Read, ops: list[Op]) -> None:
     assert read(written(ops))[0] == ops
     assert written(read(written(ops))[0]) == written(ops)
 
@@ -50,25 +64,29 @@ def test_one_operation_has_one_spelling() -> None:
     assert to_line(from_line(other)) == to_line(polled)
 
 
-def test_a_last_line_that_is_cut_short_is_told_and_left_out() -> None:
+@both
+def test_a_last_line_that_is_cut_short_is_told_and_left_out(read: Read) -> None:
     whole = written(EXAMPLE[:5])
     for size in range(len(to_line(EXAMPLE[5])) - 1):
         ops, notes = read(whole + to_line(EXAMPLE[5])[:size])
         assert (ops, notes.cut_off_bytes) == (EXAMPLE[:5], size)
 
 
-def test_a_last_line_that_lacks_its_newline_alone_is_whole() -> None:
+@both
+def test_a_last_line_that_lacks_its_newline_alone_is_whole(read: Read) -> None:
     ops, notes = read(written(EXAMPLE)[:-1])
     assert (ops, notes.cut_off_bytes) == (EXAMPLE, 0)
 
 
-def test_a_line_that_is_cut_short_in_the_middle_is_an_error() -> None:
+@both
+def test_a_line_that_is_cut_short_in_the_middle_is_an_error(read: Read) -> None:
     damaged = written(EXAMPLE[:3]) + to_line(EXAMPLE[3])[:40] + b"\n" + written(EXAMPLE[4:])
     with pytest.raises(CorruptHistoryError, match=r"history.jsonl, line 4: not an operation: .*\. Judge an undamaged"):
         read(damaged)
 
 
-def test_a_flipped_bit_is_another_operation_or_an_error_but_never_a_crash() -> None:
+@both
+def test_a_flipped_bit_is_another_operation_or_an_error_but_never_a_crash(read: Read) -> None:
     line = to_line(EXAMPLE[5])
     for position in range(len(line) - 1):
         for bit in range(8):
@@ -78,13 +96,15 @@ def test_a_flipped_bit_is_another_operation_or_an_error_but_never_a_crash() -> N
                 read(written(EXAMPLE[:5]) + flipped)
 
 
+@both
 @pytest.mark.parametrize("data", [b"", b"\n\n", b'{"index":0,"ty'])
-def test_a_file_without_an_operation_is_no_history(data: bytes) -> None:
+def test_a_file_without_an_operation_is_no_history(read: Read, data: bytes) -> None:
     with pytest.raises(NotAHistoryError, match="there is no operation in it"):
         read(data)
 
 
-def test_an_unknown_f_is_kept_and_counted_and_what_a_nemesis_does_is_not_unknown() -> None:
+@both
+def test_an_unknown_f_is_kept_and_counted_and_what_a_nemesis_does_is_not_unknown(read: Read) -> None:
     ops = [op(0, 1, f="frob", ext={"value": [1.5]}), op(1, NEMESIS, Type.INFO, "kill"), op(2, 2, f="frob")]
     found, notes = read(written(ops))
     assert found == ops
@@ -95,6 +115,7 @@ def test_an_unknown_field_is_kept() -> None:
     assert from_line(b'{"index":0,"type":"info","f":"kill","new":[1],"ext":{"a":2}}').ext == {"new": [1], "a": 2}
 
 
+@both
 @pytest.mark.parametrize(
     ("ops", "reason"),
     [
@@ -106,7 +127,7 @@ def test_an_unknown_field_is_kept() -> None:
         ([op(0), op(1, 0, Type.INVOKE)], r"line 2: process 0 begins an operation before its operation 0 has completed"),
     ],
 )
-def test_operations_that_contradict_each_other_are_an_error(ops: list[Op], reason: str) -> None:
+def test_operations_that_contradict_each_other_are_an_error(read: Read, ops: list[Op], reason: str) -> None:
     with pytest.raises(CorruptHistoryError, match=reason):
         read(written(ops))
 
@@ -120,6 +141,7 @@ def test_an_imported_history_is_let_off_where_jepsen_does_so() -> None:
         list(lines.read(io.BytesIO(written([*ops, op(8)])), Order("x", is_imported=True)))
 
 
+@both
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -154,14 +176,15 @@ def test_an_imported_history_is_let_off_where_jepsen_does_so() -> None:
         ({"f": "commit", "value": [5]}, "value is no object by log"),
     ],
 )
-def test_a_field_that_is_not_what_it_must_be_is_an_error(changes: dict[str, object], reason: str) -> None:
+def test_a_field_that_is_not_what_it_must_be_is_an_error(read: Read, changes: dict[str, object], reason: str) -> None:
     document = {"index": 0, "time": 0, "process": 0, "type": "invoke", "f": "txn"} | changes
     with pytest.raises(CorruptHistoryError, match=reason):
         read(json.dumps(document).encode() + b"\n")
 
 
+@both
 @pytest.mark.parametrize("line", [b"[]\n", b"5\n", b"null\n", b"\x00\x00\x00\x00\n", b"[" * 100_000 + b"\n", b"\xff\n"])
-def test_a_line_that_is_no_operation_is_an_error(line: bytes) -> None:
+def test_a_line_that_is_no_operation_is_an_error(read: Read, line: bytes) -> None:
     with pytest.raises(CorruptHistoryError, match="line 1"):
         read(line)
 

@@ -256,6 +256,8 @@ def _micro_ops(rows: list[tuple[int, ...]]) -> Iterator[MicroOp]:
 
 def concat(pieces: Sequence[FlatHistory]) -> FlatHistory:
     """Pieces of one history, in its order. Their numbers of strings and names need not agree."""
+    if len(pieces) == 1:
+        return pieces[0]
     strings: dict[str, int] = {"": 0}
     logs: dict[str, int] = {}
     values: dict[str, int] = {}
