@@ -14,7 +14,7 @@ from sexton.records.header import HEADER_BYTES, MAGIC, Head, encode
 from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.primitives import write_varint
 from sexton.records.kernels.scan import scan_whole
-from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, ProducerEpoch
+from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, LeaderEpoch, ProducerEpoch
 
 SEGMENT_BYTES = 1024 * 1024 * 1024  # Kafka's default segment.bytes
 BATCH_BYTES = 16 * 1024  # Kafka's default batch.size
@@ -118,7 +118,7 @@ def _batch(plain: npt.NDArray[np.uint8], offset: int, count: int, codec: Codec) 
         size_bytes=HEADER_BYTES + len(payload),
         base_offset=offset,
         last_offset=offset + count - 1,
-        leader_epoch=0,
+        leader_epoch=LeaderEpoch(0),
         magic=MAGIC,
         crc=0,
         attributes=codec,

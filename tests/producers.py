@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sexton.records.header import TRANSACTIONAL, Head
-from sexton.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from sexton.types import LeaderEpoch, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 
 def producer_at(producer_id: int, epoch: int = 0) -> ProducerIdAndEpoch:
@@ -25,7 +25,7 @@ def head_of(
         size_bytes=0,
         base_offset=first_offset,
         last_offset=last,
-        leader_epoch=0,
+        leader_epoch=LeaderEpoch(0),
         magic=2,
         crc=0,
         attributes=TRANSACTIONAL if is_transactional else 0,

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple, NewType, TypeAlias
 
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
-"""A producer's id and epoch stand side by side in dozens of signatures, and a type checker keeps them apart. They come
-out of decoders as they are, so that nothing is wrapped on the way of a batch. Offsets and leader epochs are plain ints:
-every sum of an offset and a count would have to be wrapped, on the hot path too."""
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""A producer's id and epoch stand side by side in dozens of signatures, as do a leader epoch and an offset, and a type
+checker keeps them apart. They come out of decoders as they are, so that nothing is wrapped on the way of a batch.
+Offsets are plain ints: every sum of an offset and a count would have to be wrapped, on the hot path too."""
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -18,7 +19,7 @@ OFFSET_MAX: Final = INT64_MAX
 """Kafka's limit. A batch that Sexton reads must end below a lower one (`records/header.py`)."""
 
 NO_OFFSET: Final = -1
-NO_EPOCH: Final = -1
+NO_EPOCH: Final = LeaderEpoch(-1)
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = -1

@@ -39,6 +39,7 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.settings.broker_config import BrokerConfig
 from sexton.simulate.disk import SimulatedDisk, Trouble, VirtualDisk
 from sexton.simulate.loop import Process
+from sexton.types import LeaderEpoch
 from tests.log.helpers import marker
 
 P = ParamSpec("P")
@@ -167,7 +168,7 @@ class ServingBroker(Broker):
         self, name: str, topic_id: uuid.UUID, partitions_count: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
         """Led and kept in sync by this broker alone; the replica of the second one is behind."""
-        row = PartitionRow(topic_id, 0, (BROKER_ID, OTHER_IDS[0]), (BROKER_ID,), BROKER_ID, 0, 0)
+        row = PartitionRow(topic_id, 0, (BROKER_ID, OTHER_IDS[0]), (BROKER_ID,), BROKER_ID, LeaderEpoch(0), 0)
         rows = [replace(row, partition=index) for index in range(partitions_count)]
         await self.metastore.create_topic(TopicRow(topic_id, name, name.startswith("__")), rows, settings or {})
         await self.catch_up()

@@ -17,7 +17,7 @@ from sexton.compaction.rules import LastOfProducer
 from sexton.compaction.swap import SwapRefusedError
 from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL, Head
-from sexton.types import INT32_MAX, ProducerEpoch, ProducerId
+from sexton.types import INT32_MAX, LeaderEpoch, ProducerEpoch, ProducerId
 
 MARKER = CONTROL | TRANSACTIONAL
 PID = 7
@@ -29,7 +29,7 @@ def head(base_offset: int, count: int = 1, attributes: int = 0, producer_id: int
         size_bytes=100,
         base_offset=base_offset,
         last_offset=base_offset + count - 1,
-        leader_epoch=3,
+        leader_epoch=LeaderEpoch(3),
         magic=2,
         crc=0,
         attributes=attributes,
@@ -131,7 +131,7 @@ def test_what_settles_nothing_may_leave_transactions() -> None:
         ((OWN[0]._replace(attributes=TRANSACTIONAL), *OWN[2:]), "has become transactional"),
         ((OWN[0]._replace(record_count=4), *OWN[2:]), "not what was left"),
         ((OWN[0]._replace(last_offset=1), *OWN[2:]), "not what was left"),
-        ((OWN[0]._replace(leader_epoch=4), *OWN[2:]), "not what was left"),
+        ((OWN[0]._replace(leader_epoch=LeaderEpoch(4)), *OWN[2:]), "not what was left"),
         ((OWN[2], OWN[3]._replace(base_sequence=5), OWN[4]), "not what was left"),
         ((OWN[2], OWN[3]._replace(producer_epoch=ProducerEpoch(1)), OWN[4]), "not what was left"),
         ((OWN[0]._replace(attributes=CONTROL), *OWN[2:]), "not what was left"),

@@ -17,12 +17,13 @@ from sexton.ports.network import Part
 from sexton.records.batch import Batch, ControlType, Record, decode_all, encode, make_batch, make_marker
 from sexton.records.header import TRANSACTIONAL
 from sexton.settings.topic import TopicConfig
+from sexton.types import LeaderEpoch
 
 T = TypeVar("T")
 
 TOPIC_ID = uuid.UUID(int=0x1234)
 NOW_MS = 1_700_000_000_000
-EPOCH = 3
+EPOCH = LeaderEpoch(3)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -83,7 +84,7 @@ def marker(control_type: ControlType, *, pid: int = 7, epoch: int = 0) -> bytes:
 
 def lead(log: Log, *batches: bytes, epoch: int = EPOCH, now_ms: int = NOW_MS) -> list[int]:
     """Appended as a client's; the first offset of each."""
-    return [log.append_as_leader(batch, epoch, now_ms).first_offset for batch in batches]
+    return [log.append_as_leader(batch, LeaderEpoch(epoch), now_ms).first_offset for batch in batches]
 
 
 def end_transaction(log: Log, control_type: ControlType, *, pid: int = 7, epoch: int = 0) -> int:

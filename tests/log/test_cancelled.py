@@ -14,6 +14,7 @@ import pytest
 
 from sexton.log.log import Log
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import LeaderEpoch
 from tests.log.helpers import lead, open_log, plain
 
 
@@ -74,12 +75,12 @@ async def test_a_history_that_could_not_be_written_is_not_believed_though_its_wr
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await open_log(tmp_path)
-    await log.begin_epoch(1)
+    await log.begin_epoch(LeaderEpoch(1))
     before = log.epochs.entries
     failure = OneFailure(monkeypatch, "fsync", errno.ENOSPC)
-    await failure.while_it_is_under_way(log.begin_epoch(2))
+    await failure.while_it_is_under_way(log.begin_epoch(LeaderEpoch(2)))
     assert log.epochs.entries == before
-    await log.begin_epoch(2)
+    await log.begin_epoch(LeaderEpoch(2))
     written = (tmp_path / "orders-0" / "leader-epoch-checkpoint").read_text()
     assert "2" in written.splitlines()[-1].split()
 
@@ -92,11 +93,11 @@ async def test_who_is_cancelled_stays_cancelled_whatever_the_disk_says(
     async def loop(log: Log) -> None:
         while True:
             try:
-                await log.begin_epoch(2)
+                await log.begin_epoch(LeaderEpoch(2))
             except KafkaError:
                 await asyncio.sleep(0)
 
     log = await open_log(tmp_path)
-    await log.begin_epoch(1)
+    await log.begin_epoch(LeaderEpoch(1))
     failure = OneFailure(monkeypatch, "fsync", errno.ENOSPC)
     assert (await asyncio.wait_for(failure.while_it_is_under_way(loop(log)), 30)).cancelled()

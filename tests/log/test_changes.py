@@ -14,7 +14,8 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType, encode, make_batch
 from sexton.records.checkpoints import EpochEntry, decode_leader_epochs, read_partition_metadata
 from sexton.settings.topic import TopicConfig
-from sexton.types import ProducerId
+from sexton.types import LeaderEpoch, ProducerId
+from tests.epochs import history
 from tests.log.helpers import (
     EPOCH,
     NOW_MS,
@@ -205,9 +206,9 @@ async def test_a_flush_writes_what_closed_segments_need(tmp_path: Path) -> None:
 
 async def test_truncation_drops_segments_batches_producers_and_epochs(tmp_path: Path) -> None:
     log = await open_log(tmp_path, segment_bytes=500)
-    await log.begin_epoch(1)
+    await log.begin_epoch(LeaderEpoch(1))
     lead(log, *[sequenced(index) for index in range(20)])
-    await log.begin_epoch(2)
+    await log.begin_epoch(LeaderEpoch(2))
     lead(log, sequenced(0, is_open=True, pid=8))
     end_transaction(log, ControlType.ABORT, pid=8)
     await log.flush()
@@ -218,7 +219,7 @@ async def test_truncation_drops_segments_batches_producers_and_epochs(tmp_path: 
         assert offsets(read_all(opened)) == [0, 1, 2, 3, 4]
         assert bases(tmp_path) == [0]
         assert snapshots(tmp_path) == []
-        assert opened.epochs.entries == (EpochEntry(1, 0),)
+        assert opened.epochs.entries == history((1, 0))
         assert opened.aborted_transactions(0, 100) == []
         producer = opened.producers.get(ProducerId(7))
         assert producer is not None
@@ -274,7 +275,7 @@ async def test_a_truncated_log_is_found_the_same_after_any_restart(tmp_path: Pat
 
 async def test_a_log_that_restarts_is_empty_there(tmp_path: Path) -> None:
     log = await open_log(tmp_path, **SMALL)
-    await log.begin_epoch(1)
+    await log.begin_epoch(LeaderEpoch(1))
     lead(log, *[sequenced(index) for index in range(20)])
     await log.flush()
     for offset in (1000, 3):
@@ -301,9 +302,9 @@ async def test_truncation_below_the_log_start_restarts(tmp_path: Path) -> None:
 
 async def test_the_start_moves_and_segments_below_go(tmp_path: Path) -> None:
     log = await open_log(tmp_path, **SMALL)
-    await log.begin_epoch(1)
+    await log.begin_epoch(LeaderEpoch(1))
     lead(log, *[plain(b"a" * 300)] * 4)
-    await log.begin_epoch(5)
+    await log.begin_epoch(LeaderEpoch(5))
     lead(log, *[plain(b"a" * 300)] * 3)
     await log.flush()
     await log.advance_start(5)
@@ -311,7 +312,7 @@ async def test_the_start_moves_and_segments_below_go(tmp_path: Path) -> None:
     for opened in (log, await open_log(tmp_path, is_clean=False, **SMALL)):
         assert opened.start_offset == 5
         assert opened.end_offset == 7
-        assert opened.epochs.entries == (EpochEntry(5, 5),)
+        assert opened.epochs.entries == history((5, 5))
         assert offsets(read_all(opened)) == [5, 6]
     await log.advance_start(2)
     assert log.start_offset == 5, "never back"
@@ -396,26 +397,26 @@ async def test_epochs_are_durable_when_the_call_returns(tmp_path: Path) -> None:
         return decode_leader_epochs(path.read_bytes(), str(path))
 
     log = await open_log(tmp_path)
-    await log.begin_epoch(4)
-    assert kept() == (EpochEntry(4, 0),)
+    await log.begin_epoch(LeaderEpoch(4))
+    assert kept() == history((4, 0))
     lead(log, plain(b"a"), plain(b"b"))
-    await log.begin_epoch(4)
-    await log.begin_epoch(6)
-    await log.begin_epoch(7)
-    assert kept() == (EpochEntry(4, 0), EpochEntry(7, 2)), "epoch 6 wrote nothing"
-    history = [EpochEntry(1, 0), EpochEntry(9, 1), EpochEntry(12, 500)]
-    await log.replace_epochs(history)
-    assert kept() == tuple(history)
-    assert log.epochs.entries == tuple(history)
+    await log.begin_epoch(LeaderEpoch(4))
+    await log.begin_epoch(LeaderEpoch(6))
+    await log.begin_epoch(LeaderEpoch(7))
+    assert kept() == history((4, 0), (7, 2)), "epoch 6 wrote nothing"
+    taken = history((1, 0), (9, 1), (12, 500))
+    await log.replace_epochs(taken)
+    assert kept() == taken
+    assert log.epochs.entries == taken
 
 
 async def test_a_history_that_reaches_past_the_log_is_cut_at_the_restart(tmp_path: Path) -> None:
     log = await open_log(tmp_path)
     lead(log, plain(b"a"))
-    await log.replace_epochs([EpochEntry(1, 0), EpochEntry(2, 1), EpochEntry(3, 2)])
+    await log.replace_epochs(history((1, 0), (2, 1), (3, 2)))
     await log.flush()
     again = await open_log(tmp_path, is_clean=False)
-    assert again.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, 1))
+    assert again.epochs.entries == history((1, 0), (2, 1))
 
 
 async def test_only_a_log_without_any_history_takes_it_from_its_batches(tmp_path: Path) -> None:
@@ -424,7 +425,7 @@ async def test_only_a_log_without_any_history_takes_it_from_its_batches(tmp_path
         lead(log, plain(b"a"), epoch=epoch)
     await log.close()
     again = await open_log(tmp_path, is_clean=True)
-    assert again.epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 2), EpochEntry(6, 4))
+    assert again.epochs.entries == history((1, 0), (4, 2), (6, 4))
     await again.replace_epochs([])
     await again.close()
     again = await open_log(tmp_path, is_clean=True)
@@ -433,8 +434,8 @@ async def test_only_a_log_without_any_history_takes_it_from_its_batches(tmp_path
 
 async def test_where_an_epoch_ended(tmp_path: Path) -> None:
     log = await open_log(tmp_path)
-    await log.replace_epochs([EpochEntry(2, 10), EpochEntry(5, 20), EpochEntry(6, 25)])
-    ends = {epoch: log.epochs.end_offset_of(epoch, 30) for epoch in (-1, 1, 2, 3, 4, 5, 6, 7)}
+    await log.replace_epochs(history((2, 10), (5, 20), (6, 25)))
+    ends = {epoch: log.epochs.end_offset_of(LeaderEpoch(epoch), 30) for epoch in (-1, 1, 2, 3, 4, 5, 6, 7)}
     assert ends == {
         -1: None,
         1: (1, 10),

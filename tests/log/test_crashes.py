@@ -27,7 +27,7 @@ from sexton.records.header import TRANSACTIONAL
 from sexton.settings.topic import TopicConfig
 from sexton.simulate.disk import DiskWeather, VirtualDisk
 from sexton.simulate.loop import MS, Process, new_loop
-from sexton.types import ProducerId
+from sexton.types import LeaderEpoch, ProducerId
 from tests.log.helpers import NOW_MS, TOPIC_ID, content
 
 DIRECTORY = "/data/orders-0"
@@ -128,7 +128,7 @@ class World:
 
     def append(self) -> None:
         batch, from_client = self.batch()
-        appended = self.log.append_as_leader(batch, self.epoch, NOW_MS, from_client=from_client)
+        appended = self.log.append_as_leader(batch, LeaderEpoch(self.epoch), NOW_MS, from_client=from_client)
         self.note(appended.last_offset + 1)
 
     def note(self, end_offset: int) -> None:
@@ -203,10 +203,10 @@ class World:
         self.expected.epochs.append(
             (
                 *[one for one in self.log.epochs.entries if one.start_offset < self.log.end_offset],
-                EpochEntry(self.epoch, self.log.end_offset),
+                EpochEntry(LeaderEpoch(self.epoch), self.log.end_offset),
             )
         )
-        await self.log.begin_epoch(self.epoch)
+        await self.log.begin_epoch(LeaderEpoch(self.epoch))
         self.expected.epochs = [self.log.epochs.entries]
 
     async def work(self, step_count: int) -> None:

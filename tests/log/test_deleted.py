@@ -12,7 +12,8 @@ import pytest
 from sexton.compaction.acceptance import SwapTerms
 from sexton.log.log import Log
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.checkpoints import EpochEntry
+from sexton.types import LeaderEpoch
+from tests.epochs import history
 from tests.log.helpers import EPOCH, NOW_MS, lead, offsets, open_log, plain, read_all
 
 SMALL: dict[str, Any] = {"segment_bytes": 600}
@@ -22,8 +23,8 @@ QUEUED: dict[str, Callable[[Log], Coroutine[Any, Any, Any]]] = {
     "truncate": lambda log: log.truncate_to(1),
     "restart": lambda log: log.restart_at(50),
     "advance start": lambda log: log.advance_start(5),
-    "begin epoch": lambda log: log.begin_epoch(77),
-    "replace epochs": lambda log: log.replace_epochs([EpochEntry(78, 0)]),
+    "begin epoch": lambda log: log.begin_epoch(LeaderEpoch(77)),
+    "replace epochs": lambda log: log.replace_epochs(history((78, 0))),
     "close": lambda log: log.close(),
     "swap": lambda log: log.swap(log.segments.closed(4), "nowhere", [], SwapTerms(4, 0, None)),
 }

@@ -14,7 +14,8 @@ import pytest
 from sexton.adapters.files import FileDisk
 from sexton.log.log import Log
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.records.checkpoints import EpochEntry
+from sexton.types import LeaderEpoch
+from tests.epochs import history
 from tests.log.helpers import EPOCH, NOW_MS, files, lead, offsets, open_log, plain, read_all, sequenced
 from tests.log.test_changes import at
 
@@ -197,13 +198,13 @@ async def test_no_room_for_an_index_delays_the_flush_and_no_more(tmp_path: Path,
 async def test_a_history_that_could_not_be_written_is_not_believed(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = await open_log(tmp_path, disk=disk)
-    await log.begin_epoch(1)
+    await log.begin_epoch(LeaderEpoch(1))
     disk.fails = lambda call, path: errno.ENOSPC if call == "replace" else 0
     with pytest.raises(KafkaError):
-        await log.begin_epoch(2)
+        await log.begin_epoch(LeaderEpoch(2))
     with pytest.raises(KafkaError):
-        await log.replace_epochs([EpochEntry(9, 0)])
-    assert log.epochs.entries == (EpochEntry(1, 0),)
+        await log.replace_epochs(history((9, 0)))
+    assert log.epochs.entries == history((1, 0))
 
 
 async def test_a_start_that_could_not_be_written_is_not_acted_on(tmp_path: Path) -> None:

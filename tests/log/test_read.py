@@ -14,6 +14,7 @@ from sexton.ports.disk import FileSlice
 from sexton.ports.network import SENDFILE_BYTES_MIN
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Batch, decode_all, encode, make_batch
+from sexton.types import LeaderEpoch
 from tests import logs
 from tests.log.helpers import EPOCH, NOW_MS, content, lead, offsets, open_log, plain, read_all
 
@@ -164,12 +165,12 @@ async def test_the_first_record_of_a_time_or_later_is_found(tmp_path: Path) -> N
         lead(log, plain(b"a" * 50, b"b", time_ms=NOW_MS + 1000 * second), epoch=second)
     for second in range(30):
         time_ms = NOW_MS + 1000 * second
-        assert log.offset_for_time(time_ms, 60) == TimedOffset(time_ms, 2 * second, second)
-        assert log.offset_for_time(time_ms + 1, 60) == TimedOffset(time_ms + 1, 2 * second + 1, second)
-        assert log.offset_for_time(time_ms - 500, 60) == TimedOffset(time_ms, 2 * second, second)
+        assert log.offset_for_time(time_ms, 60) == TimedOffset(time_ms, 2 * second, LeaderEpoch(second))
+        assert log.offset_for_time(time_ms + 1, 60) == TimedOffset(time_ms + 1, 2 * second + 1, LeaderEpoch(second))
+        assert log.offset_for_time(time_ms - 500, 60) == TimedOffset(time_ms, 2 * second, LeaderEpoch(second))
     assert log.offset_for_time(NOW_MS + 29_002, 60) is None
     assert log.offset_for_time(NOW_MS + 29_000, 58) is None, "the end comes first"
-    assert log.offset_for_time(0, 60) == TimedOffset(NOW_MS, 0, 0)
+    assert log.offset_for_time(0, 60) == TimedOffset(NOW_MS, 0, LeaderEpoch(0))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -181,7 +182,7 @@ async def test_times_are_found_in_any_order_of_times(tmp_path: Path, seed: int) 
         times = [NOW_MS + rng.randrange(5000) for _ in range(rng.choice([1, 3]))]
         made = logs.data(*[(b"k", b"v" * rng.randrange(60))] * len(times), at=len(flat))
         timed = [type(r)(r.offset, t, r.key, r.value) for r, t in zip(made.records, times, strict=True)]
-        flat += [TimedOffset(record.timestamp_ms, record.offset, index) for record in timed]
+        flat += [TimedOffset(record.timestamp_ms, record.offset, LeaderEpoch(index)) for record in timed]
         batches.append(encode(make_batch(timed, leader_epoch=index)))
 
     def check(log: Log) -> None:

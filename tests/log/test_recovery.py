@@ -20,7 +20,7 @@ from sexton.records import indexes
 from sexton.records.batch import ControlType, encode, make_marker
 from sexton.records.checkpoints import EpochEntry
 from sexton.records.producer_snapshot import decode_producer_snapshot
-from sexton.types import ProducerId
+from sexton.types import LeaderEpoch, ProducerId
 from tests import logs
 from tests.log.helpers import (
     EPOCH,
@@ -288,7 +288,7 @@ def test_a_flushed_point_of_a_history_that_was_cut_since_says_nothing(tmp_path: 
         lead(log, *[plain(b"a" * 50)] * 3)
         await log.flush()
         await log.truncate_to(1)
-        await log.replace_epochs([EpochEntry(EPOCH, 0), EpochEntry(EPOCH + 1, 1)])
+        await log.replace_epochs([EpochEntry(EPOCH, 0), EpochEntry(LeaderEpoch(EPOCH + 1), 1)])
         lead(log, *[plain(b"b" * 50)] * 3, epoch=EPOCH + 1)
         path = log_file(tmp_path, 0)
         bad = bytearray(path.read_bytes())
@@ -300,7 +300,7 @@ def test_a_flushed_point_of_a_history_that_was_cut_since_says_nothing(tmp_path: 
 
 
 def test_flushed_points_come_back_as_they_were_kept_or_not_at_all() -> None:
-    points = {("orders", 0): THIRD, ("a.b_c-1", 17): FlushedPoint(uuid.UUID(int=2**127), 2**40, 0)}
+    points = {("orders", 0): THIRD, ("a.b_c-1", 17): FlushedPoint(uuid.UUID(int=2**127), 2**40, LeaderEpoch(0))}
     data = flushed.encode_points(points)
     assert flushed.decode_points(data) == points
     assert flushed.decode_points(flushed.encode_points({})) == {}

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow, TopicRow
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 
 STATUSES = {
     "A": BrokerStatus.ACTIVE,
@@ -54,7 +54,7 @@ def partition(
         tuple(replicas),
         isr,
         isr[0] if leader is None else leader,
-        leader_epoch,
+        LeaderEpoch(leader_epoch),
         partition_epoch,
         tuple(adding),
         tuple(removing),

@@ -24,7 +24,7 @@ from sexton.metadata.elections import (
 from sexton.metadata.incarnations import is_missing, known_incarnation, marked_as_missing
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 from tests.metadata.rows import STATUSES, broker, brokers, log_id, partition, told
 
 FRESH = log_id(999)
@@ -281,7 +281,9 @@ def test_a_forced_election_of_the_lost_log_lets_it_start_from_nothing() -> None:
     assert not is_missing(row, 1)
     assert row.incarnations[1] != log_id(1), "what it had is forgotten, even if it turns up again"
     assert row == elect(lost_for_good(), brokers("AFF"), unclean=True), "two who decide the same write the same"
-    assert started(row, "SFF", LogState.COMPLETE, on_disk=row.incarnations[1]) == replace(row, leader_epoch=8)
+    assert started(row, "SFF", LogState.COMPLETE, on_disk=row.incarnations[1]) == replace(
+        row, leader_epoch=LeaderEpoch(8)
+    )
 
 
 def test_a_replica_that_never_started_learns_nothing_new_and_stays_in_sync() -> None:
@@ -363,7 +365,7 @@ def test_handing_over_leaves_the_broker_nothing_to_do(
 def test_a_forced_election_on_a_compacted_topic_starts_a_generation_in_which_all_others_are_empty() -> None:
     topic = uuid.UUID(int=1)
     ids = {id_: uuid.UUID(int=10 + id_, version=4) for id_ in (1, 2, 3)}
-    lost = PartitionRow(topic, 0, (1, 2, 3), (1,), NO_LEADER, 5, 7, incarnations=ids)
+    lost = PartitionRow(topic, 0, (1, 2, 3), (1,), NO_LEADER, LeaderEpoch(5), 7, incarnations=ids)
     all_brokers = {
         id_: BrokerRow(id_, 1, "h", 1, None, uuid.UUID(int=id_), 1000, 0, status)
         for id_, status in ((1, BrokerStatus.FENCED), (2, BrokerStatus.ACTIVE), (3, BrokerStatus.ACTIVE))
@@ -380,7 +382,7 @@ def test_a_forced_election_on_a_compacted_topic_starts_a_generation_in_which_all
 
 def test_a_log_that_ends_below_its_watermarks_begins_a_generation_only_if_nobody_else_is_in_sync() -> None:
     ids = {id_: uuid.UUID(int=10 + id_, version=4) for id_ in (1, 2)}
-    row = PartitionRow(uuid.UUID(int=1), 0, (1, 2), (1, 2), 1, 5, 7, incarnations=ids)
+    row = PartitionRow(uuid.UUID(int=1), 0, (1, 2), (1, 2), 1, LeaderEpoch(5), 7, incarnations=ids)
     fresh = uuid.UUID(int=99, version=4)
     left = begin_anew(row, 1, brokers("S-"), fresh=fresh)
     assert (left.leader, left.isr, left.generation) == (NO_LEADER, (2,), 0)
@@ -397,7 +399,7 @@ def test_a_log_that_ends_below_its_watermarks_begins_a_generation_only_if_nobody
 @pytest.mark.parametrize("log", [LogState.UNCERTAIN, LogState.LOST])
 def test_nobody_leaves_the_isr_to_a_member_whose_log_is_missing(log: LogState) -> None:
     ids = {1: uuid.UUID(int=11, version=4), 2: marked_as_missing(uuid.UUID(int=12, version=4))}
-    row = PartitionRow(uuid.UUID(int=1), 0, (1, 2), (1, 2), NO_LEADER, 5, 7, incarnations=ids)
+    row = PartitionRow(uuid.UUID(int=1), 0, (1, 2), (1, 2), NO_LEADER, LeaderEpoch(5), 7, incarnations=ids)
     on_disk, fresh = (ids[1] if log is LogState.UNCERTAIN else None), uuid.UUID(int=99, version=4)
     told = restart(row, 1, brokers("SA"), log=log, on_disk=on_disk, fresh=fresh) or row
     assert told.isr == (1, 2)

@@ -27,7 +27,7 @@ from sexton.records.header import DELETE_HORIZON
 from sexton.records.header import TRANSACTIONAL as TRANSACTIONAL_BIT
 from sexton.replication import history
 from sexton.replication.leadership import Leadership
-from sexton.types import NO_PRODUCER_ID
+from sexton.types import NO_PRODUCER_ID, LeaderEpoch
 from tests.model import logs
 from tests.model.logs import Records
 
@@ -133,7 +133,7 @@ def compacted(records: Records, bound: int, removable: Pair | None, settles: boo
 
 
 def _entries(past: History) -> tuple[EpochEntry, ...]:
-    return tuple(EpochEntry(epoch, start) for epoch, start in past)
+    return tuple(EpochEntry(LeaderEpoch(epoch), start) for epoch, start in past)
 
 
 def _changed(past: History, change: Callable[[EpochHistory], object]) -> History:
@@ -144,7 +144,7 @@ def _changed(past: History, change: Callable[[EpochHistory], object]) -> History
 
 @cache
 def begin_epoch(past: History, epoch: int, offset: int) -> History:
-    return _changed(past, lambda entries: entries.begin(epoch, offset))
+    return _changed(past, lambda entries: entries.begin(LeaderEpoch(epoch), offset))
 
 
 @cache
@@ -180,7 +180,7 @@ def common_end(ours: History, start: int, end: int, theirs: History, their_start
 # The high watermark
 
 
-_ROW = PartitionRow(uuid.UUID(int=0), 0, (0, 1, 2), (0,), 0, 0, 0)
+_ROW = PartitionRow(uuid.UUID(int=0), 0, (0, 1, 2), (0,), 0, LeaderEpoch(0), 0)
 
 
 @cache

@@ -16,10 +16,12 @@ from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, Unsu
 from sexton.records import checkpoints
 from sexton.records.checkpoints import EpochEntry, MetaProperties, PartitionMetadata
 from sexton.records.names import is_topic_name
+from sexton.types import LeaderEpoch
+from tests.epochs import history
 from tests.ownership import theirs
 
 OFFSETS = {("orders", 0): 123, ("orders", 10): 7, ("orders-eu", 2): 2**63 - 1}
-EPOCHS = (EpochEntry(0, 0), EpochEntry(3, 17), EpochEntry(4, 123))
+EPOCHS = history((0, 0), (3, 17), (4, 123))
 TOPIC_ID = uuid.UUID("5e0c9f9a-6d1f-4c57-9f0e-8f6a52f3b6aa")
 
 topics = st.from_regex(r"[a-zA-Z0-9._-]{1,30}", fullmatch=True).filter(is_topic_name)
@@ -27,7 +29,7 @@ partitions = st.tuples(topics, st.integers(0, 2**31 - 1))
 offsets = st.integers(0, 2**63 - 1)
 epochs = st.tuples(
     st.sets(st.integers(0, 2**31 - 1), max_size=20), st.sets(st.integers(0, 2**63 - 1), max_size=20)
-).map(lambda sets: tuple(EpochEntry(e, o) for e, o in zip(sorted(sets[0]), sorted(sets[1]), strict=False)))
+).map(lambda sets: tuple(EpochEntry(LeaderEpoch(e), o) for e, o in zip(sorted(sets[0]), sorted(sets[1]), strict=False)))
 
 
 # ---- offset checkpoints ----
@@ -56,7 +58,7 @@ def test_a_missing_checkpoint_has_no_entries(tmp_path: Path) -> None:
 
 def test_extra_white_space_between_fields_is_no_matter() -> None:
     assert checkpoints.decode_offset_checkpoint(b"0\n1\norders \t 3  9 \n", "x") == {("orders", 3): 9}
-    assert checkpoints.decode_leader_epochs(b"0\n1\n3  9\n", "x") == (EpochEntry(3, 9),)
+    assert checkpoints.decode_leader_epochs(b"0\n1\n3  9\n", "x") == history((3, 9))
 
 
 def test_a_checkpoint_cut_at_any_byte_is_refused() -> None:
@@ -147,7 +149,7 @@ def test_epochs_out_of_order_are_refused(data: bytes) -> None:
     assert caught.value.place == "x:4"
 
 
-@pytest.mark.parametrize("entries", [EPOCHS[::-1], (EpochEntry(-1, 0),), (EpochEntry(2**31, 0),)])
+@pytest.mark.parametrize("entries", [EPOCHS[::-1], history((-1, 0)), history((2**31, 0))])
 def test_epochs_that_could_not_be_read_back_are_not_written(entries: tuple[EpochEntry, ...]) -> None:
     with pytest.raises(ValueError, match="cannot follow"):
         checkpoints.encode_leader_epochs(entries)

@@ -21,7 +21,7 @@ from sexton.records.header import (
     Head,
 )
 from sexton.records.kernels import scan
-from sexton.types import ProducerEpoch, ProducerId
+from sexton.types import LeaderEpoch, ProducerEpoch, ProducerId
 
 BATCH = make_batch(
     [Record(70, 1_000, b"a", b"b"), Record(72, 1_007, b"c", None)],
@@ -41,7 +41,7 @@ def test_a_head_says_what_the_batch_was_made_of_and_where_it_lies() -> None:
         size_bytes=len(CONTENT),
         base_offset=70,
         last_offset=72,
-        leader_epoch=13,
+        leader_epoch=LeaderEpoch(13),
         magic=MAGIC,
         crc=int.from_bytes(CONTENT[17:21], "big"),
         attributes=TRANSACTIONAL,
@@ -122,7 +122,7 @@ def test_a_batch_that_is_encoded_from_its_head_is_the_same() -> None:
 
 
 def test_a_leader_changes_base_offset_and_leader_epoch_and_the_crc_still_holds() -> None:
-    parts = header.with_offset(memoryview(CONTENT), header.unpack(CONTENT), 500, 21)
+    parts = header.with_offset(memoryview(CONTENT), header.unpack(CONTENT), 500, LeaderEpoch(21))
     found = decode(b"".join(parts))
     assert (found.base_offset, found.last_offset, found.leader_epoch) == (500, 502, 21)
     assert [record.offset for record in found.records] == [500, 502]
@@ -130,7 +130,7 @@ def test_a_leader_changes_base_offset_and_leader_epoch_and_the_crc_still_holds()
 
 
 def test_with_log_append_time_a_leader_changes_the_time_and_the_crc_too() -> None:
-    parts = header.with_offset_and_time(memoryview(CONTENT), header.unpack(CONTENT), 500, 21, 9_999)
+    parts = header.with_offset_and_time(memoryview(CONTENT), header.unpack(CONTENT), 500, LeaderEpoch(21), 9_999)
     found = decode(b"".join(parts))
     assert found.attributes == BATCH.attributes | LOG_APPEND_TIME
     assert (found.base_offset, found.base_timestamp_ms, found.max_timestamp_ms) == (500, 1_000, 9_999)

@@ -14,18 +14,19 @@ from sexton.protocol.errors import ErrorCode
 from sexton.replication import messages
 from sexton.replication.messages import FetchPartition, FetchRequest
 from sexton.replication.session import FollowerSession
+from sexton.types import LeaderEpoch
 from tests.replication.answers import answered
 
 TOPIC = uuid.UUID(int=1)
 FIRST, SECOND = uuid.UUID(int=2, version=4), uuid.UUID(int=3, version=4)
-ROW = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 5, 7, incarnations={2: FIRST})
+ROW = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(5), 7, incarnations={2: FIRST})
 
 
 def test_a_follower_that_knows_of_its_place_before_the_leader_does_is_told_to_say_again_what_it_holds() -> None:
     """It is silent once it has said everything: what the leader did not take in would be missing for good."""
     replica = SimpleNamespace(row=ROW, check_epoch=lambda epoch: None, check_serving_as_leader=lambda: None)
     session = FollowerSession(cast(Any, SimpleNamespace(by_id=lambda topic_id, partition: replica)))
-    request = FetchRequest(3, 1, 0, 1000, 1000, [FetchPartition(TOPIC, 0, True, 5, 0, -1, 0)])
+    request = FetchRequest(3, 1, 0, 1000, 1000, [FetchPartition(TOPIC, 0, True, LeaderEpoch(5), 0, LeaderEpoch(-1), 0)])
     parts = asyncio.run(answered(session, request))
     (fetched,) = messages.decode_answer(memoryview(b"".join(cast(list[bytes], parts))))
     assert fetched.error is ErrorCode.unknown_leader_epoch

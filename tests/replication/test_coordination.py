@@ -19,7 +19,6 @@ from sexton.ports.metastore import PartitionRow
 from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
-from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.coordination import AbsurdWatermarkError, LostRecordsError
 from sexton.replication.fetcher import held_by, take_fetched
@@ -27,13 +26,15 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchPartition, FetchRequest, PartitionData
 from sexton.replication.session import FollowerSession
 from sexton.settings.topic import TopicConfig
+from sexton.types import LeaderEpoch
+from tests.epochs import history
 from tests.replication.answers import answered
 from tests.replication.hosts import LoneHost
 from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=1)
 IDS = {broker: uuid.UUID(int=10 + broker, version=4) for broker in (1, 2, 3)}
-ROW = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 3, 0, incarnations={1: IDS[1], 2: IDS[2]})
+ROW = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(3), 0, incarnations={1: IDS[1], 2: IDS[2]})
 COMPACTED = TopicConfig(cleanup_policy=frozenset({"compact"}))
 
 
@@ -257,7 +258,7 @@ async def test_a_log_that_ends_below_mtro_and_was_compacted_that_far_goes_on(two
     await two.start()
     two.write(10)
     await two.leader.log.flush()
-    held = two.held()._replace(end_offset=4, last_epoch=3, is_empty=False, compacted=Pair(9, 9))
+    held = two.held()._replace(end_offset=4, last_epoch=LeaderEpoch(3), is_empty=False, compacted=Pair(9, 9))
     await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(9, 9)))
     (fetched,) = await two.ask(held)
     assert fetched.records
@@ -274,7 +275,7 @@ async def test_without_coordination_nobody_is_turned_away(two: Two) -> None:
     known = two.leader.coordination.watermarks
     assert known.compacted == Pair(9, 0), "nothing was settled"
     assert known.fence_below == 9
-    stale = two.held()._replace(end_offset=4, last_epoch=3, is_empty=False)
+    stale = two.held()._replace(end_offset=4, last_epoch=LeaderEpoch(3), is_empty=False)
     (fetched,) = await two.ask(stale)
     assert fetched.records
     two.leader.log.reconfigure(COMPACTED)
@@ -288,11 +289,11 @@ async def test_a_leader_that_lost_its_watermarks_turns_away_whoever_ends_below_i
     await two.leader.log.flush()
     (two.path / "broker-1" / "t-0" / "compaction-watermarks").write_bytes(b"damaged")
     two.leader = await two.open(1, ROW)
-    later = replace(ROW, leader_epoch=4, partition_epoch=1)
+    later = replace(ROW, leader_epoch=LeaderEpoch(4), partition_epoch=1)
     await two.leader.become_leader(later)
     two.reconnect()
     entries = two.leader.log.epochs.entries
-    held = two.held()._replace(leader_epoch=4, end_offset=4, last_epoch=3, is_empty=False)
+    held = two.held()._replace(leader_epoch=LeaderEpoch(4), end_offset=4, last_epoch=LeaderEpoch(3), is_empty=False)
     held = held._replace(history_digest=messages.history_digest(entries))
     await two.ask(held)
     assert two.fenced == [2]
@@ -322,11 +323,15 @@ async def test_a_replica_joins_only_above_the_high_watermark_at_which_what_it_co
     two.write(6)
     await two.leader.log.flush()
     assert two.leader.leadership is not None
-    await two.ask(two.held()._replace(end_offset=6, last_epoch=3, is_empty=False, claim=Claim(9, 3)))
+    await two.ask(
+        two.held()._replace(end_offset=6, last_epoch=LeaderEpoch(3), is_empty=False, claim=Claim(9, LeaderEpoch(3)))
+    )
     assert not two.leader.leadership.caught_up(2, two.leader.high_watermark)
     two.write(4)
     await two.leader.log.flush()
-    await two.ask(two.held()._replace(end_offset=10, last_epoch=3, is_empty=False, claim=Claim(9, 3)))
+    await two.ask(
+        two.held()._replace(end_offset=10, last_epoch=LeaderEpoch(3), is_empty=False, claim=Claim(9, LeaderEpoch(3)))
+    )
     assert two.leader.leadership.caught_up(2, two.leader.high_watermark)
 
 
@@ -347,12 +352,12 @@ async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two:
     await two.fetch()
     await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(5, 5)))
     await two.fetch()
-    later = replace(ROW, leader=2, leader_epoch=4, partition_epoch=1)
+    later = replace(ROW, leader=2, leader_epoch=LeaderEpoch(4), partition_epoch=1)
     await two.follower.become_leader(later)
     two.leader.become_follower(later)
     two.leader, two.follower = two.follower, two.leader
     two.reconnect()
-    held = held_by(two.follower, 4)
+    held = held_by(two.follower, LeaderEpoch(4))
     parts = await answered(two.session, FetchRequest(1, 1, 1, 1 << 20, 1 << 20, [held]))
     (fetched,) = messages.decode_answer(memoryview(b"".join(map(content, parts))))
     assert fetched.removable == Pair(5, 5)
@@ -360,14 +365,14 @@ async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two:
 
 async def test_watermarks_that_cannot_be_are_not_taken(two: Two) -> None:
     await two.start()
-    absurd = PartitionData(TOPIC, 0, ErrorCode.none, 3, log_end_offset=10, removable=Pair(11, 0))
+    absurd = PartitionData(TOPIC, 0, ErrorCode.none, LeaderEpoch(3), log_end_offset=10, removable=Pair(11, 0))
     with pytest.raises(AbsurdWatermarkError):
         await two.follower.coordination.take(absurd)
     assert two.follower.coordination.watermarks.removable == NOTHING
 
 
 def test_negative_offsets_are_no_message() -> None:
-    held = FetchPartition(TOPIC, 0, True, 3, 0, -1, 0, compacted=Pair(-1, 0))
+    held = FetchPartition(TOPIC, 0, True, LeaderEpoch(3), 0, LeaderEpoch(-1), 0, compacted=Pair(-1, 0))
     with pytest.raises(ValueError, match="cannot be"):
         messages.decode_request(messages.encode_request(FetchRequest(2, 1, 0, 1, 1, [held])))
     fetched = PartitionData(TOPIC, 0, ErrorCode.none, removable=Pair(0, -5))
@@ -392,13 +397,13 @@ async def test_a_forced_election_starts_a_generation_cuts_watermarks_and_ignores
     two.write(4)
     await two.fetch()
     await two.follower.coordination.kept.keep(lambda known: known.told(0, Pair(9, 9)).with_plan(9))
-    forced = replace(ROW, leader=2, isr=(2,), leader_epoch=4, partition_epoch=1, generation=1)
+    forced = replace(ROW, leader=2, isr=(2,), leader_epoch=LeaderEpoch(4), partition_epoch=1, generation=1)
     await two.follower.become_leader(forced)
     known = two.follower.coordination.watermarks
     assert known.generation == 1
     assert known.removable.highest <= two.follower.log.end_offset == 4
     assert known.planned_high_watermark <= 4
-    late = PartitionData(TOPIC, 0, ErrorCode.none, 3, log_end_offset=10, removable=Pair(9, 9))
+    late = PartitionData(TOPIC, 0, ErrorCode.none, LeaderEpoch(3), log_end_offset=10, removable=Pair(9, 9))
     await two.follower.coordination.take(late)
     assert two.follower.coordination.watermarks == known
     again = await two.open(2, forced)
@@ -410,7 +415,7 @@ async def test_a_log_of_an_older_generation_is_turned_away_and_an_empty_one_take
     two.write(4)
     await two.leader.log.flush()
     assert two.leader.coordination.kept.value.generation == 1
-    await two.ask(two.held()._replace(end_offset=2, last_epoch=3, is_empty=False))
+    await two.ask(two.held()._replace(end_offset=2, last_epoch=LeaderEpoch(3), is_empty=False))
     assert two.fenced == [2]
     two.reconnect()
     await two.fetch()
@@ -423,16 +428,16 @@ async def test_a_follower_takes_no_history_that_lacks_what_its_own_log_was_compa
     await two.start()
     two.write(10)
     await two.fetch(4)
-    lost = [EpochEntry(3, 0), EpochEntry(4, 6)]
+    lost = list(history((3, 0), (4, 6)))
     late = PartitionData(
-        TOPIC, 0, ErrorCode.none, 3, high_watermark=6, log_start_offset=0, log_end_offset=9, history=lost
+        TOPIC, 0, ErrorCode.none, LeaderEpoch(3), high_watermark=6, log_start_offset=0, log_end_offset=9, history=lost
     )
     await compacted(two.follower, 8)
     with pytest.raises(LostRecordsError):
         await take_fetched(two.follower, late)
     assert two.follower.log.end_offset == 10
-    assert two.follower.coordination.claim == Claim(10, 3)
-    await take_fetched(two.follower, late._replace(history=[EpochEntry(3, 0), EpochEntry(4, 10)], log_end_offset=12))
+    assert two.follower.coordination.claim == Claim(10, LeaderEpoch(3))
+    await take_fetched(two.follower, late._replace(history=list(history((3, 0), (4, 10))), log_end_offset=12))
     assert two.follower.log.epochs.latest_epoch == 4
 
 

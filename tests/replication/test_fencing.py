@@ -12,11 +12,12 @@ from typing import Any, cast
 from sexton.ports.metastore import MetastoreUnavailableError, PartitionRow
 from sexton.replication.leadership import Leadership
 from sexton.replication.membership import Membership
+from sexton.types import LeaderEpoch
 from tests.replication.hosts import LoneHost
 
 TOPIC = uuid.UUID(int=1)
 IDS = {broker: uuid.UUID(int=10 + broker, version=4) for broker in (1, 2, 3)}
-ROW = PartitionRow(TOPIC, 0, (1, 2, 3), (1, 2, 3), 1, 5, 7, incarnations=IDS)
+ROW = PartitionRow(TOPIC, 0, (1, 2, 3), (1, 2, 3), 1, LeaderEpoch(5), 7, incarnations=IDS)
 
 
 class Fenced:
@@ -84,7 +85,7 @@ def test_what_one_leadership_turned_away_is_no_business_of_the_next() -> None:
     """Under another leader it may have caught up, and be in sync by now."""
     fenced = Fenced()
     fenced.membership.fence(fenced.replica, 2)
-    fenced.replica.row = replace(ROW, partition_epoch=9, leader_epoch=6)
+    fenced.replica.row = replace(ROW, partition_epoch=9, leader_epoch=LeaderEpoch(6))
     fenced.replica.leadership = Leadership(fenced.replica.row, 1, 0, 0)
     assert fenced.turn() == []
 

@@ -16,12 +16,13 @@ from sexton.log import opening
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Record, encode, make_batch
-from sexton.records.checkpoints import EpochEntry
 from sexton.replication import messages
 from sexton.replication.fetcher import Fetcher, FetchLimits
 from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import PartitionData
 from sexton.settings.topic import TopicConfig
+from sexton.types import LeaderEpoch
+from tests.epochs import history
 from tests.log.helpers import lead, read_all, sequenced
 from tests.replication.hosts import LoneHost
 from tests.replication.listeners import Listener
@@ -38,7 +39,9 @@ class Followed:
 
     async def start(self, directory: Path) -> None:
         for partition in range(2):
-            row = PartitionRow(TOPIC, partition, (1, 2), (1, 2), leader=1, leader_epoch=3, partition_epoch=1)
+            row = PartitionRow(
+                TOPIC, partition, (1, 2), (1, 2), leader=1, leader_epoch=LeaderEpoch(3), partition_epoch=1
+            )
             place = str(directory / f"t-{partition}")
             log = await opening.open_log(
                 FileDisk(), place, "t", partition, TOPIC, TopicConfig(), now_ms=1000, stopped_cleanly=False
@@ -111,12 +114,12 @@ def answer(replica: LocalReplica, held_end: int, *offsets: int, **changes: Any) 
     told |= changes
     sent, size_bytes = records(*offsets)
     fetched = PartitionData(
-        TOPIC, replica.partition, ErrorCode.none, 3, log_end_offset=100, records_bytes=size_bytes, **told
+        TOPIC, replica.partition, ErrorCode.none, LeaderEpoch(3), log_end_offset=100, records_bytes=size_bytes, **told
     )
     return fetched._replace(records=sent)
 
 
-HISTORY = [EpochEntry(3, 0)]
+HISTORY = list(history((3, 0)))
 
 
 def offsets_of(replica: LocalReplica) -> list[int]:
@@ -168,7 +171,7 @@ async def test_a_transaction_of_a_log_that_parted_below_the_leaders_start_is_not
     lead(replica.log, *(sequenced(number, is_open=True) for number in range(5)))
     replica.take_high_watermark(5)
     assert replica.last_stable_offset == 0
-    later = [EpochEntry(7, 3)]
+    later = list(history((7, 3)))
     await followed.fetcher.apply([answer(replica, 5, 3, 4, history=later, log_start_offset=3)])
     assert (replica.log.start_offset, offsets_of(replica), replica.high_watermark) == (3, [3, 4], 5)
     assert replica.last_stable_offset == 5

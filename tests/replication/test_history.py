@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from sexton.log.epochs import epoch_of
 from sexton.records.checkpoints import EpochEntry
 from sexton.replication.history import common_end, end_of_epoch, is_prefix
-from sexton.types import NO_EPOCH
+from sexton.types import NO_EPOCH, LeaderEpoch
 
 
 def history(*entries: tuple[int, int]) -> list[EpochEntry]:
-    return [EpochEntry(epoch, start) for epoch, start in entries]
+    return [EpochEntry(LeaderEpoch(epoch), start) for epoch, start in entries]
 
 
 def test_an_empty_log_has_no_epoch() -> None:
@@ -41,19 +41,19 @@ def test_a_follower_behind_the_leaders_start_shares_nothing_of_what_is_left() ->
 
 def test_a_log_is_a_prefix_only_if_its_last_epoch_agrees() -> None:
     leader = history((1, 0), (3, 7))
-    assert is_prefix(7, 1, leader, 20)
-    assert is_prefix(9, 3, leader, 20)
-    assert not is_prefix(9, 1, leader, 20)
-    assert not is_prefix(21, 3, leader, 20)
+    assert is_prefix(7, LeaderEpoch(1), leader, 20)
+    assert is_prefix(9, LeaderEpoch(3), leader, 20)
+    assert not is_prefix(9, LeaderEpoch(1), leader, 20)
+    assert not is_prefix(21, LeaderEpoch(3), leader, 20)
     assert is_prefix(0, NO_EPOCH, leader, 20)
 
 
 def test_a_log_is_what_an_epochs_leader_knew_up_to_the_next_epochs_first_record() -> None:
     leader = history((1, 0), (3, 7), (4, 9))
-    assert end_of_epoch(leader, 1, 20) == 7
-    assert end_of_epoch(leader, 2, 20) == 7
-    assert end_of_epoch(leader, 3, 20) == 9
-    assert end_of_epoch(leader, 4, 20) == end_of_epoch(leader, 9, 20) == 20
+    assert end_of_epoch(leader, LeaderEpoch(1), 20) == 7
+    assert end_of_epoch(leader, LeaderEpoch(2), 20) == 7
+    assert end_of_epoch(leader, LeaderEpoch(3), 20) == 9
+    assert end_of_epoch(leader, LeaderEpoch(4), 20) == end_of_epoch(leader, LeaderEpoch(9), 20) == 20
 
 
 @st.composite
@@ -63,7 +63,7 @@ def logs(draw: st.DrawFn) -> list[int]:
 
 
 def as_history(epochs: list[int]) -> list[EpochEntry]:
-    return [EpochEntry(e, i) for i, e in enumerate(epochs) if i == 0 or epochs[i - 1] != e]
+    return [EpochEntry(LeaderEpoch(e), i) for i, e in enumerate(epochs) if i == 0 or epochs[i - 1] != e]
 
 
 @given(logs(), logs())

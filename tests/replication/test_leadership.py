@@ -8,8 +8,11 @@ from dataclasses import replace
 from sexton.metadata.incarnations import marked_as_missing
 from sexton.ports.metastore import PartitionRow
 from sexton.replication.leadership import UNKNOWN_OFFSET, IsrChange, Leadership
+from sexton.types import LeaderEpoch
 
-ROW = PartitionRow(uuid.UUID(int=1), 0, replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=4, partition_epoch=7)
+ROW = PartitionRow(
+    uuid.UUID(int=1), 0, replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=LeaderEpoch(4), partition_epoch=7
+)
 
 
 def test_nothing_is_committed_before_every_in_sync_replica_was_heard_of() -> None:

@@ -29,6 +29,7 @@ from sexton.ports.metastore import (
 from sexton.replication import membership as membership_module
 from sexton.replication.leadership import Leadership
 from sexton.replication.membership import Membership
+from sexton.types import LeaderEpoch
 from tests.replication.hosts import LoneHost
 
 TOPIC = uuid.UUID(int=1)
@@ -43,7 +44,10 @@ class Scripted:
 
     def __init__(self, *isrs: tuple[int, ...], lag_max_ms: int = 1 << 40) -> None:
         self.epochs = {1: 1, 2: 2, 3: 3}
-        rows = [PartitionRow(TOPIC, index, (1, 2, 3), isr, 1, 5, 7, incarnations=IDS) for index, isr in enumerate(isrs)]
+        rows = [
+            PartitionRow(TOPIC, index, (1, 2, 3), isr, 1, LeaderEpoch(5), 7, incarnations=IDS)
+            for index, isr in enumerate(isrs)
+        ]
         self.rows = {row.partition: row for row in rows}
         self.script: list[Callable[[Attempt], list[PartitionRow | None]]] = []
         self.attempts: list[Attempt] = []

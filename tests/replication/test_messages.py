@@ -9,7 +9,6 @@ import pytest
 
 from sexton.compaction.watermarks.replica import Claim, Pair
 from sexton.protocol.errors import ErrorCode
-from sexton.records.checkpoints import EpochEntry
 from sexton.replication.messages import (
     FetchPartition,
     FetchRequest,
@@ -19,6 +18,8 @@ from sexton.replication.messages import (
     encode_answer,
     encode_request,
 )
+from sexton.types import LeaderEpoch
+from tests.epochs import history
 
 TOPIC = uuid.UUID(int=77)
 LOG = uuid.UUID(int=78, version=4)
@@ -29,8 +30,10 @@ REQUEST = FetchRequest(
     1 << 20,
     1 << 18,
     [
-        FetchPartition(TOPIC, 3, True, 5, 1000, 4, 0xFFFFFFFF, claim=Claim(900, 4)),
-        FetchPartition(TOPIC, 4, False, -1, -1, -1, 0),
+        FetchPartition(
+            TOPIC, 3, True, LeaderEpoch(5), 1000, LeaderEpoch(4), 0xFFFFFFFF, claim=Claim(900, LeaderEpoch(4))
+        ),
+        FetchPartition(TOPIC, 4, False, LeaderEpoch(-1), -1, LeaderEpoch(-1), 0),
     ],
 )
 NEWS = [
@@ -38,13 +41,13 @@ NEWS = [
         TOPIC,
         3,
         ErrorCode.none,
-        5,
+        LeaderEpoch(5),
         LOG,
         950,
         900,
         10,
         1100,
-        [EpochEntry(0, 0), EpochEntry(5, 990)],
+        list(history((0, 0), (5, 990))),
         [b"records"],
         7,
         generation=2,
@@ -53,7 +56,7 @@ NEWS = [
         planned_high_watermark=500,
     ),
     PartitionData(TOPIC, 4, ErrorCode.not_leader_or_follower),
-    PartitionData(TOPIC, 5, ErrorCode.none, 5, LOG, 950, 900, 10, 1100, history=[]),
+    PartitionData(TOPIC, 5, ErrorCode.none, LeaderEpoch(5), LOG, 950, 900, 10, 1100, history=[]),
 ]
 
 

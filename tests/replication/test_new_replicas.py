@@ -18,11 +18,12 @@ from sexton.log.log import Log
 from sexton.metadata.view import ClusterView
 from sexton.ports.disk import Disk
 from sexton.ports.metastore import PartitionRow, TopicRow
-from sexton.records.checkpoints import EpochEntry
 from sexton.replication.fetcher import FetchLimits
 from sexton.replication.local_replica import Role
 from sexton.replication.replicas import Replicas, ReplicationSettings
 from sexton.settings.topic import TopicConfig
+from sexton.types import LeaderEpoch
+from tests.epochs import history
 from tests.log.stepping import SteppingDisk
 from tests.replication.hosts import LoneHost
 
@@ -34,7 +35,7 @@ INCARNATION = uuid.UUID(int=2, version=4)
 def row(leader: int, leader_epoch: int = 0, partition_epoch: int = 0) -> PartitionRow:
     isr = (OWN, OTHER)
     return PartitionRow(
-        TOPIC.topic_id, 0, isr, isr, leader, leader_epoch, partition_epoch, incarnations={OWN: INCARNATION}
+        TOPIC.topic_id, 0, isr, isr, leader, LeaderEpoch(leader_epoch), partition_epoch, incarnations={OWN: INCARNATION}
     )
 
 
@@ -63,7 +64,7 @@ def test_the_first_leader_leads_at_once_and_its_followers_begin_with_the_same_hi
     (follower,) = applied(tmp_path / "2", [row(OTHER)]).all()
     assert leader.is_leader
     assert follower.role is Role.FOLLOWER
-    assert leader.log.epochs.entries == follower.log.epochs.entries == (EpochEntry(0, 0),)
+    assert leader.log.epochs.entries == follower.log.epochs.entries == history((0, 0))
     for folder in (tmp_path / "1" / "t-0", tmp_path / "2" / "t-0"):
         assert sorted(path.name for path in folder.iterdir()) == [
             "00000000000000000000.log",
@@ -73,7 +74,7 @@ def test_the_first_leader_leads_at_once_and_its_followers_begin_with_the_same_hi
             "partition.metadata",
         ]
         again = opened(folder)
-        assert again.epochs.entries == (EpochEntry(0, 0),)
+        assert again.epochs.entries == history((0, 0))
         assert (again.start_offset, again.end_offset) == (0, 0)
 
 
@@ -91,7 +92,7 @@ def test_the_next_process_does_not_go_on_in_an_epoch_that_its_own_log_names(tmp_
     assert not replica.is_leader
     (replica,) = applied(tmp_path, [row(OWN), row(OWN, leader_epoch=1, partition_epoch=1)]).all()
     assert replica.is_leader
-    assert replica.log.epochs.entries == (EpochEntry(1, 0),)
+    assert replica.log.epochs.entries == history((1, 0))
 
 
 def test_a_replica_of_a_partition_that_has_had_a_past_learns_its_history_from_the_leader(tmp_path: Path) -> None:
@@ -142,8 +143,8 @@ def test_a_crash_while_a_replica_is_made_leaves_one_that_is_made_anew(tmp_path: 
             attempt(folder, crash)
         is_whole = (folder / "t-0" / "incarnation").exists()
         (replica,) = applied(folder, [row(OTHER)]).all()
-        assert replica.was_led_in(0) == is_whole, "an epoch counts as led unless the log was made here"
-        assert replica.log.epochs.entries == (EpochEntry(0, 0),)
+        assert replica.was_led_in(LeaderEpoch(0)) == is_whole, "an epoch counts as led unless the log was made here"
+        assert replica.log.epochs.entries == history((0, 0))
         kept = asyncio.run(Kept.open(FileDisk(), str(folder / "t-0"), INCARNATION, 0, 0))
         assert kept.value.fence_below == 0, "it has no past that could be unknown"
 

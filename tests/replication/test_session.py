@@ -25,12 +25,13 @@ from sexton.replication.local_replica import LocalReplica
 from sexton.replication.messages import FetchPartition, FetchRequest, PartitionData
 from sexton.replication.session import HIGH_WATERMARK_DELAY_S, FollowerSession
 from sexton.settings.topic import TopicConfig
+from sexton.types import LeaderEpoch
 from tests.replication.answers import answered
 from tests.replication.hosts import LoneHost
 from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=7, version=4)
-ROW = PartitionRow(TOPIC, 0, replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=3, partition_epoch=1)
+ROW = PartitionRow(TOPIC, 0, replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=LeaderEpoch(3), partition_epoch=1)
 
 
 def batch(value: bytes) -> bytes:
@@ -48,7 +49,7 @@ class Leader:
     def held(self, end_offset: int) -> FetchPartition:
         entries = self.replica.log.epochs.entries
         digest = messages.history_digest(entries)
-        return FetchPartition(TOPIC, 0, True, 3, end_offset, epoch_of(entries, end_offset - 1), digest)
+        return FetchPartition(TOPIC, 0, True, LeaderEpoch(3), end_offset, epoch_of(entries, end_offset - 1), digest)
 
     async def fetch(self, *held: FetchPartition, wait_ms: int = 0) -> list[PartitionData]:
         parts = await answered(self.session, FetchRequest(2, 1, wait_ms, 1 << 20, 1 << 20, held))
@@ -149,8 +150,8 @@ def test_an_append_to_a_log_that_the_leader_made_anew_wakes_a_follower_that_knew
             high_watermark=0,
             listener=Listener(),
         )
-        await leader.replica.become_leader(replace(ROW, leader_epoch=4, partition_epoch=2))
-        held = leader.held(0)._replace(leader_epoch=4)
+        await leader.replica.become_leader(replace(ROW, leader_epoch=LeaderEpoch(4), partition_epoch=2))
+        held = leader.held(0)._replace(leader_epoch=LeaderEpoch(4))
         waiting = asyncio.ensure_future(leader.fetch(held, wait_ms=60_000))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -203,9 +204,9 @@ def test_a_follower_of_another_epoch_is_told_so_and_does_not_count(
     with_leader: Callable[[Callable[[Leader], Awaitable[None]]], None],
 ) -> None:
     async def scenario(leader: Leader) -> None:
-        (fetched,) = await leader.fetch(FetchPartition(TOPIC, 0, True, 2, 0, -1, 0))
+        (fetched,) = await leader.fetch(FetchPartition(TOPIC, 0, True, LeaderEpoch(2), 0, LeaderEpoch(-1), 0))
         assert fetched.error is ErrorCode.fenced_leader_epoch
-        (fetched,) = await leader.fetch(FetchPartition(TOPIC, 0, True, 4, 0, -1, 0))
+        (fetched,) = await leader.fetch(FetchPartition(TOPIC, 0, True, LeaderEpoch(4), 0, LeaderEpoch(-1), 0))
         assert fetched.error is ErrorCode.unknown_leader_epoch
         leader.replica.append(batch(b"v"), 1, 1000)
         assert leader.replica.high_watermark == 0
@@ -218,7 +219,7 @@ def test_a_follower_that_strays_from_the_history_is_sent_all_of_it_and_does_not_
 ) -> None:
     async def scenario(leader: Leader) -> None:
         leader.replica.append(batch(b"v"), 1, 1000)
-        strayed = FetchPartition(TOPIC, 0, True, 3, 1, 2, 0)
+        strayed = FetchPartition(TOPIC, 0, True, LeaderEpoch(3), 1, LeaderEpoch(2), 0)
         (fetched,) = await leader.fetch(strayed)
         assert fetched.history == list(leader.replica.log.epochs.entries)
         assert fetched.records_bytes == 0

@@ -21,6 +21,7 @@ from sexton.simulate.disk import VirtualDisk
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.loop import new_loop
 from sexton.simulate.snapshots import Snapshot, Watermarks
+from sexton.types import LeaderEpoch
 
 TOPIC = uuid.UUID(int=1)
 NODE = cast(Any, SimpleNamespace(name="broker-1", broker_id=1, is_disk_damaged=False, broker=None))
@@ -34,7 +35,7 @@ def snapshot(epoch: int, counted: tuple[int, ...] | None, start_offset: int = 0)
 
 
 def row(isr: tuple[int, ...], leader: int = 1, epoch: int = 4) -> PartitionRow:
-    return PartitionRow(TOPIC, 0, (1, 2, 3), isr, leader, epoch, 0)
+    return PartitionRow(TOPIC, 0, (1, 2, 3), isr, leader, LeaderEpoch(epoch), 0)
 
 
 def test_a_leader_that_does_not_count_one_in_sync_breaks_rule_1() -> None:

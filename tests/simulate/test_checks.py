@@ -25,7 +25,7 @@ from sexton.simulate.loop import new_loop
 from sexton.simulate.observe import Agreement
 from sexton.simulate.snapshots import Snapshot, Watermarks
 from sexton.simulate.trace import Trace
-from sexton.types import PartitionId, TopicPartition
+from sexton.types import LeaderEpoch, PartitionId, TopicPartition
 
 PLACE: TopicPartition = ("t", 0)
 
@@ -272,7 +272,7 @@ def judge_of_unflushed(history: History, *isr: int) -> tuple[Judge, PartitionId,
     loop = new_loop(random.Random(1))
     trace = Trace(loop)
     agreement = Agreement(trace)
-    row = PartitionRow(uuid.UUID(int=1), 0, (1, 2, 3), isr, isr[0], 0, 0)
+    row = PartitionRow(uuid.UUID(int=1), 0, (1, 2, 3), isr, isr[0], LeaderEpoch(0), 0)
     key = (row.topic_id, 0)
     agreement.topics[row.topic_id] = "t"
     agreement.rows[key] = row

@@ -30,7 +30,7 @@ from sexton.simulate.snapshots import Snapshot, Watermarks
 from sexton.simulate.trace import Trace
 from sexton.simulate.transaction_checks import TransactionJudge
 from sexton.simulate.truth import Truth
-from sexton.types import TopicPartition
+from sexton.types import LeaderEpoch, TopicPartition
 
 PLACE: TopicPartition = ("t", 0)
 TOPIC = uuid.UUID(int=1)
@@ -47,7 +47,7 @@ class World:
         self.trace = Trace(self.loop)
         self.agreement = Agreement(self.trace)
         self.agreement.topics[TOPIC] = "t"
-        self.row = self.agreement.rows[KEY] = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 1, 0)
+        self.row = self.agreement.rows[KEY] = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(1), 0)
         self.nodes = {f"broker-{number}": self._node(number) for number in (1, 2)}
         cluster = SimpleNamespace(nodes=self.nodes, node_of=lambda n: self.nodes[f"broker-{n}"], loop=self.loop)
         self.judge = Judge(
@@ -97,7 +97,9 @@ class World:
 
     def elect(self, broker_id: int, epoch: int) -> None:
         """It alone is in sync from now on, whether it was before or not."""
-        self.row = self.agreement.rows[KEY] = PartitionRow(TOPIC, 0, (1, 2), (broker_id,), broker_id, epoch, 0)
+        self.row = self.agreement.rows[KEY] = PartitionRow(
+            TOPIC, 0, (1, 2), (broker_id,), broker_id, LeaderEpoch(epoch), 0
+        )
         self.judge.row_changed(f"broker-{broker_id}.1", KEY, self.row)
 
     def change(self, row: PartitionRow) -> None:
@@ -216,13 +218,13 @@ def test_a_leader_of_the_epoch_before_shows_nothing(world: World) -> None:
 @pytest.mark.parametrize("is_registered", [False, True], ids=["same process", "next process"])
 def test_a_join_may_be_carried_out_when_its_process_has_lost_power(world: World, is_registered: bool) -> None:
     """Its leader had decided on it before. Whoever lets the next process join had to see that it lacks something."""
-    world.change(PartitionRow(TOPIC, 0, (1, 2), (1,), 1, 1, 0))
+    world.change(PartitionRow(TOPIC, 0, (1, 2), (1,), 1, LeaderEpoch(1), 0))
     world.hold(2, 1, 1)
     world.lose_power(2)
     if is_registered:
         world.judge.registered(2, 1)
     with pytest.raises(SimulationFailure, match="lacks the committed offsets 2 to 3") if is_registered else no_error():
-        world.change(PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 1, 0))
+        world.change(PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(1), 0))
     assert PLACE not in world.history.doubtful, "broker 1 has it all"
 
 
@@ -231,11 +233,11 @@ def test_so_may_a_second_join_of_that_process(world: World, is_registered: bool)
     """Its leader drops it for its lag, and adds it again by what it had told. Seed 1329."""
     world.hold(2, 1, 1)
     world.lose_power(2)
-    world.change(PartitionRow(TOPIC, 0, (1, 2), (1,), 1, 1, 0))
+    world.change(PartitionRow(TOPIC, 0, (1, 2), (1,), 1, LeaderEpoch(1), 0))
     if is_registered:
         world.judge.registered(2, 1)
     with pytest.raises(SimulationFailure, match="lacks the committed offsets 2 to 3") if is_registered else no_error():
-        world.change(PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 1, 0))
+        world.change(PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(1), 0))
 
 
 # Force
@@ -251,18 +253,18 @@ def test_what_was_placed_on_a_replaced_disk_alone_is_an_operators_business(
     world.judge.disk_replaced(cast(Any, world.nodes["broker-1"]))
     if is_registered:
         world.judge.registered(1, 2)
-    world.change(PartitionRow(TOPIC, 0, isr, isr, 1, 0, 0))
+    world.change(PartitionRow(TOPIC, 0, isr, isr, 1, LeaderEpoch(0), 0))
     assert world.judge.unborn == ({PLACE} if isr == (1,) and not is_registered else set())
 
 
 def test_a_leader_forced_from_nothing_that_dies_at_once_lacks_only_what_it_has_committed_itself() -> None:
     world = World(compacted=True)
-    world.row = PartitionRow(TOPIC, 0, (1, 2), (1,), 1, 1, 0)
+    world.row = PartitionRow(TOPIC, 0, (1, 2), (1,), 1, LeaderEpoch(1), 0)
     world.hold(1, 1, 1, 1, 1)
     world.hold(2)
     world.show(2, 0, 0)
     world.show(1, 4, 4, 1)
-    world.change(PartitionRow(TOPIC, 0, (1, 2), (2,), 2, 2, 0, generation=1))
+    world.change(PartitionRow(TOPIC, 0, (1, 2), (2,), 2, LeaderEpoch(2), 0, generation=1))
     world.show(2, 0, 0, 2, generation=1)
     world.sweep()
     world.hold(2, 2)
@@ -288,12 +290,12 @@ def after_a_loss(world: World) -> World:
 
 def test_a_replica_out_of_sync_may_hold_what_was_lost_and_one_in_sync_may_not(after_a_loss: World) -> None:
     world = after_a_loss
-    world.row = PartitionRow(TOPIC, 0, (1, 2), (1,), 1, 2, 0)
+    world.row = PartitionRow(TOPIC, 0, (1, 2), (1,), 1, LeaderEpoch(2), 0)
     world.show(1, 5, 5, 2)
     world.hold(2, 1, 1, 1, 1)
     world.sweep()
     world.show(2, 4, 4)
-    world.row = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 2, 0)
+    world.row = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(2), 0)
     world.hold(2, 1, 1, 1, 1, 1)
     with pytest.raises(SimulationFailure, match=r"rule 4|rule 2"):
         world.sweep()
@@ -355,7 +357,7 @@ def test_what_a_second_unclean_election_has_lost_may_be_held_only_out_of_sync(br
     brought_back.hold(2, 2, 2)
     brought_back.show(2, 2, 2)
     brought_back.sweep()
-    brought_back.row = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 3, 0)
+    brought_back.row = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(3), 0)
     with pytest.raises(SimulationFailure, match="rule 4"):
         brought_back.sweep()
 

@@ -16,6 +16,7 @@ from sexton.replication.leadership import Leadership
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.invariants import TURNS_PER_BROKER, TURNS_PER_COORDINATOR, Invariants
 from sexton.simulate.loop import Process
+from sexton.types import LeaderEpoch
 from tests.simulated import Story
 
 
@@ -71,7 +72,7 @@ def test_one_that_is_dead_or_is_no_broker_is_left_alone() -> None:
     assert not any(replica.checks_count for replica in replicas)
 
 
-ROW = PartitionRow(uuid.UUID(int=1), 0, (1, 2), (1, 2), 1, 0, 0)
+ROW = PartitionRow(uuid.UUID(int=1), 0, (1, 2), (1, 2), 1, LeaderEpoch(0), 0)
 
 
 def test_a_leader_knows_the_progress_of_replicas_and_of_nobody_else() -> None:
@@ -84,7 +85,7 @@ def test_a_leader_knows_the_progress_of_replicas_and_of_nobody_else() -> None:
 
 def test_a_leader_is_in_sync() -> None:
     with pytest.raises(AssertionError, match="not in sync"):
-        Leadership(PartitionRow(uuid.UUID(int=1), 0, (1, 2), (2,), 1, 0, 0), 1, 0, 0).check_invariants()
+        Leadership(PartitionRow(uuid.UUID(int=1), 0, (1, 2), (2,), 1, LeaderEpoch(0), 0), 1, 0, 0).check_invariants()
 
 
 def test_reports_of_replicas_that_are_gone_do_not_count() -> None:

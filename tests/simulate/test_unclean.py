@@ -10,9 +10,9 @@ import pytest
 from sexton.ports.metastore import PartitionRow
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.unclean import UncleanElections
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 
-ROW = PartitionRow(uuid.UUID(int=1), 0, (1, 2, 3), (1, 2), 1, 0, 0)
+ROW = PartitionRow(uuid.UUID(int=1), 0, (1, 2, 3), (1, 2), 1, LeaderEpoch(0), 0)
 
 
 def after(elections: UncleanElections, *rows: PartitionRow) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sexton.protocol.encoder import write_varint
 from sexton.protocol.errors import ErrorCode
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -20,7 +20,7 @@ _LEADER = struct.Struct(">iiB")
 
 class LeaderHint(NamedTuple):
     leader: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
 
 
 def leader_hint(broker: Broker, topic: str, partition: int, error: ErrorCode) -> LeaderHint | None:

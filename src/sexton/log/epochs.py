@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from sexton.records.checkpoints import EpochEntry
-from sexton.types import NO_EPOCH
+from sexton.types import NO_EPOCH, LeaderEpoch
 
 
 class EpochHistory:
@@ -24,13 +24,13 @@ class EpochHistory:
         self.entries: tuple[EpochEntry, ...] = tuple(entries)
 
     @property
-    def latest_epoch(self) -> int:
+    def latest_epoch(self) -> LeaderEpoch:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
-    def epoch_of(self, offset: int) -> int:
+    def epoch_of(self, offset: int) -> LeaderEpoch:
         return epoch_of(self.entries, offset)
 
-    def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
+    def end_offset_of(self, epoch: LeaderEpoch, log_end_offset: int) -> tuple[LeaderEpoch, int] | None:
         """Kafka's OffsetForLeaderEpoch: the largest known epoch up to the requested one, and the offset at which it
         ends.
 
@@ -47,7 +47,7 @@ class EpochHistory:
         known = self.entries[index - 1].epoch if index else epoch
         return known, self.entries[index].start_offset
 
-    def begin(self, epoch: int, start_offset: int) -> bool:
+    def begin(self, epoch: LeaderEpoch, start_offset: int) -> bool:
         """Records that `epoch` writes from `start_offset` on. Returns False if that was known.
 
         Epochs that began there or later wrote nothing, so they are removed: no two entries share an offset.
@@ -79,7 +79,7 @@ class EpochHistory:
         return True
 
 
-def epoch_of(entries: Sequence[EpochEntry], offset: int) -> int:
+def epoch_of(entries: Sequence[EpochEntry], offset: int) -> LeaderEpoch:
     """Leader epoch of the record at `offset`; NO_EPOCH before the first entry."""
     if entries and entries[-1].start_offset <= offset:
         return entries[-1].epoch  # nearly always: the end of a log
@@ -91,5 +91,5 @@ def _start(entry: EpochEntry) -> int:
     return entry.start_offset
 
 
-def _epoch(entry: EpochEntry) -> int:
+def _epoch(entry: EpochEntry) -> LeaderEpoch:
     return entry.epoch

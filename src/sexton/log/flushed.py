@@ -22,7 +22,7 @@ from crc32c import crc32c
 from sexton.log.epochs import epoch_of
 from sexton.ports.disk import Disk
 from sexton.records.checkpoints import EpochEntry
-from sexton.types import NO_EPOCH
+from sexton.types import NO_EPOCH, LeaderEpoch
 
 MARK_FILE: Final = "acknowledges-unflushed"
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _TITLE: Final = "sexton flushed points 1"
 class FlushedPoint(NamedTuple):
     incarnation: uuid.UUID
     offset: int
-    epoch: int
+    epoch: LeaderEpoch
     """Leader epoch of the record before `offset`."""
 
     def bound(self, history: Sequence[EpochEntry]) -> int:
@@ -61,7 +61,7 @@ def decode_points(data: bytes) -> dict[tuple[str, int], FlushedPoint]:
     points = {}
     for line in lines:
         topic, partition, incarnation, offset, epoch = line.split(" ")
-        points[topic, int(partition)] = FlushedPoint(uuid.UUID(incarnation), int(offset), int(epoch))
+        points[topic, int(partition)] = FlushedPoint(uuid.UUID(incarnation), int(offset), LeaderEpoch(int(epoch)))
     return points
 
 

@@ -59,7 +59,7 @@ from sexton.records.checkpoints import (
 from sexton.records.header import CONTROL, HEADER_BYTES, Head, unpack, with_offset, with_offset_and_time
 from sexton.settings.schema import DAY_MS
 from sexton.settings.topic import TopicConfig
-from sexton.types import INT32_MAX, OFFSET_MAX
+from sexton.types import INT32_MAX, OFFSET_MAX, LeaderEpoch
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ class Log:
     def append_as_leader(
         self,
         records: Buffer,
-        leader_epoch: int,
+        leader_epoch: LeaderEpoch,
         now_ms: int,
         *,
         from_client: bool = True,
@@ -493,7 +493,7 @@ class Log:
 
     # Epochs
 
-    async def begin_epoch(self, leader_epoch: int) -> None:
+    async def begin_epoch(self, leader_epoch: LeaderEpoch) -> None:
         """Starts a leader epoch at the log end. Durable on return."""
         async with self.locks.flushing:
             self.health.check_not_deleted()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sexton.ports.network import Part
+from sexton.types import LeaderEpoch
 
 
 class Appended(NamedTuple):
@@ -31,7 +32,7 @@ class Read(NamedTuple):
 class TimedOffset(NamedTuple):
     timestamp_ms: int
     offset: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
 
 
 class AbortedTransaction(NamedTuple):

@@ -26,7 +26,7 @@ from sexton.metadata.incarnations import is_another_log, is_missing, known_incar
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.topic import TopicConfig
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 
 Brokers = Mapping[int, BrokerRow]
 
@@ -79,7 +79,7 @@ def elect_uncleanly(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
     leader = next(iter(sorted(active, key=lost)), None)
     if leader is None:
         return None
-    leader_epoch = row.leader_epoch + 1
+    leader_epoch = LeaderEpoch(row.leader_epoch + 1)
     incarnations = dict(row.incarnations)
     if lost(leader):
         incarnations[leader] = _following_id(row, leader, leader_epoch)
@@ -226,7 +226,9 @@ def begin_anew(row: PartitionRow, broker_id: int, brokers: Brokers, *, fresh: uu
         left = restart(row, broker_id, brokers, log=LogState.LOST, on_disk=None, fresh=fresh)
         assert left is not None
         return left
-    return _in_new_generation(replace(row, leader=broker_id, isr=(broker_id,), leader_epoch=row.leader_epoch + 1))
+    return _in_new_generation(
+        replace(row, leader=broker_id, isr=(broker_id,), leader_epoch=LeaderEpoch(row.leader_epoch + 1))
+    )
 
 
 # Helpers
@@ -282,6 +284,6 @@ def _changed(
     before: PartitionRow | None = None,
 ) -> PartitionRow | None:
     assert isr, "the last member never leaves the ISR"
-    leader_epoch = row.leader_epoch + (1 if starts_again or leader != row.leader else 0)
+    leader_epoch = LeaderEpoch(row.leader_epoch + (1 if starts_again or leader != row.leader else 0))
     changed = replace(row, leader=leader, isr=isr, leader_epoch=leader_epoch)
     return None if changed == (before or row) else changed

@@ -11,6 +11,7 @@ from sexton.metadata.placement import Brokers, check_assignments, is_usable, pla
 from sexton.ports.metastore import PartitionRow, TopicRow
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.names import TOPIC_LENGTH_MAX
+from sexton.types import LeaderEpoch
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -94,4 +95,13 @@ def _first_row(
     """All replicas on active brokers are in sync: there is nothing yet that they could have missed."""
     isr = tuple(broker_id for broker_id in replicas if is_usable(brokers[broker_id]))
     incarnations = {broker_id: new_id(rng) for broker_id in replicas}
-    return PartitionRow(topic_id, index, replicas, isr, isr[0], 0, 0, incarnations=incarnations)
+    return PartitionRow(
+        topic_id,
+        index,
+        replicas,
+        isr,
+        leader=isr[0],
+        leader_epoch=LeaderEpoch(0),
+        partition_epoch=0,
+        incarnations=incarnations,
+    )

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from sexton.errors import SextonError
 from sexton.ports.work_queue import WorkQueue
+from sexton.types import LeaderEpoch
 
 LEASE_MARGIN = 1.1
 """How much longer than `lease_ms` a watcher waits: the rates of clocks may differ by a tenth."""
@@ -94,7 +95,7 @@ class PartitionRow:
     """In order of preference; during a reassignment the old and the new ones together."""
     isr: tuple[int, ...]
     leader: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     """Raised whenever the leader changes, or the same leader restarts."""
     partition_epoch: int
     """Raised with every change of the row: what compare-and-set compares."""

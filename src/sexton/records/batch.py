@@ -31,7 +31,7 @@ from sexton.records.header import (
     Head,
 )
 from sexton.records.varint import read_varint, write_varint
-from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, ProducerEpoch, ProducerId
+from sexton.types import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, LeaderEpoch, ProducerEpoch, ProducerId
 
 WHAT_TO_DO_WITH_A_CORRUPT_BATCH = (
     "Nothing was changed. Restore this partition from another replica (stop the broker, move the directory "
@@ -145,7 +145,7 @@ def encode(batch: Batch) -> bytes:
         size_bytes=HEADER_BYTES + len(payload),
         base_offset=batch.base_offset,
         last_offset=batch.last_offset,
-        leader_epoch=batch.leader_epoch,
+        leader_epoch=LeaderEpoch(batch.leader_epoch),
         magic=MAGIC,
         crc=0,
         attributes=attributes,

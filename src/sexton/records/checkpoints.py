@@ -39,7 +39,7 @@ from typing import Final
 from sexton.errors import CorruptLogError, EnvironmentFailure, UnsupportedFormatError
 from sexton.records.names import PARTITION_MAX, is_topic_name
 from sexton.records.ownership import Owner
-from sexton.types import INT32_MAX, OFFSET_MAX, TopicPartition
+from sexton.types import INT32_MAX, OFFSET_MAX, LeaderEpoch, TopicPartition
 
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
@@ -69,7 +69,7 @@ _UUID = re.compile(r"[A-Za-z0-9_-]{22}")
 class EpochEntry:
     """A leader epoch and the first offset written in it."""
 
-    epoch: int
+    epoch: LeaderEpoch
     start_offset: int
 
 
@@ -138,7 +138,7 @@ def decode_leader_epochs(data: bytes, place: str) -> tuple[EpochEntry, ...]:
         match = _EPOCH_ENTRY.fullmatch(line)
         if match is None:
             raise _malformed(line_place, line, "an epoch and its start offset")
-        epoch = _number(match[1], INT32_MAX, line_place, "epoch")
+        epoch = LeaderEpoch(_number(match[1], INT32_MAX, line_place, "epoch"))
         entry = EpochEntry(epoch, _number(match[2], OFFSET_MAX, line_place, "start offset"))
         if entries and not _follows(entries[-1], entry):
             what = f"epoch {entry.epoch} at {entry.start_offset} does not come after the line before"

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from sexton.types import ProducerEpoch, ProducerId
+from sexton.types import LeaderEpoch, ProducerEpoch, ProducerId
 
 Buffer = bytes | bytearray | memoryview
 
@@ -71,7 +71,7 @@ class Head(NamedTuple):
     size_bytes: int
     base_offset: int
     last_offset: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     magic: int
     crc: int
     attributes: int
@@ -170,13 +170,13 @@ def record_count(batch: Buffer) -> int:
 # ---- changed headers ----
 
 
-def with_offset(batch: memoryview, head: Head, base_offset: int, leader_epoch: int) -> tuple[Buffer, Buffer]:
+def with_offset(batch: memoryview, head: Head, base_offset: int, leader_epoch: LeaderEpoch) -> tuple[Buffer, Buffer]:
     """The batch, in two parts, as a leader appends it."""
     return _pack_front(base_offset, head.size_bytes - LOG_OVERHEAD_BYTES, leader_epoch), batch[MAGIC_POSITION:]
 
 
 def with_offset_and_time(
-    batch: memoryview, head: Head, base_offset: int, leader_epoch: int, log_append_time_ms: int
+    batch: memoryview, head: Head, base_offset: int, leader_epoch: LeaderEpoch, log_append_time_ms: int
 ) -> tuple[Buffer, Buffer]:
     """The same for a topic with LogAppendTime: the CRC is computed again."""
     front = bytearray(

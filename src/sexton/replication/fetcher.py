@@ -26,7 +26,7 @@ from sexton.replication.local_replica import LocalReplica, Role
 from sexton.replication.messages import FetchPartition, FetchRequest, PartitionData
 from sexton.replication.throttle import Throttle, is_throttled
 from sexton.supervision import back_off_ms
-from sexton.types import NO_EPOCH, NO_OFFSET, OFFSET_MAX, PartitionId
+from sexton.types import NO_EPOCH, NO_OFFSET, OFFSET_MAX, LeaderEpoch, PartitionId
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class FetchLimits:
 @dataclass(slots=True)
 class _Following:
     replica: LocalReplica
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     retry_at_ms: int = 0
     bugs_count: int = 0
     """Consecutive bugs met with this partition."""
@@ -264,7 +264,7 @@ def _unwanted(key: PartitionId) -> FetchPartition:
     )
 
 
-def held_by(replica: LocalReplica, leader_epoch: int) -> FetchPartition:
+def held_by(replica: LocalReplica, leader_epoch: LeaderEpoch) -> FetchPartition:
     """What a follower reports to the leader of that epoch."""
     entries = replica.log.epochs.entries
     end_offset = replica.durable_end

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from sexton.log.epochs import epoch_of
 from sexton.records.checkpoints import EpochEntry
+from sexton.types import LeaderEpoch
 
 
 def common_end(
@@ -35,12 +36,12 @@ def common_end(
     return high
 
 
-def end_of_epoch(history: Sequence[EpochEntry], epoch: int, log_end: int) -> int:
+def end_of_epoch(history: Sequence[EpochEntry], epoch: LeaderEpoch, log_end: int) -> int:
     """The offset at which the log goes beyond what the leader of `epoch` knew: the first offset of a later epoch, or
     the log end."""
     return next((entry.start_offset for entry in history if entry.epoch > epoch), log_end)
 
 
-def is_prefix(held_end: int, held_last_epoch: int, history: Sequence[EpochEntry], log_end: int) -> bool:
+def is_prefix(held_end: int, held_last_epoch: LeaderEpoch, history: Sequence[EpochEntry], log_end: int) -> bool:
     """Whether a follower's log of this end and last epoch is a prefix of a log with this history."""
     return held_end <= log_end and epoch_of(history, held_end - 1) == held_last_epoch

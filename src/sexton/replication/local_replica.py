@@ -34,7 +34,7 @@ from sexton.replication.host import Host
 from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
 from sexton.replication.messages import NO_INCARNATION
 from sexton.settings.topic import TopicConfig
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class LocalReplica:
         return self.role is Role.LEADER
 
     @property
-    def leader_epoch(self) -> int:
+    def leader_epoch(self) -> LeaderEpoch:
         return self.row.leader_epoch
 
     @property
@@ -176,7 +176,7 @@ class LocalReplica:
         follower is told (`has_news_for_leader`)."""
         return self._flushing is not None
 
-    def was_led_in(self, leader_epoch: int) -> bool:
+    def was_led_in(self, leader_epoch: LeaderEpoch) -> bool:
         """Whether a process of this broker has led in that epoch."""
         is_known = any(entry.epoch == leader_epoch for entry in self.log.epochs.entries)
         return is_known and not self._is_made_here
@@ -186,7 +186,7 @@ class LocalReplica:
         then."""
         return self.coordination.outlives_its_log and row.generation <= self.coordination.kept.value.generation
 
-    def serves_in(self, leader_epoch: int) -> bool:
+    def serves_in(self, leader_epoch: LeaderEpoch) -> bool:
         """Whether this replica leads in exactly that epoch and may serve."""
         return self.role is Role.LEADER and self.row.leader_epoch == leader_epoch and self._may_serve()
 
@@ -194,7 +194,7 @@ class LocalReplica:
         if self.role is not Role.LEADER or not self._may_serve():
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic}-{self.partition} is not led here")
 
-    def check_epoch(self, current_leader_epoch: int) -> None:
+    def check_epoch(self, current_leader_epoch: LeaderEpoch) -> None:
         """Raises KafkaError if a request names another leader epoch than the current one; -1 means that it names
         none."""
         if current_leader_epoch < 0 or current_leader_epoch == self.row.leader_epoch:

@@ -29,7 +29,7 @@ from sexton.records.checkpoints import EpochEntry
 from sexton.records.names import name_of_deleted
 from sexton.replication.messages import NO_INCARNATION
 from sexton.settings.topic import TopicConfig
-from sexton.types import TopicPartition
+from sexton.types import LeaderEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
 FLUSHED_POINTS_FILE = "flushed-points"
 INCARNATION_FILE = names.INCARNATION_FILE
 
-FIRST_EPOCH = 0
+FIRST_EPOCH = LeaderEpoch(0)
 """The leader epoch of a partition's first leader."""
 
 

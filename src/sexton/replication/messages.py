@@ -32,6 +32,7 @@ from sexton.ports.disk import Buffer
 from sexton.ports.network import Part
 from sexton.protocol.errors import ErrorCode
 from sexton.records.checkpoints import EpochEntry
+from sexton.types import NO_EPOCH, LeaderEpoch
 
 VERSION = 2
 
@@ -56,9 +57,9 @@ class FetchPartition(NamedTuple):
     partition: int
     is_wanted: bool
     """False: the follower no longer follows this broker for this partition."""
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     end_offset: int
-    last_epoch: int
+    last_epoch: LeaderEpoch
     """Leader epoch of the last record below `end_offset`; -1 for an empty log."""
     history_digest: int
     incarnation: uuid.UUID = NO_INCARNATION
@@ -90,7 +91,7 @@ class PartitionData(NamedTuple):
     topic_id: uuid.UUID
     partition: int
     error: ErrorCode
-    leader_epoch: int = -1
+    leader_epoch: LeaderEpoch = NO_EPOCH
     incarnation: uuid.UUID = NO_INCARNATION
     """Incarnation of the follower's log that sent the request."""
     held_end_offset: int = -1
@@ -161,16 +162,16 @@ def _held(
     topic_id: bytes,
     partition: int,
     flags: int,
-    leader_epoch: int,
+    leader_epoch: LeaderEpoch,
     end_offset: int,
-    last_epoch: int,
+    last_epoch: LeaderEpoch,
     history_digest: int,
     incarnation: bytes,
     generation: int,
     mcco: int,
     mxfo: int,
     claimed_end_offset: int,
-    claimed_epoch: int,
+    claimed_epoch: LeaderEpoch,
 ) -> FetchPartition:
     if min(generation, mcco, mxfo, claimed_end_offset) < 0 or flags & ~(_WANTED | _EMPTY):
         raise ValueError(f"watermarks {mcco}, {mxfo}, {claimed_end_offset} of generation {generation} cannot be")

@@ -18,6 +18,7 @@ from sexton.log.producers import ProducerStates, Verification
 from sexton.log.types import AbortedTransaction, Appended, Read, TimedOffset
 from sexton.ports.disk import Buffer
 from sexton.ports.metastore import PartitionRow
+from sexton.types import LeaderEpoch
 
 
 class ReplicaLog(Protocol):
@@ -74,7 +75,7 @@ class Replica(Protocol):
     def is_leader(self) -> bool: ...
 
     @property
-    def leader_epoch(self) -> int: ...
+    def leader_epoch(self) -> LeaderEpoch: ...
 
     @property
     def high_watermark(self) -> int: ...
@@ -86,7 +87,7 @@ class Replica(Protocol):
         """Raises KafkaError unless this replica leads and its broker's lease is valid."""
         ...
 
-    def check_epoch(self, current_leader_epoch: int) -> None:
+    def check_epoch(self, current_leader_epoch: LeaderEpoch) -> None:
         """Raises KafkaError if a request names another leader epoch than the current one; -1 means that it names
         none."""
         ...

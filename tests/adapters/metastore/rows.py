@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from sexton.ports.metastore import BrokerRow, BrokerStatus, Metastore, PartitionRow, TopicRow
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 
 CLUSTER = uuid.UUID(int=0xC1)
 
@@ -23,7 +23,15 @@ def topic(name: str, number: int = 1, *, is_internal: bool = False) -> TopicRow:
 
 def partitions(of: TopicRow, count: int, *, first: int = 0, replicas: Sequence[int] = (1, 2, 3)) -> list[PartitionRow]:
     return [
-        PartitionRow(of.topic_id, index, tuple(replicas), tuple(replicas), replicas[0] if replicas else NO_LEADER, 0, 0)
+        PartitionRow(
+            of.topic_id,
+            index,
+            tuple(replicas),
+            tuple(replicas),
+            replicas[0] if replicas else NO_LEADER,
+            LeaderEpoch(0),
+            0,
+        )
         for index in range(first, first + count)
     ]
 

@@ -14,6 +14,7 @@ from sexton.adapters.metastore.session import Session
 from sexton.adapters.metastore.threaded import ThreadedMetastore
 from sexton.metadata.view import ClusterView
 from sexton.ports.metastore import AlreadyExistsError, Changes, ConfigScope, Metastore, StaleError
+from sexton.types import LeaderEpoch
 from tests.adapters.metastore.conftest import Opener
 from tests.adapters.metastore.rows import CLUSTER, partitions, register, topic
 
@@ -104,7 +105,9 @@ async def _change_things(store: Metastore, rng: random.Random, mine: int, change
                 await store.delete_topic(topic("", mine * 1000 + known.pop(0)).topic_id)
             elif what == 2:
                 rows = (await store.read_changes(0)).partitions
-                await store.update_partitions([replace(row, leader_epoch=row.leader_epoch + 1) for row in rows])
+                await store.update_partitions(
+                    [replace(row, leader_epoch=LeaderEpoch(row.leader_epoch + 1)) for row in rows]
+                )
             elif what == 3:
                 await store.change_settings(ConfigScope.GROUP, "g", {str(mine): rng.choice([None, str(number)])})
             elif what == 4:

@@ -17,7 +17,7 @@ from sexton.ports.metastore import (
     StaleError,
 )
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 from tests.adapters.metastore.rows import broker, partitions, register, topic
 
 ODD_SETTINGS = {
@@ -39,7 +39,7 @@ async def test_a_topic_is_stored_whole(store: Metastore) -> None:
             replicas=(3, 1, 2),
             isr=(1, 3),
             leader=NO_LEADER if index else 3,
-            leader_epoch=7,
+            leader_epoch=LeaderEpoch(7),
             partition_epoch=9,
             adding=(2,),
             removing=(3, 1),
@@ -145,7 +145,9 @@ async def test_a_row_is_written_if_its_epoch_is_the_stored_one_and_takes_the_nex
     (row,) = partitions(orders, 1)
     await store.create_topic(orders, [row], {})
     before = await store.read_changes(0)
-    wanted = replace(row, isr=(1,), leader=1, leader_epoch=4, removing=(2,), incarnations={1: uuid.UUID(int=5)})
+    wanted = replace(
+        row, isr=(1,), leader=1, leader_epoch=LeaderEpoch(4), removing=(2,), incarnations={1: uuid.UUID(int=5)}
+    )
     (stored,) = await store.update_partitions([wanted])
     assert stored == replace(wanted, partition_epoch=1)
     assert list((await store.read_changes(before.revision)).partitions) == [stored]
@@ -190,7 +192,7 @@ async def test_an_update_larger_than_one_query_is_written_whole(store: Metastore
     orders = topic("orders")
     rows = partitions(orders, 2500)
     await store.create_topic(orders, rows, {})
-    results = await store.update_partitions([replace(row, leader_epoch=1) for row in rows])
+    results = await store.update_partitions([replace(row, leader_epoch=LeaderEpoch(1)) for row in rows])
     assert [row.partition for row in results if row is not None] == list(range(2500))
     changes = await store.read_changes(0)
     assert len(changes.partitions) == 2500

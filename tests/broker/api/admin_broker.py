@@ -23,6 +23,7 @@ from sexton.settings.broker_config import BrokerConfig
 from sexton.settings.layers import topic_config
 from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
+from sexton.types import LeaderEpoch
 
 OWN_ID = 1
 
@@ -114,7 +115,8 @@ class FakeBroker:
         """A topic with one partition for each tuple of replicas, all in sync, the first leading."""
         topic = TopicRow(uuid.UUID(int=self.rng.getrandbits(128), version=4), name, name.startswith("__"))
         rows = [
-            PartitionRow(topic.topic_id, index, given, given, given[0], 0, 0) for index, given in enumerate(replicas)
+            PartitionRow(topic.topic_id, index, given, given, given[0], LeaderEpoch(0), 0)
+            for index, given in enumerate(replicas)
         ]
         texts = {key.replace("_", "."): text for key, text in settings.items()}
         await self.store.create_topic(topic, rows, texts)

@@ -11,7 +11,7 @@ import pytest
 from sexton.broker.api import describe_cluster, describe_topic_partitions, metadata, unregister_broker
 from sexton.ports.metastore import BrokerStatus
 from sexton.protocol.errors import ErrorCode
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster
 
 
@@ -129,7 +129,7 @@ async def test_a_partition_whose_leader_is_gone_says_so() -> None:
     await broker.fence(2)
     row = broker.view.partition("t", 1)
     assert row is not None
-    await broker.put_partition(replace(row, leader=NO_LEADER, leader_epoch=4))
+    await broker.put_partition(replace(row, leader=NO_LEADER, leader_epoch=LeaderEpoch(4)))
     answer = await ask(broker, 13, "t")
     assert [b.node_id for b in answer.brokers] == [1, 3]
     for partition, epoch in zip(answer.topics[0].partitions, (0, 4), strict=True):

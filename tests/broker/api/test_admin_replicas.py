@@ -20,7 +20,7 @@ from sexton.broker.api import (
 )
 from sexton.ports.metastore import PartitionRow
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import NO_LEADER
+from sexton.types import NO_LEADER, LeaderEpoch
 from tests.broker.api.admin_broker import FakeBroker, broker_in_a_cluster
 
 PREFERRED, UNCLEAN = elect_leaders.PREFERRED, elect_leaders.UNCLEAN
@@ -47,7 +47,7 @@ async def elect(broker: FakeBroker, kind: int, *partitions: int, topic: str = "t
 async def test_leadership_returns_to_the_preferred_replica() -> None:
     broker = await broker_in_a_cluster()
     await broker.add_topic("t", (1, 2), (2, 1))
-    await broker.put_partition(replace(row_of(broker), leader=2, leader_epoch=1))
+    await broker.put_partition(replace(row_of(broker), leader=2, leader_epoch=LeaderEpoch(1)))
     assert await elect(broker, PREFERRED, 0, 1, 7) == {
         0: ErrorCode.none,
         1: ErrorCode.election_not_needed,
@@ -59,7 +59,7 @@ async def test_leadership_returns_to_the_preferred_replica() -> None:
 async def test_an_election_of_all_partitions_tells_only_of_those_that_needed_one() -> None:
     broker = await broker_in_a_cluster()
     await broker.add_topic("t", (1, 2), (2, 1))
-    await broker.put_partition(replace(row_of(broker), leader=2, leader_epoch=1))
+    await broker.put_partition(replace(row_of(broker), leader=2, leader_epoch=LeaderEpoch(1)))
     assert await elect(broker, PREFERRED) == {0: ErrorCode.none}
 
 
@@ -110,7 +110,7 @@ async def test_many_partitions_are_elected_in_few_transactions_and_told_in_order
     await broker.add_topic("t", *[(1, 2)] * 600)
     topic = broker.view.topic("t")
     assert topic is not None
-    moved = [replace(row, leader=2, leader_epoch=1) for row in broker.view.partitions_of(topic.topic_id)]
+    moved = [replace(row, leader=2, leader_epoch=LeaderEpoch(1)) for row in broker.view.partitions_of(topic.topic_id)]
     await broker.store.update_partitions(moved[:-1])
     await broker.catch_up()
     revision = broker.view.revision
@@ -124,10 +124,10 @@ async def test_many_partitions_are_elected_in_few_transactions_and_told_in_order
 async def test_an_election_that_lost_a_race_is_decided_again() -> None:
     broker = await broker_in_a_cluster()
     await broker.add_topic("t", (1, 2))
-    await broker.put_partition(replace(row_of(broker), leader=2, leader_epoch=1))
+    await broker.put_partition(replace(row_of(broker), leader=2, leader_epoch=LeaderEpoch(1)))
 
     async def other_is_faster() -> None:
-        await broker.store.update_partitions([replace(row_of(broker), leader=1, leader_epoch=2)])
+        await broker.store.update_partitions([replace(row_of(broker), leader=1, leader_epoch=LeaderEpoch(2))])
 
     broker.metastore.before_change.append(other_is_faster)
     assert await elect(broker, PREFERRED, 0) == {0: ErrorCode.election_not_needed}

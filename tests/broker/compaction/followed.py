@@ -21,11 +21,12 @@ from sexton.protocol.private import PrivateApi
 from sexton.replication.messages import FetchPartition
 from sexton.settings.topic import TopicConfig
 from sexton.supervision import Supervisor
+from sexton.types import LeaderEpoch
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
 from tests.log.helpers import content
 
 LOGS = {1: uuid.UUID(int=11, version=4), 2: uuid.UUID(int=22, version=4)}
-BOTH = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, 3, 0, incarnations=LOGS)
+BOTH = PartitionRow(TOPIC, 0, (1, 2), (1, 2), 1, LeaderEpoch(3), 0, incarnations=LOGS)
 
 
 class Followed:
@@ -82,7 +83,9 @@ class Followed:
 
     def report(self) -> None:
         watermarks = self.follower.replica.coordination.watermarks
-        held = FetchPartition(TOPIC, 0, True, 3, 0, 0, 0, LOGS[2], watermarks.generation, watermarks.compacted)
+        held = FetchPartition(
+            TOPIC, 0, True, LeaderEpoch(3), 0, LeaderEpoch(0), 0, LOGS[2], watermarks.generation, watermarks.compacted
+        )
         self.leader.replica.coordination.take_report(2, 1, held)
 
     async def write(self, count: int) -> None:

@@ -23,6 +23,7 @@ from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import Record, encode, make_batch
 from sexton.replication.local_replica import LocalReplica
 from sexton.settings.topic import TopicConfig
+from sexton.types import LeaderEpoch
 from tests.adapters.metastore.rows import CLUSTER, register
 from tests.log.helpers import content, read_all
 from tests.replication.hosts import LoneHost
@@ -30,7 +31,7 @@ from tests.replication.listeners import Listener
 
 TOPIC = uuid.UUID(int=1)
 LOG = uuid.UUID(int=11, version=4)
-ROW = PartitionRow(TOPIC, 0, (1,), (1,), 1, 3, 0, incarnations={1: LOG})
+ROW = PartitionRow(TOPIC, 0, (1,), (1,), 1, LeaderEpoch(3), 0, incarnations={1: LOG})
 CONFIG = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=400, delete_retention_ms=0)
 
 

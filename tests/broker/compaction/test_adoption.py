@@ -18,6 +18,7 @@ from sexton.compaction.watermarks.checkpoint import Kept
 from sexton.compaction.watermarks.replica import Pair
 from sexton.compactor.engines.reference import carry_out
 from sexton.records.batch import ControlType
+from sexton.types import LeaderEpoch
 from tests.broker.compaction.followed import BOTH, LOGS, Followed, below
 from tests.broker.compaction.harness import CONFIG, TOPIC, Broker
 from tests.log.helpers import NOW_MS, end_transaction, read_all, sequenced
@@ -156,7 +157,7 @@ async def test_it_waits_until_its_own_high_watermark_is_where_the_compaction_was
 async def test_an_open_transaction_below_the_bound_is_waited_for(pair: Followed) -> None:
     log = pair.leader.replica.log
     for sequence in range(12):
-        log.append_as_leader(sequenced(sequence, is_open=True), 3, NOW_MS)
+        log.append_as_leader(sequenced(sequence, is_open=True), LeaderEpoch(3), NOW_MS)
     end_transaction(log, ControlType.COMMIT)
     await pair.leader.write(30)
     await pair.copy(high_watermark=12)
@@ -192,7 +193,7 @@ async def test_only_in_sync_followers_of_coordinated_topics_adopt(pair: Followed
     if what == "left the ISR":
         pair.follow(isr=(1,))
     elif what == "leads":
-        await replica.become_leader(replace(BOTH, leader=2, leader_epoch=4))
+        await replica.become_leader(replace(BOTH, leader=2, leader_epoch=LeaderEpoch(4)))
     elif what == "independent":
         replica.log.reconfigure(replace(CONFIG, compaction_coordination="independent"))
     elif what == "switched off":

@@ -19,6 +19,7 @@ from sexton.log.inside import UNFOLDED_BYTES_MAX, judged
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Batch, Record, encode, make_batch
 from sexton.records.codecs import Codec
+from sexton.types import LeaderEpoch
 from tests.log.helpers import read_all
 from tests.simulated import TOPIC, Story
 
@@ -191,7 +192,7 @@ def test_what_waits_when_its_leader_resigns_is_told_so() -> None:
         replica, given = story.replica(LEADER), work_of_threads(story)
         sent = asyncio.ensure_future(send(story, batch(0, is_large=True), batch(1, is_large=True)))
         await story.until(lambda: bool(given))
-        replica.become_follower(replace(replica.row, leader=OTHER, leader_epoch=replica.leader_epoch + 1))
+        replica.become_follower(replace(replica.row, leader=OTHER, leader_epoch=LeaderEpoch(replica.leader_epoch + 1)))
         assert codes(await sent) == [ErrorCode.not_leader_or_follower] * 2
         small = batch(0, is_large=False)
         assert story.broker(LEADER).unpacking.at_once(replica, small, is_suspect=False) is not None, "nobody waits"
@@ -208,7 +209,7 @@ def test_a_batch_is_judged_again_if_the_topic_has_changed_its_mind() -> None:
         rules = log.rules
         log.reconfigure(replace(log.config, cleanup_policy=frozenset({"compact"})))
         with pytest.raises(Exception, match="has no key"):
-            log.append_as_leader(bytes(judged(keyless, rules, 1_000)), 0, 1_000, judged_by=rules)
+            log.append_as_leader(bytes(judged(keyless, rules, 1_000)), LeaderEpoch(0), 1_000, judged_by=rules)
 
     told(ZSTD, steps)
 

@@ -13,10 +13,11 @@ from sexton.adapters.files import FileDisk
 from sexton.compaction.watermarks.checkpoint import WATERMARKS_FILE, Kept, decode, encode
 from sexton.compaction.watermarks.replica import NOTHING, UNKNOWN_EPOCH, Pair, ReplicaWatermarks
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
+from sexton.types import LeaderEpoch
 
 LOG = uuid.UUID(int=7, version=4)
 OTHER = uuid.UUID(int=8, version=4)
-KNOWN = ReplicaWatermarks(LOG, 2, Pair(40, 30), Pair(20, 10), 50, 5, epoch=3)
+KNOWN = ReplicaWatermarks(LOG, 2, Pair(40, 30), Pair(20, 10), 50, 5, epoch=LeaderEpoch(3))
 
 
 def test_what_was_written_is_read() -> None:

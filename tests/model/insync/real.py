@@ -13,6 +13,7 @@ from sexton.metadata.incarnations import is_missing, known_incarnation, marked_a
 from sexton.ports.metastore import BrokerRow, BrokerStatus, PartitionRow
 from sexton.protocol.errors import KafkaError
 from sexton.replication.leadership import IsrChange, Leadership
+from sexton.types import LeaderEpoch
 from tests.model.errors import Violation
 from tests.model.insync.state import (
     ACTIVE,
@@ -41,7 +42,16 @@ def _id(number: int) -> uuid.UUID:
 def to_real(row: Row) -> PartitionRow:
     logs = {broker: _id(number) for broker, number in enumerate(row.logs) if number != NO_LOG}
     return PartitionRow(
-        TOPIC_ID, 0, row.replicas, row.isr, row.leader, row.leader_epoch, row.epoch, row.adding, row.removing, logs
+        TOPIC_ID,
+        0,
+        row.replicas,
+        row.isr,
+        row.leader,
+        LeaderEpoch(row.leader_epoch),
+        row.epoch,
+        row.adding,
+        row.removing,
+        logs,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sexton.broker.network.request import Request, Response
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import NO_EPOCH, LeaderEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -46,7 +47,7 @@ def _offset_of(broker: Broker, request: Request, topic: str, asked: Any) -> dict
         if asked.timestamp < EARLIEST and version < _SINCE_VERSION.get(asked.timestamp, 1 << 15):
             raise KafkaError(ErrorCode.unsupported_version)
         replica = broker.replicas.local(topic, asked.partition_index)
-        replica.check_epoch(asked.current_leader_epoch if version >= 4 else -1)
+        replica.check_epoch(asked.current_leader_epoch if version >= 4 else NO_EPOCH)
         if request.body.replica_id != _DEBUGGING:
             replica.check_serving_as_leader()
         read_committed = version >= 2 and request.body.isolation_level == _READ_COMMITTED
@@ -81,7 +82,7 @@ def _find(replica: Replica, timestamp: int, read_committed: bool, version: int) 
 def _check_former_epochs_are_committed(replica: Replica, version: int) -> None:
     if not replica.is_leader:
         return
-    found = replica.log.epochs.end_offset_of(replica.leader_epoch - 1, replica.log.end_offset)
+    found = replica.log.epochs.end_offset_of(LeaderEpoch(replica.leader_epoch - 1), replica.log.end_offset)
     if found is not None and replica.high_watermark < found[1]:
         code = ErrorCode.offset_not_available
         raise KafkaError(code if version >= _OFFSET_NOT_AVAILABLE_SINCE else ErrorCode.leader_not_available)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sexton.ports.clock import Clock
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import INT32_MAX
+from sexton.types import INT32_MAX, NO_EPOCH
 
 if TYPE_CHECKING:
     from sexton.replication.replica import Replica
@@ -56,8 +56,8 @@ class Wanted:
         self.partition = partition
         self.fetch_offset = 0
         self.max_bytes = 0
-        self.current_leader_epoch = -1
-        self.last_fetched_epoch = -1
+        self.current_leader_epoch = NO_EPOCH
+        self.last_fetched_epoch = NO_EPOCH
         self.told_high_watermark = -1
         self.told_start_offset = -1
         self.replica: Replica | None = None
@@ -66,8 +66,8 @@ class Wanted:
     def take(self, asked: Any, version: int) -> None:
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
-        self.current_leader_epoch = asked.current_leader_epoch if version >= 9 else -1
-        self.last_fetched_epoch = asked.last_fetched_epoch if version >= 12 else -1
+        self.current_leader_epoch = asked.current_leader_epoch if version >= 9 else NO_EPOCH
+        self.last_fetched_epoch = asked.last_fetched_epoch if version >= 12 else NO_EPOCH
 
     def unwatch(self) -> None:
         if self.cancel_watch is not None:

@@ -16,6 +16,7 @@ from sexton.metadata import elections
 from sexton.metadata.elections import LogState
 from sexton.metadata.incarnations import is_missing, new_id
 from sexton.ports.metastore import BrokerRow, PartitionRow, StaleError
+from sexton.types import LeaderEpoch
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -331,7 +332,8 @@ async def lead_again(broker: Broker) -> None:
     after a restart."""
     own_id = broker.config.node_id
     rows = [row for key in broker.replicas.stranded() if (row := broker.view.partition_by_id(*key)) is not None]
-    changed = [replace(row, leader_epoch=row.leader_epoch + 1) for row in rows if row.leader == own_id]
+    led = [row for row in rows if row.leader == own_id]
+    changed = [replace(row, leader_epoch=LeaderEpoch(row.leader_epoch + 1)) for row in led]
     stored = await _write(broker, changed)
     broker.view.apply_rows(stored)
     await broker.replicas.apply(stored)

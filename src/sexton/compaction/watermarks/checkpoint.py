@@ -31,7 +31,7 @@ from crc32c import crc32c
 from sexton.compaction.watermarks.replica import UNKNOWN_EPOCH, Pair, ReplicaWatermarks
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
 from sexton.ports.disk import Disk
-from sexton.types import OFFSET_MAX
+from sexton.types import OFFSET_MAX, LeaderEpoch
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def decode(data: bytes, place: str) -> ReplicaWatermarks:
     try:
         incarnation = uuid.UUID(found["incarnation"])
         generation, mcco, mxfo, mtro, mxro, planned, fence = (int(found[name]) for name in _FIELDS)
-        epoch = int(found.get(_EPOCH, UNKNOWN_EPOCH))
+        epoch = LeaderEpoch(int(found.get(_EPOCH, UNKNOWN_EPOCH)))
     except (KeyError, ValueError) as error:
         raise _corrupt(f"a line is missing or makes no sense ({error})", place) from error
     if not all(0 <= number <= OFFSET_MAX for number in (generation, mcco, mxfo, mtro, mxro, planned, fence)):

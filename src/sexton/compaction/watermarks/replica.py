@@ -29,6 +29,8 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from sexton.types import LeaderEpoch
+
 
 class Pair(NamedTuple):
     """A pair of watermarks: MCCO and MXFO, or MTRO and MXRO."""
@@ -51,7 +53,7 @@ class Pair(NamedTuple):
 
 
 NOTHING = Pair(0, 0)
-UNKNOWN_EPOCH = -1
+UNKNOWN_EPOCH = LeaderEpoch(-1)
 
 
 class Claim(NamedTuple):
@@ -61,7 +63,7 @@ class Claim(NamedTuple):
     that no replica has."""
 
     end_offset: int
-    epoch: int
+    epoch: LeaderEpoch
 
 
 NO_CLAIM = Claim(0, UNKNOWN_EPOCH)
@@ -83,7 +85,7 @@ class ReplicaWatermarks:
     fence_below: int = 0
     """Below it something may be gone that MTRO and MXRO do not cover: removed without coordination, or by values that
     were lost. The fetch fence treats it like them; it allows nothing to be removed."""
-    epoch: int = UNKNOWN_EPOCH
+    epoch: LeaderEpoch = UNKNOWN_EPOCH
     """The latest leader epoch in the log's history when these values were last changed."""
 
     @property
