@@ -285,6 +285,12 @@ def test_what_was_not_acknowledged_need_not_be_seen() -> None:
     assert story.count("unseen") == 0
 
 
+def test_what_was_sent_without_an_offset_to_a_log_that_nobody_read_is_unseen() -> None:
+    story = Story()
+    story.sent(0, send(0, 1))
+    assert story.count("unseen") == 1
+
+
 def test_the_worst_lag_is_told() -> None:
     story = Story()
     story.call(0, F.ASSIGN, logs=(0,))

@@ -189,6 +189,10 @@ class Edit:
                 if call.op.f == F.POLL and call.is_ok and len(records) >= records_min:
                     yield call, log, records
 
+    def is_seen_twice(self, log: int, value: int) -> bool:
+        """So that it is not lost if one of them does not see it."""
+        return sum(reader.is_ok for reader in self.view.readers_of[log, value]) > 1
+
     def tables(self, *logs: int) -> Iterable[tuple[Look, int]]:
         for log in logs or TABLES:
             for look in self.view.looks_at.get(log, ()):
@@ -277,7 +281,7 @@ def _aborted_record_is_read(edit: Edit) -> Place:
     return _show_aborted(edit, QUEUES, looks)
 
 
-@_plants("aborted-in-table", implied=["G1a", "torn-transaction"])
+@_plants("aborted-in-table", implied=["G1a", "torn-transaction", "resurrected-key", "table-drift"])
 def _aborted_record_is_in_a_table(edit: Edit) -> Place:
     return _show_aborted(edit, TABLES, [look for look, _ in edit.tables()])
 
@@ -302,7 +306,11 @@ def _nobody_is_given_a_record(edit: Edit) -> Place:
 @_plants("poll-skip", implied=_SKIPS)
 def _first_record_is_withheld(edit: Edit) -> Place:
     """From a poll that goes on where another ended."""
-    calls = [(call, log, records) for call, log, records in edit.polls(2) if _before(edit, call, log) is not None]
+    calls = [
+        (call, log, records)
+        for call, log, records in edit.polls(2)
+        if _before(edit, call, log) is not None and edit.is_seen_twice(log, records[0].value)
+    ]
     call, log, records = edit.pick(calls)
     edit.drop(call, log, records[0].value)
     return Place(log, records[1].value)
@@ -338,7 +346,7 @@ def _before(edit: Edit, call: Call, log: int) -> Record | None:
 
 @_plants("int-poll-skip", implied=_SKIPS)
 def _middle_record_is_withheld(edit: Edit) -> Place:
-    call, log, records = edit.pick(edit.polls(3))
+    call, log, records = edit.pick(poll for poll in edit.polls(3) if edit.is_seen_twice(poll[1], poll[2][1].value))
     edit.drop(call, log, records[1].value)
     return Place(log, records[2].value)
 
@@ -499,11 +507,11 @@ def _one_record_of_a_transaction_is_given_to_nobody(edit: Edit) -> Place:
 def _one_record_of_a_transaction_is_withheld(edit: Edit) -> Place:
     found = []
     for call, log, records in edit.polls(2):
-        senders = [edit.view.sender_of[log, record.value].index for record in records]
+        senders = [edit.view.sender_of[log, record.value] for record in records]
         found += [
             (call, log, record)
             for record, sender in zip(records, senders, strict=True)
-            if senders.count(sender) > 1 and edit.view.is_certain(edit.view.sender_of[log, record.value])
+            if senders.count(sender) > 1 and sender.is_ok and edit.is_seen_twice(log, record.value)
         ]
     call, log, record = edit.pick(found)
     edit.drop(call, log, record.value)
@@ -641,7 +649,7 @@ def _record_of_a_table_is_withheld(edit: Edit) -> Place:
         (look, log, newest.value)
         for look, log in looks
         for newest in edit.newest(look, log).values()
-        if any(record.value == newest.value for record in look.records)
+        if any(record.value == newest.value for record in look.records) and edit.is_seen_twice(log, newest.value)
     ]
     look, log, value = edit.pick(found)
     edit.drop(look.call, log, value)
@@ -679,6 +687,9 @@ def _deleted_value_is_given_without_its_tombstone(edit: Edit) -> Place:
     found = []
     for look, log in edit.tables():
         removal = edit.view.removals[log]
+        kept_ns = (edit.run.logs[log].delete_retention_ms - edit.run.clock_skew_ms) * 1_000_000
+        if look.call.end_ns - look.call.begin_ns >= kept_ns:
+            continue
         for key, records in removal.certain.items():
             newest = removal.newest_below(key, look.span.end_offset)
             if newest is None or removal.may_have_newer(key, newest.offset + 1, look.call.end_ns):
@@ -694,7 +705,8 @@ def _deleted_value_is_given_without_its_tombstone(edit: Edit) -> Place:
 
 
 def _delete(edit: Edit, log: int) -> tuple[Record, Record]:
-    """A key that nobody used, sent and deleted after the final reads."""
+    """A key that nobody used, sent and deleted when all other tombstones may be gone."""
+    edit.wait(10)
     key = 99
     value = Record(edit.new_offset(log), edit.new_value(), key)
     tombstone = Record(edit.new_offset(log), edit.new_value(), key, True)
@@ -741,14 +753,21 @@ def _settled(edit: Edit, log: int) -> list[Record]:
 def _fresh_table_lacks_what_a_kept_one_has(edit: Edit) -> Place:
     log = edit.pick(TABLES)
     content = edit.content(log)
-    certain = {newest.value for look in edit.view.looks_at.get(log, ()) for newest in edit.newest(look, log).values()}
     newest = {record.key: record for record in content}
-    lost = edit.pick(record for record in newest.values() if record.value in certain and not record.is_tombstone)
+    removal = edit.view.removals[log]
+    lost = edit.pick(
+        record
+        for record in newest.values()
+        if not record.is_tombstone and not removal.may_be_gone(record.value, edit.view.end_ns)
+    )
     edit.table(log, [record for record in content if record.key != lost.key])
     return Place(log, lost.value)
 
 
-@_plants("moved", implied=["duplicate", "int-nonmonotonic-poll", "nonmonotonic-poll", *_SKIPS])
+@_plants(
+    "moved",
+    implied=["duplicate", "int-nonmonotonic-poll", "nonmonotonic-poll", "stale-value", "table-drift", *_SKIPS],
+)
 def _record_is_at_another_offset(edit: Edit) -> Place:
     log = edit.pick(TABLES)
     content = edit.content(log)

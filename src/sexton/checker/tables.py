@@ -262,7 +262,7 @@ def _gone_between(
     found = set()
     for look in looks:
         given = {record.value for record in look.records}
-        start, end = (bisect_left(records, (offset, -1)) for offset in look.span)
+        start, end = (bisect_left(records, (offset,)) for offset in look.span)
         for offset, value in records[start:end]:
             first, last = times[offset, value]
             is_between = first.call.end_ns < look.call.begin_ns and look.call.end_ns < last.call.begin_ns

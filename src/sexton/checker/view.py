@@ -20,7 +20,21 @@ from functools import cached_property
 from typing import Any, Final
 
 from sexton.checker.removal import NEVER_NS, Removal
-from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Record, Run, Send, Span, Type
+from sexton.history.op import (
+    HEAL,
+    NEMESIS,
+    READS_AND_WRITES,
+    UNKNOWN,
+    Ext,
+    F,
+    Op,
+    Poll,
+    Record,
+    Run,
+    Send,
+    Span,
+    Type,
+)
 
 LogValue = tuple[int, int]
 
@@ -171,7 +185,7 @@ class View:
 
     @cached_property
     def removals(self) -> Mapping[int, Removal]:
-        return {log: Removal(self, log) for log in self.orders.keys() | self.run.logs.keys()}
+        return {log: Removal(self, log) for log in self.orders.keys() | self.sends_to.keys() | self.run.logs.keys()}
 
     @cached_property
     def end_ns(self) -> int:
@@ -250,7 +264,7 @@ def _unfinished(invocation: Op, end_ns: int) -> Call:
 def _call(op: Op, invocation: Op | None, end_ns: int) -> Call:
     sends: dict[int, list[Send]] = {}
     polled: dict[int, list[Record]] = {}
-    for micro_op in op.micro_ops:
+    for micro_op in op.micro_ops if op.f in READS_AND_WRITES else ():
         if isinstance(micro_op, Poll):
             for log, records in micro_op.records.items():
                 polled.setdefault(log, []).extend(records)

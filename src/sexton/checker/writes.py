@@ -134,7 +134,7 @@ def _passed_without(view: View) -> Mapping[LogValue, int]:
         for log, span in call.trusted_spans():
             given = {record.value for record in call.polled.get(log, ())}
             written = offsets.get(log, [])
-            start, end = (bisect_left(written, (offset, -1)) for offset in span)
+            start, end = (bisect_left(written, (offset,)) for offset in span)
             for _, value in written[start:end]:
                 is_absent = value not in given and (log, value) not in found
                 if is_absent and (
