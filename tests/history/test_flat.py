@@ -27,19 +27,26 @@ def test_any_history_survives(ops: list[Op]) -> None:
 
 
 @SOME
-@given(histories())
-def test_any_history_survives_parquet(ops: list[Op]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        flat.write_parquet(with_pairs(from_ops(ops), Order("x")), Path(directory))
-        assert list(to_ops(flat.read_parquet(Path(directory)))) == ops
-
-
-@SOME
 @given(histories(), st.lists(st.integers(0, 12), max_size=3))
-def test_any_history_survives_being_cut_into_pieces(ops: list[Op], cuts: list[int]) -> None:
+def test_any_history_survives_being_cut_into_pieces_and_parquet(ops: list[Op], cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(ops)) for cut in cuts), len(ops)]
     pieces = [from_ops(ops[start:end]) for start, end in pairwise(places)]
     assert list(to_ops(flat.concat(pieces))) == ops
+    with tempfile.TemporaryDirectory() as directory:
+        flat.write_parquet(pieces, Path(directory), Order("x"))
+        stored = flat.read_parquet(Path(directory))
+    assert list(to_ops(stored)) == ops
+    assert stored.ops["pair"].tolist() == with_pairs(from_ops(ops), Order("x")).ops["pair"].tolist()
+
+
+def test_parquet_that_is_there_is_replaced_only_by_a_whole_history(tmp_path: Path) -> None:
+    flat.write_parquet([from_ops(EXAMPLE[:6]), from_ops(EXAMPLE[6:])], tmp_path, Order("x"))
+    with pytest.raises(CorruptHistoryError, match="index 0 is there twice"):
+        flat.write_parquet([from_ops(EXAMPLE[:1]), from_ops(EXAMPLE)], tmp_path, Order("x"))
+    assert list(to_ops(flat.read_parquet(tmp_path))) == EXAMPLE
+    flat.write_parquet([from_ops(EXAMPLE[:3])], tmp_path, Order("x"))
+    assert list(to_ops(flat.read_parquet(tmp_path))) == EXAMPLE[:3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{name}.parquet" for name in flat.TABLES)
 
 
 def test_some_rows_are_some_operations() -> None:
@@ -122,7 +129,7 @@ def test_pieces_that_name_logs_and_values_otherwise_agree_afterwards(tmp_path: P
     whole = named(first + second)
     assert (both.log_names, both.value_names) == ([":x", ":y", ":z"], [":a", ":b", ":c"])
     assert list(to_ops(both)) == list(to_ops(whole))
-    flat.write_parquet(both, tmp_path)
+    flat.write_parquet([named(first), named(second)], tmp_path, Order("x"))
     stored = flat.read_parquet(tmp_path)
     assert (stored.log_names, stored.value_names) == (both.log_names, both.value_names)
     names = {-2 - row: name for row, name in enumerate(stored.log_names)}
@@ -138,7 +145,7 @@ def test_a_directory_that_has_no_history_is_told(tmp_path: Path) -> None:
 
 
 def test_half_a_surrogate_pair_in_an_error_survives_as_its_escape(tmp_path: Path) -> None:
-    flat.write_parquet(from_ops([op(error="caf\udce9")]), tmp_path)
+    flat.write_parquet([from_ops([op(error="caf\udce9")])], tmp_path, Order("x"))
     assert [one.error for one in to_ops(flat.read_parquet(tmp_path))] == ["caf\\udce9"]
 
 

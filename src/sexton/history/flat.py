@@ -14,6 +14,8 @@ spellings beside them (`history.edn`).
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -254,31 +256,36 @@ def _micro_ops(rows: list[tuple[int, ...]]) -> Iterator[MicroOp]:
 # -- pieces
 
 
+@dataclass(slots=True)
+class Numbering:
+    """Gives texts, and names of logs and values, the same numbers in all pieces of a history, taken in its order."""
+
+    strings: dict[str, int] = field(default_factory=lambda: {"": 0})
+    logs: dict[str, int] = field(default_factory=dict)
+    values: dict[str, int] = field(default_factory=dict)
+
+    def of(self, piece: FlatHistory) -> tuple[Rows, Rows, Rows]:
+        """Returns ops, mops and spans."""
+        ops, mops, spans = piece.ops.copy(), piece.mops, piece.spans
+        numbers = np.array([self.strings.setdefault(text, len(self.strings)) for text in piece.strings], np.int32)
+        for name in TEXTS:
+            ops[name] = numbers[ops[name]]
+        if piece.log_names or piece.value_names:
+            mops, spans = mops.copy(), spans.copy()
+            _rename(mops["log"], piece.log_names, self.logs)
+            _rename(spans["log"], piece.log_names, self.logs)
+            _rename(mops["value"], piece.value_names, self.values)
+        return ops, mops, spans
+
+
 def concat(pieces: Sequence[FlatHistory]) -> FlatHistory:
-    """Pieces of one history, in its order. Their numbers of strings and names need not agree."""
+    """Pieces of one history, in its order."""
     if len(pieces) == 1:
         return pieces[0]
-    strings: dict[str, int] = {"": 0}
-    logs: dict[str, int] = {}
-    values: dict[str, int] = {}
-    tables = [_renumbered(piece, strings, logs, values) for piece in pieces]
+    numbering = Numbering()
+    tables = [numbering.of(piece) for piece in pieces]
     ops, mops, spans = (np.concatenate(table) for table in zip(*tables, strict=True))
-    return FlatHistory(ops, mops, spans, list(strings), list(logs), list(values))
-
-
-def _renumbered(
-    piece: FlatHistory, strings: dict[str, int], logs: dict[str, int], values: dict[str, int]
-) -> tuple[Rows, Rows, Rows]:
-    ops, mops, spans = piece.ops.copy(), piece.mops, piece.spans
-    numbers = np.array([strings.setdefault(text, len(strings)) for text in piece.strings], np.int32)
-    for name in TEXTS:
-        ops[name] = numbers[ops[name]]
-    if piece.log_names or piece.value_names:
-        mops, spans = mops.copy(), spans.copy()
-        _rename(mops["log"], piece.log_names, logs)
-        _rename(spans["log"], piece.log_names, logs)
-        _rename(mops["value"], piece.value_names, values)
-    return ops, mops, spans
+    return FlatHistory(ops, mops, spans, list(numbering.strings), list(numbering.logs), list(numbering.values))
 
 
 def _rename(column: npt.NDArray[Any], names: Sequence[str], known: dict[str, int]) -> None:
@@ -295,15 +302,23 @@ def with_pairs(flat: FlatHistory, order: Order, line_number: Callable[[int], int
 
     `line_number` turns a position in the file into the number of its line, for errors; without it, rows are counted.
     """
-    pair, is_odd = _pairs(flat.ops)
-    index, time_ns = flat.ops["index"], flat.ops["time_ns"][flat.ops["time_ns"] != UNKNOWN]
-    known_max_ns = np.maximum.accumulate(time_ns) if len(time_ns) else time_ns
-    is_fine = bool(np.all(np.diff(index, prepend=-1) == 1)) and not is_odd and bool(np.all(time_ns == known_max_ns))
-    if is_fine and len(index):
-        _take_notes(flat, order.notes)
+    pair, has_two_at_once = _pairs(flat.ops)
+    steps = np.diff(flat.ops["index"], prepend=-1)
+    times_back = _times_back(flat.ops["time_ns"])
+    is_client, is_invocation = flat.ops["process"] >= 0, flat.ops["type"] == Type.INVOKE
+    lacking = int(np.count_nonzero(is_client & ~is_invocation & (pair == UNKNOWN)))
+    if order.is_imported:
+        is_odd = bool(np.any(steps < 1)) or (lacking > 0 and bool(np.any(is_client & is_invocation)))
     else:
+        is_odd = bool(np.any(steps != 1)) or times_back > 0 or lacking > 0
+    if is_odd or has_two_at_once:
+        # One by one, until the error has been found.
         for row, op in enumerate(to_ops(FlatHistory(flat.ops, flat.mops[:0], flat.spans[:0], flat.strings))):
             order.check(op, line_number(int(flat.ops["line_offset"][row])) if line_number else row + 1)
+    else:
+        _take_notes(flat, order.notes)
+        order.notes.times_that_went_back += times_back
+        order.notes.completions_without_invocation += lacking
     if not order.notes.op_count:
         raise NotAHistoryError("there is no operation in it", order.name, "Name the history of a run that has begun")
     ops = flat.ops.copy()
@@ -311,8 +326,13 @@ def with_pairs(flat: FlatHistory, order: Order, line_number: Callable[[int], int
     return FlatHistory(ops, flat.mops, flat.spans, flat.strings, flat.log_names, flat.value_names)
 
 
+def _times_back(time_ns: npt.NDArray[np.int64]) -> int:
+    known = time_ns[time_ns != UNKNOWN]
+    return int(np.count_nonzero(known < np.maximum.accumulate(known))) if len(known) else 0
+
+
 def _pairs(ops: Rows) -> tuple[npt.NDArray[np.int64], bool]:
-    """Also returns whether a client did two operations at once, or completed one that it had not begun."""
+    """Also returns whether a client did two operations at once."""
     pair = np.full(len(ops), UNKNOWN, np.int64)
     rows = np.flatnonzero(ops["process"] >= 0)
     rows = rows[np.argsort(ops["process"][rows], kind="stable")]
@@ -321,8 +341,7 @@ def _pairs(ops: Rows) -> tuple[npt.NDArray[np.int64], bool]:
     is_pair = is_same & is_invocation[:-1] & ~is_invocation[1:]
     pair[rows[:-1][is_pair]] = ops["index"][rows[1:][is_pair]]
     pair[rows[1:][is_pair]] = ops["index"][rows[:-1][is_pair]]
-    is_twice = is_same & is_invocation[:-1] & is_invocation[1:]
-    return pair, bool(is_twice.any()) or bool(np.any(pair[rows[~is_invocation]] == UNKNOWN))
+    return pair, bool(np.any(is_same & is_invocation[:-1] & is_invocation[1:]))
 
 
 def _take_notes(flat: FlatHistory, notes: Notes) -> None:
@@ -392,16 +411,44 @@ def _rows(table: Table, dtype: np.dtype[Any], given: Mapping[str, npt.NDArray[An
     return rows
 
 
-def write_parquet(flat: FlatHistory, directory: Path) -> None:
-    """Writes `ops.parquet/`, `mops.parquet/` and so on: directories, as Spark's are."""
-    for name, table in to_tables(flat).items():
-        folder = directory / f"{name}.parquet"
-        folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, folder / "part-0.parquet", compression="zstd")
+TABLES: Final = ("ops", "mops", "spans", "names")
+
+
+def write_parquet(
+    pieces: Iterable[FlatHistory], directory: Path, order: Order, line_number: Callable[[int], int] | None = None
+) -> None:
+    """Writes `ops.parquet/`, `mops.parquet/` and so on: directories, as Spark's are. Checks and pairs operations, as
+    `with_pairs` does.
+
+    Of the pieces of a history, only `ops` are held in memory. What was there before is replaced when all is written.
+    """
+    numbering = Numbering()
+    all_ops = [np.zeros(0, OPS)]
+    with tempfile.TemporaryDirectory(dir=directory) as temporary:
+        folders = {name: Path(temporary, name) for name in TABLES}
+        for folder in folders.values():
+            folder.mkdir()
+        for part, piece in enumerate(pieces):
+            ops, mops, spans = numbering.of(piece)
+            all_ops.append(ops)
+            for name, rows in (("mops", mops), ("spans", spans)):
+                _write(_table(rows), folders[name], part)
+        names = list(numbering.strings), list(numbering.logs), list(numbering.values)
+        no_rows = np.zeros(0, MOPS), np.zeros(0, SPANS)
+        tables = to_tables(with_pairs(FlatHistory(np.concatenate(all_ops), *no_rows, *names), order, line_number))
+        for name in ("ops", "names"):
+            _write(tables[name], folders[name], 0)
+        for name, folder in folders.items():
+            shutil.rmtree(directory / f"{name}.parquet", ignore_errors=True)
+            folder.rename(directory / f"{name}.parquet")
+
+
+def _write(table: Table, folder: Path, part: int) -> None:
+    pq.write_table(table, folder / f"part-{part:05}.parquet", compression="zstd")
 
 
 def read_parquet(directory: Path) -> FlatHistory:
-    paths = {name: directory / f"{name}.parquet" for name in ("ops", "mops", "spans", "names")}
+    paths = {name: directory / f"{name}.parquet" for name in TABLES}
     for path in paths.values():
         if not path.exists():
             raise NotAHistoryError("it is missing", str(path), "Name the directory of a run, or its history.jsonl")

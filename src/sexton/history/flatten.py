@@ -50,27 +50,36 @@ def pieces(file: BinaryIO, name: str) -> Iterator[Piece]:
         yield Piece(data, offset, line, is_last=False)
         offset += len(data)
         line += data.count(b"\n")
-    yield Piece(rest, offset, line)
+    if rest or not offset:
+        yield Piece(rest, offset, line)
+
+
+def flat_lines(file: BinaryIO, order: Order) -> Iterator[FlatHistory]:
+    """The pieces of a `history.jsonl`, without pairs. `order` gets the note of a last line that is cut short."""
+    return (flatten_lines(piece, order) for piece in pieces(file, order.name))
+
+
+def flat_edn(file: BinaryIO, order: Order) -> Iterator[FlatHistory]:
+    """The pieces of a `history.edn`, likewise."""
+    op_count = 0
+    for piece in pieces(file, order.name):
+        flat = flatten_edn(piece, order, op_count)
+        op_count += len(flat.ops)
+        yield flat
 
 
 def read_lines(file: BinaryIO, order: Order) -> FlatHistory:
     """A whole `history.jsonl`, checked and with pairs. `order` has the notes of what was let pass."""
-    found = [flatten_lines(piece, order) for piece in pieces(file, order.name)]
-    return with_pairs(concat(found), order, _LineNumbers(file))
+    return with_pairs(concat(list(flat_lines(file, order))), order, LineNumbers(file))
 
 
 def read_edn(file: BinaryIO, order: Order) -> FlatHistory:
     """A whole `history.edn`, likewise."""
-    found: list[FlatHistory] = []
-    op_count = 0
-    for piece in pieces(file, order.name):
-        found.append(flatten_edn(piece, order, op_count))
-        op_count += len(found[-1].ops)
-    return with_pairs(concat(found), order, _LineNumbers(file))
+    return with_pairs(concat(list(flat_edn(file, order))), order, LineNumbers(file))
 
 
 @dataclass(slots=True)
-class _LineNumbers:
+class LineNumbers:
     """Counts lines up to a position that rises from call to call: asked only for an error."""
 
     file: BinaryIO
