@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from sexton.errors import NotAHistoryError
 from sexton.history.edn import FIRST_NAMED
-from sexton.history.lines import TOMBSTONE
+from sexton.history.lines import TOMBSTONE, empty
 from sexton.history.op import NEMESIS, UNKNOWN, MicroOp, Op, Poll, Record, Send, Span, Type
 from sexton.history.order import KNOWN_F, Notes, Order
 
@@ -320,7 +320,7 @@ def with_pairs(flat: FlatHistory, order: Order, line_number: Callable[[int], int
         order.notes.times_that_went_back += times_back
         order.notes.completions_without_invocation += lacking
     if not order.notes.op_count:
-        raise NotAHistoryError("there is no operation in it", order.name, "Name the history of a run that has begun")
+        raise empty(order.name)
     ops = flat.ops.copy()
     ops["pair"] = pair
     return FlatHistory(ops, flat.mops, flat.spans, flat.strings, flat.log_names, flat.value_names)

@@ -37,31 +37,6 @@ def at_line(name: str, line: int) -> str:
     return f"{name}, line {line}"
 
 
-def gap(name: str, line: int, index: int, expected: int) -> CorruptHistoryError:
-    what = f"index {index} follows {expected - 1}: operations are missing"
-    return CorruptHistoryError(what, at_line(name, line), REMEDY)
-
-
-def index_twice(name: str, line: int, index: int, newest: int) -> CorruptHistoryError:
-    what = f"index {index} is there twice" if index == newest else f"index {index} comes after {newest}"
-    return CorruptHistoryError(what, at_line(name, line), REMEDY)
-
-
-def time_went_back(name: str, line: int, time_ns: int, newest_ns: int) -> CorruptHistoryError:
-    what = f"time goes back, from {newest_ns} to {time_ns} ns"
-    return CorruptHistoryError(what, at_line(name, line), REMEDY)
-
-
-def two_at_once(name: str, line: int, process: int, open_index: int) -> CorruptHistoryError:
-    what = f"process {process} begins an operation before its operation {open_index} has completed"
-    return CorruptHistoryError(what, at_line(name, line), REMEDY)
-
-
-def no_invocation(name: str, line: int, process: int) -> CorruptHistoryError:
-    what = f"process {process} completes an operation that it has not begun"
-    return CorruptHistoryError(what, at_line(name, line), REMEDY)
-
-
 @dataclass(slots=True)
 class Order:
     """Checks operations one after the other.
@@ -93,10 +68,13 @@ class Order:
         self.notes.op_count += 1
 
     def _check_index(self, op: Op, line: int) -> None:
-        if op.index < self._next_index:
-            raise index_twice(self.name, line, op.index, self._next_index - 1)
-        if op.index > self._next_index and not self.is_imported:
-            raise gap(self.name, line, op.index, self._next_index)
+        newest = self._next_index - 1
+        if op.index == newest:
+            raise self._error(line, f"index {op.index} is there twice")
+        if op.index < newest:
+            raise self._error(line, f"index {op.index} comes after {newest}")
+        if op.index > newest + 1 and not self.is_imported:
+            raise self._error(line, f"index {op.index} follows {newest}: operations are missing")
         self._next_index = op.index + 1
 
     def _check_time(self, op: Op, line: int) -> None:
@@ -104,18 +82,23 @@ class Order:
             return
         if op.time_ns < self._newest_ns:
             if not self.is_imported:
-                raise time_went_back(self.name, line, op.time_ns, self._newest_ns)
+                raise self._error(line, f"time goes back, from {self._newest_ns} to {op.time_ns} ns")
             self.notes.times_that_went_back += 1
         self._newest_ns = max(self._newest_ns, op.time_ns)
 
     def _check_process(self, op: Op, line: int) -> None:
         if op.type is Type.INVOKE:
             if op.process in self._open:
-                raise two_at_once(self.name, line, op.process, self._open[op.process])
+                before = f"before its operation {self._open[op.process]} has completed"
+                raise self._error(line, f"process {op.process} begins an operation {before}")
             self._open[op.process] = op.index
             self._has_invocations = True
         elif self._open.pop(op.process, None) is None:
             self.notes.completions_without_invocation += 1
             self._lacking = self._lacking or (line, op.process)
         if self._lacking and (self._has_invocations or not self.is_imported):
-            raise no_invocation(self.name, *self._lacking)
+            line, process = self._lacking
+            raise self._error(line, f"process {process} completes an operation that it has not begun")
+
+    def _error(self, line: int, what: str) -> CorruptHistoryError:
+        return CorruptHistoryError(what, at_line(self.name, line), REMEDY)
