@@ -178,6 +178,14 @@ def test_a_reset_or_a_commit_that_came_late_lowers_the_offset_lawfully() -> None
     assert story.count("offset-went-back") == 0
 
 
+def test_who_assigns_logs_to_itself_commits_from_its_own_place() -> None:
+    story = Story()
+    for process, offset in ((0, 9), (1, 4)):
+        story.call(process, F.ASSIGN, logs=(0,))
+        story.call(process, F.TXN, poll(0), ext={Ext.GROUP: "g", Ext.OFFSETS: {"0": offset}})
+    assert story.count("offset-went-back") == 0
+
+
 def test_a_member_of_a_generation_that_is_over_can_still_commit() -> None:
     story = Story()
     other = _member(story, 1, (0, 1), generation=2)
@@ -206,8 +214,7 @@ def _copy(story: Story, process: int, value: int, made: int, type: Type = Type.O
         send(1, made, made, key=value),
         type=type,
         spans={0: Span(offset - 1, offset)},
-        offsets={0: offset},
-        ext={Ext.GROUP: "copiers"},
+        ext={Ext.GROUP: "copiers", Ext.OFFSETS: {"0": offset}},
     )
 
 

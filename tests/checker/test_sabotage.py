@@ -12,6 +12,7 @@ from sexton.checker.planted import correct
 from sexton.checker.reference import judge
 from sexton.checker.sabotage import PLANS, Sabotage, sabotage
 from sexton.checker.verdict import Judgement, Verdict
+from sexton.history.lines import from_line, to_line
 
 SEEDS = 2
 SOAK_SEEDS = 50
@@ -52,6 +53,14 @@ def test_what_was_planted_is_found_there_and_nothing_else_in_many(name: str) -> 
 def test_the_same_seed_makes_the_same_history() -> None:
     assert correct(3) == correct(3)
     assert sabotage("lost-key", 3) == sabotage("lost-key", 3)
+
+
+def test_a_history_that_was_written_and_read_is_judged_as_before() -> None:
+    """What the judge needs is in the format."""
+    for name in ("eos-loss", "zombie-commit", "replicas-disagree", "watermark-went-back", "stuck"):
+        planted = sabotage(name, 1).history
+        again = [from_line(to_line(op)) for op in planted.ops]
+        assert judge(again, planted.run).canonical() == judge(planted.ops, planted.run).canonical()
 
 
 def test_the_order_of_operations_does_not_matter() -> None:

@@ -68,15 +68,16 @@ def groups(view: View) -> Sequence[Group]:
         name = str(call.op.ext.get(Ext.GROUP, ""))
         if not name or call.begin_ns == UNKNOWN:
             continue
-        logs = {*call.op.spans, *call.polled, *call.op.offsets}
+        offsets = call.op.offsets or view.by_log(call, Ext.OFFSETS)
+        logs = {*call.op.spans, *call.polled, *offsets}
         if call.op.f in _GIVES and call.op.type is Type.INFO:
             logs |= {log for group, log in found if group == name}
         for log in sorted(logs):
             group = found.setdefault((name, log), Group(name, log))
             if call.op.f in _GIVES:
                 group.members.append(call)
-            if log in call.op.offsets and call.op.type is not Type.FAIL:
-                committed = Committed(call.op.offsets[log], call)
+            if log in offsets and call.op.type is not Type.FAIL:
+                committed = Committed(offsets[log], call)
                 if call.op.f != F.COMMITTED:
                     group.commits.append(committed)
                 if call.is_ok:
@@ -114,7 +115,7 @@ def group_skip(view: View) -> Iterator[Case]:
     """Nor one that died may have been given it, and it may not be gone by the end."""
     for group in groups(view):
         highest = max(group.certain, key=lambda committed: (committed.offset, -committed.call.index), default=None)
-        if highest is None:
+        if highest is None or not group.members:
             continue
         given = {record.value for call in group.members for record in call.polled.get(group.log, ())}
         doubtful_from = min((offset for offset, _ in group.unaccounted()), default=highest.offset)
@@ -131,10 +132,12 @@ def group_skip(view: View) -> Iterator[Case]:
 
 def offset_went_back(view: View) -> Iterator[Case]:
     """Lower than what a call that had ended before this one began committed or was told. What a call is told may be
-    explained by a commit that may have been carried out after the higher one. A group that goes back on purpose is not
-    judged."""
+    explained by a commit that may have been carried out after the higher one. Not judged: a group that goes back on
+    purpose, and one whose offsets are committed by those who assign logs to themselves, each from its own place."""
+    assigned = {call.op.process for call in view.calls if call.op.f == F.ASSIGN}
     for group in groups(view):
-        if any(commit.call.op.ext.get(Ext.RESET) for commit in group.commits):
+        commits = [commit.call.op for commit in group.commits]
+        if any(op.ext.get(Ext.RESET) or op.process in assigned for op in commits):
             continue
         committed = _Highest((committed.call.end_ns, committed) for committed in group.certain)
         for later in group.certain:

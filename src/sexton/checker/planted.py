@@ -319,8 +319,7 @@ class _World:
                 poll,
                 *sent,
                 spans=spans,
-                offsets={INPUT: positions[INPUT]},
-                ext={Ext.GROUP: COPIERS},
+                ext={Ext.GROUP: COPIERS, Ext.OFFSETS: {str(INPUT): positions[INPUT]}},
             )
             yield
 

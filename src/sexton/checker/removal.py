@@ -62,7 +62,8 @@ class Removal:
         self._deleted: list[tuple[int, int]] = []
         self._starts: list[tuple[int, int]] = []
         self._look_at_log_start(view, log)
-        self._is_kept_for_ever = not (self._log.is_compacted or self._log.is_retained or self._deleted)
+        self.is_cut_at_its_start = self._log.is_retained or bool(self._deleted)
+        self._is_kept_for_ever = not (self._log.is_compacted or self.is_cut_at_its_start)
         self._is_certain = {record.value for records in self.certain.values() for record in records}
         self._offset_of = view.order(log).offset_of
 

@@ -238,7 +238,7 @@ def reappeared(view: View) -> Iterator[Case]:
     whose table has the record, no newer record of the key may lie behind the pass's end, and the pass must be quicker
     than tombstones are kept: a slow reader may miss one."""
     for log, facts in sorted(view.run.logs.items()):
-        if facts.is_retained:
+        if view.removals[log].is_cut_at_its_start:
             continue
         looks = sorted(view.looks_at.get(log, ()), key=lambda look: (look.call.end_ns, look.call.index))
         seen: dict[tuple[int, int], list[Look]] = defaultdict(list)

@@ -75,7 +75,7 @@ def acknowledged_nowhere(view: View) -> Iterator[Case]:
     for log, send, call in _sends(view):
         if send.offset != UNKNOWN or (log, send.value) in view.readers_of or call.begin_ns == UNKNOWN:
             continue
-        if view.run.logs.get(log) and view.run.logs[log].is_retained:
+        if view.removals[log].is_cut_at_its_start:
             continue
         passed = next((reader for begin_ns, reader in later.get(log, ()) if begin_ns > call.end_ns), None)
         if passed is not None and not _may_be_superseded(view, log, send, call):

@@ -77,6 +77,8 @@ class Ext(StrEnum):
     GROUP = "group"
     """Of a poll, commit, committed, eos."""
     GENERATION = "generation"
+    OFFSETS = "offsets"
+    """By log, of a transaction: the offsets that it sent for its group."""
     RESET = "reset"
     """True for a commit that is meant to go back."""
     SEEK_TO_BEGINNING = "seek-to-beginning"
