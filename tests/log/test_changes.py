@@ -303,9 +303,9 @@ async def test_truncation_below_the_log_start_restarts(tmp_path: Path) -> None:
 async def test_the_start_moves_and_segments_below_go(tmp_path: Path) -> None:
     log = await open_log(tmp_path, **SMALL)
     await log.begin_epoch(LeaderEpoch(1))
-    lead(log, *[plain(b"a" * 300)] * 4)
+    lead(log, *[plain(b"a" * 300)] * 4, epoch=LeaderEpoch(1))
     await log.begin_epoch(LeaderEpoch(5))
-    lead(log, *[plain(b"a" * 300)] * 3)
+    lead(log, *[plain(b"a" * 300)] * 3, epoch=LeaderEpoch(5))
     await log.flush()
     await log.advance_start(5)
     assert bases(tmp_path) == [4, 6]

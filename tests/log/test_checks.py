@@ -16,6 +16,7 @@ from sexton.log.checks import (
     check_time,
     note_producer,
 )
+from sexton.log.epochs import EpochHistory
 from sexton.log.producers import Marker, PastBatch, ProducerStates
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.records.batch import ControlType, encode, make_batch, make_marker
@@ -119,9 +120,10 @@ def at(offset: int) -> bytes:
 
 def test_a_follower_copies_whole_batches_in_order_with_gaps_only_where_something_was_compacted() -> None:
     copied = at(5) + at(6) + at(9)
-    heads = check_copied(memoryview(copied + at(10)[:-1]), PLACE, 5, 9)
+    none = EpochHistory()
+    heads = check_copied(memoryview(copied + at(10)[:-1]), PLACE, 5, 9, none)
     assert [head.base_offset for head in heads] == [5, 6, 9]
-    assert refusal(check_copied, memoryview(copied), PLACE, 5, 8) is ErrorCode.offset_out_of_range
-    assert refusal(check_copied, memoryview(copied), PLACE, 6, 9) is ErrorCode.offset_out_of_range
+    assert refusal(check_copied, memoryview(copied), PLACE, 5, 8, none) is ErrorCode.offset_out_of_range
+    assert refusal(check_copied, memoryview(copied), PLACE, 6, 9, none) is ErrorCode.offset_out_of_range
     damaged = memoryview(copied[:-1] + b"!")
-    assert refusal(check_copied, damaged, PLACE, 5, 9) is ErrorCode.corrupt_message
+    assert refusal(check_copied, damaged, PLACE, 5, 9, none) is ErrorCode.corrupt_message

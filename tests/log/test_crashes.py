@@ -128,7 +128,7 @@ class World:
 
     def append(self) -> None:
         batch, from_client = self.batch()
-        appended = self.log.append_as_leader(batch, LeaderEpoch(self.epoch), NOW_MS, from_client=from_client)
+        appended = self.log.append_as_leader(batch, self.log.epochs.latest_epoch, NOW_MS, from_client=from_client)
         self.note(appended.last_offset + 1)
 
     def note(self, end_offset: int) -> None:
@@ -148,7 +148,8 @@ class World:
         offset, parts, ends = self.log.end_offset, [], []
         for _ in range(self.rng.choice([1, 2, 5])):
             offset += self.rng.choice([0, 0, 7])
-            made = make_batch([Record(offset, NOW_MS, b"k", self.rng.randbytes(self.rng.choice([5, 150])))])
+            records = [Record(offset, NOW_MS, b"k", self.rng.randbytes(self.rng.choice([5, 150])))]
+            made = make_batch(records, leader_epoch=self.log.epochs.epoch_of(offset))
             parts.append(encode(made))
             ends.append(made.next_offset)
             offset = made.next_offset

@@ -19,9 +19,8 @@ from sexton.log.log import Log
 from sexton.log.swap_disk import staging_path
 from sexton.protocol.errors import KafkaError
 from sexton.records import names
-from sexton.types import LeaderEpoch
 from tests.epochs import history
-from tests.log.helpers import offsets, open_log, read_all, run
+from tests.log.helpers import EPOCH, offsets, open_log, read_all, run
 from tests.log.stepping import SteppingDisk
 from tests.log.test_changes import at
 
@@ -32,7 +31,7 @@ COPIED = [0, 1, 10, 11, 20, 21, 30, 31]
 
 async def copied(path: Path) -> Log:
     log = await open_log(path, **SETTINGS)
-    await log.replace_epochs(history((0, 0)))
+    await log.replace_epochs(history((EPOCH, 0)))
     log.append_as_follower(b"".join(at(offset, b"a" * 60) for offset in COPIED))
     await log.flush()
     return log
@@ -54,7 +53,7 @@ async def test_a_snapshot_that_cannot_be_read_takes_no_records_with_it(tmp_path:
 
 async def test_a_snapshot_that_is_lost_takes_no_flushed_records_with_it(tmp_path: Path) -> None:
     log = await copied(tmp_path)
-    point = FlushedPoint(uuid.UUID(int=0), log.flushed_offset, LeaderEpoch(0))
+    point = FlushedPoint(uuid.UUID(int=0), log.flushed_offset, EPOCH)
     snapshots(tmp_path)[-1].unlink()
     again = await open_log(tmp_path, flushed_point=point, **SETTINGS)
     assert offsets(read_all(again)) == COPIED

@@ -360,7 +360,7 @@ def test_a_log_of_which_nearly_all_goes_is_judged_in_turns() -> None:
     staged = machine.disk.open(f"{staging}/{names.log_file_name(new.base_offset, names.CLEANED_SUFFIX)}")
     target = Segment(machine.disk, DIRECTORY, new.base_offset, machine.config, 0)
     asked = SwapTerms(terms.bound, terms.mxro)
-    validating = validate("orders-0", new, asked, machine.log.producers, old, staged, target)
+    validating = validate("orders-0", new, asked, machine.log.producers, machine.log.epochs, old, staged, target)
     turns = 1 + sum(1 for _ in validating.__await__())
     assert turns > 3_000 * HEAD_BYTES // TURN_BYTES
 
@@ -512,7 +512,7 @@ SPOILED: dict[str, tuple[Spoil, str]] = {
         "not what was left",
     ),
     "another producer": (lambda kept: [replace(kept[0], producer_id=99), *kept[1:]], "not what was left"),
-    "another leader epoch": (lambda kept: [replace(kept[0], leader_epoch=99), *kept[1:]], "not what was left"),
+    "another leader epoch": (lambda kept: [replace(kept[0], leader_epoch=99), *kept[1:]], "names leader epoch 99"),
     "another sequence": (lambda kept: [replace(kept[0], base_sequence=99), *kept[1:]], "not what was left"),
 }
 

@@ -95,9 +95,10 @@ async def test_a_partition_that_is_being_flushed_is_asked_for_when_that_is_done_
     await followed.fetcher.stop()
 
 
-def records(*offsets: int) -> tuple[list[memoryview], int]:
+def records(*offsets: int, epoch: int = 3) -> tuple[list[memoryview], int]:
     data = b"".join(
-        encode(make_batch([Record(offset, 1000, b"k", b"v")], base_offset=offset, leader_epoch=3)) for offset in offsets
+        encode(make_batch([Record(offset, 1000, b"k", b"v")], base_offset=offset, leader_epoch=epoch))
+        for offset in offsets
     )
     return [memoryview(data)], len(data)
 
@@ -112,7 +113,7 @@ def answer(replica: LocalReplica, held_end: int, *offsets: int, **changes: Any) 
         "log_start_offset": 0,
     }
     told |= changes
-    sent, size_bytes = records(*offsets)
+    sent, size_bytes = records(*offsets, epoch=changes["history"][-1].epoch if "history" in changes else 3)
     fetched = PartitionData(
         TOPIC, replica.partition, ErrorCode.none, LeaderEpoch(3), log_end_offset=100, records_bytes=size_bytes, **told
     )

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from sexton.log.batches import read_marker
+from sexton.log.epochs import EpochHistory
 from sexton.log.producers import EndedTransaction, Marker, PastBatch, ProducerStates, Verification
 from sexton.ports.disk import Buffer
 from sexton.protocol.errors import ErrorCode, KafkaError
@@ -190,7 +191,7 @@ def _offset_count(head: Head) -> int:
 # ---- what a follower copies ----
 
 
-def check_copied(view: memoryview, place: str, end_offset: int, gaps_below: int) -> list[Head]:
+def check_copied(view: memoryview, place: str, end_offset: int, gaps_below: int, epochs: EpochHistory) -> list[Head]:
     """Headers of the leader's batches that a follower may append at `end_offset`. An incomplete one at the end does not
     count."""
     heads: list[Head] = []
@@ -214,6 +215,8 @@ def check_copied(view: memoryview, place: str, end_offset: int, gaps_below: int)
             )
         if not has_valid_crc(view[at : at + head.size_bytes], head):
             raise KafkaError(ErrorCode.corrupt_message, f"{place}: the CRC at offset {head.base_offset} does not match")
+        if contradiction := epochs.contradiction(head):
+            raise KafkaError(ErrorCode.corrupt_message, f"{place}: {contradiction}")
         heads.append(head)
         end_offset = head.last_offset + 1
         at += head.size_bytes

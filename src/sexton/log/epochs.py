@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from sexton.records.checkpoints import EpochEntry
+from sexton.records.header import Head
 from sexton.types import NO_EPOCH, LeaderEpoch
 
 
@@ -29,6 +30,17 @@ class EpochHistory:
 
     def epoch_of(self, offset: int) -> LeaderEpoch:
         return epoch_of(self.entries, offset)
+
+    def contradiction(self, head: Head) -> str:
+        """What is wrong with the leader epoch of a batch; "" if nothing is, or nothing is known. The CRC does not cover
+        it, so that damage there shows only here."""
+        entries = self.entries
+        if entries and entries[-1].epoch == head.leader_epoch and entries[-1].start_offset <= head.base_offset:
+            return ""  # nearly always
+        epoch = epoch_of(entries, head.base_offset)
+        if epoch in (NO_EPOCH, head.leader_epoch) or head.leader_epoch == NO_EPOCH:
+            return ""
+        return f"the batch names leader epoch {head.leader_epoch}, and offset {head.base_offset} was written in {epoch}"
 
     def end_offset_of(self, epoch: LeaderEpoch, log_end_offset: int) -> tuple[LeaderEpoch, int] | None:
         """Kafka's OffsetForLeaderEpoch: the largest known epoch up to the requested one, and the offset at which it

@@ -215,7 +215,7 @@ class Log:
         All batches for one segment are written at once."""
         self.health.check_usable()
         view = memoryview(records)
-        heads = check_copied(view, self.place, self.end_offset, gaps_below)
+        heads = check_copied(view, self.place, self.end_offset, gaps_below, self.epochs)
         begun = 0
         while begun < len(heads):
             segment, first = self.segments.active, heads[begun]
@@ -269,7 +269,7 @@ class Log:
         if offset == end_offset:
             return Read([], 0, offset, offset)
         try:
-            found = reading.read(self.segments.all, offset, max_bytes, end_offset, min_one)
+            found = reading.read(self.segments.all, self.epochs, offset, max_bytes, end_offset, min_one)
         except (CorruptLogError, OSError) as error:
             raise self.health.unreadable(error) from error
         if offset < self.segments.active.base_offset:
@@ -282,7 +282,8 @@ class Log:
         """Called when a receiver could not take the records read there. If they are corrupt here, raises as `read`
         would."""
         with self.health.reading():
-            reading.verify(self.segments.all, max(offset, self.start_offset), min(end_offset, self.end_offset))
+            first, end = max(offset, self.start_offset), min(end_offset, self.end_offset)
+            reading.verify(self.segments.all, self.epochs, first, end)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Below it every transaction has ended, and its marker is committed."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from sexton.log.batches import SCAN_BYTES
+from sexton.log.epochs import EpochHistory
 from sexton.log.segment import AbortedEntry, Segment
 from sexton.log.types import AbortedTransaction, Read, TimedOffset
 from sexton.ports.disk import FileSlice
@@ -27,7 +28,9 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def read(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: int, min_one: bool) -> Read:
+def read(
+    segments: Sequence[Segment], epochs: EpochHistory, offset: int, max_bytes: int, end_offset: int, min_one: bool
+) -> Read:
     """Reads between two offsets that the log has, the first below the second."""
     index = len(segments) - 1
     if offset < segments[index].base_offset:
@@ -47,7 +50,8 @@ def read(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: i
                     if parts or not min_one:
                         break
                     cut, stop_offset = segment.boundary(start, start + segment.batch_bytes(start))
-            parts.append(_part(segment, start, cut - start, is_closed=index < len(segments) - 1))
+            is_closed = index < len(segments) - 1
+            parts.append(_part(segment, start, cut - start, epochs if is_closed else None))
             size_bytes += cut - start
             if cut < segment.size_bytes:
                 segment.remember(stop_offset, cut)
@@ -60,18 +64,19 @@ def read(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: i
     return Read(parts, size_bytes, offset, next_offset)
 
 
-def _part(segment: Segment, position: int, size_bytes: int, *, is_closed: bool) -> Part:
-    """Small reads of closed segments are checked, because old data may have been damaged since it was written. Large
-    ones go out without passing through Python: clients and followers check the CRC of what they receive."""
+def _part(segment: Segment, position: int, size_bytes: int, epochs: EpochHistory | None) -> Part:
+    """Small reads of closed segments, for which `epochs` are given, are checked, because old data may have been damaged
+    since it was written. Large ones go out without passing through Python: clients and followers check the CRC of what
+    they receive."""
     if size_bytes >= SENDFILE_BYTES_MIN:
         return FileSlice(segment.file, position, size_bytes)
     data = segment.file.read(position, size_bytes)
-    if is_closed:
-        _check(segment, position, data)
+    if epochs is not None:
+        _check(segment, epochs, position, data)
     return data
 
 
-def _check(segment: Segment, position: int, data: bytes) -> None:
+def _check(segment: Segment, epochs: EpochHistory, position: int, data: bytes) -> None:
     view = memoryview(data)
     at = 0
     while at < len(data):
@@ -80,17 +85,19 @@ def _check(segment: Segment, position: int, data: bytes) -> None:
             raise segment.corrupt(head, position + at)
         if not has_valid_crc(view[at : at + head.size_bytes], head):
             raise segment.corrupt("the CRC does not match", head.position)
+        if contradiction := epochs.contradiction(head):
+            raise segment.corrupt(contradiction, head.position)
         at += head.size_bytes
 
 
-def verify(segments: Sequence[Segment], offset: int, end_offset: int) -> None:
+def verify(segments: Sequence[Segment], epochs: EpochHistory, offset: int, end_offset: int) -> None:
     """Raises CorruptLogError if a batch between the two offsets is not what was once written."""
     for segment in segments[segment_index(segments, offset) :]:
         if segment.base_offset >= end_offset:
             return
         start = segment.position_of(offset)
         stop = segment.size_bytes if end_offset >= segment.end_offset else segment.position_of(end_offset)
-        _check(segment, start, segment.file.read(start, stop - start))
+        _check(segment, epochs, start, segment.file.read(start, stop - start))
 
 
 def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_offset: int) -> list[AbortedTransaction]:

@@ -90,7 +90,7 @@ class Swap:
             raise refusal(log.place, f"{path} is not there")
         file = self._disk.open(path)
         try:
-            validated = await validate(log.place, new, self._terms, log.producers, old, file, target)
+            validated = await validate(log.place, new, self._terms, log.producers, log.epochs, old, file, target)
         finally:
             file.close()
         target.seal()

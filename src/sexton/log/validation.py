@@ -10,6 +10,7 @@ from typing import Final
 from sexton.compaction.acceptance import AdoptedSegment, OwnSegment, Progress, SwapTerms, refusal
 from sexton.compaction.contract import NewSegment
 from sexton.log.batches import SCAN_BYTES, Walk
+from sexton.log.epochs import EpochHistory
 from sexton.log.producers import ProducerStates
 from sexton.log.segment import AbortedEntry, Segment
 from sexton.ports.disk import File
@@ -35,13 +36,14 @@ async def validate(
     new: NewSegment,
     terms: SwapTerms,
     producers: ProducerStates,
+    epochs: EpochHistory,
     old: Sequence[Segment],
     file: File,
     target: Segment,
 ) -> Validated:
     """Raises SwapRefusedError if the segment in `file` may not replace the old ones. Fills the index of `target` on the
     way."""
-    staged = _staged_heads(place, new, file, target)
+    staged = _staged_heads(place, new, epochs, file, target)
     segment: OwnSegment | AdoptedSegment
     if terms.is_adopted:
         segment = AdoptedSegment(place, new, terms)
@@ -66,9 +68,11 @@ async def in_turns(progress: Progress) -> None:
             await asyncio.sleep(0)
 
 
-def _staged_heads(place: str, new: NewSegment, file: File, target: Segment) -> Iterator[Head]:
+def _staged_heads(place: str, new: NewSegment, epochs: EpochHistory, file: File, target: Segment) -> Iterator[Head]:
     walk = Walk(file, 0, file.size_bytes, check_crc=True, chunk_bytes=SCAN_BYTES)
     for head in walk:
+        if contradiction := epochs.contradiction(head):
+            raise refusal(place, f"the segment for offset {new.base_offset}: {contradiction}")
         yield head
         target.note(head.position, head.size_bytes, head.last_offset, head.max_timestamp_ms)
     if walk.fault is not None:
