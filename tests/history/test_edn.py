@@ -115,6 +115,11 @@ def test_a_sketch_without_index_time_and_process_is_numbered_by_place(read: Read
 
 
 @both
+def test_a_history_may_be_printed_as_one_vector(read: Read) -> None:
+    assert len(read("[\n {:type :ok, :f :poll :value nil}\n {:type :ok :f :poll}\n]\n")[0]) == 2
+
+
+@both
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -158,7 +163,10 @@ def test_an_operation_of_another_workload_is_kept_and_counted(read: Read) -> Non
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{:type :ok, :f :txn, :value [[:append 5 1]]}", r"not a send or poll: \[:append 5 1\]"),
+        (
+            "{:type :ok, :f :txn, :value [[:append 5 1]]}",
+            r"not a send or poll, as in Jepsen's kafka workload: \[:append 5 1\]",
+        ),
         ("{:type :ok, :f :txn, :value [[:send 5]]}", "not a send or poll"),
         ("{:type :ok, :f :txn, :value [:send]}", "not a send or poll"),
         ("{:type :ok, :f :txn, :value 5}", "not a vector, list or set: 5"),

@@ -236,7 +236,12 @@ def binary(name: str) -> NotAHistoryError:
 
 
 def from_line(line: bytes, names: Names, index: int) -> Op | None:
-    """Returns None for a comment. `index` is that of an operation that has none. Raises ValueError with the reason."""
+    """Returns None for a comment, and for a bracket alone: some print a history as one vector of maps.
+
+    `index` is that of an operation that has none. Raises ValueError with the reason.
+    """
+    if line.strip() in _BRACKETS:
+        return None
     try:
         form = _Reader(line.decode()).only_form()
     except RecursionError:
@@ -250,6 +255,7 @@ def from_line(line: bytes, names: Names, index: int) -> Op | None:
     return _op({key.text: value for key, value in form.value}, names, index)
 
 
+_BRACKETS: Final = frozenset({b"[", b"]", b"(", b")"})
 _NIL: Final = Form("nil", None, "nil")
 
 
@@ -321,7 +327,7 @@ def _micro_op(form: Form, names: Names) -> MicroOp:
         case [Form("keyword", "poll"), polled]:
             records = ((names.log(log), _records(them, names)) for log, them in _entries(polled))
             return Poll({log: them for log, them in records if them})
-    raise ValueError(f"not a send or poll: {_shown(form)}")
+    raise ValueError(f"not a send or poll, as in Jepsen's kafka workload: {_shown(form)}")
 
 
 def _send(log: int, form: Form, names: Names) -> Send:

@@ -899,6 +899,7 @@ def _edn_fields(data: Bytes, position: int, places: npt.NDArray[np.int64]) -> in
     """Finds where the seven known fields stand, and returns the position after the line's newline. A line with any
     other field, or with one of them twice, is left to the plain reader."""
     places[:] = -1
+    position = _spaces(data, position)
     after = _expect(data, position, _RECORD)
     position = _spaces(data, _byte(data, after if after >= 0 else position, 123))
     while position >= 0 and data[position] != 125:
