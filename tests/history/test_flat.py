@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import io
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +140,48 @@ def test_pieces_that_name_logs_and_values_otherwise_agree_afterwards(tmp_path: P
     run = Run(log_names=names, value_names=values)
     exported = b"".join(edn.to_line(one, run) for one in to_ops(stored))
     assert exported.decode() == first + second
+
+
+@pytest.mark.parametrize("name", ["ops", "mops"])
+def test_parquet_that_is_damaged_is_an_error_or_the_same_history(tmp_path: Path, name: str) -> None:
+    flat.write_parquet([from_ops(EXAMPLE)], tmp_path, Order("x"))
+    path = tmp_path / f"{name}.parquet" / "part-00000.parquet"
+    whole = path.read_bytes()
+    for position in range(0, len(whole), 41):
+        path.write_bytes(whole[:position])
+        with pytest.raises(CorruptHistoryError, match=r"Make them anew from history\.jsonl"):
+            flat.read_parquet(tmp_path)
+    footer_bytes = int.from_bytes(whole[-8:-4], "little")
+    for position in range(4, len(whole) - 8 - footer_bytes, 7):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
+        with suppress(CorruptHistoryError):
+            assert list(to_ops(flat.read_parquet(tmp_path))) == EXAMPLE
+
+
+def test_parquet_as_spark_writes_it_is_read(tmp_path: Path) -> None:
+    """Spark knows no dictionaries, and writes as many parts as it likes, some of them empty."""
+    for name, table in flat.to_tables(with_pairs(from_ops(EXAMPLE), Order("x"))).items():
+        folder = tmp_path / f"{name}.parquet"
+        folder.mkdir()
+        columns = [(column, table[column]) for column in table.column_names]
+        plain = pa.table({it: data.cast(pa.string()) if it in flat.TEXTS else data for it, data in columns})
+        for part, rows in enumerate((plain[:2], plain[2:2], plain[2:])):
+            pq.write_table(rows, folder / f"part-{part}.snappy.parquet")
+        (folder / "_SUCCESS").touch()
+    assert list(to_ops(flat.read_parquet(tmp_path))) == EXAMPLE
+
+
+def test_parquet_of_something_else_is_told(tmp_path: Path) -> None:
+    flat.write_parquet([from_ops(EXAMPLE)], tmp_path, Order("x"))
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "mops.parquet" / "part-00000.parquet")
+    with pytest.raises(CorruptHistoryError, match="not those of a history"):
+        flat.read_parquet(tmp_path)
+    pq.write_table(
+        pa.table({name: pa.array([None], pa.int64()) for name in flat.MOPS.names or ()}),
+        tmp_path / "mops.parquet" / "part-00000.parquet",
+    )
+    with pytest.raises(CorruptHistoryError, match="op is missing in some rows"):
+        flat.read_parquet(tmp_path)
 
 
 def test_a_directory_that_has_no_history_is_told(tmp_path: Path) -> None:

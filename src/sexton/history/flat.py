@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sexton.errors import NotAHistoryError
+from sexton.errors import CorruptHistoryError, NotAHistoryError
 from sexton.history.edn import FIRST_NAMED
 from sexton.history.lines import TOMBSTONE, empty
 from sexton.history.op import NEMESIS, UNKNOWN, MicroOp, Op, Poll, Record, Send, Span, Type
@@ -407,6 +407,8 @@ def _numbers(column: Any, strings: dict[str, int]) -> npt.NDArray[np.int32]:
 def _rows(table: Table, dtype: np.dtype[Any], given: Mapping[str, npt.NDArray[Any]] | None = None) -> Rows:
     rows = np.zeros(table.num_rows, dtype)
     for name in dtype.names or ():
+        if table[name].null_count:
+            raise ValueError(f"{name} is missing in some rows")
         rows[name] = given[name] if given and name in given else table[name].to_numpy()
     return rows
 
@@ -444,12 +446,26 @@ def write_parquet(
 
 
 def _write(table: Table, folder: Path, part: int) -> None:
-    pq.write_table(table, folder / f"part-{part:05}.parquet", compression="zstd")
+    pq.write_table(table, folder / f"part-{part:05}.parquet", compression="zstd", write_page_checksum=True)
 
 
 def read_parquet(directory: Path) -> FlatHistory:
-    paths = {name: directory / f"{name}.parquet" for name in TABLES}
-    for path in paths.values():
+    """Of ours, or as Spark has written it. Raises NotAHistoryError and CorruptHistoryError."""
+    tables: dict[str, Table] = {}
+    for name in TABLES:
+        path = directory / f"{name}.parquet"
         if not path.exists():
             raise NotAHistoryError("it is missing", str(path), "Name the directory of a run, or its history.jsonl")
-    return from_tables({name: pq.read_table(path) for name, path in paths.items()})
+        try:
+            tables[name] = pq.read_table(path, page_checksum_verification=True)
+            tables[name].validate(full=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(path, str(error)) from None
+    try:
+        return from_tables(tables)
+    except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
+        raise _unreadable(directory, f"its Parquet files are not those of a history: {error}") from None
+
+
+def _unreadable(path: Path, what: str) -> CorruptHistoryError:
+    return CorruptHistoryError(what, str(path), "Make them anew from history.jsonl")
