@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from sexton.checker.positions import realtime_lags
-from sexton.checker.series import Unseen, consume_counts, unseen_over_time
+from sexton.checker.series import Resumed, Unseen, after_aborts, consume_counts, unseen_over_time
 from sexton.checker.view import View, prepare
 from sexton.history.op import F, MicroOp, Op, Run, Type
 from tests.checker.story import Story, poll, send
@@ -62,3 +62,18 @@ def test_who_subscribes_is_counted_and_who_assigns_is_not() -> None:
     counts = consume_counts(prepare(story.ops, story.run))
     assert counts.distribution == {1: 1, 2: 1}
     assert counts.repeated == [(0, 0, 7, 2)]
+
+
+def test_where_a_consumer_goes_on_after_an_abort() -> None:
+    story = Story()
+    story.call(0, F.TXN, poll(0, (1, 1), (2, 2)), type=Type.FAIL)
+    story.call(0, F.TXN, poll(0))
+    story.call(0, F.TXN, poll(0, (3, 3), (4, 4)), type=Type.FAIL)
+    story.call(0, F.TXN, poll(0, (3, 3), (4, 4)), type=Type.FAIL, rebalanced=frozenset({0}))
+    story.call(0, F.TXN, poll(0, (0, 0)))
+    story.call(0, F.TXN, poll(0, (5, 5)))
+    assert after_aborts(prepare(story.ops, story.run)) == {
+        (Resumed.ADVANCE, False): 1,
+        (Resumed.REWIND, True): 1,
+        (Resumed.REWIND_FURTHER, True): 1,
+    }

@@ -11,6 +11,7 @@ from sexton.checker.reference import CHECKS, judge
 from sexton.checker.verdict import Judgement, Verdict, merge
 from sexton.history.op import HEAL, Ext, F, Run, Type
 from tests.checker.story import Story, delete, poll, send, table_story
+from tests.project import PROJECT_DIR
 
 
 def _good() -> Story:
@@ -25,6 +26,12 @@ def test_the_table_has_all_forty_and_every_check_is_in_it() -> None:
     in_cycles = {name for name, anomaly in ANOMALIES.items() if anomaly.number in (15, 16, 17, 19)}
     assert CHECKS.keys() | in_cycles == ANOMALIES.keys()
     assert all(anomaly.meaning.endswith(".") for anomaly in ANOMALIES.values())
+
+
+def test_the_rules_that_anomalies_break_are_on_the_page_of_rules() -> None:
+    page = (PROJECT_DIR / "docs" / "rules.md").read_text()
+    broken = {rule for anomaly in ANOMALIES.values() for rule in anomaly.rules}
+    assert all(f'<a id="rule-{rule}"></a>' in page for rule in broken)
 
 
 def test_false_is_worse_than_unknown_and_unknown_than_true() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from sexton.checker.view import LogValue, View
-from sexton.history.op import F
+from sexton.checker.view import Call, LogValue, View
+from sexton.history.op import F, Record, Type
 
 _POLLS = frozenset({F.POLL, F.TXN, F.EOS})
 
@@ -66,3 +67,38 @@ def consume_counts(view: View) -> Consumed:
         distribution[count] += 1
     repeated = sorted((*place, count) for place, count in times.items() if count > 1)
     return Consumed(dict(sorted(distribution.items())), repeated)
+
+
+class Resumed(StrEnum):
+    """Where a consumer's next poll began, after a transaction in which it had polled was aborted."""
+
+    ADVANCE = "advance"
+    """Behind what the transaction had polled."""
+    REWIND = "rewind"
+    """Where the transaction had begun to poll."""
+    REWIND_FURTHER = "rewind-further"
+    OTHER = "other"
+
+
+def after_aborts(view: View) -> Mapping[tuple[Resumed, bool], int]:
+    """How often, by whether the log was rebalanced meanwhile. Kafka does not say what should happen (KAFKA-17582)."""
+    counts: Counter[tuple[Resumed, bool]] = Counter()
+    for calls in view.by_process.values():
+        last: dict[int, Call] = {}
+        for call in calls:
+            polled = {log: records for log, records in call.polled.items() if records and call.op.f in _POLLS}
+            for log, records in polled.items():
+                before = last.get(log)
+                if before is not None and before.op.type is Type.FAIL:
+                    was_rebalanced = log in before.op.rebalanced | call.op.rebalanced
+                    counts[_resumed(before.polled[log], records[0].offset), was_rebalanced] += 1
+                last[log] = call
+    return dict(sorted(counts.items()))
+
+
+def _resumed(aborted: Sequence[Record], offset: int) -> Resumed:
+    if offset > aborted[-1].offset:
+        return Resumed.ADVANCE
+    if offset == aborted[0].offset:
+        return Resumed.REWIND
+    return Resumed.REWIND_FURTHER if offset < aborted[0].offset else Resumed.OTHER
