@@ -316,7 +316,7 @@ def with_pairs(flat: FlatHistory, order: Order, line_number: Callable[[int], int
         for row, op in enumerate(to_ops(FlatHistory(flat.ops, flat.mops[:0], flat.spans[:0], flat.strings))):
             order.check(op, line_number(int(flat.ops["line_offset"][row])) if line_number else row + 1)
     else:
-        _take_notes(flat, order.notes)
+        take_notes(flat, order.notes)
         order.notes.times_that_went_back += times_back
         order.notes.completions_without_invocation += lacking
     if not order.notes.op_count:
@@ -344,7 +344,7 @@ def _pairs(ops: Rows) -> tuple[npt.NDArray[np.int64], bool]:
     return pair, bool(np.any(is_same & is_invocation[:-1] & is_invocation[1:]))
 
 
-def _take_notes(flat: FlatHistory, notes: Notes) -> None:
+def take_notes(flat: FlatHistory, notes: Notes) -> None:
     notes.op_count += len(flat.ops)
     counts = np.bincount(flat.ops["f"][flat.ops["process"] != NEMESIS], minlength=len(flat.strings))
     notes.unknown_f.update({f: int(n) for f, n in zip(flat.strings, counts, strict=True) if n and f not in KNOWN_F})
