@@ -93,7 +93,10 @@ def _hash(data: Bytes, start: int, end: int) -> int:
 
 @kernel
 def intern(data: Bytes, start: int, end: int, texts: Texts) -> int:
-    """Returns the text's number, or -1 if there is no room for another."""
+    """Returns the text's number, or -2 if there is no room for another.
+
+    In `ops` a text is -1 minus its number, and the empty one is 0: so 1 is none, and tells that there was no room.
+    """
     count = texts.places[0, 0]
     mask = np.uint64(len(texts.slots) - 1)
     slot = _hash(data, start, end) & mask
@@ -108,7 +111,7 @@ def intern(data: Bytes, start: int, end: int, texts: Texts) -> int:
                 return number
         slot = (slot + np.uint64(1)) & mask
     if 2 * (count + 1) > len(texts.slots):
-        return -1
+        return -2
     texts.slots[slot] = count
     texts.places[count + 1, 0] = start
     texts.places[count + 1, 1] = end
@@ -203,6 +206,21 @@ def _put(mops: Rows, count: int, op: int, mop: int, seq: int, kind: int, log: in
     row.key = _UNKNOWN
     row.flags = 0
     return True
+
+
+@kernel
+def _clear(row: Any, index: int, line_offset: int) -> None:
+    """An operation of which nothing else is known yet."""
+    row.index = index
+    row.time_ns = _UNKNOWN
+    row.process = _UNKNOWN
+    row.pair = _UNKNOWN
+    row.line_offset = line_offset
+    row.f = 0
+    row.client = 0
+    row.error = 0
+    row.ext = 0
+    row.node = _UNKNOWN
 
 
 # -- JSON
@@ -541,106 +559,91 @@ def _json_object(data: Bytes, position: int) -> int:
 
 
 @kernel
+def _json_text(data: Bytes, position: int, key: Bytes, texts: Texts) -> tuple[int, int]:
+    """Reads a field that is a text, if it is there: returns it as in `ops`, or 1 if there is no room for it."""
+    first = _expect(data, position, key)
+    if first < 0:
+        return 0, position
+    last = _text(data, first)
+    if last <= first:
+        return 0, BAD
+    return -1 - intern(data, first, last, texts), last + 1
+
+
+@kernel
+def _json_value(data: Bytes, position: int, kind: int, mops: Rows, count: int, op: int) -> tuple[int, int]:
+    after = _expect(data, position, _VALUE)
+    if after < 0:
+        return position, count
+    if kind == MICRO_OPS:
+        return _json_micro_ops(data, after, mops, count, op)
+    if kind == OFFSETS:
+        return _json_offsets(data, after, mops, count, op)
+    if kind == LOGS:
+        position, count = _json_logs(data, _byte(data, after, 91), mops, count, op, LOG)
+        return _byte(data, position, 93), count
+    return BAD, count
+
+
+@kernel
 def _json_line(data: Bytes, position: int, tables: Tables, texts: Texts, fs: Fs, base: int) -> tuple[int, int]:
     """Returns the position after the line's newline (or BAD) and DONE, or what is full."""
     start = position
     op_count, mop_count, span_count = tables.counts[0], tables.counts[1], tables.counts[2]
     if op_count >= len(tables.ops):
-        return position, OPS_FULL
+        return start, OPS_FULL
+    row = tables.ops[op_count]
     index, position = _natural(data, _expect(data, position, _INDEX))
-    time_ns = process = node = _UNKNOWN
-    client = error = ext = 0
+    _clear(row, index, base + start)
     after = _expect(data, position, _TIME)
     if after >= 0:
-        time_ns, position = _natural(data, after)
+        row.time_ns, position = _natural(data, after)
     after = _expect(data, position, _PROCESS)
     if after >= 0:
-        process, position = _natural(data, after)
+        row.process, position = _natural(data, after)
     first = _expect(data, position, _TYPE)
     last = _text(data, first)
-    type_ = _type_of(data, first, last) if last >= 0 else BAD
-    first = _expect(data, _byte(data, last, 34), _F)
-    last = _text(data, first)
-    if type_ < 0 or last < 0:
+    if last < 0:
         return BAD, DONE
-    kind = _kind_of(data, first, last, fs)
-    f = 0
-    if last > first:
-        f = -1 - intern(data, first, last, texts)
-        if f == 0:
-            return position, TEXTS_FULL
-    position = last + 1
-    after = _expect(data, position, _VALUE)
-    if after >= 0:
-        if kind == MICRO_OPS:
-            position, mop_count = _json_micro_ops(data, after, tables.mops, mop_count, index)
-        elif kind == LOGS:
-            position, mop_count = _json_logs(data, _byte(data, after, 91), tables.mops, mop_count, index, LOG)
-            if mop_count >= 0:
-                position = _byte(data, position, 93)
-        elif kind == OFFSETS:
-            position, mop_count = _json_offsets(data, after, tables.mops, mop_count, index)
-        else:
-            return BAD, DONE
-        if mop_count < 0:
-            return position, MOPS_FULL
-    first = _expect(data, position, _ERROR)
-    if first >= 0:
-        last = _text(data, first)
-        if last <= first:
-            return BAD, DONE
-        error = -1 - intern(data, first, last, texts)
-        if error == 0:
-            return position, TEXTS_FULL
-        position = last + 1
+    row.type = _type_of(data, first, last)
+    first = _expect(data, last + 1, _F)
+    row.f, position = _json_text(data, last + 1, _F, texts)
+    if row.type < 0 or first < 0 or position < 0:
+        return BAD, DONE
+    kind = _kind_of(data, first, position - 1, fs)
+    position, mop_count = _json_value(data, position, kind, tables.mops, mop_count, index)
+    if mop_count < 0:
+        return start, MOPS_FULL
+    row.error, position = _json_text(data, position, _ERROR, texts)
     after = _expect(data, position, _NODE)
     if after >= 0:
         node, position = _natural(data, after)
         if node > _INT32_MAX:
             return BAD, DONE
-    first = _expect(data, position, _CLIENT)
-    if first >= 0:
-        last = _text(data, first)
-        if last <= first:
-            return BAD, DONE
-        client = -1 - intern(data, first, last, texts)
-        if client == 0:
-            return position, TEXTS_FULL
-        position = last + 1
+        row.node = node
+    row.client, position = _json_text(data, position, _CLIENT, texts)
     after = _expect(data, position, _REBALANCE)
     if after >= 0:
         position, mop_count = _json_logs(data, after, tables.mops, mop_count, index, REBALANCED)
         if mop_count < 0:
-            return position, MOPS_FULL
+            return start, MOPS_FULL
         position = _expect(data, position, _KEYS_END)
     after = _expect(data, position, _SPANS)
     if after >= 0:
         position, span_count = _json_spans(data, after, tables.spans, span_count, index)
         if span_count < 0:
-            return position, SPANS_FULL
+            return start, SPANS_FULL
     first = _expect(data, position, _EXT)
     if first >= 0:
         position = _json_object(data, first)
-        if position <= first + 2:
+        if position <= first + 2:  # an empty one is not written
             return BAD, DONE
-        ext = -1 - intern(data, first, position, texts)
-        if ext == 0:
-            return position, TEXTS_FULL
+        row.ext = -1 - intern(data, first, position, texts)
     position = _byte(data, _byte(data, position, 125), 10)
     if position < 0:
         return BAD, DONE
-    row = tables.ops[op_count]
-    row.index = index
-    row.time_ns = time_ns
-    row.process = process
-    row.pair = _UNKNOWN
-    row.line_offset = base + start
-    row.f = f
-    row.client = client
-    row.error = error
-    row.ext = ext
-    row.node = node
-    row.type = type_
+    if row.f > 0 or row.error > 0 or row.client > 0 or row.ext > 0:
+        return start, TEXTS_FULL
     tables.counts[0] = op_count + 1
     tables.counts[1] = mop_count
     tables.counts[2] = span_count
@@ -972,7 +975,7 @@ def _edn_line(
         index = first_index + op_count
     kind = _kind_of(data, places[4, 0] + 1, places[4, 1], fs)
     f = -1 - intern(data, places[4, 0] + 1, places[4, 1], texts)
-    if f == 0:
+    if f > 0:
         return start, TEXTS_FULL
     position = places[5, 0]
     if position >= 0 and not _same(data, position, places[5, 1], _NIL):
@@ -995,19 +998,14 @@ def _edn_line(
             first, last = first + 1, last - 1
         if last > first:
             error = -1 - intern(data, first, last, texts)
-            if error == 0:
+            if error > 0:
                 return start, TEXTS_FULL
     row = tables.ops[op_count]
-    row.index = index
+    _clear(row, index, base + start)
     row.time_ns = time_ns
     row.process = process
-    row.pair = _UNKNOWN
-    row.line_offset = base + start
     row.f = f
-    row.client = 0
     row.error = error
-    row.ext = 0
-    row.node = _UNKNOWN
     row.type = type_
     tables.counts[0] = op_count + 1
     tables.counts[1] = mop_count
