@@ -136,6 +136,14 @@ def test_a_group_may_commit_what_another_member_was_given_or_one_that_died_may_h
     assert story.count("committed-too-far") == 0
 
 
+def test_a_member_that_does_not_tell_its_position_may_stand_behind_a_marker() -> None:
+    story = Story()
+    _member(story, 0, (0, 4))
+    story.polled(1, poll(0, (4, 1)), ext={Ext.GROUP: "g"})
+    _commit(story, 1, 6)
+    assert story.count("committed-too-far") == 0
+
+
 def test_a_record_below_the_committed_offset_that_no_member_was_given() -> None:
     story = Story()
     sender = story.sent(5, send(0, 1, 0), send(0, 2, 1))

@@ -87,7 +87,7 @@ def groups(view: View) -> Sequence[Group]:
 
 def committed_too_far(view: View) -> Iterator[Case]:
     """Above the end of every span that a member's call had, if that call began before this one ended. Not where a
-    member died polling: nobody knows what it was given."""
+    member died polling, or its client does not tell its position: nobody knows how far it was."""
     for group in groups(view):
         if not any(group.log in call.op.spans for call in group.members):
             continue
@@ -96,7 +96,9 @@ def committed_too_far(view: View) -> Iterator[Case]:
             for call in group.members
             if group.log in call.op.spans
         )
-        doubtful_ns = min((call.begin_ns for _, call in group.unaccounted()), default=view.end_ns + 1)
+        placeless = [call for call in group.members if call.polled.get(group.log) and group.log not in call.op.spans]
+        doubtful = [*placeless, *(call for _, call in group.unaccounted())]
+        doubtful_ns = min((call.begin_ns for call in doubtful), default=view.end_ns + 1)
         for committed in group.certain:
             if committed.call.end_ns >= doubtful_ns:
                 continue
