@@ -278,20 +278,27 @@ class _World:
             yield
 
     def _poll_and_send(self, process: int, positions: dict[int, int]) -> Generator[None, None, int]:
+        """In either order."""
         asked = self._new_send(self.rng.choice(QUEUES))
-        self.invoke(process, F.TXN, Poll(), asked)
-        yield
-        poll, spans = self._poll(positions)
+        sends_first = self.rng.random() < 0.5
+        self.invoke(process, F.TXN, *((asked, Poll()) if sends_first else (Poll(), asked)))
         yield
         transaction = _Transaction()
-        sent = self._append(asked, transaction)
+        if sends_first:
+            sent = self._append(asked, transaction)
+            yield
+        poll, spans = self._poll(positions)
         yield
+        if not sends_first:
+            sent = self._append(asked, transaction)
+            yield
         type_ = self.rng.choices((Type.OK, Type.FAIL, Type.INFO), (6, 2, 1))[0]
         self._end(
             transaction, [sent], is_committed=type_ is Type.OK or (type_ is Type.INFO and self.rng.random() < 0.5)
         )
         yield
-        return self.complete(process, type_, F.TXN, poll, sent, spans=spans)
+        done = (sent, poll) if sends_first else (poll, sent)
+        return self.complete(process, type_, F.TXN, *done, spans=spans)
 
     def _copier(self, process: int) -> Iterator[None]:
         while not self.is_stopping:
