@@ -153,8 +153,14 @@ def _with_room(rows: Rows, count: int) -> Rows:
     if count <= len(rows):
         return rows
     larger = np.zeros(max(count, 2 * len(rows)), rows.dtype)
-    larger[: len(rows)] = rows
+    larger[: len(rows)].view(np.uint8)[:] = rows.view(np.uint8)
     return larger
+
+
+def _joined(tables: Sequence[Rows]) -> Rows:
+    """As bytes: NumPy copies rows field by field, ten times slower."""
+    joined: Rows = np.concatenate([rows.view(np.uint8) for rows in tables]).view(tables[0].dtype)
+    return joined
 
 
 def ext_text(ext: Mapping[str, Any]) -> str:
@@ -266,12 +272,12 @@ class Numbering:
 
     def of(self, piece: FlatHistory) -> tuple[Rows, Rows, Rows]:
         """Returns ops, mops and spans."""
-        ops, mops, spans = piece.ops.copy(), piece.mops, piece.spans
+        ops, mops, spans = _joined([piece.ops]), piece.mops, piece.spans
         numbers = np.array([self.strings.setdefault(text, len(self.strings)) for text in piece.strings], np.int32)
         for name in TEXTS:
             ops[name] = numbers[ops[name]]
         if piece.log_names or piece.value_names:
-            mops, spans = mops.copy(), spans.copy()
+            mops, spans = _joined([mops]), _joined([spans])
             _rename(mops["log"], piece.log_names, self.logs)
             _rename(spans["log"], piece.log_names, self.logs)
             _rename(mops["value"], piece.value_names, self.values)
@@ -284,7 +290,7 @@ def concat(pieces: Sequence[FlatHistory]) -> FlatHistory:
         return pieces[0]
     numbering = Numbering()
     tables = [numbering.of(piece) for piece in pieces]
-    ops, mops, spans = (np.concatenate(table) for table in zip(*tables, strict=True))
+    ops, mops, spans = (_joined(table) for table in zip(*tables, strict=True))
     return FlatHistory(ops, mops, spans, list(numbering.strings), list(numbering.logs), list(numbering.values))
 
 
@@ -321,7 +327,7 @@ def with_pairs(flat: FlatHistory, order: Order, line_number: Callable[[int], int
         order.notes.completions_without_invocation += lacking
     if not order.notes.op_count:
         raise empty(order.name)
-    ops = flat.ops.copy()
+    ops = _joined([flat.ops])
     ops["pair"] = pair
     return FlatHistory(ops, flat.mops, flat.spans, flat.strings, flat.log_names, flat.value_names)
 
@@ -437,7 +443,7 @@ def write_parquet(
                 _write(_table(rows), folders[name], part)
         names = list(numbering.strings), list(numbering.logs), list(numbering.values)
         no_rows = np.zeros(0, MOPS), np.zeros(0, SPANS)
-        tables = to_tables(with_pairs(FlatHistory(np.concatenate(all_ops), *no_rows, *names), order, line_number))
+        tables = to_tables(with_pairs(FlatHistory(_joined(all_ops), *no_rows, *names), order, line_number))
         for name in ("ops", "names"):
             _write(tables[name], folders[name], 0)
         for name, folder in folders.items():
