@@ -609,9 +609,10 @@ def _fresh_table_lacks_what_a_kept_one_has(edit: Edit) -> Place:
 
 @_plants(
     "moved",
-    implied=["duplicate", "int-nonmonotonic-poll", "nonmonotonic-poll", "stale-value", "table-drift", *_SKIPS],
+    implied=["duplicate", "int-nonmonotonic-poll", "stale-value", "resurrected-key", "table-drift", *_SKIPS],
 )
 def _record_is_at_another_offset(edit: Edit) -> Place:
+    """Which may put it before an older record of its key."""
     log = edit.pick(TABLES)
     content = edit.content(log)
     record = edit.pick(content)
