@@ -54,8 +54,12 @@ REAL_PROCESSES = ("cluster", "kafka", "postgres")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Brokers are real processes that share two cores with everything else, and their clients have timeouts. In CI, one
+    """Files that wait for servers come first: with several processes, the last one to finish then finishes sooner.
+
+    Brokers are real processes that share two cores with everything else, and their clients have timeouts. In CI, one
     more try tells a passing shortage from a fault; the summary counts what needed it."""
+    waiting = {item.path for item in items if any(item.get_closest_marker(name) for name in (*REAL_PROCESSES, "spark"))}
+    items.sort(key=lambda item: item.path not in waiting)
     if not os.environ.get("CI"):
         return
     for item in items:
