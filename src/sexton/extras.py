@@ -1,7 +1,7 @@
 """What is installed besides the base. A broker needs none of it, and its host saves a gigabyte.
 
 `pip install 'sexton[compactor]'` is for whatever compacts, or reads logs on Spark; `sexton[postgres]` for a metastore
-in PostgreSQL; `sexton[all]` for both.
+in PostgreSQL; `sexton[verify]` for the clients that `sexton verify run` tests a cluster with; `sexton[all]` for all.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sexton.errors import SextonError
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "compactor": ("numba", "pandas", "prometheus_client", "pyarrow", "pyspark"),
     "postgres": ("psycopg",),
+    "verify": ("aiokafka", "confluent_kafka", "kafka"),
 }
 """By extra. A test compares them with pyproject.toml."""
 

@@ -25,7 +25,7 @@ from typing import Final
 from sexton.harness.errors import HarnessError
 from sexton.harness.jars import VERSIONS, classpath, fetched_jars
 from tests.interop.scenarios.run import load
-from tests.project import PROJECT_DIR
+from tests.project import PROJECT_DIR, PYTHON_PATH
 
 SCENARIO_TIMEOUT_S: Final = 180
 """Longer than any wait inside a scenario (`common.WAIT_S`), so that a scenario says itself what it waited for."""
@@ -187,7 +187,7 @@ class Worker:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        environment = {**os.environ, "PYTHONPATH": str(PROJECT_DIR)}
+        environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
         if self.client.kafka_jars:
             environment["SEXTON_CLIENT_CLASSPATH"] = client_classpath(self.client.kafka_jars)
         command = [self.client.python(), "-m", "tests.interop.scenarios.run", self.client.module]

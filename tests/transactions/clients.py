@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tests.drivers.base import (
+from sexton.verify.clients.base import (
     CALL_TIMEOUT_S,
     Consumer,
     Failure,
@@ -21,11 +21,11 @@ from tests.drivers.base import (
     Session,
     Settings,
 )
-from tests.drivers.serve import MODULE
+from sexton.verify.clients.serve import MODULE
 from tests.interop.clients import CLIENTS as ALL_CLIENTS
 from tests.interop.clients import Client, client_classpath
 from tests.interop.golang import MODULE_FILES, franz_go_client
-from tests.project import PROJECT_DIR
+from tests.project import PROJECT_DIR, PYTHON_PATH
 
 ANSWER_TIMEOUT_S: Final = CALL_TIMEOUT_S + 40
 """Longer than any client is allowed to try, so that it says itself what it waited for."""
@@ -80,7 +80,7 @@ IMPATIENT: Final[dict[str, Settings]] = {
 
 def process_environment(client: Client) -> dict[str, str]:
     """What the driver of a client finds its client by."""
-    found = {**os.environ, "PYTHONPATH": str(PROJECT_DIR)}
+    found = {**os.environ, "PYTHONPATH": PYTHON_PATH}
     if client.kafka_jars:
         found["SEXTON_CLIENT_CLASSPATH"] = client_classpath(client.kafka_jars)
     if client.name == FRANZ_GO:
@@ -110,7 +110,7 @@ class ClientProcess:
         self.log_path = log_path
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [client.python(), "-m", "tests.drivers.serve", DRIVERS[client.name]],
+                [client.python(), "-m", "sexton.verify.clients.serve", DRIVERS[client.name]],
                 cwd=PROJECT_DIR,
                 env=process_environment(client),
                 stdin=subprocess.PIPE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from tests.drivers.base import RETRY, Consumer, Failure, Producer, Session, Settings
+from sexton.verify.clients.base import RETRY, Consumer, Failure, Producer, Session, Settings
 from tests.transactions.clients import ClientProcess
 from tests.transactions.reading import COMMITTED
 from tests.transactions.under_test import WAIT_S

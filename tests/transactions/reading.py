@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from tests.drivers.base import Place, Record
+from sexton.verify.clients.base import Place, Record
 
 COMMITTED: Final = "read_committed"
 UNCOMMITTED: Final = "read_uncommitted"

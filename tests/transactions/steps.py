@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tests.drivers.base import ABORT, Consumer, Failure, Place, Producer, Record
+from sexton.verify.clients.base import ABORT, Consumer, Failure, Place, Producer, Record
 from tests.transactions.under_test import WAIT_S
 
 

@@ -18,7 +18,7 @@ import time
 import traceback
 from typing import Any, Final
 
-from tests.drivers.base import Failure, Producer
+from sexton.verify.clients.base import Failure, Producer
 from tests.transactions.application import Application
 
 AFTERWARDS_S: Final = 90
@@ -38,7 +38,7 @@ def main() -> None:
             answers.write(json.dumps(what) + "\n")
             answers.flush()
 
-    importlib.import_module(f"tests.drivers.{asked['driver']}").prepare()
+    importlib.import_module(f"sexton.verify.clients.{asked['driver']}").prepare()
     end_s = time.monotonic() + asked["seconds"]
     threads = [threading.Thread(target=produce, args=(asked, number, end_s, tell)) for number in range(asked["count"])]
     for thread in threads:
@@ -52,7 +52,7 @@ def produce(asked: dict[str, Any], number: int, end_s: float, tell: Any) -> None
     """One producer's life."""
     name = f"{asked['name']}.{number}"
     rng = random.Random(f"{asked['seed']} {name}")
-    driver = importlib.import_module(f"tests.drivers.{asked['driver']}")
+    driver = importlib.import_module(f"sexton.verify.clients.{asked['driver']}")
     deadline_s = end_s + AFTERWARDS_S
 
     def make() -> Producer:

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from sexton.client.apis import Api
 from sexton.client.client import Peer
 from sexton.protocol.errors import ErrorCode
-from tests.drivers.base import Failure
+from sexton.verify.clients.base import Failure
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, places_of, settled, values
 from tests.transactions.steps import transact

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.base import ABORT, FATAL, FENCED, Failure, Producer
+from sexton.verify.clients.base import ABORT, FATAL, FENCED, Failure, Producer
 from tests.interop.clients import Client
 from tests.transactions.application import COMMITTED, Application
 from tests.transactions.clients import CLIENTS, FRANZ_GO, IMPATIENT, NEW_EPOCHS, ClientProcess

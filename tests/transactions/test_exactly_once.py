@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sexton.harness.kafka_tools import tool_command
-from tests.drivers.base import Place
+from sexton.verify.clients.base import Place
 from tests.transactions.reading import places_of, settled
 from tests.transactions.under_test import UnderTest
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.drivers.base import Record
+from sexton.verify.clients.base import Record
 from tests.transactions.kit import Kit
 from tests.transactions.reading import UNCOMMITTED, numbers, settled, values
 from tests.transactions.steps import take, take_none, transact, write

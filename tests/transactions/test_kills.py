@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.drivers.base import Place
+from sexton.verify.clients.base import Place
 from tests.interop.clients import Client
 from tests.project import PROJECT_DIR
 from tests.transactions.application import ABORTED, COMMITTED, UNKNOWN

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.drivers.base import Place, Producer
+from sexton.verify.clients.base import Place, Producer
 from tests.interop.clients import Client
 from tests.transactions.clients import FRANZ_GO, client_named, newest
 from tests.transactions.kit import Kit

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from tests.drivers.base import Failure, Producer, Settings
+from sexton.verify.clients.base import Failure, Producer, Settings
 from tests.interop.clients import Client
 from tests.transactions.clients import CLIENTS, IMPATIENT, NEW_EPOCHS, ClientProcess
 from tests.transactions.proxy import END_TXN, PRODUCE, Hold, Proxy, Request

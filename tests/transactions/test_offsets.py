@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.drivers.base import Record
+from sexton.verify.clients.base import Record
 from tests.transactions.clients import TOLD_OFFSETS
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, settled, values

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.base import Consumer, Failure, Producer, Settings
+from sexton.verify.clients.base import Consumer, Failure, Producer, Settings
 from tests.interop.clients import Client
 from tests.transactions.clients import NEWEST, ClientProcess
 from tests.transactions.kit import Kit

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.drivers.base import Record, Session
+from sexton.verify.clients.base import Record, Session
 from tests.transactions.clients import SESSIONS
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, settled, values

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.interop.clients import client_classpath
-from tests.project import PROJECT_DIR
+from tests.project import PROJECT_DIR, PYTHON_PATH
 from tests.transactions.kit import Kit
 from tests.transactions.reading import numbers, places_of, settled
 from tests.transactions.steps import write
@@ -35,7 +35,7 @@ def test_sparks_kafka_source_sees_only_committed_records(rdkafka: Kit, cluster: 
     committed = sorted(str(n) for turn in (0, 2, 4) for n in range(turn * 20, turn * 20 + 20))
     environment = {
         **os.environ,
-        "PYTHONPATH": str(PROJECT_DIR),
+        "PYTHONPATH": PYTHON_PATH,
         "SEXTON_CLIENT_CLASSPATH": client_classpath(SPARK_JARS),
     }
     done = subprocess.run(

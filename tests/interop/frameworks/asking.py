@@ -6,7 +6,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
-from tests.drivers.base import Place
+from sexton.verify.clients.base import Place
 
 TIMEOUT_S = 30
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.drivers.base import Place
+from sexton.verify.clients.base import Place
 
 
 class Follower:

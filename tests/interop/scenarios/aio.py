@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.drivers import aio
-from tests.drivers.base import Refused
+from sexton.verify.clients import aio
+from sexton.verify.clients.base import Refused
 from tests.interop.scenarios import everyone
 from tests.interop.scenarios.common import Cluster, raised_by
 from tests.interop.scenarios.kit import Client

@@ -6,8 +6,8 @@ import random
 
 from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
-from tests.drivers import confluent
-from tests.drivers.base import CALL_TIMEOUT_S, Failure
+from sexton.verify.clients import confluent
+from sexton.verify.clients.base import CALL_TIMEOUT_S, Failure
 from tests.interop.scenarios import everyone
 from tests.interop.scenarios.common import TOPIC_CODECS, WAIT_S, Cluster, numbers, raised_by, wait_until
 from tests.interop.scenarios.kit import Client, take

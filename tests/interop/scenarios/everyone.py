@@ -1,5 +1,5 @@
-"""What every client is made to do, over the verbs of its driver (tests/drivers). What one client alone can show is in
-the module that has its name."""
+"""What every client is made to do, over the verbs of its driver (sexton.verify.clients). What one client alone can
+show is in the module that has its name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from tests.drivers.base import (
+from sexton.verify.clients.base import (
     ALTER_GROUP_OFFSETS,
     CREATE_TIME,
     DELETE_GROUP,

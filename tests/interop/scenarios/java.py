@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.drivers import java as driver
-from tests.drivers.base import Attributes, Refused
-from tests.drivers.jvm import client_version, java, partition_of, wait
+from sexton.verify.clients import java as driver
+from sexton.verify.clients.base import Attributes, Refused
+from sexton.verify.clients.jvm import client_version, java, partition_of, wait
 from tests.interop.scenarios import everyone
 from tests.interop.scenarios.common import Cluster, raised_by
 from tests.interop.scenarios.kit import Client, refusal

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from tests.drivers import confluent
+from sexton.verify.clients import confluent
 from tests.interop.scenarios.common import CODECS, LARGE_BYTES, Cluster, Scenarios, text_of, wait_until
 from tests.interop.scenarios.kit import Client
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from tests.drivers import kafka_python
+from sexton.verify.clients import kafka_python
 from tests.interop.scenarios import everyone
 from tests.interop.scenarios.common import Cluster
 

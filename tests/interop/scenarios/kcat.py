@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tests.drivers import confluent
+from sexton.verify.clients import confluent
 from tests.interop.scenarios.common import (
     CODECS,
     KEPT,

@@ -8,14 +8,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
-from tests.drivers.base import Admin, Attributes, Consumer, Driver, Message, Place, Record, Refused, Settings, Written
+from sexton.verify.clients.base import (
+    Admin,
+    Attributes,
+    Consumer,
+    Driver,
+    Message,
+    Place,
+    Record,
+    Refused,
+    Settings,
+    Written,
+)
 from tests.interop.scenarios.common import WAIT_S, Cluster, covers, raised_by, wait_for_topic, wait_until
 
 Polled = TypeVar("Polled", Record, Message)
 
 
 class Client:
-    """`driver` is one of the modules of tests/drivers."""
+    """`driver` is one of the modules of src/sexton/verify/clients."""
 
     def __init__(self, driver: Any, cluster: Cluster) -> None:
         self._module = driver

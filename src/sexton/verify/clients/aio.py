@@ -15,7 +15,7 @@ from aiokafka import __version__ as aiokafka_version
 from aiokafka import errors as errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from tests.drivers.base import (
+from sexton.verify.clients.base import (
     ABORT,
     ALTER_GROUP_OFFSETS,
     CALL_TIMEOUT_S,

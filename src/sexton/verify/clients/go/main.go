@@ -2,7 +2,7 @@
 //
 //	client '{"kind": "producer", "bootstrap": "127.0.0.1:9092", "id": "writer", ...}'
 //
-// tests/drivers/franz.py is the other end. Nothing is added to what franz-go does by itself.
+// src/sexton/verify/clients/franz.py is the other end. Nothing is added to what franz-go does by itself.
 package main
 
 import (

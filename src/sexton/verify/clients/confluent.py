@@ -20,7 +20,7 @@ from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from tests.drivers.base import (
+from sexton.verify.clients.base import (
     ABORT,
     CALL_TIMEOUT_S,
     CREATE_TIME,

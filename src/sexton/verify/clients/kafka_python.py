@@ -23,7 +23,7 @@ from kafka.admin import ConfigResource, KafkaAdminClient, NewPartitions, NewTopi
 from kafka.structs import OffsetAndMetadata
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from tests.drivers.base import (
+from sexton.verify.clients.base import (
     ABORT,
     ALTER_GROUP_OFFSETS,
     CALL_TIMEOUT_S,

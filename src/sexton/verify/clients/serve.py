@@ -1,6 +1,6 @@
-"""A client's process: makes a driver's producers and consumers and calls them, as the tests ask through a pipe.
+"""A client's process: makes a driver's producers and consumers and calls them, as it is asked through a pipe.
 
-    python -m tests.drivers.serve confluent
+    python -m sexton.verify.clients.serve confluent
 
 Each question is a pickled tuple (object, method, arguments); object 0 is the driver's module, and making a `Producer`
 or `Consumer` answers with the number by which it is called from then on. What clients print goes to the standard error.
@@ -16,7 +16,7 @@ import sys
 import traceback
 from typing import Any
 
-from tests.drivers.base import FATAL, Failure, Reference
+from sexton.verify.clients.base import FATAL, Failure, Reference
 
 MODULE = 0
 
@@ -26,7 +26,7 @@ def main() -> None:
     questions = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    objects: dict[int, Any] = {MODULE: importlib.import_module(f"tests.drivers.{sys.argv[1]}")}
+    objects: dict[int, Any] = {MODULE: importlib.import_module(f"sexton.verify.clients.{sys.argv[1]}")}
     while True:
         try:
             target, method, arguments = pickle.load(questions)

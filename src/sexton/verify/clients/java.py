@@ -8,7 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from tests.drivers.base import (
+from sexton.verify.clients.base import (
     ABORT,
     CALL_TIMEOUT_S,
     FATAL,
@@ -32,7 +32,7 @@ from tests.drivers.base import (
     Settings,
     Written,
 )
-from tests.drivers.jvm import (
+from sexton.verify.clients.jvm import (
     causes_of,
     client_version,
     close_at_once,

@@ -10,7 +10,7 @@ from typing import Any
 from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path, launch_gateway  # type: ignore[import-untyped]
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
-from tests.drivers.base import CALL_TIMEOUT_S, Settings
+from sexton.verify.clients.base import CALL_TIMEOUT_S, Settings
 
 
 @functools.cache

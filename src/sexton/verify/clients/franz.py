@@ -1,4 +1,4 @@
-"""franz-go: each producer, consumer and session is a process of its own (tests/interop/go/main.go)."""
+"""franz-go: each producer, consumer and session is a process of its own (go/main.go)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.drivers.base import (
+from sexton.verify.clients.base import (
     ABORT,
     CALL_TIMEOUT_S,
     FATAL,
