@@ -19,7 +19,7 @@ demo: ## Compaction at a glance: make a sample partition, query it, compact it, 
 
 .PHONY: test
 test: lint ## Linters, unit tests, simulator, real brokers, Spark, real Apache Kafka; what CI runs
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --rerun-show-tracebacks --durations=25
 
 .PHONY: test-all
 test-all: ## Every target that tests something, one after another, with one table at the end (takes hours)
