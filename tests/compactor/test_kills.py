@@ -36,6 +36,9 @@ SEED = 1
 SOAK_KILLS, SUITE_KILLS = 100, 4
 HEAL_TIMEOUT_S = 180
 CALL_TIMEOUT_S = 30
+TRANSACTIONS_MIN = 50
+"""Each takes about 200 of the 4,000 bytes of a segment. On a busy machine few are over when the last broker
+was killed."""
 
 
 class Updates(threading.Thread):
@@ -151,6 +154,11 @@ def test_nothing_is_lost_though_brokers_and_compactors_are_killed_while_they_com
                 thread.start()
             kills = SOAK_KILLS if is_soak else SUITE_KILLS
             done = kill_at_random(cluster, compactors, tmp_path, kills, random.Random(SEED))
+            wait_until(
+                "there are transactions enough for a closed segment, which is what is compacted",
+                lambda: len(transactions.outcomes) >= TRANSACTIONS_MIN,
+                HEAL_TIMEOUT_S,
+            )
             for thread in (updates, transactions):
                 thread.is_over.set()
             for thread in (updates, transactions):
