@@ -37,7 +37,7 @@ def _offset(rng: random.Random) -> int:
     return rng.randrange(-1, 8)
 
 
-def _nonsense(seed: int) -> list[Op]:
+def nonsense(seed: int) -> list[Op]:
     rng = random.Random(seed)
     ops = []
     for index in range(rng.randrange(60)):
@@ -76,7 +76,7 @@ def test_nonsense_is_judged(seed: int) -> None:
         2: Log("out", 0, eos_input=(0,)),
         3: Log("both", 0, is_compacted=True, is_retained=True),
     }
-    ops = _nonsense(seed)
+    ops = nonsense(seed)
     judgement = judge(ops, Run(workload="table", logs=logs), Model.STRICT)
     json.loads(judgement.canonical())
     shuffled = random.Random(seed).sample(ops, len(ops))

@@ -28,7 +28,7 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sexton.checker.evidence import Case
 from sexton.checker.view import Call, View
@@ -42,40 +42,91 @@ WR: Final = "wr"
 RT: Final = "rt"
 
 Edges = Mapping[int, Sequence[int]]
+Kinds = tuple[str, ...]
+
+
+class Graph(Protocol):
+    """Nodes below `call_count` are calls, the others are moments at which an ok call had completed."""
+
+    @property
+    def call_count(self) -> int: ...
+    @property
+    def node_count(self) -> int: ...
+    def op(self, call: int) -> int:
+        """The index of its completion."""
+
+    def invocation(self, call: int) -> int: ...
+    def relates_calls(self) -> bool: ...
+    def components(self, kinds: Kinds) -> Iterator[list[int]]:
+        """Strongly connected components of more than one node by edges of these kinds, each sorted, by their
+        smallest."""
+
+    def parts(self, component: Sequence[int], kinds: Kinds) -> list[list[int]]:
+        """Those within one of the whole graph's."""
+
+    def within(self, part: Sequence[int], kinds: Kinds) -> Edges:
+        """Edges between nodes of a part, sorted."""
+
+    def why(self, kind: str, start: int, end: int) -> Mapping[str, Any] | None:
+        """What a ww or wr edge is there for: the log and the values, the first where there are several."""
 
 
 @dataclass
-class Graph:
-    """Nodes below len(calls) are calls, the others are moments at which an ok call had completed."""
-
+class PlainGraph:
     calls: Sequence[Call]
     node_count: int = 0
     edges: dict[str, dict[int, list[int]]] = field(default_factory=dict)
-    why: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
-    """What a ww or wr edge is there for: the log and the values, the first where there are several."""
+    reasons: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
+    _unions: dict[Kinds, Edges] = field(default_factory=dict)
+
+    @property
+    def call_count(self) -> int:
+        return len(self.calls)
+
+    def op(self, call: int) -> int:
+        return self.calls[call].index
+
+    def invocation(self, call: int) -> int:
+        return self.calls[call].begin_index
 
     def relates_calls(self) -> bool:
         in_time = (node for successors in self.edges[RT].values() for node in successors)
-        return bool(self.why) or any(node < len(self.calls) for node in in_time)
+        return bool(self.reasons) or any(node < len(self.calls) for node in in_time)
 
-    def union(self, kinds: Iterable[str]) -> Edges:
-        found: dict[int, set[int]] = defaultdict(set)
-        for kind in kinds:
-            for node, successors in self.edges[kind].items():
-                found[node].update(successors)
-        return {node: sorted(successors) for node, successors in found.items()}
+    def components(self, kinds: Kinds) -> Iterator[list[int]]:
+        return components(self.node_count, self._union(kinds))
+
+    def parts(self, component: Sequence[int], kinds: Kinds) -> list[list[int]]:
+        return list(components(component, self.within(component, kinds)))
+
+    def within(self, part: Sequence[int], kinds: Kinds) -> Edges:
+        return within(part, self._union(kinds))
+
+    def why(self, kind: str, start: int, end: int) -> Mapping[str, Any] | None:
+        return self.reasons.get((kind, start, end))
+
+    def _union(self, kinds: Kinds) -> Edges:
+        if kinds not in self._unions:
+            found: dict[int, set[int]] = defaultdict(set)
+            for kind in kinds:
+                for node, successors in self.edges[kind].items():
+                    found[node].update(successors)
+            self._unions[kinds] = {node: sorted(successors) for node, successors in found.items()}
+        return self._unions[kinds]
 
 
 def cycles(view: View) -> dict[str, list[Case]]:
     """By anomaly."""
-    graph = build(view)
+    return cycles_of(build(view), view.options.cycle_steps_max)
+
+
+def cycles_of(graph: Graph, steps_max: int) -> dict[str, list[Case]]:
     found: dict[str, list[Case]] = defaultdict(list)
     if not graph.relates_calls():
         found["empty-transaction-graph"] = [Case()]
         return found
-    search = _Search(graph, view.options.cycle_steps_max, found)
-    whole = graph.union((WW, WR, RT))
-    for component in components(graph.node_count, whole):
+    search = _Search(graph, steps_max, found)
+    for component in graph.components((WW, WR, RT)):
         if search.has_cycle(component, (WW,)):
             search.report(component, (WW,), "G0", "PL-1-cycle-exists")
             continue
@@ -86,7 +137,7 @@ def cycles(view: View) -> dict[str, list[Case]]:
             search.report(component, (WW, RT), "G0-realtime", "strong-PL-1-cycle-exists")
         elif not circular:
             search.report(component, (WW, WR, RT), "G1c-realtime", "strong-PL-2-cycle-exists")
-    for component in components(graph.node_count, graph.union((WR, RT))):
+    for component in graph.components((WR, RT)):
         if search.has_cycle(component, (WR,)):
             search.report(component, (WR,), "G1c-wr")
         else:
@@ -94,10 +145,10 @@ def cycles(view: View) -> dict[str, list[Case]]:
     return found
 
 
-def build(view: View) -> Graph:
+def build(view: View) -> PlainGraph:
     calls = [call for call in view.calls if call.op.f in READS_AND_WRITES]
     node_of = {call.index: node for node, call in enumerate(calls)}
-    graph = Graph(calls, edges={WW: defaultdict(list), WR: defaultdict(list), RT: defaultdict(list)})
+    graph = PlainGraph(calls, edges={WW: defaultdict(list), WR: defaultdict(list), RT: defaultdict(list)})
     if view.options.ww_deps:
         _link_writes(view, graph, node_of)
     for (log, value), readers in sorted(view.readers_of.items()):
@@ -109,7 +160,7 @@ def build(view: View) -> Graph:
     return graph
 
 
-def _link_writes(view: View, graph: Graph, node_of: Mapping[int, int]) -> None:
+def _link_writes(view: View, graph: PlainGraph, node_of: Mapping[int, int]) -> None:
     for log, order in view.orders.items():
         for value, index in sorted(order.index_of.items()):
             before = order.values[index - 1][0] if index else None
@@ -120,13 +171,13 @@ def _link_writes(view: View, graph: Graph, node_of: Mapping[int, int]) -> None:
                 _link(graph, WW, node_of[earlier.index], node_of[sender.index], why)
 
 
-def _link(graph: Graph, kind: str, start: int, end: int, why: dict[str, Any]) -> None:
-    if start != end and (kind, start, end) not in graph.why:
+def _link(graph: PlainGraph, kind: str, start: int, end: int, why: dict[str, Any]) -> None:
+    if start != end and (kind, start, end) not in graph.reasons:
         graph.edges[kind][start].append(end)
-        graph.why[kind, start, end] = why
+        graph.reasons[kind, start, end] = why
 
 
-def _link_time(graph: Graph) -> None:
+def _link_time(graph: PlainGraph) -> None:
     moments = [(call.index, node) for node, call in enumerate(graph.calls) if call.is_ok]
     first = len(graph.calls)
     graph.node_count = first + len(moments)
@@ -146,22 +197,21 @@ class _Search:
         self._graph = graph
         self._steps_max = steps_max
         self._found = found
-        self._edges: dict[tuple[str, ...], Edges] = {}
 
-    def has_cycle(self, component: Sequence[int], kinds: tuple[str, ...]) -> bool:
-        return any(True for _ in self._parts(component, kinds))
+    def has_cycle(self, component: Sequence[int], kinds: Kinds) -> bool:
+        return bool(self._graph.parts(component, kinds))
 
-    def report(self, component: Sequence[int], kinds: tuple[str, ...], *names: str) -> None:
+    def report(self, component: Sequence[int], kinds: Kinds, *names: str) -> None:
         """The shortest cycle of the smallest part; and for the level's name, its members."""
-        part = min(self._parts(component, kinds), key=lambda part: (len(part), part))
-        members = tuple(self._graph.calls[node].index for node in part if node < len(self._graph.calls))
+        part = min(self._graph.parts(component, kinds), key=lambda part: (len(part), part))
+        members = tuple(self._graph.op(node) for node in part if node < self._graph.call_count)
         cycle: Sequence[int] = ()
         if len(self._found[names[0]]) < SHOWN_MAX:
             cycle, was_given_up = self._shortest(part, kinds)
             if was_given_up:
                 self._found["cycle-search-timeout"].append(Case(ops=members, detail={"name": names[0]}))
         if cycle:
-            ops = tuple(self._graph.calls[node].index for node in cycle)
+            ops = tuple(self._graph.op(node) for node in cycle)
             steps = [self._explain(start, end, kinds) for start, end in _pairs(cycle)]
             self._found[names[0]].append(Case(ops=ops, severity=-len(ops), detail={"steps": steps}))
         else:
@@ -169,18 +219,13 @@ class _Search:
         for name in names[1:]:
             self._found[name].append(Case(ops=members, severity=-len(members)))
 
-    def _parts(self, component: Sequence[int], kinds: tuple[str, ...]) -> Iterator[list[int]]:
-        if kinds not in self._edges:
-            self._edges[kinds] = self._graph.union(kinds)
-        return components(component, within(component, self._edges[kinds]))
-
-    def _shortest(self, part: Sequence[int], kinds: tuple[str, ...]) -> tuple[Sequence[int], bool]:
+    def _shortest(self, part: Sequence[int], kinds: Kinds) -> tuple[Sequence[int], bool]:
         """A search from each call in turn; a step into a moment costs nothing."""
-        edges = within(part, self._edges[kinds])
+        edges = self._graph.within(part, kinds)
         best: Sequence[int] = ()
         steps = 0
         for start in part:
-            if start >= len(self._graph.calls):
+            if start >= self._graph.call_count:
                 continue
             came_from: dict[int, int] = {}
             distance = {start: 0}
@@ -197,7 +242,7 @@ class _Search:
                         best = self._walk(came_from, start, node)
                         queue.clear()
                         break
-                    is_call = successor < len(self._graph.calls)
+                    is_call = successor < self._graph.call_count
                     if successor not in distance:
                         distance[successor] = distance[node] + is_call
                         came_from[successor] = node
@@ -211,14 +256,14 @@ class _Search:
         while node != start:
             nodes.append(node)
             node = came_from[node]
-        return [start, *(node for node in reversed(nodes) if node < len(self._graph.calls))]
+        return [start, *(node for node in reversed(nodes) if node < self._graph.call_count)]
 
-    def _explain(self, start: int, end: int, kinds: tuple[str, ...]) -> dict[str, Any]:
+    def _explain(self, start: int, end: int, kinds: Kinds) -> dict[str, Any]:
         for kind in (WW, WR):
-            if kind in kinds and (kind, start, end) in self._graph.why:
-                return {"type": kind, **self._graph.why[kind, start, end]}
-        before, after = self._graph.calls[start], self._graph.calls[end]
-        return {"type": RT, "completed": before.index, "invoked": after.begin_index}
+            why = self._graph.why(kind, start, end) if kind in kinds else None
+            if why is not None:
+                return {"type": kind, **why}
+        return {"type": RT, "completed": self._graph.op(start), "invoked": self._graph.invocation(end)}
 
 
 def within(nodes: Iterable[int], edges: Edges) -> Edges:

@@ -13,7 +13,7 @@ from sexton.checker import groups, orders, positions, steps, tables, writes
 from sexton.checker.allowed import Model, allowed
 from sexton.checker.cycles import cycles
 from sexton.checker.evidence import Case, Finding, finding
-from sexton.checker.verdict import Judgement, judgement
+from sexton.checker.verdict import Judgement, judgement, obligations
 from sexton.checker.view import Options, View, prepare
 from sexton.history.op import Op, Run
 
@@ -69,7 +69,7 @@ def judge(
     options: Options | None = None,
 ) -> Judgement:
     view = prepare(ops, run, options)
-    return judgement(view, findings(view), model, allowed(view, model, ignore))
+    return judgement(findings(view), model, allowed(view, model, ignore), obligations(view))
 
 
 def findings(view: View) -> list[Finding]:

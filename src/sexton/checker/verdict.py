@@ -68,10 +68,12 @@ class Judgement:
         ]
 
 
-def judgement(view: View, findings: Sequence[Finding], model: Model, reasons: Mapping[str, str]) -> Judgement:
+def judgement(
+    findings: Sequence[Finding], model: Model, reasons: Mapping[str, str], obligations: Iterable[Obligation]
+) -> Judgement:
     found = {finding.name for finding in findings}
     weights = {weight(name, model) for name in found - reasons.keys()}
-    duties = [] if model is Model.JEPSEN else list(obligations(view))
+    duties = [] if model is Model.JEPSEN else list(obligations)
     if Weight.WRONG in weights:
         verdict = Verdict.FALSE
     elif Weight.UNKNOWN in weights or not all(duty.is_met for duty in duties):
@@ -95,7 +97,7 @@ def obligations(view: View) -> Iterator[Obligation]:
         yield Obligation("a transaction was committed", any(call.is_ok and call.sends for call in transactions))
         yield Obligation("a transaction was aborted", any(call.op.type is Type.FAIL for call in transactions))
     if view.run.workload == "table":
-        yield from _compaction(view)
+        yield from compaction(view)
     if view.run.workload == "groups":
         yield Obligation("a group was rebalanced", any(call.op.rebalanced for call in view.calls))
     yield from _faults(view)
@@ -114,7 +116,7 @@ def _is_read_to_the_end(view: View) -> bool:
     return all(reached.get(log, 0) > order.offsets[-1] for log, order in view.orders.items() if order.offsets)
 
 
-def _compaction(view: View) -> Iterator[Obligation]:
+def compaction(view: View) -> Iterator[Obligation]:
     removed, tombstones = False, False
     for log, removal in compacted(view):
         for _, record in passed_without(view, log, removal):

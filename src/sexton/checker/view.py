@@ -262,6 +262,11 @@ def _unfinished(invocation: Op, end_ns: int) -> Call:
 
 
 def _call(op: Op, invocation: Op | None, end_ns: int) -> Call:
+    begin_ns, begin_index = (invocation.time_ns, invocation.index) if invocation else (UNKNOWN, UNKNOWN)
+    return call(op, begin_ns, begin_index, end_ns)
+
+
+def call(op: Op, begin_ns: int, begin_index: int, end_ns: int) -> Call:
     sends: dict[int, list[Send]] = {}
     polled: dict[int, list[Record]] = {}
     for micro_op in op.micro_ops if op.f in READS_AND_WRITES else ():
@@ -270,7 +275,6 @@ def _call(op: Op, invocation: Op | None, end_ns: int) -> Call:
                 polled.setdefault(log, []).extend(records)
         else:
             sends.setdefault(micro_op.log, []).append(micro_op)
-    begin_ns, begin_index = (invocation.time_ns, invocation.index) if invocation else (UNKNOWN, UNKNOWN)
     return Call(op, begin_ns, begin_index, end_ns, sends, polled)
 
 

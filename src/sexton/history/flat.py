@@ -327,8 +327,13 @@ def with_pairs(flat: FlatHistory, order: Order, line_number: Callable[[int], int
         order.notes.completions_without_invocation += lacking
     if not order.notes.op_count:
         raise empty(order.name)
+    return paired(flat, pair)
+
+
+def paired(flat: FlatHistory, pair: npt.NDArray[np.int64] | None = None) -> FlatHistory:
+    """Unchecked."""
     ops = _joined([flat.ops])
-    ops["pair"] = pair
+    ops["pair"] = _pairs(flat.ops)[0] if pair is None else pair
     return FlatHistory(ops, flat.mops, flat.spans, flat.strings, flat.log_names, flat.value_names)
 
 
