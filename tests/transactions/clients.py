@@ -110,7 +110,7 @@ class ClientProcess:
         self.log_path = log_path
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [client.python(), "-m", "sexton.verify.clients.serve", DRIVERS[client.name]],
+                [client.python(), "-m", "sexton.verify.clients.serve", f"sexton.verify.clients.{DRIVERS[client.name]}"],
                 cwd=PROJECT_DIR,
                 env=process_environment(client),
                 stdin=subprocess.PIPE,

@@ -51,3 +51,8 @@ def test_one_seed_one_schedule() -> None:
 
 def test_nothing_is_broken_where_nothing_is_allowed() -> None:
     assert acts(1, kinds=()) == []
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_first_period_is_never_calm(seed: int) -> None:
+    assert acts(seed)[0].at_ns < 15 * NS

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from sexton.history.op import F, MicroOp, Op, Type
+from sexton.history.op import F, Log, MicroOp, Op, Type
 
 NS = 1_000_000_000
 
@@ -31,6 +31,19 @@ class Ask(NamedTuple):
 
 
 class Workload(Protocol):
+    @property
+    def logs(self) -> Mapping[int, Log]:
+        """All that were used so far."""
+
+    @property
+    def partitions_per_topic(self) -> int: ...
+
+    @property
+    def topic_settings(self) -> Mapping[str, str]: ...
+
+    def log(self, log: int) -> Log:
+        """Any, used or not."""
+
     def next(self, process: int) -> Ask:
         """Of a process that is free. The process is as old as the first question that it was asked."""
 

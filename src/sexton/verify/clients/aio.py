@@ -34,6 +34,7 @@ from sexton.verify.clients.base import (
     Frozen,
     Group,
     GroupMember,
+    Headers,
     Message,
     Nodes,
     Place,
@@ -141,11 +142,13 @@ class Producer:
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
         defaults: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
-            "transactional_id": transactional_id,
-            "transaction_timeout_ms": timeout_ms,
             "linger_ms": 5,
             "retry_backoff_ms": 20,
         }
+        if transactional_id:
+            defaults |= {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
+        else:
+            defaults["enable_idempotence"] = True
 
         async def make() -> AIOKafkaProducer:
             return AIOKafkaProducer(**{**defaults, **settings_of(settings)})
@@ -177,10 +180,19 @@ class Producer:
         self._told(self._producer.begin_transaction())
         self._sent = []
 
-    def send(self, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        values: Sequence[bytes | None],
+        key: bytes | None = None,
+        headers: Headers = (),
+    ) -> None:
+        options = {"partition": partition, "key": key, "headers": list(headers)}
+
         async def send_all() -> None:
             for value in values:
-                self._sent.append(await self._producer.send(topic, value, partition=partition))
+                self._sent.append(await self._producer.send(topic, value, **options))
 
         self._told(send_all())
 
@@ -256,6 +268,8 @@ class Consumer:
     def poll_messages(self, timeout_s: float) -> list[Message]:
         return [
             Message(
+                topic=each.topic,
+                offset=each.offset,
                 partition=each.partition,
                 key=each.key,
                 value=each.value,

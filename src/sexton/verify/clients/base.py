@@ -7,10 +7,11 @@ knows what its client calls them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-CALL_TIMEOUT_S: Final = 60.0
+CALL_TIMEOUT_S: Final = float(os.environ.get("SEXTON_CLIENT_TIMEOUT_S", "60"))
 """How long a driver lets its client try, where the client asks for a number."""
 
 Place = tuple[str, int]
@@ -66,7 +67,9 @@ class Record(NamedTuple):
 class Message(NamedTuple):
     """A record with all that an application sees of it."""
 
+    topic: str
     partition: int
+    offset: int
     key: bytes | None
     value: bytes | None
     headers: Headers
@@ -155,7 +158,8 @@ class Consumer(Protocol):
     def assignment(self) -> list[Place]: ...
 
     def position(self, place: Place) -> int:
-        """Negative while the client cannot tell: librdkafka, before a record was polled."""
+        """Negative while the client cannot tell: librdkafka, before a record was polled. (With `enable.partition.eof`
+        it can tell at the end of a log, too.)"""
 
     def seek(self, place: Place, offset: int) -> None: ...
 
@@ -188,13 +192,22 @@ class Consumer(Protocol):
 
 
 class Producer(Protocol):
-    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None: ...
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
+        """Without a transactional id, an idempotent producer; of it, only `init`, `send`, `flush` and `close` are
+        called."""
 
     def init(self) -> None: ...
 
     def begin(self) -> None: ...
 
-    def send(self, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        values: Sequence[bytes | None],
+        key: bytes | None = None,
+        headers: Headers = (),
+    ) -> None:
         """Handed to the client; `flush` says what became of it."""
 
     def flush(self) -> list[int]:

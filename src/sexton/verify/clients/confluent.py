@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
+    OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
@@ -34,6 +35,7 @@ from sexton.verify.clients.base import (
     Frozen,
     Group,
     GroupMember,
+    Headers,
     Message,
     Nodes,
     Place,
@@ -125,28 +127,38 @@ def produce(
 
 class Producer:
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
+        transactional = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         self._producer = ConfluentProducer(
             {
                 "bootstrap.servers": bootstrap,
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": timeout_ms,
+                **(transactional if transactional_id else {"enable.idempotence": True}),
                 "linger.ms": 5,
                 **QUIET,
                 **settings_of(settings),
             }
         )
+        self._is_transactional = bool(transactional_id)
         self._sent: list[int | KafkaError | None] = []
 
     def init(self) -> None:
-        told(lambda: self._producer.init_transactions(CALL_TIMEOUT_S))
+        if self._is_transactional:
+            told(lambda: self._producer.init_transactions(CALL_TIMEOUT_S))
 
     def begin(self) -> None:
         told(self._producer.begin_transaction)
         self._sent = []
 
-    def send(self, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        values: Sequence[bytes | None],
+        key: bytes | None = None,
+        headers: Headers = (),
+    ) -> None:
+        options: dict[str, Any] = {"partition": partition, "key": key, "headers": list(headers)}
         for value in values:
-            told(partial(self._producer.produce, topic, value, partition=partition, callback=self._expect()))
+            told(partial(self._producer.produce, topic, value, callback=self._expect(), **options))
         self._producer.poll(0)
 
     def _expect(self) -> Callable[[KafkaError | None, Any], None]:
@@ -167,7 +179,8 @@ class Producer:
                 if each.code() in PURGED:
                     self.commit()  # it fails, and says why the transaction is lost
                 raise failure_of(each) if each.fatal() else Failure(ABORT, each.name(), each.str())
-            assert each is not None, "a delivery was never reported"
+            if each is None:
+                raise Failure(RETRY, "_TIMED_OUT", "a delivery was not reported in time")
             offsets.append(each)
         return offsets
 
@@ -203,11 +216,14 @@ class Consumer:
                 **settings_of(settings),
             }
         )
+        self._ends: dict[Place, int] = {}
+        """Where it was told that there is nothing more: its position, which it does not tell itself."""
 
     def group_metadata(self) -> Any:
         return self.client.consumer_group_metadata()
 
     def assign(self, starts: Mapping[Place, int]) -> None:
+        self._ends.clear()
         self.client.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
 
     def subscribe(self, topics: Sequence[str]) -> None:
@@ -219,11 +235,15 @@ class Consumer:
 
     def _poll(self, timeout_s: float) -> list[Any]:
         found = []
-        messages: list[Any] = self.client.consume(500, timeout_s)
+        messages: list[Any] = self.client.consume(1, timeout_s)  # it would wait for all that it is asked for
+        if messages:
+            messages += self.client.consume(499, 0)
         for message in messages:
             error = message.error()
             if error is None:
                 found.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ends[message.topic(), message.partition()] = message.offset()
             elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
                 raise failure_of(error)
         return found
@@ -234,7 +254,9 @@ class Consumer:
     def poll_messages(self, timeout_s: float) -> list[Message]:
         return [
             Message(
+                topic=each.topic(),
                 partition=each.partition(),
+                offset=each.offset(),
                 key=each.key(),
                 value=each.value(),
                 headers=each.headers() or [],
@@ -248,9 +270,10 @@ class Consumer:
         return [(each.topic, each.partition) for each in self.client.assignment()]
 
     def position(self, place: Place) -> int:
-        return int(self.client.position([TopicPartition(*place)])[0].offset)
+        return max(int(self.client.position([TopicPartition(*place)])[0].offset), self._ends.get(place, OFFSET_INVALID))
 
     def seek(self, place: Place, offset: int) -> None:
+        self._ends.pop(place, None)
         self.client.seek(TopicPartition(*place, offset))
 
     def seek_to_beginning(self, place: Place) -> None:

@@ -23,6 +23,7 @@ from sexton.verify.clients.base import (
     Frozen,
     Group,
     GroupMember,
+    Headers,
     Message,
     Nodes,
     Place,
@@ -143,24 +144,33 @@ def produce(
 
 class Producer:
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
-        defaults: Settings = {
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": timeout_ms,
-            "max.block.ms": int(CALL_TIMEOUT_S * 1000),
-        }
+        defaults: dict[str, str | int | bool] = {"max.block.ms": int(CALL_TIMEOUT_S * 1000)}
+        if transactional_id:
+            defaults |= {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        else:
+            defaults["enable.idempotence"] = True
         self._producer = producer_of(bootstrap, {**defaults, **settings})
+        self._is_transactional = bool(transactional_id)
         self._sent: list[Any] = []
 
     def init(self) -> None:
-        told(self._producer.initTransactions)
+        if self._is_transactional:
+            told(self._producer.initTransactions)
 
     def begin(self) -> None:
         told(self._producer.beginTransaction)
         self._sent = []
 
-    def send(self, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        values: Sequence[bytes | None],
+        key: bytes | None = None,
+        headers: Headers = (),
+    ) -> None:
         for value in values:
-            record = kafka().clients.producer.ProducerRecord(topic, partition, None, value)
+            record = record_of(topic, value, Attributes(key, partition, headers))
             self._sent.append(told(partial(self._producer.send, record)))
 
     def flush(self) -> list[int]:
@@ -238,6 +248,8 @@ class Consumer:
     def poll_messages(self, timeout_s: float) -> list[Message]:
         return [
             Message(
+                topic=str(each.topic()),
+                offset=int(each.offset()),
                 partition=each.partition(),
                 key=each.key(),
                 value=each.value(),

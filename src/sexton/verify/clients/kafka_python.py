@@ -42,6 +42,7 @@ from sexton.verify.clients.base import (
     Frozen,
     Group,
     GroupMember,
+    Headers,
     Message,
     Nodes,
     Place,
@@ -127,12 +128,15 @@ class Producer:
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int, settings: Settings) -> None:
         defaults: dict[str, Any] = {
             "bootstrap_servers": bootstrap.split(","),
-            "transactional_id": transactional_id,
-            "transaction_timeout_ms": timeout_ms,
             "linger_ms": 5,
             "max_block_ms": int(CALL_TIMEOUT_S * 1000),
         }
+        if transactional_id:
+            defaults |= {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
+        else:
+            defaults["enable_idempotence"] = True
         self._producer = KafkaProducer(**{**defaults, **settings_of(settings)})
+        self._is_transactional = bool(transactional_id)
         self._sent: list[Any] = []
 
     def _told(self, action: Callable[[], Any]) -> Any:
@@ -167,15 +171,24 @@ class Producer:
         return Failure(todo, name, str(raised))
 
     def init(self) -> None:
-        self._told(self._producer.init_transactions)
+        if self._is_transactional:
+            self._told(self._producer.init_transactions)
 
     def begin(self) -> None:
         self._told(self._producer.begin_transaction)
         self._sent = []
 
-    def send(self, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        values: Sequence[bytes | None],
+        key: bytes | None = None,
+        headers: Headers = (),
+    ) -> None:
+        options = {"partition": partition, "key": key, "headers": list(headers)}
         for value in values:
-            self._sent.append(self._told(partial(self._producer.send, topic, value, partition=partition)))
+            self._sent.append(self._told(partial(self._producer.send, topic, value, **options)))
 
     def flush(self) -> list[int]:
         sent, self._sent = self._sent, []
@@ -246,6 +259,8 @@ class Consumer:
     def poll_messages(self, timeout_s: float) -> list[Message]:
         return [
             Message(
+                topic=each.topic,
+                offset=each.offset,
                 partition=each.partition,
                 key=each.key,
                 value=each.value,

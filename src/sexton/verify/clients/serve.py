@@ -1,9 +1,9 @@
 """A client's process: makes a driver's producers and consumers and calls them, as it is asked through a pipe.
 
-    python -m sexton.verify.clients.serve confluent
+    python -m sexton.verify.clients.serve sexton.verify.clients.confluent
 
-Each question is a pickled tuple (object, method, arguments); object 0 is the driver's module, and making a `Producer`
-or `Consumer` answers with the number by which it is called from then on. What clients print goes to the standard error.
+Each question is a pickled tuple (object, method, arguments); object 0 is the module, and making a `Producer` or
+`Consumer` answers with the number by which it is called from then on. What clients print goes to the standard error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     questions = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    objects: dict[int, Any] = {MODULE: importlib.import_module(f"sexton.verify.clients.{sys.argv[1]}")}
+    objects: dict[int, Any] = {MODULE: importlib.import_module(sys.argv[1])}
     while True:
         try:
             target, method, arguments = pickle.load(questions)

@@ -1,8 +1,9 @@
 """When which fault begins and ends: all of it follows from the seed, so that a replay breaks the same things.
 
 Time is cut into *stable periods*. In each another random set of the enabled kinds may happen, in a quarter of them none
-(a system must also be seen to recover). Within a period acts follow each other: each begins a fault that is not in
-force, or ends one that is. A fault that the next period does not allow ends with its own.
+(a system must also be seen to recover), though never in the first: a short run would test nothing. Within a period acts
+follow each other: each begins a fault that is not in force, or ends one that is. A fault that the next period does not
+allow ends with its own.
 
 Whom a fault hits is decided when it begins, among those that are there then: the schedule says which sort, and a number
 to choose by.
@@ -66,7 +67,7 @@ def schedule(
         acts.append(Act(at_ns, fault, False, begun.target, begun.choice))
 
     for start_ns in range(begin_ns, end_ns, period_ns):
-        allowed = _subset(kinds, rng)
+        allowed = _subset(kinds, rng, may_be_calm=start_ns > begin_ns)
         for fault in sorted(in_force.keys() - {kind.name for kind in allowed}):
             end(fault, start_ns)
         at_ns = start_ns + rng.randrange(interval_ns)
@@ -84,7 +85,8 @@ def schedule(
     return acts
 
 
-def _subset(kinds: Sequence[Kind], rng: random.Random) -> list[Kind]:
-    if not kinds or rng.random() < CALM_P:
+def _subset(kinds: Sequence[Kind], rng: random.Random, *, may_be_calm: bool) -> list[Kind]:
+    is_calm = rng.random() < CALM_P and may_be_calm
+    if is_calm or not kinds:
         return []
     return rng.sample(kinds, rng.randint(1, len(kinds)))

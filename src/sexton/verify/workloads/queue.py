@@ -8,7 +8,7 @@ see much of everything, and the old ones pauses.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,7 +54,18 @@ class Queue:
     @property
     def logs(self) -> dict[int, Log]:
         """All that were used so far."""
-        return {log: Log(*topic_of(log)) for log in sorted(self._sends_count)}
+        return {log: self.log(log) for log in sorted(self._sends_count)}
+
+    @property
+    def partitions_per_topic(self) -> int:
+        return PARTITIONS_PER_TOPIC
+
+    @property
+    def topic_settings(self) -> Mapping[str, str]:
+        return {}
+
+    def log(self, log: int) -> Log:
+        return Log(*topic_of(log))
 
     def next(self, process: int) -> Ask:
         if process not in self._known or self._rng.random() < REASSIGN_P:
@@ -63,10 +74,10 @@ class Queue:
         if not self._options.is_transactional:
             return _tagged((self._micro_op(),))
         micro_ops = tuple(self._micro_op() for _ in range(self._rng.randint(1, self._options.micro_ops_max)))
-        asked = _tagged(micro_ops)
+        ext: dict[str, int | bool] = {"transaction": True}
         if self._rng.random() < self._options.abort_p:
-            return asked._replace(ext={"abort_after": self._rng.randint(0, len(micro_ops))})
-        return asked
+            ext["abort_after"] = self._rng.randint(0, len(micro_ops))
+        return _tagged(micro_ops)._replace(ext=ext)
 
     def _reading(self) -> Ask:
         chosen = set(self._rng.sample(self._active, self._rng.randint(1, len(self._active))))

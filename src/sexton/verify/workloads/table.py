@@ -57,17 +57,20 @@ class Table:
 
     @property
     def logs(self) -> dict[int, Log]:
-        retention_ms = int(self._settings["delete.retention.ms"])
-        return {
-            log: Log(
-                "table", log, is_compacted=True, is_retained=self._options.is_retained, delete_retention_ms=retention_ms
-            )
-            for log in self._ends
-        }
+        return {log: self.log(log) for log in self._ends}
+
+    @property
+    def partitions_per_topic(self) -> int:
+        return self._options.logs
 
     @property
     def topic_settings(self) -> Mapping[str, str]:
         return self._settings
+
+    def log(self, log: int) -> Log:
+        retention_ms = int(self._settings["delete.retention.ms"])
+        is_retained = self._options.is_retained
+        return Log("table", log, is_compacted=True, is_retained=is_retained, delete_retention_ms=retention_ms)
 
     def next(self, process: int) -> Ask:
         if process not in self._known:

@@ -1,0 +1,83 @@
+"""The clients that a run can use, by name, and how each is told to be as impatient as Jepsen's are.
+
+Settings have Java's names; a driver knows its client's. Those that a client lacks are left out here. franz-go's driver
+knows neither keys nor positions yet, and is for tests only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from sexton.harness import jars
+from sexton.verify.clients.base import Settings
+
+CALL_TIMEOUT_S: Final = 10
+
+JAVA: Final = "java"
+
+_GROUP: Final[Settings] = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
+_PATIENCE: Final[Settings] = {"request.timeout.ms": 3_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    driver: str
+    """Its module in this package."""
+    package: str = ""
+    """What is installed; nothing: Kafka's jars, which Maven fetches."""
+    producer: Settings = field(default_factory=dict)
+    consumer: Settings = field(default_factory=dict)
+
+
+CLIENTS: Final[Mapping[str, Known]] = {
+    "confluent-kafka": Known(
+        "confluent",
+        "confluent-kafka",
+        # The timeouts of records and requests follow from transaction.timeout.ms, and may not be longer.
+        producer={"reconnect.backoff.max.ms": 1_000},
+        consumer={**_GROUP, "reconnect.backoff.max.ms": 1_000, "enable.partition.eof": True},
+    ),
+    "aiokafka": Known("aio", "aiokafka", producer=_PATIENCE, consumer={**_GROUP, "request.timeout.ms": 10_000}),
+    "kafka-python": Known(
+        "kafka_python",
+        "kafka-python",
+        producer={**_PATIENCE, "delivery.timeout.ms": 10_000},
+        consumer={**_GROUP, "request.timeout.ms": 10_000},
+    ),
+    JAVA: Known(
+        "java",
+        producer={**_PATIENCE, "delivery.timeout.ms": 10_000, "reconnect.backoff.max.ms": 1_000},
+        consumer={
+            **_GROUP,
+            "request.timeout.ms": 10_000,
+            "default.api.timeout.ms": 10_000,
+            "reconnect.backoff.max.ms": 1_000,
+        },
+    ),
+}
+
+
+def installed() -> Sequence[str]:
+    """Those that need nothing to be fetched."""
+    return [name for name, known in CLIENTS.items() if known.package and version_of(name)]
+
+
+def version_of(name: str) -> str:
+    known = CLIENTS[name]
+    if not known.package:
+        return jars.DEFAULT_VERSION
+    try:
+        return version(known.package)
+    except PackageNotFoundError:
+        return ""
+
+
+def environment(name: str) -> dict[str, str]:
+    """What the client's process finds its client by."""
+    found = {"SEXTON_CLIENT_TIMEOUT_S": str(CALL_TIMEOUT_S)}
+    if not CLIENTS[name].package:
+        found["SEXTON_CLIENT_CLASSPATH"] = jars.classpath(jars.DEFAULT_VERSION)
+    return found

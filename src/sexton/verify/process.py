@@ -1,0 +1,115 @@
+"""The process of one client of a run: asked one thing at a time, and ended without notice."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import sexton
+from sexton.history.op import Type
+from sexton.verify.clients import known
+from sexton.verify.clients.base import Failure, Place
+from sexton.verify.clients.serve import MODULE
+from sexton.verify.generator import Ask
+from sexton.verify.session import Completion, Options
+
+SESSION = 1
+"""The first object that `serve` is asked to make."""
+
+
+class _Exactly:
+    """Reads no more of a pipe than it is asked for: what was read ahead would not make the pipe readable."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self, count: int) -> bytes:
+        parts = []
+        while count > 0:
+            part = os.read(self._descriptor, count)
+            if not part:
+                raise EOFError("it closed its pipe")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def readline(self) -> bytes:
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            line += self.read(1)
+        return bytes(line)
+
+
+class ClientProcess:
+    """Its session is made when it starts. Whoever asked waits for `fileno` to become readable, and takes the answer."""
+
+    def __init__(self, client: str, options: Options, log_path: Path) -> None:
+        self.client = f"{client} {known.version_of(client)}"
+        self._told_places = 0
+        path = str(Path(sexton.__file__).resolve().parents[1])
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "sexton.verify.clients.serve", "sexton.verify.session"],
+                env={**os.environ, **known.environment(client), "PYTHONPATH": path},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C is for whoever leads
+            )
+        self._ask(MODULE, "Session", options)
+        self._is_new = True
+
+    def fileno(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def ask(self, ask: Ask, places: Mapping[int, Place]) -> None:
+        """`places` are those of all logs so far, and only ever more."""
+        news = dict(places) if len(places) > self._told_places else {}
+        self._told_places = len(places)
+        self._ask(SESSION, "do", ask, news)
+
+    def answer(self) -> Completion | None:
+        """None: it has started, and has not done yet what it was asked for. Of a process that has died, INFO."""
+        try:
+            found = self._take()
+            if self._is_new:
+                self._is_new = False
+                return None
+            assert isinstance(found, Completion)
+            return found
+        except Failure as failure:
+            return Completion(type=Type.INFO, error=str(failure))
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            return Completion(type=Type.INFO, error=f"the client's process has ended: {error}")
+
+    def end(self) -> None:
+        """As a crash does: nothing is flushed, nobody is told."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    continue
+
+    def _ask(self, target: int, method: str, *arguments: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            pickle.dump((target, method, list(arguments)), self._process.stdin)
+            self._process.stdin.flush()
+        except OSError:
+            return  # it has died; `answer` says so
+
+    def _take(self) -> Any:
+        result, failure = pickle.Unpickler(_Exactly(self.fileno())).load()
+        if failure is not None:
+            raise failure
+        return result
