@@ -52,6 +52,9 @@ class Commands(LazyGroup):
             "Show on real clusters how compaction corrupts data, and that coordinated compaction does not.",
             _PROVE,
         ),
+        "verify": Entry(
+            "sexton.cli.verify:app", "Test any Kafka-compatible cluster as Jepsen does, and judge histories.", _PROVE
+        ),
         "log": Entry("sexton.cli.log:app", "Look into a log: what is in it, and what becomes of it.", _FILES),
         "compact": Entry("sexton.cli.compact:compact", "Compact the partitions of a broker that is stopped.", _FILES),
         "demo": Entry(

@@ -228,6 +228,10 @@ class Cluster(ABC, Generic[N]):
     def is_running(self, node_id: int) -> bool:
         return self._node(node_id).is_running
 
+    def is_serving(self, node_id: int) -> bool:
+        """Running, and not paused."""
+        return self._node(node_id).is_serving
+
     def pid(self, node_id: int) -> int:
         """For measuring its CPU and memory."""
         return self._node(node_id).running_process().pid

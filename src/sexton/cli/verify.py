@@ -1,0 +1,300 @@
+"""`sexton verify`: runs Jepsen-like tests of a cluster, and judges their histories."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
+
+from sexton import extras
+from sexton.cli.broker import UsageError
+from sexton.errors import SextonError
+
+if TYPE_CHECKING:
+    from sexton.checker.allowed import Model
+    from sexton.checker.verdict import Judgement
+    from sexton.history.op import Type
+
+SECOND_NS: Final = 1_000_000_000
+PIPED_WIDTH: Final = 160
+"""Of tables, where nobody can tell how wide the reader's screen is."""
+
+EXISTING_RATE: Final = 100.0
+OWN_RATE: Final = 1_000.0
+
+SYSTEMS: Final = ("sexton", "sexton-independent", "kafka-4.3.0", "kafka-3.9.2")
+WORKLOADS: Final = ("queue", "table")
+FAULTS: Final = ("kill", "stop", "pause")
+CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java")
+MODELS: Final = ("kafka", "jepsen", "strict")
+"""For the shell's completion, which must not import what these are of; a test compares them."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Test any Kafka-compatible cluster as Jepsen does, and judge histories.",
+)
+
+
+class VerdictFalseError(SextonError):
+    """Something happened that may not. The table says what, `results.json` where."""
+
+    exit_code = 1
+
+
+class VerdictUnknownError(SextonError):
+    """Nothing wrong was found, and not everything was tested."""
+
+    exit_code = 3
+
+
+def _among(names: tuple[str, ...], *, has_list: bool = False) -> Callable[[str], list[str]]:
+    """Completes a name, or the last one of several with commas."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",") if has_list else ("", "", incomplete)
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return complete
+
+
+class _Told:
+    """Tells a person how a run goes: faults as lines, everything else on the last one."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console = console
+        self._status = status
+        self._phase = ""
+        self._now_ns = 0
+
+    def phase(self, name: str) -> None:
+        self._phase = name
+        self._status.update(name)
+        self._console.print(f"{self._now_ns / SECOND_NS:6.1f} s  [bold]{escape(name)}[/]")
+
+    def progress(self, now_ns: int, counts: Mapping[Type, int]) -> None:
+        self._now_ns = now_ns
+        told = ", ".join(f"{count:,} {type_.name.lower()}" for type_, count in sorted(counts.items()) if type_)
+        self._status.update(f"{self._phase}: {now_ns // SECOND_NS} s, {told}")
+
+    def fault(self, what: str) -> None:
+        self._console.print(f"{self._now_ns / SECOND_NS:6.1f} s  [red]{escape(what)}[/]")
+
+
+@app.command()
+def run(
+    system: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="sexton, sexton-independent (compacts as Kafka does), or kafka-VERSION: started on this machine.",
+            autocompletion=_among(SYSTEMS),
+        ),
+    ] = "sexton",
+    bootstrap: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT,…", help="A cluster that exists, instead; nothing is broken there.")
+    ] = None,
+    workload: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="queue or table.",
+            autocompletion=_among(WORKLOADS),
+        ),
+    ] = "queue",
+    txn: Annotated[bool, typer.Option("--txn", help="Send and poll in transactions.")] = False,
+    nemesis: Annotated[
+        str,
+        typer.Option(
+            metavar="FAULTS",
+            help="Which faults, with commas: kill, stop, pause.",
+            autocompletion=_among(FAULTS, has_list=True),
+        ),
+    ] = "",
+    time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="How long faults come.", min=1)] = 60.0,
+    client: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Which clients, with commas: confluent-kafka, aiokafka, kafka-python, java. All that are installed "
+            "by default.",
+            autocompletion=_among(CLIENTS, has_list=True),
+        ),
+    ] = "",
+    concurrency: Annotated[int, typer.Option(help="Clients at a time.", min=1)] = 6,
+    rate: Annotated[
+        float | None, typer.Option(help="Operations a second, at most: 1000, or 100 with --bootstrap.", min=0.1)
+    ] = None,
+    crash_clients: Annotated[bool, typer.Option("--crash-clients", help="Kill clients, one every 5 s.")] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", help="Between faults, about.", min=0.1)
+    ] = 10.0,
+    final_time_s: Annotated[
+        float, typer.Option("--final-time", metavar="SECONDS", help="For the final reads, at most.", min=1)
+    ] = 200.0,
+    seed: Annotated[int | None, typer.Option(help="What all choices follow from.", min=0)] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Where the run is written. Must not exist.")
+    ] = None,
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the brokers' data, too.")] = False,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What is allowed: kafka, jepsen or strict.",
+            autocompletion=_among(MODELS),
+        ),
+    ] = "kafka",
+) -> None:
+    """Start a cluster, use it while faults come and go, and judge what its clients saw.
+
+    It ends with 0 if the verdict is true, with 1 if it is false, and with 3 if not all was tested that should have
+    been. Ctrl-C heals what is broken, and judges what there is.
+    """
+    if not client:
+        extras.need("verify", "sexton verify run", ", or name what you have with --client")
+    from sexton.verify import run as verifying
+    from sexton.verify import systems
+    from sexton.verify.clients import known
+    from sexton.verify.runner import Plan
+
+    faults = _names(nemesis, FAULTS, "fault")
+    if bootstrap is not None and faults:
+        raise UsageError("--nemesis breaks only what verify has started", "", "Drop it, or --bootstrap")
+    _names(workload, WORKLOADS, "workload")
+    clients = _names(client, CLIENTS, "client") or tuple(known.installed())
+    chosen = secrets.randbelow(1 << 31) if seed is None else seed
+    started = datetime.now().strftime("%Y%m%d-%H%M%S")
+    target = directory or Path("sexton-verify") / f"{started}-{workload}-{chosen}"
+    if target.exists():
+        raise UsageError("it exists already", str(target), "Name another directory")
+    plan = Plan(
+        seed=chosen,
+        concurrency=concurrency,
+        rate=rate or (OWN_RATE if bootstrap is None else EXISTING_RATE),
+        main_ns=round(time_s * SECOND_NS),
+        final_ns=round(final_time_s * SECOND_NS),
+        period_ns=round(3 * interval_s * SECOND_NS),
+        interval_ns=round(interval_s * SECOND_NS),
+        faults=faults,
+        clients=clients,
+        crash_every_ns=5 * SECOND_NS if crash_clients else 0,
+        topic_prefix=f"{systems.TOPIC_PREFIX}{chosen}-",
+    )
+    wanted = verifying.Wanted(
+        system=systems.check_name(system) if bootstrap is None else bootstrap,
+        is_existing=bootstrap is not None,
+        workload=workload,
+        is_transactional=txn,
+        directory=target,
+        keep_data=keep_data,
+        model=_model(model),
+    )
+    console = _console()
+    console.print(f"{wanted.system}, {workload}, {', '.join(clients)}, seed {chosen}, in {target}")
+    with console.status("") as status:
+        judgement = verifying.run(wanted, plan, _Told(console, status))
+    _tell(judgement, console)
+
+
+@app.command()
+def check(
+    path: Annotated[Path, typer.Argument(metavar="HISTORY", help="A run's directory, or a history in any format.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What is allowed: kafka, jepsen or strict.",
+            autocompletion=_among(MODELS),
+        ),
+    ] = "kafka",
+    ignore: Annotated[str, typer.Option(metavar="ANOMALIES", help="Allow these as well, with commas.")] = "",
+) -> None:
+    """Judge a history: of a run, or Jepsen's history.edn.
+
+    It ends with 0 if the verdict is true, with 1 if it is false, and with 3 if not all was tested that should have
+    been.
+    """
+    from sexton.verify import run as verifying
+
+    judgement = verifying.check(path, _model(model), frozenset(filter(None, ignore.split(","))))
+    if path.is_dir():
+        verifying.write_results(path, judgement)
+    _tell(judgement, _console())
+
+
+@app.command("list")
+def list_() -> None:
+    """Show workloads, faults, clients and anomalies, each with one line."""
+    from sexton.checker.anomalies import ANOMALIES
+    from sexton.verify.clients import known
+    from sexton.verify.faults.processes import FAULTS as ALL_FAULTS
+    from sexton.verify.run import WORKLOADS as ALL_WORKLOADS
+
+    console = _console()
+    faults = {name: (fault.__doc__ or "").splitlines()[0] for name, fault in ALL_FAULTS.items()}
+    clients = {name: known.version_of(name) or "not installed" for name in known.CLIENTS}
+    anomalies = {name: each.meaning for name, each in ANOMALIES.items()}
+    for title, rows in (
+        ("Workloads", ALL_WORKLOADS),
+        ("Faults", faults),
+        ("Clients", clients),
+        ("Anomalies", anomalies),
+    ):
+        table = Table(title=title, title_justify="left", show_header=False, box=None, title_style="bold")
+        for name, line in rows.items():
+            table.add_row(name, escape(line))
+        console.print(table)
+
+
+def _names(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(filter(None, text.split(","))))
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no {what} {name}", "", f"Known are {', '.join(known)}")
+    return names
+
+
+def _model(name: str) -> Model:
+    from sexton.checker.allowed import Model
+
+    _names(name, MODELS, "model")
+    return Model(name)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    return console
+
+
+def _tell(judgement: Judgement, console: Console) -> None:
+    from sexton.checker.anomalies import ANOMALIES
+    from sexton.checker.verdict import Verdict
+
+    wrong = judgement.wrong()
+    table = Table(title="Findings", title_justify="left")
+    for header in ("anomaly", "count", "", "what it means"):
+        table.add_column(header, overflow="fold")
+    for finding in judgement.findings:
+        reason = judgement.allowed.get(finding.name, "")
+        told = "[bold red]wrong[/]" if finding.name in wrong else f"allowed: {reason}" if reason else "told only"
+        table.add_row(finding.name, str(finding.count), told, escape(ANOMALIES[finding.name].meaning))
+    if judgement.findings:
+        console.print(table)
+    missing = [duty.name for duty in judgement.obligations if not duty.is_met]
+    console.print(f"The verdict is [bold]{judgement.verdict}[/].")
+    if judgement.verdict is Verdict.FALSE:
+        raise VerdictFalseError(f"found: {', '.join(wrong)}")
+    if judgement.verdict is Verdict.UNKNOWN:
+        told = "; ".join(missing) or "the search was not finished, or not all was read"
+        raise VerdictUnknownError(f"not tested: {told}")

@@ -1,0 +1,97 @@
+"""What brokers say of themselves, asked from outside by Sexton's own client: watermarks, leaders, in-sync replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from sexton.client.admin import Admin
+from sexton.client.client import Client
+from sexton.client.consumer import EARLIEST, LATEST, list_offsets
+from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
+from sexton.errors import SextonError
+from sexton.harness import asking
+from sexton.history.op import Ext
+from sexton.verify.clients.base import Place
+
+TIMEOUT_MS: Final = 3_000
+"""Of a question while brokers may be away: the next one comes in a second."""
+
+
+def watermarks(bootstrap: str, places: Mapping[int, Place]) -> Mapping[str, Any]:
+    """By log. A log whose leader changed meanwhile is left out: nobody knows which of the two answered."""
+    wanted = dict(places)
+    topics = sorted({topic for topic, _ in places.values()})
+
+    async def question(client: Client) -> Mapping[str, Any]:
+        before = await _epochs(client, topics)
+        offsets = {
+            Ext.HIGH_WATERMARKS: await list_offsets(client, dict.fromkeys(wanted.values(), LATEST)),
+            Ext.LAST_STABLE_OFFSETS: await list_offsets(
+                client, dict.fromkeys(wanted.values(), LATEST), isolation=READ_COMMITTED
+            ),
+            Ext.LOG_STARTS: await list_offsets(
+                client, dict.fromkeys(wanted.values(), EARLIEST), isolation=READ_UNCOMMITTED
+            ),
+        }
+        after = await _epochs(client, topics)
+        same = {log: place for log, place in wanted.items() if before.get(place) == after.get(place)}
+        told: dict[str, Any] = {
+            str(name): {str(log): found[place] for log, place in same.items()} for name, found in offsets.items()
+        }
+        return {**told, str(Ext.LEADER_EPOCHS): {str(log): after[place] for log, place in same.items()}}
+
+    return asking.ask(bootstrap, question, TIMEOUT_MS)
+
+
+async def _epochs(client: Client, topics: Iterable[str]) -> dict[Place, int]:
+    known = (await client.refresh(topics)).topics
+    return {
+        (topic, number): each.leader_epoch
+        for topic in topics
+        if topic in known
+        for number, each in known[topic].partitions.items()
+    }
+
+
+def leader_of(bootstrap: str, place: Place) -> int:
+    """Negative: there is none, or nobody says."""
+    try:
+        return asking.leaders_of(bootstrap, place[0]).get(place[1], -1)
+    except SextonError:
+        return -1
+
+
+def is_whole(bootstrap: str, topics: Sequence[str]) -> bool:
+    """Whether each partition has a leader, and all its replicas are in sync."""
+
+    async def question(client: Client) -> bool:
+        known = (await client.refresh(topics)).topics
+        partitions = [each for topic in topics if topic in known for each in known[topic].partitions.values()]
+        return all(topic in known for topic in topics) and all(
+            each.leader >= 0 and set(each.isr) == set(each.replicas) for each in partitions
+        )
+
+    try:
+        return asking.ask(bootstrap, question, TIMEOUT_MS)
+    except SextonError:
+        return False
+
+
+def brokers_count(bootstrap: str) -> int:
+    async def question(client: Client) -> int:
+        return len(client.metadata.brokers)
+
+    return asking.ask(bootstrap, question)
+
+
+def delete_topics(bootstrap: str, prefix: str) -> None:
+    """All whose names begin so."""
+    assert prefix
+
+    async def question(client: Client) -> None:
+        for topic in (await client.refresh(None)).topics:
+            if topic.startswith(prefix):
+                await Admin(client).delete_topic(topic)
+
+    asking.ask(bootstrap, question)

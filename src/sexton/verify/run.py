@@ -1,0 +1,125 @@
+"""A whole run: its directory, its system, its workload, and the judgement at the end.
+
+The directory has `test.json`, `history.jsonl`, `results.json`, `clients.log`, and the brokers' directories below
+`cluster/`, of which only the logs stay unless the data is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from sexton.checker import reference
+from sexton.checker.allowed import Model
+from sexton.checker.verdict import Judgement
+from sexton.history import flat
+from sexton.history import run as description
+from sexton.history.load import load
+from sexton.history.op import Run
+from sexton.history.run import Description
+from sexton.verify import probes, systems
+from sexton.verify.clients import known
+from sexton.verify.generator import Workload
+from sexton.verify.runner import Listener, Plan, Runner
+from sexton.verify.systems import System
+from sexton.verify.workloads.queue import Queue, QueueOptions
+from sexton.verify.workloads.table import Table, TableOptions
+
+RESULTS: Final = "results.json"
+CLUSTER: Final = "cluster"
+
+QUEUE: Final = "queue"
+TABLE: Final = "table"
+WORKLOADS: Final[Mapping[str, str]] = {
+    QUEUE: "Records without keys in logs that fill up; with --txn, in transactions. All of Jepsen's anomalies.",
+    TABLE: "Compacted topics: keys, tombstones, transactions, tables read from the start. What compaction may lose.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a person asked for, beside the plan."""
+
+    system: str
+    """One of ours; or, if `is_existing`, the addresses of a cluster that is not ours."""
+    is_existing: bool = False
+    workload: str = QUEUE
+    is_transactional: bool = False
+    directory: Path
+    keep_data: bool = False
+    model: Model = Model.KAFKA
+
+
+def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
+    wanted.directory.mkdir(parents=True, exist_ok=True)
+    workload = _workload(wanted, plan)
+    _describe(wanted, plan, workload)  # a run that is killed can be judged as well
+    listener.phase("sets up")
+    with ExitStack() as stack:
+        system = _system(wanted, stack)
+        try:
+            ops = Runner(workload, system, plan, wanted.directory, listener).run()
+        finally:
+            _describe(wanted, plan, workload)  # it has made more logs
+            if wanted.is_existing:
+                probes.delete_topics(system.bootstrap, plan.topic_prefix)
+    if not wanted.keep_data:
+        for data in (wanted.directory / CLUSTER).glob("node-*/data"):
+            shutil.rmtree(data, ignore_errors=True)
+    listener.phase("judges")
+    judgement = reference.judge(ops, _judged(wanted, plan, workload), wanted.model)
+    write_results(wanted.directory, judgement)
+    return judgement
+
+
+def check(path: Path, model: Model, ignore: frozenset[str]) -> Judgement:
+    """Whatever a person names as a history."""
+    loaded = load(path)
+    return reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
+
+
+def write_results(directory: Path, judgement: Judgement) -> None:
+    (directory / RESULTS).write_text(json.dumps(judgement.to_json(), indent=1) + "\n")
+
+
+def _workload(wanted: Wanted, plan: Plan) -> Workload:
+    rng = random.Random(plan.seed + 2)
+    if wanted.workload == TABLE:
+        # No client can be told which replica it is to read from, so nobody is asked for a scan.
+        return Table(TableOptions(is_transactional=wanted.is_transactional, scan_p=0), rng)
+    return Queue(QueueOptions(is_transactional=wanted.is_transactional), rng)
+
+
+def _system(wanted: Wanted, stack: ExitStack) -> System:
+    if wanted.is_existing:
+        return systems.existing(wanted.system)
+    is_compacting = wanted.workload == TABLE
+    return stack.enter_context(systems.running(wanted.system, wanted.directory / CLUSTER, is_compacting=is_compacting))
+
+
+def _judged(wanted: Wanted, plan: Plan, workload: Workload) -> Run:
+    return Run(
+        name=wanted.directory.name,
+        workload=wanted.workload,
+        logs=workload.logs,
+        is_read_committed=plan.isolation == "read_committed",
+    )
+
+
+def _describe(wanted: Wanted, plan: Plan, workload: Workload) -> None:
+    more: dict[str, Any] = {
+        "seed": plan.seed,
+        "system": wanted.system,
+        "options": {"transactions": wanted.is_transactional, **asdict(plan)},
+        "versions": description.versions(each.package for each in known.CLIENTS.values() if each.package),
+        "topic-settings": dict(workload.topic_settings),
+        "described": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    description.write(wanted.directory, Description(_judged(wanted, plan, workload), more))
