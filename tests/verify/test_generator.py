@@ -13,12 +13,6 @@ class Polls:
     def next(self, process: int) -> Ask:
         return Ask(F.POLL, (Poll(),))
 
-    def completed(self, op: Op) -> None:
-        pass
-
-    def final(self) -> Ask:
-        return Ask(F.POLL, (Poll(),))
-
 
 def generator(**options: int) -> Generator:
     return Generator(Polls(), random.Random(1), rate=100, end_ns=10 * NS, **options)

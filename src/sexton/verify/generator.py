@@ -30,7 +30,12 @@ class Ask(NamedTuple):
     ext: Mapping[str, Any] = {}
 
 
-class Workload(Protocol):
+class Asking(Protocol):
+    def next(self, process: int) -> Ask:
+        """Of a process that is free. The process is as old as the first question that it was asked."""
+
+
+class Workload(Asking, Protocol):
     @property
     def logs(self) -> Mapping[int, Log]:
         """All that were used so far."""
@@ -43,9 +48,6 @@ class Workload(Protocol):
 
     def log(self, log: int) -> Log:
         """Any, used or not."""
-
-    def next(self, process: int) -> Ask:
-        """Of a process that is free. The process is as old as the first question that it was asked."""
 
     def completed(self, op: Op) -> None:
         """Takes every completion in the order of the history."""
@@ -100,7 +102,7 @@ class Processes:
 class Generator:
     """Asks at random moments, `rate` times a second on average. Who cannot keep up is not asked faster later."""
 
-    workload: Workload
+    workload: Asking
     rng: random.Random
     rate: float
     end_ns: int
