@@ -124,8 +124,8 @@ def run(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Which clients, with commas: confluent-kafka, aiokafka, kafka-python, java. All that are installed "
-            "by default.",
+            help="Which clients, with commas: confluent-kafka, aiokafka, kafka-python, java. By default all that are "
+            "installed and can read what there will be.",
             autocompletion=_among(CLIENTS, has_list=True),
         ),
     ] = "",
@@ -170,7 +170,8 @@ def run(
     if bootstrap is not None and faults:
         raise UsageError("--nemesis breaks only what verify has started", "", "Drop it, or --bootstrap")
     _names(workload, WORKLOADS, "workload")
-    clients = _names(client, CLIENTS, "client") or tuple(known.installed())
+    has_emptied_markers = workload == "table" and txn
+    clients = _names(client, CLIENTS, "client") or tuple(known.installed(has_emptied_markers=has_emptied_markers))
     chosen = secrets.randbelow(1 << 31) if seed is None else seed
     started = datetime.now().strftime("%Y%m%d-%H%M%S")
     target = directory or Path("sexton-verify") / f"{started}-{workload}-{chosen}"

@@ -33,7 +33,12 @@ _COMMON: Final = {
     "log.cleaner.backoff.ms": "500",
     "replica.lag.time.max.ms": "3000",
 }
-_SEXTON: Final = {**_COMMON, "broker.lease.ms": "3000", "broker.lease.renew.ms": "500"}
+_SEXTON: Final = {
+    **_COMMON,
+    "broker.lease.ms": "3000",
+    "broker.lease.renew.ms": "500",
+    "log.retention.check.interval.ms": "500",
+}
 _KAFKA: Final = {
     **_COMMON,
     "broker.heartbeat.interval.ms": "500",

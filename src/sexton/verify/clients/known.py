@@ -30,6 +30,8 @@ class Known:
     """What is installed; nothing: Kafka's jars, which Maven fetches."""
     producer: Settings = field(default_factory=dict)
     consumer: Settings = field(default_factory=dict)
+    reads_emptied_markers: bool = True
+    """Whether its consumer gets past a control batch that compaction has emptied: Kafka has such (KAFKA-7467), too."""
 
 
 CLIENTS: Final[Mapping[str, Known]] = {
@@ -40,12 +42,19 @@ CLIENTS: Final[Mapping[str, Known]] = {
         producer={"reconnect.backoff.max.ms": 1_000},
         consumer={**_GROUP, "reconnect.backoff.max.ms": 1_000, "enable.partition.eof": True},
     ),
-    "aiokafka": Known("aio", "aiokafka", producer=_PATIENCE, consumer={**_GROUP, "request.timeout.ms": 10_000}),
+    "aiokafka": Known(
+        "aio",
+        "aiokafka",
+        producer=_PATIENCE,
+        consumer={**_GROUP, "request.timeout.ms": 10_000},
+        reads_emptied_markers=False,  # 0.14.0: Control batch did not contain any records
+    ),
     "kafka-python": Known(
         "kafka_python",
         "kafka-python",
         producer={**_PATIENCE, "delivery.timeout.ms": 10_000},
         consumer={**_GROUP, "request.timeout.ms": 10_000},
+        reads_emptied_markers=False,  # 3.0.12: StopIteration raised unpacking messageset
     ),
     JAVA: Known(
         "java",
@@ -60,9 +69,10 @@ CLIENTS: Final[Mapping[str, Known]] = {
 }
 
 
-def installed() -> Sequence[str]:
-    """Those that need nothing to be fetched."""
-    return [name for name, known in CLIENTS.items() if known.package and version_of(name)]
+def installed(*, has_emptied_markers: bool) -> Sequence[str]:
+    """Those that need nothing to be fetched, and can read what there will be."""
+    able = {name: known for name, known in CLIENTS.items() if known.reads_emptied_markers or not has_emptied_markers}
+    return [name for name, known in able.items() if known.package and version_of(name)]
 
 
 def version_of(name: str) -> str:

@@ -1,0 +1,157 @@
+"""Whole runs over real brokers, through the command that people use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sexton.checker.allowed import Model
+from sexton.checker.anomalies import ANOMALIES
+from sexton.cli import verify
+from sexton.errors import SextonError
+from sexton.harness.brokers import SextonCluster
+from sexton.verify.clients.confluent import Admin
+from sexton.verify.clients.known import CLIENTS
+from sexton.verify.faults.processes import FAULTS
+from sexton.verify.run import WORKLOADS
+from sexton.verify.systems import check_name
+from tests.project import PROJECT_DIR
+
+RUN_TIMEOUT_S = 240
+KILL_AFTER_BYTES = 20_000
+
+
+def started(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sexton.cli.main", "verify", *map(str, arguments)],
+        cwd=PROJECT_DIR,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    said, _ = process.communicate(timeout=RUN_TIMEOUT_S)
+    return process.returncode, said
+
+
+def wait_for_history(directory: Path, process: subprocess.Popen[str]) -> None:
+    deadline_s = time.monotonic() + RUN_TIMEOUT_S
+    history = directory / "history.jsonl"
+    while not history.exists() or history.stat().st_size < KILL_AFTER_BYTES:
+        assert process.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+@pytest.mark.cluster
+def test_transactions_are_whole_while_brokers_are_killed_and_paused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    asked = ("--workload", "queue", "--txn", "--nemesis", "kill,pause", "--time", 12, "--interval", 3, "--seed", 1)
+    code, said = ended(started("run", "--system", "sexton", *asked, "--dir", run))
+    assert code == 0, said
+    assert json.loads((run / "results.json").read_text())["verdict"] == "true"
+    assert not list(run.glob("cluster/node-*/data")), "only the logs stay"
+
+    code, said = ended(started("check", run))
+    assert code == 0, said
+
+
+@pytest.mark.cluster
+def test_ctrl_c_heals_reads_everything_and_judges(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = started(
+        "run", "--nemesis", "kill", "--time", 600, "--interval", 1, "--client", "confluent-kafka", "--dir", run
+    )
+    wait_for_history(run, process)
+    os.kill(process.pid, signal.SIGINT)
+    code, said = ended(process)
+    assert code in (0, 3), said
+    assert "heal" in said
+    ops = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    assert any(op.get("ext", {}).get("final") for op in ops), "everything is read once more"
+    assert (run / "results.json").exists()
+
+
+@pytest.mark.cluster
+def test_a_run_that_was_killed_can_be_judged(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = started("run", "--time", 600, "--client", "confluent-kafka", "--dir", run)
+    wait_for_history(run, process)
+    process.kill()
+    ended(process)
+    code, said = ended(started("check", run))
+    assert code in (0, 3), said
+    assert "The verdict is" in said
+
+
+@pytest.mark.cluster
+def test_of_a_cluster_that_exists_nothing_else_is_touched_and_nothing_is_left(tmp_path: Path) -> None:
+    with SextonCluster(nodes=1) as cluster:
+        cluster.create_topic("theirs")
+        code, said = ended(
+            started(
+                "run",
+                "--bootstrap",
+                cluster.bootstrap,
+                "--time",
+                2,
+                "--txn",
+                "--concurrency",
+                2,
+                "--dir",
+                tmp_path / "run",
+            )
+        )
+        assert code == 0, said
+        admin = Admin(cluster.bootstrap)
+        theirs = [topic for topic in admin.topics() if not topic.startswith("__")]
+        assert theirs == ["theirs"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--system", "nonsense"),
+        ("run", "--nemesis", "kill,nonsense"),
+        ("run", "--workload", "nonsense"),
+        ("run", "--client", "nonsense"),
+        ("run", "--bootstrap", "localhost:1", "--nemesis", "kill"),
+        ("run", "--dir", "."),
+    ],
+)
+def test_what_makes_no_sense_is_told_before_anything_starts(arguments: tuple[str, ...]) -> None:
+    error = CliRunner().invoke(verify.app, arguments).exception
+    assert isinstance(error, SextonError)
+    assert error.exit_code == 64
+
+
+def test_what_can_be_named_is_what_there_is() -> None:
+    """The command names them itself, so that the shell's completion imports nothing."""
+    assert tuple(FAULTS) == verify.FAULTS
+    assert tuple(CLIENTS) == verify.CLIENTS
+    assert tuple(WORKLOADS) == verify.WORKLOADS
+    assert tuple(Model) == verify.MODELS
+    for system in verify.SYSTEMS:
+        assert check_name(system) == system
+
+
+def test_a_list_is_completed_at_its_last_name() -> None:
+    complete = verify._among(verify.FAULTS, has_list=True)
+    assert complete("kill,p") == ["kill,pause"]
+    assert complete("s") == ["stop"]
+
+
+def test_everything_that_can_be_named_is_listed() -> None:
+    said = CliRunner().invoke(verify.app, ["list"]).output
+    for name in (*verify.FAULTS, *verify.CLIENTS, *verify.WORKLOADS, *ANOMALIES):
+        assert f"{name} " in said
