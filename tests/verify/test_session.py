@@ -12,7 +12,7 @@ import pytest
 from sexton.history.op import F, Poll, Record, Send, Span, Type
 from sexton.verify.clients.base import ABORT, FATAL, FENCED, RETRY, Failure, Headers, Message, Place, Refused
 from sexton.verify.generator import Ask
-from sexton.verify.session import INTENDED, Options, Session, Topics, encoded
+from sexton.verify.session import FAILURES_MAX, INTENDED, Options, Session, Topics, encoded
 
 PLACES = {0: ("t0", 0), 1: ("t0", 1)}
 
@@ -198,6 +198,15 @@ def test_after_a_failure_that_ends_a_producer_there_is_a_new_one(session: Sessio
     cluster.calls.clear()
     assert session.do(txn(Send(0, 9)), {}).type is Type.OK
     assert cluster.calls[:2] == ["init", "begin"]
+
+
+def test_a_producer_that_fails_again_and_again_gets_a_successor(session: Session, cluster: Cluster) -> None:
+    for _ in range(FAILURES_MAX):
+        cluster.failures["flush"] = Failure(ABORT, "UNKNOWN_PRODUCER_ID", "")
+        session.do(txn(Send(0, 8)), {})
+    assert cluster.calls.count("init") == 1
+    session.do(txn(Send(0, 9)), {})
+    assert cluster.calls.count("init") == 2
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ from sexton.verify.systems import System
 HANG_NS: Final = 60 * NS
 """A client that has not answered by then is killed (KAFKA-17734: it may never)."""
 
+HEALED_HANG_NS: Final = 15 * NS
+"""The same once everything is healed: a little longer than a client is allowed to try (`known.CALL_TIMEOUT_S`)."""
+
 PROBE_EVERY_NS: Final = NS
 PROBED_LOGS_MAX: Final = 12
 """The newest: the older ones are not written any more."""
@@ -153,6 +156,7 @@ class _Going:
         self._probe: Future[Mapping[str, Any]] | None = None
         self._probe_ns = 0
         self._told_ns = 0
+        self._hang_ns = HANG_NS
         self._last: dict[int, Op] = {}
         """By process, its newest completion."""
 
@@ -207,7 +211,9 @@ class _Going:
         if self.system.cluster is not None and self._faults:
             self._begin(HEAL, {}, self._heal_all)
             self._wait(lambda: self._nemesis is None)
+        self._hang_ns = HEALED_HANG_NS
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
+        self._hang_ns = HANG_NS
         topics = sorted({topic for topic, _ in self._places.values()})
         whole = self._pool.submit(_wait_until_whole, self.system.bootstrap, topics)
         self._wait(whole.done)
@@ -257,7 +263,7 @@ class _Going:
             self._answered(key.data)
         now_ns = self._now()
         for client in list(self._clients.values()):
-            if client.asked is not None and now_ns - client.asked.time_ns > HANG_NS:
+            if client.asked is not None and now_ns - client.asked.time_ns > self._hang_ns:
                 client.at.end()
                 self._completed(client, Completion(type=Type.INFO, error="it has not answered, and was killed"))
         self._take_act()

@@ -36,6 +36,10 @@ ID_HEADER: Final = "id"
 
 INTENDED: Final = "aborted on purpose"
 
+FAILURES_MAX: Final = 3
+"""Transactions of a producer that fail one after the other before it gets a successor, as a supervisor would see to:
+kafka-python 3.0.12 may abort for ever without telling the coordinator, once its transaction has timed out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Topics:
@@ -153,6 +157,8 @@ class Session:
         self._topics: set[str] = set()
         self._producers: dict[str, Producer] = {}
         """By transactional id."""
+        self._failures_count = 0
+        """Of transactions, since the last that did not fail."""
         self._reading: Reading | None = None
 
     def do(self, ask: Ask, places: Mapping[int, Place]) -> Completion:
@@ -275,6 +281,7 @@ class Session:
                 producer.send_offsets(offsets, self._reading.consumer)
             has_tried_to_commit = True
             producer.commit()
+            self._failures_count = 0
             return progress.completion(Type.OK, ext=self._grouped() | ({str(Ext.OFFSETS): ends} if ends else {}))
         except _IntendedAbort:
             type_, error = Type.FAIL, INTENDED
@@ -283,7 +290,9 @@ class Session:
             is_aborted = failure.todo == ABORT and self._abort()
             is_certain = is_aborted or not has_tried_to_commit or is_refused(failure)
             type_, error = Type.FAIL if is_certain else Type.INFO, str(failure)
-            if not is_aborted:
+            self._failures_count += 1
+            if not is_aborted or self._failures_count == FAILURES_MAX:
+                self._failures_count = 0
                 self._drop(self._options.transactional_id)
         self._rewind(before)
         return progress.completion(type_, error, self._grouped())
