@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 
 from sexton.checker import reference
 from sexton.checker.allowed import Model
-from sexton.checker.kernels.judge import judge
+from sexton.checker.kernels.bundle import Bundle
+from sexton.checker.kernels.judge import conclude, counted, judge, question_of
+from sexton.checker.kernels.part import part
+from sexton.checker.kernels.whole import group_logs, whole_of
 from sexton.checker.planted import correct
 from sexton.checker.sabotage import PLANS, sabotage
+from sexton.checker.verdict import Judgement
 from sexton.checker.view import Options
 from sexton.history.flat import FlatHistory, from_ops, paired, to_ops
 from sexton.history.op import Log, Op, Run
@@ -34,6 +39,25 @@ def check(flat: FlatHistory, run: Run, options: Options | None = None, model: Mo
     for finding, other in zip(expected.findings, found.findings, strict=False):
         assert finding == other
     assert found.canonical() == expected.canonical()
+    for count in (2, 5):
+        assert in_bundles(flat, run, options, model, count).canonical() == expected.canonical()
+
+
+def in_bundles(flat: FlatHistory, run: Run, options: Options | None, model: Model, count: int) -> Judgement:
+    """By the same steps as on Spark."""
+    whole = whole_of(flat, run, options or Options(), group_logs(flat))
+    rows = [
+        (flat.mops[flat.mops["log"] % count == bundle], flat.spans[flat.spans["log"] % count == bundle])
+        for bundle in reversed(range(count))
+    ]
+    whole = counted(whole, [Bundle(whole, *some).census() for some in rows])
+    bundles = [Bundle(whole, *some, whole.is_read) for some in rows]
+    outcomes = [bundle.judge() for bundle in bundles]
+    question = question_of(outcomes)
+    answers = [bundle.answer(question) for bundle in bundles] if question is not None else []
+    logs = sorted(whole.special)
+    mops, spans = (rows[np.isin(rows["log"], logs)] for rows in (flat.mops, flat.spans))
+    return conclude(flat, whole, outcomes, answers, part(flat, mops, spans, whole), model)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -32,14 +32,15 @@ class Loaded:
 def load(path: Path) -> Loaded:
     """Raises CorruptHistoryError, NotAHistoryError, EnvironmentFailure."""
     try:
-        found = _found(path)
+        found = history_at(path)
         order = Order(str(found), is_imported=found.suffix == ".edn")
-        return _described(found, _read(found, order), order.notes)
+        history = _read(found, order)
+        return Loaded(run_of(found, history), history, order.notes)
     except OSError as error:
         raise EnvironmentFailure(f"it cannot be read: {error.strerror}", str(path)) from error
 
 
-def _found(path: Path) -> Path:
+def history_at(path: Path) -> Path:
     """In the directory of a run, `history.jsonl`: it is there even if the run was killed."""
     inside = (
         (path / LINES, path / EDN, path / "ops.parquet") if path.is_dir() and path.suffix != ".parquet" else (path,)
@@ -63,12 +64,12 @@ def _read(path: Path, order: Order) -> FlatHistory:
         return (flatten.read_edn if path.suffix == ".edn" else flatten.read_lines)(file, order)
 
 
-def _described(path: Path, history: FlatHistory, notes: Notes) -> Loaded:
+def run_of(path: Path, history: FlatHistory) -> Run:
     has_description = (path.parent / run.NAME).exists() and path.suffix != ".edn"
     known = run.read(path.parent).run if has_description else Run(name=path.parent.name, uses_subscribe=_uses(history))
     log_names = {FIRST_NAMED - row: name for row, name in enumerate(history.log_names)} or known.log_names
     value_names = {FIRST_NAMED - row: name for row, name in enumerate(history.value_names)} or known.value_names
-    return Loaded(replace(known, log_names=log_names, value_names=value_names), history, notes)
+    return replace(known, log_names=log_names, value_names=value_names)
 
 
 def _uses(history: FlatHistory) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from sexton.checker.kernels.compiled import Bools, Ints, Longs, Rows
 from sexton.history.flat import FlatHistory, Kind
+from sexton.history.lines import TOMBSTONE
 from sexton.history.op import NEMESIS, READS_AND_WRITES, UNKNOWN, F, Type
 
 FS: Final = (*F, "")
@@ -66,20 +67,21 @@ def is_f(calls: Rows, *wanted: str) -> Bools:
     return found
 
 
+def unique(numbers: Longs | Ints) -> Longs:
+    """As NumPy's, which hashes before it sorts, and is slower for it where most are unique."""
+    found = np.sort(numbers).astype(np.int64)
+    return found[starts_of(found)]
+
+
 def ranks(*columns: Longs) -> tuple[Longs, Longs]:
     """Numbers rows by their columns, in rising order. Also returns the first row of each number."""
-    packed = _packed(columns)
-    if packed is not None:
-        _, first, number = np.unique(packed, return_index=True, return_inverse=True)
-        return number.astype(np.int64), first.astype(np.int64)
-    order = np.lexsort(columns[::-1])
-    is_new = np.zeros(len(order), np.bool_)
-    is_new[:1] = True
-    for column in columns:
-        is_new[1:] |= column[order][1:] != column[order][:-1]
+    order = sort_by(*columns)
+    starts = starts_of(*(column[order] for column in columns))
+    is_new = np.zeros(len(order), np.int64)
+    is_new[starts[1:]] = 1
     number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(is_new) - 1
-    return number, order[is_new]
+    number[order] = np.cumsum(is_new)
+    return number, order[starts]
 
 
 def sort_by(*columns: Longs) -> Longs:
@@ -124,6 +126,8 @@ class Moved:
     vid: Longs
     offset: Longs
     key: Longs
+    mop: Longs
+    """The place of its micro-operation in the call."""
     is_tombstone: Bools
     is_send: Bools
 
@@ -134,6 +138,7 @@ class Moved:
             vid=self.vid[rows],
             offset=self.offset[rows],
             key=self.key[rows],
+            mop=self.mop[rows],
             is_tombstone=self.is_tombstone[rows],
             is_send=self.is_send[rows],
         )
@@ -160,33 +165,37 @@ class Named:
 
 
 class Columns:
-    def __init__(self, calls: Rows, mops: Rows, spans: Rows, known_logs: tuple[int, ...] = ()) -> None:
-        """Of some logs or of all: rows of `mops` and `spans` of others are not there."""
+    """Of some logs or of all: rows of `mops` and `spans` of others are not there."""
+
+    def __init__(self, calls: Rows, mops: Rows, spans: Rows, is_read: Bools | None = None) -> None:
+        """`is_read`: of calls, if it is known from all logs."""
         self.calls = calls
+        self._is_read = is_read
         self.index: Longs = np.ascontiguousarray(calls["index"])
         self.type = np.ascontiguousarray(calls["type"])
         self.is_ok: Bools = self.type == Type.OK
         self.is_fail: Bools = self.type == Type.FAIL
         self.begin_ns: Longs = np.ascontiguousarray(calls["begin_ns"])
         self.end_ns: Longs = np.ascontiguousarray(calls["end_ns"])
-        mops, call = _of_calls(mops, self.index)
-        spans, span_call = _of_calls(spans, self.index)
-        named = [np.array(known_logs, np.int64), mops["log"].astype(np.int64), spans["log"].astype(np.int64)]
-        self.logs, log = np.unique(np.concatenate(named), return_inverse=True)
+        mop_rows, call = _of_calls(mops["op"], self.index)
+        span_rows, span_call = _of_calls(spans["op"], self.index)
+        mop_log, span_log = mops["log"][mop_rows], spans["log"][span_rows]
+        self.logs = unique(np.concatenate([unique(mop_log), unique(span_log)]))
         """By rank, what the history calls them."""
-        mop_log, span_log = np.split(log[len(known_logs) :].astype(np.int64), [len(mops)])
-        self._set_records(mops, call, mop_log)
-        kind = mops["kind"]
-        self.assigned = _named(kind == Kind.LOG, mops, call, mop_log)
-        self.offsets = _named(kind == Kind.OFFSET, mops, call, mop_log)
-        self.rebalanced = _named(kind == Kind.REBALANCED, mops, call, mop_log)
-        self._set_spans(spans, span_call, span_log)
+        log = np.searchsorted(self.logs, mop_log)
+        self._set_records(mops, mop_rows, call, log)
+        kind = mops["kind"][mop_rows]
+        self.assigned, self.offsets, self.rebalanced = (
+            Named(call[wanted], log[wanted], mops["offset"][mop_rows[wanted]])
+            for wanted in (kind == Kind.LOG, kind == Kind.OFFSET, kind == Kind.REBALANCED)
+        )
+        self._set_spans(spans, span_rows, span_call, np.searchsorted(self.logs, span_log))
 
-    def _set_records(self, mops: Rows, call: Longs, log: Longs) -> None:
-        is_record = (mops["kind"] == Kind.SEND) | (mops["kind"] == Kind.POLL)
-        is_record &= is_f(self.calls, *READS_AND_WRITES)[call]
-        mops, call, log = mops[is_record], call[is_record], log[is_record]
-        value = np.ascontiguousarray(mops["value"])
+    def _set_records(self, mops: Rows, rows: Longs, call: Longs, log: Longs) -> None:
+        kind = mops["kind"][rows]
+        is_record = ((kind == Kind.SEND) | (kind == Kind.POLL)) & is_f(self.calls, *READS_AND_WRITES)[call]
+        rows, call, log, kind = rows[is_record], call[is_record], log[is_record], kind[is_record]
+        value = mops["value"][rows]
         vid, first = ranks(log, value)
         self.log_of: Longs = log[first]
         """By vid."""
@@ -195,22 +204,23 @@ class Columns:
             call=call,
             log=log,
             vid=vid,
-            offset=np.ascontiguousarray(mops["offset"]),
-            key=np.ascontiguousarray(mops["key"]),
-            is_tombstone=mops["flags"] & 1 != 0,
-            is_send=mops["kind"] == Kind.SEND,
+            offset=mops["offset"][rows],
+            key=mops["key"][rows],
+            mop=mops["mop"][rows].astype(np.int64),
+            is_tombstone=mops["flags"][rows] & TOMBSTONE != 0,
+            is_send=kind == Kind.SEND,
         )
         self.sends = self.moved.only(self.moved.is_send)
         self.polls = self.moved.only(~self.moved.is_send)
 
-    def _set_spans(self, spans: Rows, call: Longs, log: Longs) -> None:
+    def _set_spans(self, spans: Rows, rows: Longs, call: Longs, log: Longs) -> None:
         order = sort_by(call, log)
-        call, log = call[order], log[order]
+        rows, call, log = rows[order], call[order], log[order]
         self.spans = Spans(
             call=call,
             log=log,
-            start_offset=spans["start_offset"][order],
-            end_offset=spans["end_offset"][order],
+            start_offset=spans["start_offset"][rows],
+            end_offset=spans["end_offset"][rows],
             is_trusted=~np.isin(self.pack(call, log), self.pack(self.rebalanced.call, self.rebalanced.log)),
         )
 
@@ -252,7 +262,7 @@ class Columns:
         return found
 
     @cached_property
-    def is_read(self) -> Bools:
+    def is_polled(self) -> Bools:
         return self.first_reader < len(self.calls)
 
     @cached_property
@@ -262,16 +272,18 @@ class Columns:
     # -- by call
 
     @cached_property
-    def proven(self) -> Longs:
-        """Unknown calls of which an ok call polled a value."""
-        is_proof = self.is_seen[self.sends.vid] & (self.type[self.sends.call] == Type.INFO)
-        return np.unique(self.sends.call[is_proof])
+    def is_read(self) -> Bools:
+        """Whether an ok call polled a value that it sent."""
+        if self._is_read is not None:
+            return self._is_read
+        found = np.zeros(len(self.calls), np.bool_)
+        found[self.sends.call[self.is_seen[self.sends.vid]]] = True
+        return found
 
     @cached_property
     def is_certain(self) -> Bools:
-        certain = self.is_ok.copy()
-        certain[self.proven] = True
-        return certain
+        found: Bools = self.is_ok | ((self.type == Type.INFO) & self.is_read)
+        return found
 
     @cached_property
     def end_of_all_ns(self) -> int:
@@ -343,18 +355,9 @@ def _order(log: Longs, offset: Longs, vid: Longs, vid_count: int, log_count: int
     )
 
 
-def _of_calls(rows: Rows, index: Longs) -> tuple[Rows, Longs]:
-    """Without those of invocations that completed, and of a nemesis."""
-    op = rows["op"]
+def _of_calls(op: Longs, index: Longs) -> tuple[Longs, Longs]:
+    """Rows of calls, and these: not those of invocations that completed, nor of a nemesis."""
     place = np.searchsorted(index, op)
     place[place == len(index)] = 0
-    is_there = index[place] == op if len(index) else np.zeros(len(rows), np.bool_)
-    return rows[is_there], place[is_there]
-
-
-def _named(wanted: Bools, mops: Rows, call: Longs, log: Longs) -> Named:
-    return Named(call[wanted], log[wanted], mops["offset"][wanted])
-
-
-def as_ints(numbers: Longs) -> Ints:
-    return numbers.astype(np.int32)
+    rows = np.flatnonzero(index[place] == op) if len(index) else place[:0]
+    return rows, place[rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from sexton.checker.cycles import RT, WR, WW, Edges, Kinds
 from sexton.checker.kernels import scc
-from sexton.checker.kernels.columns import Columns, is_f, starts_of
-from sexton.checker.kernels.compiled import Ints, Longs, Rows
+from sexton.checker.kernels.columns import Columns, is_f, starts_of, unique
+from sexton.checker.kernels.compiled import Bools, Ints, Longs, Rows
 from sexton.history.op import READS_AND_WRITES, Type
 
 _WHOLE = (WW, WR, RT)
@@ -19,8 +19,8 @@ _WHOLE = (WW, WR, RT)
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Edges of one kind between calls, by both ends, and what each is there for: a value that the call at its end sent
-    or polled, and for a ww edge the value before it."""
+    """Edges of one kind between calls, and what each is there for: a value that the call at its end sent or polled, and
+    for a ww edge the value before it."""
 
     start: Longs
     end: Longs
@@ -29,15 +29,21 @@ class Dependencies:
     before: Longs
 
     @staticmethod
-    def of(*parts: Dependencies) -> Dependencies:
-        """Of several for one edge, the first log's smallest value."""
-        columns = [np.concatenate(its) for its in zip(*(part.columns() for part in parts), strict=True)]
-        order = np.lexsort((columns[3], columns[2], columns[1], columns[0]))
-        first = order[starts_of(columns[0][order], columns[1][order])]
-        return Dependencies(*(column[first] for column in columns))
+    def none() -> Dependencies:
+        return Dependencies(*(np.zeros(0, np.int64) for _ in range(5)))
 
-    def columns(self) -> tuple[Longs, Longs, Longs, Longs, Longs]:
-        return self.start, self.end, self.log, self.value, self.before
+    @staticmethod
+    def of(parts: Sequence[Dependencies]) -> Dependencies:
+        names = ("start", "end", "log", "value", "before")
+        return Dependencies(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def only(self, rows: Bools | Longs) -> Dependencies:
+        return Dependencies(self.start[rows], self.end[rows], self.log[rows], self.value[rows], self.before[rows])
+
+    def first(self) -> Dependencies:
+        """By both ends, each once: of several, the first log's smallest value."""
+        order = np.lexsort((self.value, self.log, self.end, self.start))
+        return self.only(order[starts_of(self.start[order], self.end[order])])
 
 
 def read_dependencies(columns: Columns) -> Dependencies:
@@ -54,73 +60,63 @@ def write_dependencies(columns: Columns) -> Dependencies:
     return _dependencies(columns, columns.sender_of[before], columns.sender_of[vid], vid, before)
 
 
-def _dependencies(columns: Columns, start: Longs, end: Longs, vid: Longs, other: Longs) -> Dependencies:
+def _dependencies(columns: Columns, start: Longs, end: Longs, vid: Longs, before: Longs) -> Dependencies:
     rows = np.flatnonzero((start >= 0) & (end >= 0) & (start != end))
-    return Dependencies.of(
-        Dependencies(
-            start=start[rows],
-            end=end[rows],
-            log=columns.logs[columns.log_of[vid[rows]]],
-            value=columns.value_of[vid[rows]],
-            before=columns.value_of[other[rows]],
-        )
-    )
+    log, value = columns.logs[columns.log_of[vid[rows]]], columns.value_of[vid[rows]]
+    return Dependencies(start[rows], end[rows], log, value, columns.value_of[before[rows]])
 
 
 class ArrayGraph:
     def __init__(self, calls: Rows, ww: Dependencies, wr: Dependencies) -> None:
         """Ends of dependencies are rows of `calls`."""
         is_node = is_f(calls, *READS_AND_WRITES)
-        self._calls = calls[is_node]
-        self.call_count = len(self._calls)
-        node_of = np.cumsum(is_node) - 1
-        self._dependencies = {WW: ww, WR: wr}
         self._row_of = np.flatnonzero(is_node)
-        moments = np.flatnonzero(self._calls["type"] == Type.OK)
+        self._index: Longs = calls["index"][self._row_of]
+        self._begin_index: Longs = calls["begin_index"][self._row_of]
+        self.call_count = len(self._row_of)
+        moments = np.flatnonzero(calls["type"][self._row_of] == Type.OK)
         self.node_count = self.call_count + len(moments)
-        edges = {kind: (node_of[of.start], node_of[of.end]) for kind, of in self._dependencies.items()}
-        edges[RT] = self._in_time(moments)
-        self._packed = {kind: start * self.node_count + end for kind, (start, end) in edges.items()}
-        self._relates = bool(len(ww.start) or len(wr.start) or np.any(edges[RT][1] < self.call_count))
-        self._labels: dict[Kinds, Ints] = {}
-        self._edges: dict[Kinds, tuple[Longs, Longs]] = {}
-        self._keep_core()
+        node_of = np.cumsum(is_node) - 1
+        ends = {kind: (node_of[of.start], node_of[of.end]) for kind, of in ((WW, ww), (WR, wr))}
+        ends[RT] = self._in_time(moments)
+        self._relates = bool(len(ww.start) or len(wr.start) or np.any(ends[RT][1] < self.call_count))
+        # What is in no cycle of all edges is in none of some.
+        starts, successors = _compressed(ends.values(), self.node_count)
+        whole = scc.components(starts, successors)
+        self._labels: dict[Kinds, Ints] = {_WHOLE: whole}
+        is_core = {kind: (whole[start] >= 0) & (whole[start] == whole[end]) for kind, (start, end) in ends.items()}
+        self._ends = {kind: (start[is_core[kind]], end[is_core[kind]]) for kind, (start, end) in ends.items()}
+        self._dependencies = {WW: ww.only(is_core[WW]).first(), WR: wr.only(is_core[WR]).first()}
+        self._unions: dict[Kinds, tuple[Longs, Ints]] = {}
 
     def _in_time(self, moments: Longs) -> tuple[Longs, Longs]:
         place = self.call_count + np.arange(len(moments))
-        begun = np.flatnonzero(self._calls["begin_index"] >= 0)
-        before = np.searchsorted(self._calls["index"][moments], self._calls["begin_index"][begun]) - 1
+        begun = np.flatnonzero(self._begin_index >= 0)
+        before = np.searchsorted(self._index[moments], self._begin_index[begun]) - 1
         begun, before = begun[before >= 0], before[before >= 0]
         start = np.concatenate([moments, place[:-1], self.call_count + before])
         return start, np.concatenate([place, place[1:], begun])
 
-    def _keep_core(self) -> None:
-        """What is in no cycle of all edges is in none of some."""
-        whole = self._component_of(_WHOLE)
-        for kind, packed in self._packed.items():
-            start, end = whole[packed // self.node_count], whole[packed % self.node_count]
-            self._packed[kind] = packed[(start >= 0) & (start == end)]
-        self._edges.clear()
-
-    def _union(self, kinds: Kinds) -> tuple[Longs, Longs]:
-        """Compressed rows: where each node's successors begin, and these, sorted."""
-        if kinds not in self._edges:
-            packed = np.unique(np.concatenate([self._packed[kind] for kind in kinds]))
-            starts = np.searchsorted(packed, np.arange(self.node_count + 1) * self.node_count)
-            self._edges[kinds] = starts, packed % max(self.node_count, 1)
-        return self._edges[kinds]
+    def _union(self, kinds: Kinds) -> tuple[Longs, Ints]:
+        """What is in a cycle of the whole graph, with the successors of each node sorted."""
+        if kinds not in self._unions:
+            packed = unique(
+                np.concatenate([start * self.node_count + end for start, end in (self._ends[kind] for kind in kinds)])
+            )
+            ends = [(packed // max(self.node_count, 1), packed % max(self.node_count, 1))]
+            self._unions[kinds] = _compressed(ends, self.node_count)
+        return self._unions[kinds]
 
     def _component_of(self, kinds: Kinds) -> Ints:
         if kinds not in self._labels:
-            starts, ends = self._union(kinds)
-            self._labels[kinds] = scc.components(starts, ends.astype(np.int32))
+            self._labels[kinds] = scc.components(*self._union(kinds))
         return self._labels[kinds]
 
     def op(self, call: int) -> int:
-        return int(self._calls["index"][call])
+        return int(self._index[call])
 
     def invocation(self, call: int) -> int:
-        return int(self._calls["begin_index"][call])
+        return int(self._begin_index[call])
 
     def relates_calls(self) -> bool:
         return self._relates
@@ -156,3 +152,17 @@ class ArrayGraph:
             return None
         log, value, before = (int(column[place]) for column in (of.log, of.value, of.before))
         return {"log": log, "value": value} if kind == WR else {"log": log, "value": before, "next-value": value}
+
+
+def _compressed(ends: Iterable[tuple[Longs, Longs]], node_count: int) -> tuple[Longs, Ints]:
+    """Compressed rows: where each node's successors begin, and these, in the order of the edges."""
+    all_ends = list(ends)
+    counts = np.zeros(node_count, np.int64)
+    for start, _ in all_ends:
+        counts += np.bincount(start, minlength=node_count)
+    starts = np.append(0, np.cumsum(counts))
+    successors = np.empty(starts[-1], np.int32)
+    free = starts[:-1].copy()
+    for start, end in all_ends:
+        scc.fill(start, end, free, successors)
+    return starts, successors

@@ -117,7 +117,7 @@ def moved(columns: Columns, is_compacted: Bools) -> Found:
 
 
 def unwritten_read(columns: Columns) -> Found:
-    vids = np.flatnonzero(columns.is_read & (columns.sender_of < 0))
+    vids = np.flatnonzero(columns.is_polled & (columns.sender_of < 0))
     witnesses = Witnesses(columns, vids)
     cases = []
     for vid in vids.tolist():

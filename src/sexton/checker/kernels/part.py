@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sexton.checker.kernels.columns import Columns, is_f
+from sexton.checker.kernels.columns import is_f
 from sexton.checker.kernels.compiled import Rows
+from sexton.checker.kernels.whole import Whole
 from sexton.checker.view import Call, View, call
 from sexton.history.flat import FlatHistory, to_ops
-from sexton.history.op import NEMESIS, F, Op, Run, Type
+from sexton.history.op import F, Type
 
 
 @dataclass(frozen=True)
@@ -30,35 +30,25 @@ class Part(View):
         return self.end_of_all_ns
 
 
-def nemesis_of(flat: FlatHistory) -> list[Op]:
-    return list(_ops(flat, flat.ops[flat.ops["process"] == NEMESIS]))
-
-
-def part(flat: FlatHistory, columns: Columns, run: Run, whole: View, logs: Iterable[int]) -> Part:
-    """Calls that touch one of these logs, and what they did there; and all that do more than read and write."""
-    wanted = np.array(sorted(logs), np.int64)
-    mops = flat.mops[np.isin(flat.mops["log"], wanted)]
-    spans = flat.spans[np.isin(flat.spans["log"], wanted)]
-    is_wanted = np.isin(columns.index, mops["op"]) | np.isin(columns.index, spans["op"])
-    is_wanted |= is_f(columns.calls, F.ASSIGN, F.SUBSCRIBE, F.DEBUG, F.COMMIT, F.COMMITTED, F.DELETE_RECORDS)
-    is_wanted |= flat.ops["ext"][columns.calls["row"]] != 0
-    calls = columns.calls[is_wanted]
-    some = FlatHistory(flat.ops, mops, spans, flat.strings)
-    ops = _ops(some, flat.ops[calls["row"]])
+def part(ops: FlatHistory, mops: Rows, spans: Rows, whole: Whole) -> Part:
+    """Calls that touch one of the special logs, and what they did there; and all that do more than read and write. Of
+    `ops` only operations are used."""
+    calls = whole.calls
+    is_wanted = np.isin(calls["index"], mops["op"]) | np.isin(calls["index"], spans["op"])
+    is_wanted |= is_f(calls, F.ASSIGN, F.SUBSCRIBE, F.DEBUG, F.COMMIT, F.COMMITTED, F.DELETE_RECORDS)
+    is_wanted |= ops.ops["ext"][calls["row"]] != 0
+    calls = calls[is_wanted]
+    some = to_ops(FlatHistory(ops.ops[calls["row"]], mops, spans, ops.strings))
     found = [
         call(replace(op, type=Type(row["type"])), int(row["begin_ns"]), int(row["begin_index"]), int(row["end_ns"]))
-        for op, row in zip(ops, calls, strict=True)
+        for op, row in zip(some, calls, strict=True)
     ]
-    some_logs = {log: facts for log, facts in run.logs.items() if log in set(wanted.tolist())}
+    some_logs = {log: facts for log, facts in whole.run.logs.items() if log in whole.special}
     return Part(
-        run=replace(run, logs=some_logs),
+        run=replace(whole.run, logs=some_logs),
         options=whole.options,
         calls=found,
         nemesis=whole.nemesis,
-        certain=frozenset(columns.index[columns.proven].tolist()),
-        end_of_all_ns=columns.end_of_all_ns,
+        certain=frozenset(whole.calls["index"][whole.is_read & (whole.calls["type"] == Type.INFO)].tolist()),
+        end_of_all_ns=whole.end_ns,
     )
-
-
-def _ops(flat: FlatHistory, ops: Rows) -> Iterable[Op]:
-    return to_ops(FlatHistory(ops, flat.mops, flat.spans, flat.strings))

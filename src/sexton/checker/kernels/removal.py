@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,8 +19,8 @@ class LogStarts:
     """By log: from when on somebody may have deleted records below an offset, and where the log began when brokers were
     asked, as time and offset each."""
 
-    deleted: Mapping[int, list[tuple[int, int]]]
-    seen: Mapping[int, list[tuple[int, int]]]
+    deleted: Mapping[int, Sequence[tuple[int, int]]]
+    seen: Mapping[int, Sequence[tuple[int, int]]]
 
 
 class Removals:
@@ -69,7 +69,7 @@ class Removals:
     @cached_property
     def _is_doubtful(self) -> Bools:
         sends = self._columns.sends
-        is_possible = ~self._columns.is_fail[sends.call] | self._columns.is_read[sends.vid]
+        is_possible = ~self._columns.is_fail[sends.call] | self._columns.is_polled[sends.vid]
         found: Bools = ~self._is_certain & is_possible
         return found
 

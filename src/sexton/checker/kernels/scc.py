@@ -65,3 +65,11 @@ def components(starts: Longs, ends: Ints) -> Ints:
                         component[member] = found
                 found += not is_alone
     return component
+
+
+@kernel
+def fill(start: Longs, end: Longs, free: Longs, successors: Ints) -> None:
+    """Puts edges where their starts have room, and moves that."""
+    for row in range(len(start)):
+        successors[free[start[row]]] = end[row]
+        free[start[row]] += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sexton.checker.kernels.columns import Columns, ranks
+from sexton.checker.kernels.columns import Columns, ranks, unique
 from sexton.checker.kernels.compiled import Bools, Longs, kernel
 from sexton.checker.kernels.found import Cases, Found
 from sexton.history.op import UNKNOWN
@@ -27,7 +27,7 @@ def reappeared(columns: Columns, is_wanted: Bools, evidence_max: int) -> Found:
     record, first_row = ranks(given.log, given.offset, given.vid)
     record_count = len(first_row)
     first, last = _ends(record, given.call, columns.begin_ns, columns.end_ns, record_count)
-    pairs = np.unique(given.vid * len(columns.calls) + given.call)
+    pairs = unique(given.vid * len(columns.calls) + given.call)
     record_log, record_offset, record_vid = (column[first_row] for column in (given.log, given.offset, given.vid))
     is_told = columns.end_ns[first] < columns.begin_ns[last]
     rows = np.flatnonzero(is_told)

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sexton.checker.kernels.columns import Columns, is_f
+from sexton.checker.kernels.columns import Columns, is_f, unique
+from sexton.checker.kernels.whole import Whole
 from sexton.checker.verdict import Obligation, compaction
 from sexton.checker.view import View
 from sexton.history.flat import FlatHistory
-from sexton.history.op import HEAL, UNKNOWN, Ext, F
+from sexton.history.op import HEAL, UNKNOWN, Ext, F, Type
+
+if TYPE_CHECKING:
+    from sexton.checker.kernels.bundle import Outcome
 
 
-def obligations(flat: FlatHistory, columns: Columns, some: View) -> Iterator[Obligation]:
+def obligations(ops: FlatHistory, whole: Whole, outcomes: Sequence[Outcome], some: View) -> Iterator[Obligation]:
     """`some`: what is compacted, and all probes."""
-    is_ok = columns.is_ok
-    sends_something = np.zeros(len(columns.calls), np.bool_)
-    sends_something[columns.sends.call] = True
+    is_ok, is_fail = whole.calls["type"] == Type.OK, whole.calls["type"] == Type.FAIL
+    sends_something = whole.send_count > 0
     yield Obligation("a record was sent", bool(np.any(is_ok & sends_something)))
-    yield Obligation("a record was polled", bool(np.any(is_ok[columns.polls.call])))
-    f = flat.ops["f"][columns.calls["row"]]
-    asked_for = {flat.strings[number] for number in np.unique(f).tolist()}
-    was_ok = {flat.strings[number] for number in np.unique(f[is_ok]).tolist()}
+    yield Obligation("a record was polled", any(outcome.was_polled for outcome in outcomes))
+    f = ops.ops["f"][whole.calls["row"]]
+    asked_for = {ops.strings[number] for number in unique(f).tolist()}
+    was_ok = {ops.strings[number] for number in unique(f[is_ok]).tolist()}
     for name in sorted(asked_for - {F.CRASH, F.DEBUG}):
         yield Obligation(f"{name} was ok once", name in was_ok)
-    yield Obligation("somebody read to the end of every log", is_read_to_the_end(columns))
+    is_read = all(outcome.is_read_to_the_end for outcome in outcomes)
+    yield Obligation("somebody read to the end of every log", is_read)
     if F.TXN in asked_for or F.EOS in asked_for:
-        is_transaction = is_f(columns.calls, F.TXN, F.EOS)
-        committed, aborted = is_transaction & is_ok & sends_something, is_transaction & columns.is_fail
-        yield Obligation("a transaction was committed", bool(np.any(committed)))
-        yield Obligation("a transaction was aborted", bool(np.any(aborted)))
+        is_transaction = is_f(whole.calls, F.TXN, F.EOS)
+        is_committed = is_transaction & is_ok & sends_something
+        yield Obligation("a transaction was committed", bool(np.any(is_committed)))
+        yield Obligation("a transaction was aborted", bool(np.any(is_transaction & is_fail)))
     if some.run.workload == "table":
         yield from compaction(some)
     if some.run.workload == "groups":
-        yield Obligation("a group was rebalanced", bool(len(columns.rebalanced.call)))
-    yield from _faults(columns, some)
+        yield Obligation("a group was rebalanced", any(outcome.was_rebalanced for outcome in outcomes))
+    yield from _faults(whole)
 
 
 def is_read_to_the_end(columns: Columns) -> bool:
@@ -49,17 +54,16 @@ def is_read_to_the_end(columns: Columns) -> bool:
     return bool(np.all(reached[logs] > order.offset[order.log_start[logs + 1] - 1]))
 
 
-def _faults(columns: Columns, some: View) -> Iterator[Obligation]:
-    if not some.nemesis:
+def _faults(whole: Whole) -> Iterator[Obligation]:
+    if not whole.nemesis:
         return
-    heals = [op.time_ns for op in some.nemesis if op.f == HEAL and op.is_completion]
-    may_be_hit = columns.begin_ns != UNKNOWN
-    may_be_hit &= columns.begin_ns < max(heals, default=columns.end_of_all_ns)
-    ends_ns = columns.end_ns[may_be_hit]
-    last_ns = int(ends_ns.max()) if len(ends_ns) else UNKNOWN
-    starts = [op.time_ns for op in some.nemesis if op.ext.get(Ext.PHASE) == "start" and op.is_completion]
-    in_force = len(ends_ns) > 0 and any(start_ns < last_ns for start_ns in starts)
+    heals = [op.time_ns for op in whole.nemesis if op.f == HEAL and op.is_completion]
+    begin_ns = whole.calls["begin_ns"]
+    may_be_hit = (begin_ns != UNKNOWN) & (begin_ns < max(heals, default=whole.end_ns))
+    ends_ns = whole.calls["end_ns"][may_be_hit]
+    starts = [op.time_ns for op in whole.nemesis if op.ext.get(Ext.PHASE) == "start" and op.is_completion]
+    in_force = len(ends_ns) > 0 and any(start_ns < ends_ns.max() for start_ns in starts)
     yield Obligation("a fault was in force while operations were in flight", in_force)
-    if any(op.f == "grave" for op in some.nemesis):
-        missed = any(op.f == "grave" and op.ext.get(Ext.MISSED) for op in some.nemesis)
+    if any(op.f == "grave" for op in whole.nemesis):
+        missed = any(op.f == "grave" and op.ext.get(Ext.MISSED) for op in whole.nemesis)
         yield Obligation("grave: the replica missed what was removed", missed)

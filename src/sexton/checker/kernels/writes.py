@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sexton.checker.evidence import Case
-from sexton.checker.kernels.columns import Columns, Moved, ranks, sort_by, starts_of
+from sexton.checker.kernels.columns import Columns, Moved, ranks, starts_of, unique
 from sexton.checker.kernels.compiled import Bools, Longs, kernel
 from sexton.checker.kernels.found import Cases, Found
 from sexton.checker.kernels.removal import Removals
@@ -25,15 +26,23 @@ def aborted_read(columns: Columns, evidence_max: int) -> Found:
     return cases.found(columns, evidence_max)
 
 
-def precommitted_read(columns: Columns, evidence_max: int) -> Found:
-    """By call, the smallest value of the smallest log that it sent and polled."""
-    vid_count = max(columns.vid_count, 1)
-    sent = columns.sends.call * vid_count + columns.sends.vid
-    polled = columns.polls.call * vid_count + columns.polls.vid
-    own = np.intersect1d(sent[np.isin(sent, polled)], polled) if len(sent) and len(polled) else sent[:0]
-    first = own[starts_of(own // vid_count)]
-    call, vid = first // vid_count, first % vid_count
-    return Cases(log=columns.log_of[vid], ops=(call,), values=(vid,)).found(columns, evidence_max)
+def own_reads(columns: Columns) -> Longs:
+    """What calls polled of what they had sent themselves: call, log and value, sorted."""
+    sends, polls, vid_count = columns.sends, columns.polls, max(columns.vid_count, 1)
+    is_own = columns.sender_of[polls.vid] == polls.call
+    if len(sends.vid) > np.count_nonzero(columns.sender_of != UNKNOWN):  # a value was sent twice
+        is_own = np.isin(polls.call * vid_count + polls.vid, sends.call * vid_count + sends.vid)
+    own = unique(polls.call[is_own] * vid_count + polls.vid[is_own])
+    call, vid = own // vid_count, own % vid_count
+    return np.stack([call, columns.logs[columns.log_of[vid]], columns.value_of[vid]], axis=1)
+
+
+def precommitted_read(index: Longs, own: Longs) -> Found:
+    """By call, the smallest value of the smallest log. `index` is that of all calls."""
+    own = own[np.lexsort(own.T[::-1])]
+    first = own[starts_of(own[:, 0])].tolist()
+    cases = [Case(log=log, values=(value,), ops=(int(index[call]),)) for call, log, value in first]
+    return Found(len(cases), cases)
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ def lost_writes(columns: Columns, removals: Removals) -> Lost:
     reader = np.full(len(columns.logs), UNKNOWN)
     for rank in np.unique(columns.log_of[vid]).tolist():
         at_bound = order.vid[order.start[bound[rank]] : order.start[bound[rank] + 1]]
-        reader[rank] = columns.first_reader[at_bound[columns.is_read[at_bound]][0]]
+        reader[rank] = columns.first_reader[at_bound[columns.is_polled[at_bound]][0]]
     return Lost(vid, reader[columns.log_of[vid]], bound[columns.log_of[vid]])
 
 
@@ -101,7 +110,7 @@ def _is_unseen(columns: Columns) -> Bools:
 
 def acknowledged_nowhere(columns: Columns, removals: Removals, evidence_max: int) -> Found:
     sends = columns.sends
-    is_case = _is_unseen(columns) & (sends.offset == UNKNOWN) & ~columns.is_read[sends.vid]
+    is_case = _is_unseen(columns) & (sends.offset == UNKNOWN) & ~columns.is_polled[sends.vid]
     is_case &= columns.begin_ns[sends.call] != UNKNOWN
     rows = np.flatnonzero(is_case)
     rows = rows[~removals.is_cut_at_its_start[sends.log[rows]]]
@@ -125,61 +134,71 @@ def acknowledged_nowhere(columns: Columns, removals: Removals, evidence_max: int
     return cases.found(columns, evidence_max)
 
 
-@dataclass(frozen=True)
-class Sent:
-    """Rows of `sends` by call, and in it by log, in the order in which the call first sent to each."""
-
-    row: Longs
-    start: Longs
-    """Of each call, its first row; and where the last ends."""
-
-    @staticmethod
-    def of(columns: Columns) -> Sent:
-        sends = columns.sends
-        number, first = ranks(sends.call, sends.log)
-        row = sort_by(sends.call, first[number])
-        return Sent(row, np.searchsorted(sends.call, np.arange(len(columns.calls) + 1)))
+# -- several sends of one call: they may be in several logs, so what one log shows is half of it
 
 
-def torn_transaction(columns: Columns, removals: Removals, lost: Lost, sent: Sent) -> Found:
+def torn_sends(columns: Columns, removals: Removals, lost: Lost, has_several: Bools, is_read: Bools) -> Longs:
+    """Of calls that sent several records of which an ok call polled one: what no ok call polled, and is lost, or was
+    passed without being given. Call, log, value, who passed it."""
     sends = columns.sends
-    has_several = np.diff(sent.start) > 1
-    is_read = np.zeros(len(columns.calls), np.bool_)
-    is_read[sends.call[columns.is_seen[sends.vid]]] = True
-    is_torn = has_several & is_read & (columns.is_fail | columns.is_certain)
-    rows = np.flatnonzero(is_torn[sends.call] & ~columns.is_seen[sends.vid])
-    lost_to = dict(zip(lost.vid.tolist(), lost.reader.tolist(), strict=True))
-    rest = np.array([row for row in rows.tolist() if int(sends.vid[row]) not in lost_to], np.int64)
-    missed = _missed(columns, removals, rest, has_several)
+    is_judged = has_several & is_read & (columns.is_fail | columns.is_certain)
+    rows = np.flatnonzero(is_judged[sends.call] & ~columns.is_seen[sends.vid])
+    passed_by = np.full(columns.vid_count, UNKNOWN)
+    passed_by[lost.vid] = lost.reader
+    rest = rows[passed_by[sends.vid[rows]] == UNKNOWN]
+    missed_by = _missed(columns, removals, rest, has_several)
+    passed_by[missed_by >= 0] = missed_by[missed_by >= 0]
+    rows = rows[passed_by[sends.vid[rows]] != UNKNOWN]
+    log, value = columns.logs[sends.log[rows]], columns.value_of[sends.vid[rows]]
+    return np.stack([sends.call[rows], log, value, passed_by[sends.vid[rows]]], axis=1)
+
+
+def seen_sends(columns: Columns, calls: Longs) -> Longs:
+    """What an ok call polled of these calls' sends: call, its place among the sends (two numbers), value, reader."""
+    rows, place = _sends_of(columns, calls)
+    is_seen = columns.is_seen[columns.sends.vid[rows]]
+    rows, place = rows[is_seen], place[is_seen]
+    call, vid = columns.sends.call[rows], columns.sends.vid[rows]
+    return np.column_stack([call, place, columns.value_of[vid], columns.first_ok_reader[vid]])
+
+
+def _sends_of(columns: Columns, calls: Longs) -> tuple[Longs, Longs]:
+    """Rows of `sends` of some calls, and the place of each among its call's: by when its log came first."""
+    sends = columns.sends
+    is_wanted = np.zeros(len(columns.calls), np.bool_)
+    is_wanted[calls] = True
+    rows = np.flatnonzero(is_wanted[sends.call])
+    number, first = ranks(sends.call[rows], sends.log[rows])
+    return rows, np.stack([sends.mop[rows[first[number]]], sends.mop[rows]], axis=1)
+
+
+def torn_transaction(index: Longs, torn: Longs, seen: Longs) -> Found:
+    seen = seen[np.lexsort(seen[:, 2::-1].T)]
+    first = seen[starts_of(seen[:, 0])]
+    read = {call: (value, reader) for call, _, _, value, reader in first.tolist()}
     cases = []
-    for row in rows.tolist():
-        vid, call = int(sends.vid[row]), int(sends.call[row])
-        passed_by = lost_to.get(vid, missed.get(vid))
-        if passed_by is None:
-            continue
-        own = sends.vid[sent.row[sent.start[call] : sent.start[call + 1]]]
-        read = int(own[columns.is_seen[own]][0])
-        ops = columns.index[[call, passed_by, columns.first_ok_reader[read]]].tolist()
-        values = columns.value_of[[vid, read]].tolist()
-        cases.append(Case(log=int(columns.logs[sends.log[row]]), values=tuple(values), ops=tuple(ops)))
+    for call, log, value, passed_by in torn.tolist():
+        if call in read:
+            ops = tuple(index[[call, passed_by, read[call][1]]].tolist())
+            cases.append(Case(log=log, values=(value, read[call][0]), ops=ops))
     return Found(len(cases), cases)
 
 
-def _missed(columns: Columns, removals: Removals, rows: Longs, has_several: Bools) -> Mapping[int, int]:
-    """By vid: the first call whose position moved over one of its offsets without its being given, though it may not be
-    gone."""
+def _missed(columns: Columns, removals: Removals, rows: Longs, has_several: Bools) -> Longs:
+    """By vid, or UNKNOWN: the first call whose position moved over an offset of it without its being given, though it
+    may not be gone."""
     wanted = np.zeros(columns.vid_count, np.bool_)
     wanted[columns.sends.vid[rows]] = True
     sends = columns.sends
     sent = sends.only(wanted[sends.vid] & has_several[sends.call] & (sends.offset != UNKNOWN))
     if not len(sent.vid):
-        return {}
+        return np.full(columns.vid_count, UNKNOWN)
     spans = columns.spans
     trusted = np.flatnonzero(spans.is_trusted)
     trusted = trusted[np.argsort(spans.log[trusted], kind="stable")]
     starts = np.searchsorted(spans.log[trusted], np.arange(len(columns.logs) + 1))
     given = columns.polls.only(wanted[columns.polls.vid])
-    pairs = np.unique(given.vid * len(columns.calls) + given.call)
+    pairs = unique(given.vid * len(columns.calls) + given.call)
     is_failed = columns.is_fail[columns.sender_of[sent.vid]]
     since_ns = np.where(is_failed, np.int64(1) << 62, removals.since_ns[sent.vid])
     found = np.full(columns.vid_count, len(columns.calls))
@@ -187,7 +206,7 @@ def _missed(columns: Columns, removals: Removals, rows: Longs, has_several: Bool
         *(sent.log, sent.vid, sent.offset, since_ns, starts, spans.call[trusted], spans.start_offset[trusted]),
         *(spans.end_offset[trusted], columns.end_ns, pairs, len(columns.calls), found),
     )
-    return {int(vid): int(found[vid]) for vid in np.flatnonzero(found < len(columns.calls))}
+    return np.where(found < len(columns.calls), found, UNKNOWN)
 
 
 @kernel
@@ -219,87 +238,103 @@ def _pass_over(
                 break
 
 
-def fractured_read(columns: Columns, removals: Removals, sent: Sent, evidence_max: int) -> Found:
-    spans, polls = columns.spans, columns.polls
-    if not len(spans.call):
-        return Found()
-    span = columns.span_of(polls.call, polls.log)
-    is_wanted = (span != UNKNOWN) & spans.is_trusted[span]
-    sender = columns.sender_of[polls.vid]
-    has_several = np.diff(sent.start) > 1
-    given = np.flatnonzero(is_wanted)
-    is_open = np.zeros(len(columns.calls), np.bool_)
-    is_open[:] = has_several & columns.is_certain
-    own = columns.sends.only(sent.row)
+def missing_reads(columns: Columns, removals: Removals, has_several: Bools) -> Longs:
+    """Of certain calls that sent several records: what a consumer's position moved over without its being given, though
+    it may not be gone. Sender, reader, log, value."""
+    spans, sends = columns.spans, columns.sends
+    sent = sends.only((has_several & columns.is_certain)[sends.call])
+    offset = columns.order.offset_of(sent.vid)
+    order = np.lexsort((sent.vid, offset, sent.log))
+    sent, offset = sent.only(order), offset[order]
     trusted = np.flatnonzero(spans.is_trusted)
-    found = _fractured(
-        *(polls.call[given], polls.vid[given], np.where(is_open[sender[given]], sender[given], UNKNOWN)),
-        *(sent.start, own.vid, own.log, columns.order.offset_of(own.vid), removals.since_ns),
-        *(np.searchsorted(spans.call[trusted], np.arange(len(columns.calls) + 1)), spans.log[trusted]),
-        *(spans.start_offset[trusted], spans.end_offset[trusted], columns.end_ns),
+    polls = columns.polls
+    given = polls.only(np.argsort(columns.pack(polls.call, polls.log), kind="stable"))
+    group = columns.pack(given.call, given.log)
+    wanted = columns.pack(spans.call[trusted], spans.log[trusted])
+    found = _missing(
+        *(spans.call[trusted], spans.log[trusted], spans.start_offset[trusted], spans.end_offset[trusted]),
+        *(np.searchsorted(group, wanted), np.searchsorted(group, wanted, "right"), given.vid),
+        *(np.searchsorted(sent.log, np.arange(len(columns.logs) + 1)), offset, sent.vid),
+        *(removals.since_ns, columns.end_ns),
     )
-    sender, call, vid, got = found.T
-    cases = Cases(log=columns.log_of[vid], ops=(sender, call), values=(vid, got))
-    return cases.found(columns, evidence_max)
+    reader, place = found.T
+    vid = sent.vid[place]
+    log, value = columns.logs[columns.log_of[vid]], columns.value_of[vid]
+    return np.stack([sent.call[place], reader, log, value], axis=1)
 
 
 @kernel
-def _fractured(
+def _missing(
     call: Longs,
-    vid: Longs,
-    sender: Longs,
-    sent_start: Longs,
-    sent_vid: Longs,
-    sent_log: Longs,
-    sent_offset: Longs,
-    since_ns: Longs,
-    span_start: Longs,
-    span_log: Longs,
+    log: Longs,
     start_offset: Longs,
     end_offset: Longs,
+    given_start: Longs,
+    given_end: Longs,
+    given: Longs,
+    sent_start: Longs,
+    offset: Longs,
+    vid: Longs,
+    since_ns: Longs,
     end_ns: Longs,
 ) -> Longs:
-    """Rows of what was given, by call. Returns sender, reader, what it was not given, and what it was."""
+    """Spans, and what is sent to each log, by offset. Returns reader, and place in what is sent."""
     given_to = np.full(len(since_ns), -1, np.int64)
-    looked_at = np.full(len(end_ns), -1, np.int64)
-    found = np.empty((16, 4), np.int64)
+    found = np.empty((16, 2), np.int64)
     count = 0
-    start = 0
-    while start < len(call):
-        reader = call[start]
-        end = start
-        while end < len(call) and call[end] == reader:
-            given_to[vid[end]] = reader
-            end += 1
-        for row in range(start, end):
-            by = sender[row]
-            if by < 0 or looked_at[by] == reader:
-                continue
-            looked_at[by] = reader
-            got = -1
-            first = count
-            for place in range(sent_start[by], sent_start[by + 1]):
-                is_passed = False
-                for span in range(span_start[reader], span_start[reader + 1]):
-                    if span_log[span] == sent_log[place]:
-                        is_passed = start_offset[span] <= sent_offset[place] < end_offset[span]
-                if not is_passed:
-                    continue
-                if given_to[sent_vid[place]] == reader:
-                    if got < 0:
-                        got = sent_vid[place]
-                elif since_ns[sent_vid[place]] > end_ns[reader]:
-                    if count == len(found):
-                        larger = np.empty((2 * count, 4), np.int64)
-                        larger[:count] = found
-                        found = larger
-                    found[count, 0] = by
-                    found[count, 1] = reader
-                    found[count, 2] = sent_vid[place]
-                    count += 1
-            if got < 0:
-                count = first
-            for row_found in range(first, count):
-                found[row_found, 3] = got
-        start = end
+    for span in range(len(call)):
+        for row in range(given_start[span], given_end[span]):
+            given_to[given[row]] = span
+        start, end = sent_start[log[span]], sent_start[log[span] + 1]
+        place = start + np.searchsorted(offset[start:end], start_offset[span])
+        while place < end and offset[place] < end_offset[span]:
+            if given_to[vid[place]] != span and since_ns[vid[place]] > end_ns[call[span]]:
+                if count == len(found):
+                    larger = np.empty((2 * count, 2), np.int64)
+                    larger[:count] = found
+                    found = larger
+                found[count, 0] = call[span]
+                found[count, 1] = place
+                count += 1
+            place += 1
     return found[:count]
+
+
+def given_reads(columns: Columns, pairs: Longs) -> Longs:
+    """Of senders and readers, what the reader was given: sender, reader, place among the sends (two numbers), value,
+    whether the reader's position moved over it, whether nobody sent it later."""
+    spans, polls = columns.spans, columns.polls
+    is_reader = np.zeros(len(columns.calls), np.bool_)
+    is_reader[pairs[:, 1]] = True
+    got = polls.only(is_reader[polls.call])
+    span = columns.span_of(got.call, got.log)
+    is_trusted = np.append(spans.is_trusted, False)[span]
+    got, span = got.only(is_trusted), span[is_trusted]
+    offset = columns.order.offset_of(got.vid)
+    is_passed = (spans.start_offset[span] <= offset) & (offset < spans.end_offset[span])
+    wanted = set(map(tuple, pairs.tolist()))
+    rows, place = _sends_of(columns, unique(pairs[:, 0]))
+    sent: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for row, (first, mop) in zip(rows.tolist(), place.tolist(), strict=True):
+        sent[int(columns.sends.vid[row])].append((int(columns.sends.call[row]), first, mop))
+    found = [
+        (sender, reader, first, mop, int(columns.value_of[vid]), passed, columns.sender_of[vid] == sender)
+        for reader, vid, passed in zip(got.call.tolist(), got.vid.tolist(), is_passed.tolist(), strict=True)
+        for sender, first, mop in sent.get(vid, ())
+        if (sender, reader) in wanted
+    ]
+    return np.array(found, np.int64).reshape(-1, 7)
+
+
+def fractured_read(index: Longs, missing: Longs, given: Longs) -> Found:
+    is_senders = {(sender, reader) for sender, reader, *_, is_last in given.tolist() if is_last}
+    passed = given[given[:, 5] != 0]
+    passed = passed[np.lexsort(passed[:, 3::-1].T)]
+    first = passed[starts_of(passed[:, 0], passed[:, 1])].tolist()
+    got = {(sender, reader): value for sender, reader, _, _, value, *_ in first if (sender, reader) in is_senders}
+    cases = [
+        Case(log=log, values=(value, got[sender, reader]), ops=tuple(index[[sender, reader]].tolist()))
+        for sender, reader, log, value in missing.tolist()
+        if (sender, reader) in got
+    ]
+    return Found(len(cases), cases)
