@@ -1,0 +1,231 @@
+"""Judges a history on Spark: what `checker.kernels.judge` does, with its logs spread over tasks.
+
+    flatten   one task per range of lines   operations; what they did to records, by bundle of logs
+    census    one task per bundle           which calls sent several records, and which were read
+    judge     one task per bundle           what is wrong in one log, and each log's half of what takes several
+    answer    one task per bundle           the other halves, if any log asked for them
+    conclude  the driver                    cycles, and what is taken from the reference
+
+Rows in the shuffle are few and large: one per range and bundle, with arrays as payload. The judgement does not depend
+on how many ranges, bundles and tasks there are. Parquet and EDN are judged by the driver alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from pyspark import RDD, Broadcast, SparkContext
+
+from sexton.checker.allowed import Model
+from sexton.checker.kernels import judge as judging
+from sexton.checker.kernels.bundle import Bundle, Question
+from sexton.checker.kernels.part import part
+from sexton.checker.kernels.whole import Whole, group_logs, whole_of
+from sexton.checker.verdict import Judgement
+from sexton.checker.view import Options
+from sexton.errors import CorruptHistoryError
+from sexton.history import flatten
+from sexton.history.flat import MOPS, OPS, SPANS, FlatHistory, Rows, concat, with_pairs
+from sexton.history.flatten import LineNumbers, Piece
+from sexton.history.lines import LINE_BYTES_MAX
+from sexton.history.load import history_at, load, run_of
+from sexton.history.order import Order
+
+RANGE_BYTES: Final = 32 << 20
+"""Of a history that a task flattens: as arrays it is about as large."""
+
+_OPERATIONS: Final = -1
+"""Used instead of a bundle for a range's operations."""
+
+_Row = tuple[int, Any]
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Lines that begin in [start, end)."""
+
+    number: int
+    start: int
+    end: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Of a range. One that cannot be read has none: whoever reads the whole file will say why."""
+
+    number: int
+    ops: bytes
+    strings: list[str]
+    group_logs: set[int]
+    cut_off_bytes: int
+    is_readable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Of a range and a bundle."""
+
+    number: int
+    mops: bytes
+    spans: bytes
+
+
+def check(
+    context: SparkContext,
+    path: Path,
+    model: Model = Model.KAFKA,
+    ignore: frozenset[str] = frozenset(),
+    options: Options | None = None,
+    bundle_count: int = 0,
+    range_bytes: int = RANGE_BYTES,
+) -> Judgement:
+    """Whatever `history.load` can read. Raises what it raises."""
+    found = history_at(path)
+    if found.suffix != ".jsonl":
+        loaded = load(found)
+        return judging.judge(loaded.history, loaded.run, model, ignore, options)
+    bundle_count = bundle_count or context.defaultParallelism
+    ranges = list(_ranges(found, range_bytes))
+    shuffled: RDD[_Row] = (
+        context.parallelize(ranges, len(ranges))
+        .flatMap(partial(_flatten, str(found), bundle_count))
+        .partitionBy(bundle_count, partial(_place, bundle_count))
+    )
+    operations = sorted(shuffled.filter(_is_operations).values().collect(), key=lambda some: some.number)
+    ops = _checked(found, operations)
+    in_groups = {log for some in operations for log in some.group_logs}
+    whole = whole_of(ops, run_of(found, ops), options or Options(), in_groups)
+    with _Job(context, shuffled, whole) as job:
+        whole = judging.counted(whole, job.run(Bundle.census, is_counted=False))
+    with _Job(context, shuffled, whole) as job:
+        outcomes = job.run(Bundle.judge)
+        question = judging.question_of(outcomes)
+        answers = job.run(partial(_answer, question)) if question is not None else []
+    mops, spans = _rows_of(shuffled, whole)
+    return judging.conclude(ops, whole, outcomes, answers, part(ops, mops, spans, whole), model, ignore)
+
+
+def _ranges(path: Path, range_bytes: int) -> Iterator[Range]:
+    size = path.stat().st_size
+    for number, start in enumerate(range(0, max(size, 1), range_bytes)):
+        yield Range(number, start, min(start + range_bytes, size), start + range_bytes >= size)
+
+
+def _place(bundle_count: int, bundle: int) -> int:
+    return bundle % bundle_count
+
+
+def _is_operations(row: _Row) -> bool:
+    return row[0] == _OPERATIONS
+
+
+def _flatten(path: str, bundle_count: int, some: Range) -> Iterator[_Row]:
+    order = Order(path)
+    try:
+        flat = flatten.flatten_lines(_piece(path, some), order)
+    except CorruptHistoryError:
+        yield _OPERATIONS, Operations(some.number, b"", [""], set(), 0, is_readable=False)
+        return
+    strings, cut_off_bytes = list(flat.strings), order.notes.cut_off_bytes
+    yield _OPERATIONS, Operations(some.number, flat.ops.tobytes(), strings, group_logs(flat), cut_off_bytes)
+    mop_bundle, span_bundle = flat.mops["log"] % bundle_count, flat.spans["log"] % bundle_count
+    for bundle in range(bundle_count):
+        mops, spans = flat.mops[mop_bundle == bundle], flat.spans[span_bundle == bundle]
+        if len(mops) or len(spans):
+            yield bundle, Records(some.number, mops.tobytes(), spans.tobytes())
+
+
+def _piece(path: str, some: Range) -> Piece:
+    """Raises CorruptHistoryError for a line that is too long."""
+    with Path(path).open("rb") as file:
+        start = some.start
+        if start:
+            file.seek(start - 1)
+            start += len(file.readline(LINE_BYTES_MAX + 1)) - 1
+        if start >= some.end and not some.is_last:
+            return Piece(b"", start, is_last=False)
+        data = file.read(max(some.end - start, 0))
+        rest = b"" if data.endswith(b"\n") or not data else file.readline(LINE_BYTES_MAX + 1)
+        if len(rest) > LINE_BYTES_MAX:
+            raise CorruptHistoryError("a line is too long", path)
+        is_last = not file.peek(1)
+    return Piece(data + rest, start, is_last=is_last)
+
+
+def _checked(path: Path, operations: Iterable[Operations]) -> FlatHistory:
+    """All operations, with pairs. Raises CorruptHistoryError and NotAHistoryError."""
+    found = list(operations)
+    if not all(some.is_readable for some in found):
+        load(path)
+        raise CorruptHistoryError("it changed while it was read", str(path))
+    order = Order(str(path))
+    order.notes.cut_off_bytes = max(some.cut_off_bytes for some in found)
+    no_rows = np.zeros(0, MOPS), np.zeros(0, SPANS)
+    pieces = [FlatHistory(np.frombuffer(some.ops, OPS), *no_rows, some.strings) for some in found]
+    with path.open("rb") as file:
+        return with_pairs(concat(pieces), order, LineNumbers(file))
+
+
+class _Job:
+    """Runs something over all bundles, each of which gets what must be known of the whole."""
+
+    def __init__(self, context: SparkContext, shuffled: RDD[_Row], whole: Whole) -> None:
+        self._shuffled = shuffled
+        self._whole: Broadcast[Whole] = context.broadcast(whole)
+
+    def __enter__(self) -> _Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._whole.destroy()
+
+    def run(self, do: Callable[[Bundle], _Result], is_counted: bool = True) -> list[_Result]:
+        return self._shuffled.mapPartitions(partial(_run, self._whole, do, is_counted)).collect()
+
+
+def _run(
+    broadcast: Broadcast[Whole], do: Callable[[Bundle], _Result], is_counted: bool, rows: Iterable[_Row]
+) -> Iterator[_Result]:
+    whole = broadcast.value
+    yield do(Bundle(whole, *_joined(rows), whole.is_read if is_counted else None))
+
+
+def _answer(question: Question, bundle: Bundle) -> Any:
+    return bundle.answer(question)
+
+
+def _joined(rows: Iterable[_Row]) -> tuple[Rows, Rows]:
+    """In the order of the history, whatever order they come in."""
+    some: list[Records] = sorted((it for _, it in rows if isinstance(it, Records)), key=lambda it: it.number)
+    mops = np.frombuffer(b"".join(it.mops for it in some), MOPS)
+    return mops, np.frombuffer(b"".join(it.spans for it in some), SPANS)
+
+
+def _rows_of(shuffled: RDD[_Row], whole: Whole) -> tuple[Rows, Rows]:
+    """Of special logs."""
+    if not whole.special:
+        return np.zeros(0, MOPS), np.zeros(0, SPANS)
+    found = shuffled.mapPartitions(partial(_only, np.array(sorted(whole.special), np.int64))).collect()
+    mops = np.frombuffer(b"".join(mops for mops, _ in found), MOPS)
+    spans = np.frombuffer(b"".join(spans for _, spans in found), SPANS)
+    return _sorted(mops), _sorted(spans)
+
+
+def _only(logs: Any, rows: Iterable[_Row]) -> Iterator[tuple[bytes, bytes]]:
+    mops, spans = _joined(rows)
+    yield mops[np.isin(mops["log"], logs)].tobytes(), spans[np.isin(spans["log"], logs)].tobytes()
+
+
+def _sorted(rows: Rows) -> Rows:
+    """As in the history: by operation, and in it by micro-operation and record."""
+    if rows.dtype == SPANS:
+        return rows[np.lexsort((rows["log"], rows["op"]))]
+    is_record = rows["mop"] >= 0
+    return rows[np.lexsort((rows["seq"], rows["mop"], np.where(is_record, 0, rows["kind"]), rows["op"]))]
