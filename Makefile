@@ -80,6 +80,11 @@ bench-transactions: ## Transactions beside Apache Kafka, with one broker and wit
 	@scripts/setup test
 	@$(BIN)/python -m benchmarks.transactions
 
+.PHONY: bench-check
+bench-check: ## The judge of histories: 100 k and a million operations, beside the plain reference
+	@scripts/setup test
+	@$(BIN)/python -m benchmarks.check
+
 .PHONY: bench-live
 bench-live: ## Compaction while a cluster is used, beside Apache Kafka: what clients notice, how soon it is done (takes long)
 	@scripts/setup test
