@@ -112,24 +112,19 @@ def test_a_run_that_was_killed_can_be_judged(tmp_path: Path) -> None:
 def test_of_a_cluster_that_exists_nothing_else_is_touched_and_nothing_is_left(tmp_path: Path) -> None:
     with SextonCluster(nodes=1) as cluster:
         cluster.create_topic("theirs")
-        code, said = ended(
-            started(
-                "run",
-                "--bootstrap",
-                cluster.bootstrap,
-                "--time",
-                2,
-                "--txn",
-                "--concurrency",
-                2,
-                "--dir",
-                tmp_path / "run",
-            )
-        )
+        asked = ("run", "--bootstrap", cluster.bootstrap, "--txn", "--time", 2, "--concurrency", 2)
+        code, said = ended(started(*asked, "--yes", "--dir", tmp_path / "run"))
         assert code == 0, said
-        admin = Admin(cluster.bootstrap)
-        theirs = [topic for topic in admin.topics() if not topic.startswith("__")]
+        theirs = [topic for topic in Admin(cluster.bootstrap).topics() if not topic.startswith("__")]
         assert theirs == ["theirs"]
+
+
+def test_nothing_is_written_to_a_cluster_that_exists_before_somebody_said_yes(tmp_path: Path) -> None:
+    asked = ["run", "--bootstrap", "localhost:1", "--dir", str(tmp_path / "run")]
+    done = CliRunner().invoke(verify.app, asked, input="n\n")
+    assert done.exit_code == 1
+    assert "Make topics sexton-verify-" in done.output
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

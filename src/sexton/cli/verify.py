@@ -144,6 +144,7 @@ def run(
     directory: Annotated[
         Path | None, typer.Option("--dir", metavar="DIR", help="Where the run is written. Must not exist.")
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --bootstrap, do not ask before the first write.")] = False,
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the brokers' data, too.")] = False,
     model: Annotated[
         str,
@@ -199,6 +200,8 @@ def run(
         keep_data=keep_data,
         model=_model(model),
     )
+    if bootstrap is not None and not yes:
+        typer.confirm(f"Make topics {plan.topic_prefix}* in {bootstrap}, use them, and delete them?", abort=True)
     console = _console()
     console.print(f"{wanted.system}, {workload}, {', '.join(clients)}, seed {chosen}, in {target}")
     with console.status("") as status:

@@ -65,6 +65,10 @@ class ClientProcess:
         self._ask(MODULE, "Session", options)
         self._is_new = True
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def fileno(self) -> int:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()

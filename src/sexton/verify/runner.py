@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -375,12 +375,15 @@ class _Going:
         self._nemesis = None
         assert asked is not None
         error = ""
-        hit: Iterable[int] = ()
+        hit: Sequence[int] = ()
         try:
             hit = future.result()
         except SextonError as failed:
             error = str(failed)
-        self.history.add(replace(asked, type=Type.INFO, error=error, ext={**asked.ext, "value": list(hit)}))
+        ext = {**asked.ext, "value": list(hit)}
+        if asked.ext.get(Ext.PHASE) == "start" and not hit:
+            del ext[str(Ext.PHASE)]  # nobody was there to be hit: no fault is in force
+        self.history.add(replace(asked, type=Type.INFO, error=error, ext=ext))
         told = " ".join([asked.f, str(asked.ext.get(Ext.PHASE, "")), *map(str, hit), error.partition("\n")[0]])
         self._listener.fault(" ".join(told.split()))
 
