@@ -83,6 +83,19 @@ def test_transactions_are_whole_while_brokers_are_killed_and_paused(tmp_path: Pa
 
 
 @pytest.mark.cluster
+def test_who_reads_what_was_aborted_is_found_out(tmp_path: Path) -> None:
+    """Kafka promises them no better, so the strict model must be asked for."""
+    run = tmp_path / "run"
+    asked = ("--txn", "--time", 1, "--isolation", "read_uncommitted", "--model", "strict")
+    code, said = ended(started("run", *asked, *ONE, "--dir", run))
+    assert code == 1, said
+    assert "G1a" in {anomaly["name"] for anomaly in json.loads((run / "results.json").read_text())["anomalies"]}
+
+    code, said = ended(started("check", run))
+    assert code == 0, said
+
+
+@pytest.mark.cluster
 def test_ctrl_c_heals_reads_everything_and_judges(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = started("run", "--nemesis", "kill", "--time", 600, "--interval", 1, *ONE, "--dir", run)
@@ -134,6 +147,7 @@ def test_nothing_is_written_to_a_cluster_that_exists_before_somebody_said_yes(tm
         ("run", "--nemesis", "kill,nonsense"),
         ("run", "--workload", "nonsense"),
         ("run", "--client", "nonsense"),
+        ("run", "--isolation", "nonsense"),
         ("run", "--bootstrap", "localhost:1", "--nemesis", "kill"),
         ("run", "--dir", "."),
     ],

@@ -35,6 +35,7 @@ WORKLOADS: Final = ("queue", "table")
 FAULTS: Final = ("kill", "stop", "pause")
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java")
 MODELS: Final = ("kafka", "jepsen", "strict")
+ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 """For the shell's completion, which must not import what these are of; a test compares them."""
 
 app = typer.Typer(
@@ -133,6 +134,14 @@ def run(
     rate: Annotated[
         float | None, typer.Option(help="Operations a second, at most: 1000, or 100 with --bootstrap.", min=0.1)
     ] = None,
+    isolation: Annotated[
+        str,
+        typer.Option(
+            metavar="LEVEL",
+            help="What consumers read: read_committed or read_uncommitted.",
+            autocompletion=_among(ISOLATIONS),
+        ),
+    ] = "read_committed",
     crash_clients: Annotated[bool, typer.Option("--crash-clients", help="Kill clients, one every 5 s.")] = False,
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", help="Between faults, about.", min=0.1)
@@ -171,6 +180,7 @@ def run(
     if bootstrap is not None and faults:
         raise UsageError("--nemesis breaks only what verify has started", "", "Drop it, or --bootstrap")
     _names(workload, WORKLOADS, "workload")
+    _names(isolation, ISOLATIONS, "isolation level")
     has_emptied_markers = workload == "table" and txn
     clients = _names(client, CLIENTS, "client") or tuple(known.installed(has_emptied_markers=has_emptied_markers))
     chosen = secrets.randbelow(1 << 31) if seed is None else seed
@@ -189,6 +199,7 @@ def run(
         faults=faults,
         clients=clients,
         crash_every_ns=5 * SECOND_NS if crash_clients else 0,
+        isolation=isolation,
         topic_prefix=f"{systems.TOPIC_PREFIX}{chosen}-",
     )
     wanted = verifying.Wanted(
