@@ -58,6 +58,7 @@ class Wanted:
 
 
 def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
+    known.prepare(plan.clients)
     wanted.directory.mkdir(parents=True, exist_ok=True)
     workload = _workload(wanted, plan)
     _describe(wanted, plan, workload)  # a run that is killed can be judged as well

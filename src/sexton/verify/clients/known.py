@@ -6,11 +6,12 @@ knows neither keys nor positions yet, and is for tests only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from sexton.extras import MissingExtraError
 from sexton.harness import jars
 from sexton.verify.clients.base import Settings
 
@@ -75,7 +76,16 @@ def installed(*, has_emptied_markers: bool) -> Sequence[str]:
     return [name for name, known in able.items() if known.package and version_of(name)]
 
 
+def prepare(names: Iterable[str]) -> None:
+    """Fetches what has to be fetched, and raises MissingExtraError, before anything was started."""
+    for name in names:
+        if not version_of(name):
+            raise MissingExtraError(f"{name} is not installed", "", "Install it: pip install 'sexton[verify]'")
+        environment(name)
+
+
 def version_of(name: str) -> str:
+    """Nothing: it is not installed."""
     known = CLIENTS[name]
     if not known.package:
         return jars.DEFAULT_VERSION
