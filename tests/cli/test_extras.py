@@ -63,6 +63,8 @@ for found in walk_packages(sexton.__path__, "sexton."):
         (["up", "--dir", "DIR"], "compactor"),
         (["compactor", "--metastore", "postgresql://h/d"], "compactor"),
         (["up", "--dir", "DIR", "--no-compactor", "--metastore", "postgresql://h/d"], "postgres"),
+        (["verify", "run"], "verify"),
+        (["verify", "check", "DIR"], "compactor"),
     ],
 )
 def test_a_command_that_needs_more_says_what_to_install(arguments: list[str], extra: str, tmp_path: Path) -> None:
