@@ -38,7 +38,7 @@ INTENDED: Final = "aborted on purpose"
 
 FAILURES_MAX: Final = 3
 """Transactions of a producer that fail one after the other before it gets a successor, as a supervisor would see to:
-kafka-python 3.0.12 may abort for ever without telling the coordinator, once its transaction has timed out."""
+kafka-python 3.0.12 whose transaction has timed out never asks Sexton for the new epoch that it needs to go on."""
 
 
 @dataclass(frozen=True, slots=True)
