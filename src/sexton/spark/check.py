@@ -91,8 +91,9 @@ def check(
     if found.suffix != ".jsonl":
         loaded = load(found)
         return judging.judge(loaded.history, loaded.run, model, ignore, options)
-    bundle_count = bundle_count or context.defaultParallelism
     ranges = list(_ranges(found, range_bytes))
+    # A task that judges a bundle has as much to hold as one that flattens a range.
+    bundle_count = bundle_count or max(context.defaultParallelism, len(ranges))
     shuffled: RDD[_Row] = (
         context.parallelize(ranges, len(ranges))
         .flatMap(partial(_flatten, str(found), bundle_count))

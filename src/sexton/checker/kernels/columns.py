@@ -107,7 +107,7 @@ def _packed(columns: tuple[Longs, ...]) -> Longs | None:
     return packed
 
 
-def starts_of(*columns: Longs) -> Longs:
+def starts_of(*columns: Longs | Ints) -> Longs:
     """Where a new group begins, in columns that are sorted."""
     is_new = np.zeros(len(columns[0]), np.bool_)
     is_new[:1] = True

@@ -22,18 +22,22 @@ class Dependencies:
     """Edges of one kind between calls, and what each is there for: a value that the call at its end sent or polled, and
     for a ww edge the value before it."""
 
-    start: Longs
-    end: Longs
-    log: Longs
+    start: Ints
+    end: Ints
+    log: Ints
     value: Longs
     before: Longs
 
     @staticmethod
     def none() -> Dependencies:
-        return Dependencies(*(np.zeros(0, np.int64) for _ in range(5)))
+        numbers, values = np.zeros(0, np.int32), np.zeros(0, np.int64)
+        return Dependencies(numbers, numbers, numbers, values, values)
 
     @staticmethod
     def of(parts: Sequence[Dependencies]) -> Dependencies:
+        """Of several bundles."""
+        if len(parts) == 1:
+            return parts[0]
         names = ("start", "end", "log", "value", "before")
         return Dependencies(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
@@ -63,7 +67,13 @@ def write_dependencies(columns: Columns) -> Dependencies:
 def _dependencies(columns: Columns, start: Longs, end: Longs, vid: Longs, before: Longs) -> Dependencies:
     rows = np.flatnonzero((start >= 0) & (end >= 0) & (start != end))
     log, value = columns.logs[columns.log_of[vid[rows]]], columns.value_of[vid[rows]]
-    return Dependencies(start[rows], end[rows], log, value, columns.value_of[before[rows]])
+    return Dependencies(
+        start=start[rows].astype(np.int32),
+        end=end[rows].astype(np.int32),
+        log=log.astype(np.int32),
+        value=value,
+        before=value if before is vid else columns.value_of[before[rows]],
+    )
 
 
 class ArrayGraph:
