@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from sexton.checker import reference
 from sexton.checker.allowed import Model
+from sexton.checker.kernels import judge as kernels
 from sexton.checker.verdict import Judgement
 from sexton.history import flat
 from sexton.history import run as description
@@ -33,6 +34,8 @@ from sexton.verify.workloads.queue import Queue, QueueOptions
 from sexton.verify.workloads.table import Table, TableOptions
 
 RESULTS: Final = "results.json"
+PLAIN_OPS_MAX: Final = 20_000
+"""Up to here the plain judge takes seconds; compiling the other one takes longer, the first time."""
 CLUSTER: Final = "cluster"
 
 QUEUE: Final = "queue"
@@ -83,7 +86,9 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
 def check(path: Path, model: Model, ignore: frozenset[str]) -> Judgement:
     """Whatever a person names as a history."""
     loaded = load(path)
-    return reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
+    if len(loaded.history.ops) <= PLAIN_OPS_MAX:
+        return reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
+    return kernels.judge(loaded.history, loaded.run, model, ignore)
 
 
 def write_results(directory: Path, judgement: Judgement) -> None:

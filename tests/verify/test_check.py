@@ -1,0 +1,24 @@
+"""`verify check` judges small and large histories alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sexton.checker.allowed import Model
+from sexton.checker.sabotage import sabotage
+from sexton.history import run
+from sexton.history.lines import to_line
+from sexton.history.run import Description
+from sexton.verify import run as verify_run
+
+
+def test_a_large_history_is_judged_like_a_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = sabotage("lost-write", 1).history
+    run.write(tmp_path, Description(planted.run))
+    (tmp_path / "history.jsonl").write_bytes(b"".join(map(to_line, planted.ops)))
+    plain = verify_run.check(tmp_path, Model.KAFKA, frozenset())
+    monkeypatch.setattr(verify_run, "PLAIN_OPS_MAX", 0)
+    assert verify_run.check(tmp_path, Model.KAFKA, frozenset()).canonical() == plain.canonical()
+    assert "lost-write" in plain.wrong()
