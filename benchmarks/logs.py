@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sexton.jit import kernel
 from sexton.records import codecs, names, segment_indexes
 from sexton.records.codecs import Codec
 from sexton.records.header import HEADER_BYTES, MAGIC, Head, encode
-from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.primitives import write_varint
 from sexton.records.kernels.scan import scan_whole
 from sexton.types import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, LeaderEpoch, ProducerEpoch

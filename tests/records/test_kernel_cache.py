@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sexton.records.kernels import jit
+from sexton import jit
 
 NO_DIRECTORY = "/dev/null/home"
 """Nobody can make a directory there, not even root."""
@@ -29,7 +29,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_kernels_work_for_a_user_whose_home_does_not_exist(tmp_path: Path) -> None:
-    program = "from sexton.records.kernels import jit, keys, primitives; print(jit.cache_dir())"
+    program = "from sexton import jit; from sexton.records.kernels import keys, primitives; print(jit.cache_dir())"
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     done = subprocess.run(
         [sys.executable, "-c", program],

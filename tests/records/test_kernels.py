@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from sexton.compaction.kernels import newest, rewrite
 from sexton.compaction.rules import Action
 from sexton.errors import CorruptLogError, SextonError, UnsupportedFormatError
+from sexton.jit import kernel
 from sexton.records import keyhash, varint
 from sexton.records.batch import (
     Batch,
@@ -34,7 +35,6 @@ from sexton.records.batch import (
 )
 from sexton.records.header import BATCH_OFFSET_MAX, DELETE_HORIZON, HEADER_BYTES
 from sexton.records.kernels import keys, primitives, scan
-from sexton.records.kernels.jit import kernel
 from sexton.records.keyhash import PRIME, HashKey
 from tests import logs
 from tests.records.guarded import Guarded, survives

@@ -7,19 +7,16 @@ plain reader does. One suite runs over both.
 
 The last byte of `data` is a newline. No kernel goes past a byte before it has compared it with one that is not a
 newline, so none leaves its line, or `data`.
-
-Numba compiles a kernel again when this file has changed, but not when another has: what a kernel uses is here, or is an
-argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from sexton.jit import kernel
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -44,14 +41,6 @@ _DIGITS_MAX = 18
 _DEPTH_MAX = 64
 _INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
-
-
-def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    try:
-        compiled: Callable[..., Any] = njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # there is no place for a cache
-        compiled = njit(nogil=True)(function)
-    return compiled
 
 
 class Tables(NamedTuple):

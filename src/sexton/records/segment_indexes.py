@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from sexton.jit import kernel
 from sexton.records import indexes
-from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.scan import Table
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sexton.checker.kernels import cycles, orders, positions, tables, writes
+from sexton.checker.kernels.arrays import Bools, Ints, Longs, Rows
 from sexton.checker.kernels.columns import Columns, is_f
-from sexton.checker.kernels.compiled import Bools, Ints, Longs, Rows
 from sexton.checker.kernels.cycles import Dependencies
 from sexton.checker.kernels.found import Found
 from sexton.checker.kernels.removal import LogStarts, Removals

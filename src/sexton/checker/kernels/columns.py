@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from sexton.checker.kernels.compiled import Bools, Ints, Longs, Rows
+from sexton.checker.kernels.arrays import Bools, Ints, Longs, Rows
 from sexton.history.flat import FlatHistory, Kind
 from sexton.history.lines import TOMBSTONE
 from sexton.history.op import NEMESIS, READS_AND_WRITES, UNKNOWN, F, Type

@@ -10,8 +10,8 @@ import numpy as np
 
 from sexton.checker.cycles import RT, WR, WW, Edges, Kinds
 from sexton.checker.kernels import scc
+from sexton.checker.kernels.arrays import Bools, Ints, Longs, Rows
 from sexton.checker.kernels.columns import Columns, is_f, starts_of, unique
-from sexton.checker.kernels.compiled import Bools, Ints, Longs, Rows
 from sexton.history.op import READS_AND_WRITES, Type
 
 _WHOLE = (WW, WR, RT)

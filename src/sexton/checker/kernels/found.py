@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sexton.checker.evidence import Case, Finding, finding
+from sexton.checker.kernels.arrays import Longs
 from sexton.checker.kernels.columns import Columns
-from sexton.checker.kernels.compiled import Longs
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sexton.checker.evidence import Case
+from sexton.checker.kernels.arrays import Bools, Longs
 from sexton.checker.kernels.columns import Columns, sort_by, starts_of
-from sexton.checker.kernels.compiled import Bools, Longs
 from sexton.checker.kernels.found import Found
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sexton.checker.kernels.arrays import Rows
 from sexton.checker.kernels.columns import is_f
-from sexton.checker.kernels.compiled import Rows
 from sexton.checker.kernels.whole import Whole
 from sexton.checker.view import Call, View, call
 from sexton.history.flat import FlatHistory, to_ops

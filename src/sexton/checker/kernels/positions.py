@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sexton.checker.evidence import Case
+from sexton.checker.kernels.arrays import Bools, Longs
 from sexton.checker.kernels.columns import Columns, Moved, is_f, ranks, sort_by, starts_of
-from sexton.checker.kernels.compiled import Bools, Longs, kernel
 from sexton.checker.kernels.found import Cases, Found
 from sexton.checker.kernels.removal import Removals
 from sexton.history.op import UNKNOWN, F
+from sexton.jit import kernel
 
 
 def wrong_span(columns: Columns, evidence_max: int) -> Found:

@@ -8,10 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
+from sexton.checker.kernels.arrays import Bools, Longs
 from sexton.checker.kernels.columns import Columns, ranks
-from sexton.checker.kernels.compiled import Bools, Longs, kernel
 from sexton.checker.removal import AT_ONCE_NS, NEVER_NS
 from sexton.history.op import UNKNOWN, Log, Run
+from sexton.jit import kernel
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sexton.checker.kernels.compiled import Ints, Longs, kernel
+from sexton.checker.kernels.arrays import Ints, Longs
+from sexton.jit import kernel
 
 
 @kernel

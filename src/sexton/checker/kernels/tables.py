@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from sexton.checker.kernels.arrays import Bools, Longs
 from sexton.checker.kernels.columns import Columns, ranks, unique
-from sexton.checker.kernels.compiled import Bools, Longs, kernel
 from sexton.checker.kernels.found import Cases, Found
 from sexton.history.op import UNKNOWN
+from sexton.jit import kernel
 
 
 def reappeared(columns: Columns, is_wanted: Bools, evidence_max: int) -> Found:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from sexton.checker.kernels.arrays import Bools, Ints, Rows
 from sexton.checker.kernels.columns import calls_of, is_f, unique
-from sexton.checker.kernels.compiled import Bools, Ints, Rows
 from sexton.checker.view import Options, View
 from sexton.history.flat import FlatHistory, to_ops
 from sexton.history.op import NEMESIS, Ext, F, Op, Run, Type

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from sexton.checker.evidence import Case
+from sexton.checker.kernels.arrays import Bools, Longs
 from sexton.checker.kernels.columns import Columns, Moved, ranks, starts_of, unique
-from sexton.checker.kernels.compiled import Bools, Longs, kernel
 from sexton.checker.kernels.found import Cases, Found
 from sexton.checker.kernels.removal import Removals
 from sexton.history.op import UNKNOWN
+from sexton.jit import kernel
 
 
 def aborted_read(columns: Columns, evidence_max: int) -> Found:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction.kernels.newest import bucket_of
+from sexton.jit import kernel
 from sexton.records.kernels.columns import Records
-from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.keys import FLAG_BITS, TOMBSTONE, hash_key, hash_numbers
 from sexton.records.kernels.primitives import Bytes
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.compaction.rules import Action
-from sexton.records.kernels.jit import kernel
+from sexton.jit import kernel
 from sexton.records.kernels.keys import DEAD, FLAG_BITS, TOMBSTONE
 from sexton.records.kernels.primitives import (
     Bytes,

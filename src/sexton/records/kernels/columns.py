@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sexton.records.kernels.jit import kernel
+from sexton.jit import kernel
 from sexton.records.kernels.primitives import Bytes, copy_bytes, read_varint
 from sexton.records.kernels.scan import Table
 

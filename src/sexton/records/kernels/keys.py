@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sexton.records.kernels.jit import inlined_kernel, kernel
+from sexton.jit import inlined_kernel, kernel
 from sexton.records.kernels.primitives import Bytes, load_u64, multiply_high, read_varint
 from sexton.records.kernels.scan import Table
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from llvmlite import binding, ir
 from numba import types
 
-from sexton.records.kernels.jit import inlined_kernel, instruction, kernel
+from sexton.jit import inlined_kernel, instruction, kernel
 
 Bytes = npt.NDArray[np.uint8]
 

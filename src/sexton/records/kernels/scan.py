@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sexton.errors import CorruptLogError
+from sexton.jit import kernel
 from sexton.records.batch import WHAT_TO_DO_WITH_A_CORRUPT_BATCH, check_magic
 from sexton.records.header import BATCH_OFFSET_MAX, OLDEST_LENGTH_MIN
-from sexton.records.kernels.jit import kernel
 from sexton.records.kernels.primitives import (
     Bytes,
     crc32c,

@@ -20,8 +20,8 @@ import numba
 from numba import njit
 from numba.extending import intrinsic
 
-PACKAGE = Path(__file__).parents[2]
-SOURCES = ("records", "compaction")
+PACKAGE = Path(__file__).parent
+SOURCES = ("records", "compaction", "history", "checker")
 """The packages that contain kernels."""
 
 
@@ -69,7 +69,7 @@ def _is_private(directory: Path) -> bool:
 
 _CACHE_DIR = cache_dir()
 if _CACHE_DIR is not None:
-    numba.config.CACHE_DIR = _CACHE_DIR
+    numba.config.CACHE_DIR = _CACHE_DIR  # type: ignore[attr-defined]
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
