@@ -268,6 +268,28 @@ def test_an_old_client_whose_transaction_timed_out_aborts_and_starts_over() -> N
     h.add(producer_at(1000, 1), P0)
 
 
+def test_an_old_client_that_goes_on_after_the_abort_of_what_timed_out_is_fenced() -> None:
+    """kafka-python (3.0) aborts and then begins the next transaction in the old epoch. UNKNOWN_PRODUCER_ID again and
+    again would tell it to try for ever."""
+    h = Harness()
+    producer = h.init()
+    h.add(producer, P0)
+    h.advance(TIMEOUT_MS)
+    h.deliver()
+    with refused(ErrorCode.unknown_producer_id):
+        h.add(producer, P0)
+    h.abort(producer)
+    h.fail_over()
+    with refused(ErrorCode.producer_fenced):
+        h.add(producer, P0)
+    with refused(ErrorCode.producer_fenced):
+        h.commit(producer)
+    h.abort(producer)  # the answer to the first may have been lost
+    assert h.init(producer) == (1000, 1)
+    with refused(ErrorCode.producer_fenced):
+        h.abort(producer)
+
+
 def test_a_new_client_whose_transaction_timed_out_aborts_and_is_told_its_epoch() -> None:
     h = Harness()
     producer = h.init()

@@ -170,6 +170,8 @@ class TransactionCoordinator:
             if raises and transaction.epoch > LAST_EPOCH_FOR_CLIENTS:  # clients' last epoch timed out
                 timeout_ms, now_ms = transaction.timeout_ms, now.wall_ms
                 return self._initialised(transaction.rotated(_needed(fresh_id), timeout_ms, True, now_ms))
+            if not raises and transaction.of_late_owner(request.producer.epoch):
+                self._write(transaction.late_owner_aborted())
             return ProducerIdAndEpoch(transaction.producer_id, transaction.epoch), self._effects
         if request.may_be_late:
             raise LateEnd

@@ -44,7 +44,8 @@ has, and everybody else say that the abort failed.
 Beyond Kafka (KIP-588): the producer whose transaction timed out, and nobody else has taken its place since, is told so
 in a way that it can recover from. Its abort is done already. Its commit fails with an error after which it aborts:
 TRANSACTION_ABORTABLE with version 2, whose abort tells it the new epoch; UNKNOWN_PRODUCER_ID before that, upon which
-Java's client (up to 3.9) and librdkafka abort and then ask for a new epoch by InitProducerId.
+Java's client (up to 3.9) and librdkafka abort and then ask for a new epoch by InitProducerId. kafka-python (3.0) aborts
+and goes on in the old epoch: once its abort was acknowledged, it is fenced (`Transaction.late_owner_aborted`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from enum import Enum, auto
 from sexton.coordinators.transactions.states import State
 from sexton.coordinators.transactions.transaction import LAST_EPOCH_FOR_CLIENTS, Transaction
 from sexton.protocol.errors import ErrorCode, KafkaError
-from sexton.types import TRANSACTION_VERSION_2, ProducerIdAndEpoch
+from sexton.types import NO_PRODUCER_EPOCH, TRANSACTION_VERSION_2, ProducerIdAndEpoch
 
 
 class EarlyCommitError(KafkaError):
@@ -110,6 +111,9 @@ def _judge_by_state(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
         if is_commit:
             raise too_late(client_version=0)
         return _repeated(transaction.state, is_commit)
+    was_owner = producer.epoch == transaction.last_epoch != NO_PRODUCER_EPOCH
+    if was_owner and transaction.state is State.COMPLETE_ABORT and not is_commit:
+        return Verdict.DONE  # it was late and aborts again: it has not heard the answer
     if producer.epoch != transaction.epoch:
         raise KafkaError(ErrorCode.producer_fenced)
     if transaction.state is State.ONGOING:

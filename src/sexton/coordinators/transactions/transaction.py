@@ -54,8 +54,8 @@ class Transaction:
     client_version: int = 0
     """The transaction version of the client that drives the transaction: with 2, its end raises the epoch."""
     has_timed_out: bool = False
-    """Whether the coordinator aborted the last transaction because it timed out, and its producer has not come back
-    since."""
+    """Whether the coordinator aborted the last transaction because it timed out, and its producer has neither
+    aborted it nor come back since."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -158,6 +158,10 @@ class Transaction:
             client_version=TRANSACTION_VERSION_2,
             has_timed_out=has_timed_out,
         )
+
+    def late_owner_aborted(self) -> Transaction:
+        """The producer knows that its transaction is aborted. It can only start over now: `last_epoch` stays."""
+        return replace(self, has_timed_out=False)
 
     def completed(self, now_ms: int) -> Transaction:
         """Called when every partition has its marker."""
