@@ -86,7 +86,7 @@ class Brokers:
     async def _connected(self, broker_id: int) -> Rpc:
         async with self._connecting.setdefault(broker_id, asyncio.Lock()):
             found = self._connections.get(broker_id)
-            if found is None:
+            if found is None or found.is_closed:  # such a broker may be back: it has not failed this request
                 row = await self._metastore.read_broker(broker_id)
                 if row is None or not row.is_live:
                     raise SextonError(f"broker {broker_id} is not running", "", "Its work is done when it is back")

@@ -260,6 +260,28 @@ async def test_the_log_start_comes_along(pair: Followed) -> None:
     pair.check_same(bound)
 
 
+@pytest.mark.parametrize("segments_below", [0, 1])
+async def test_a_follower_whose_log_begins_above_its_leaders_first_segment_takes_what_it_can_hold(
+    pair: Followed, segments_below: int
+) -> None:
+    """Found by the simulator (seed 96, five minutes): a copy begun anew where its leader's log starts, inside a
+    segment. A file that began below its name was refused, for ever."""
+    await pair.leader.write(60)
+    log = pair.leader.replica.log
+    first = log.summaries()[segments_below]
+    start = [one.base_offset for one in read_all(log) if one.base_offset > first.base_offset][1]
+    assert start < log.summaries()[segments_below + 1].base_offset
+    await pair.follower.replica.restart_log(start)
+    await pair.copy()
+    bound = await pair.compact()
+    assert log.summaries()[0].base_offset < start
+    await pair.adopt()
+    assert pair.follower.replica.log.summaries()[0].base_offset == start
+    taken = [one for one in read_all(pair.follower.replica.log) if one.last_offset < bound]
+    assert taken == [one for one in read_all(log) if start <= one.base_offset and one.last_offset < bound]
+    assert pair.follower.staged() == []
+
+
 async def test_producer_snapshots_below_the_bound_go_and_one_at_the_end_stays(pair: Followed) -> None:
     await pair.write(60)
     bound = await pair.compact()

@@ -28,7 +28,7 @@ from sexton.compaction.contract import Committed, NewSegment, Offer, OfferedSegm
 from sexton.compaction.rate import ByteRate
 from sexton.compaction.swap import SwapRefusedError
 from sexton.errors import SextonError
-from sexton.log.batches import SCAN_BYTES
+from sexton.log.batches import SCAN_BYTES, Walk
 from sexton.log.log import Log
 from sexton.log.segments import ClosedSegments
 from sexton.log.swap_disk import staging_path
@@ -55,6 +55,9 @@ ABOUT_MAX: Final = 1000
 """The most partitions in one request."""
 
 UNKNOWN_END: Final = -1
+
+WHOLE_SUFFIX: Final = ".whole"
+"""Of a copy in the staging directory that a part is taken from."""
 
 Ask = Callable[[int, int, bytes], Awaitable[memoryview]]
 """Arguments: broker, API key, body. Raises SextonError if there is no response."""
@@ -86,6 +89,12 @@ def grouped(offered: Sequence[OfferedSegment], own: Sequence[int]) -> list[Group
         )
         for start, end in zip(edges, ends, strict=True)
     ]
+
+
+def reaching(offered: Sequence[OfferedSegment], offset: int) -> list[OfferedSegment]:
+    """Those without the ones that end below `offset`."""
+    ends = [one.base_offset for one in offered[1:]] + [1 << 63]
+    return [one for one, end in zip(offered, ends, strict=True) if end > offset]
 
 
 def groups_to_take(offer: Offer, closed: ClosedSegments) -> list[Group]:
@@ -307,21 +316,37 @@ class Adopter:
     async def _stage(
         self, leader: int, replica: LocalReplica, group: Group, closed: ClosedSegments, offer: Offer, staging: str
     ) -> NewSegment:
-        """Copies the leader's segments one after the other, then what our last segment holds above the bound."""
+        """Copies the leader's segments one after the other, then what our last segment holds above the bound. Where the
+        leader's log has more below our first segment, that is left out: a file holds nothing below its name."""
         base_offset = group.own[0]
         file = self._disk.open(f"{staging}/{names.log_file_name(base_offset, names.CLEANED_SUFFIX)}", create=True)
         try:
-            for segment in group.offered:
-                await self._copy(leader, replica, segment, file)
+            for segment in reaching(group.offered, base_offset):
+                if segment.base_offset < base_offset:
+                    await self._copy_from(base_offset, leader, replica, segment, file, staging)
+                else:
+                    await self._copy(leader, replica, segment, file)
             last = closed.segments[-1]
             if last.base_offset == group.own[-1] and last.end_offset > offer.bound:
-                for position in range(last.position_of(offer.bound), last.size_bytes, SCAN_BYTES):
-                    size_bytes = min(SCAN_BYTES, last.size_bytes - position)
-                    file.append([last.file.read(position, size_bytes)])
-                    await asyncio.sleep(0)
+                await _append(file, last.file, last.position_of(offer.bound), last.size_bytes)
         finally:
             file.close()
         return NewSegment(base_offset, UNKNOWN_END, group.own)
+
+    async def _copy_from(
+        self, offset: int, leader: int, replica: LocalReplica, segment: OfferedSegment, file: File, staging: str
+    ) -> None:
+        """Copies the batches that reach `offset`. Its checksum can only be compared by who has all of it."""
+        whole = self._disk.open(f"{staging}/{names.log_file_name(segment.base_offset, WHOLE_SUFFIX)}", create=True)
+        try:
+            await self._copy(leader, replica, segment, whole)
+            walk = Walk(whole, 0, segment.size_bytes, check_crc=False, chunk_bytes=SCAN_BYTES)
+            start = next((head.position for head in walk if head.last_offset >= offset), segment.size_bytes)
+            if walk.fault is not None:
+                raise SwapRefusedError(f"the segment at {segment.base_offset}, byte {walk.position}: {walk.fault}")
+            await _append(file, whole, start, segment.size_bytes)
+        finally:
+            whole.close()
 
     async def _copy(self, leader: int, replica: LocalReplica, segment: OfferedSegment, file: File) -> None:
         position = checksum = 0
@@ -368,6 +393,12 @@ class Adopter:
 
 def _asker(replica: LocalReplica) -> tuple[int, uuid.UUID]:
     return replica.leader_epoch, replica.coordination.watermarks.incarnation
+
+
+async def _append(file: File, source: File, position: int, end: int) -> None:
+    for at in range(position, end, SCAN_BYTES):
+        file.append([source.read(at, min(SCAN_BYTES, end - at))])
+        await asyncio.sleep(0)
 
 
 async def _is_same(log: Log, group: Group, closed: ClosedSegments) -> bool:
