@@ -89,6 +89,9 @@ class ConsumerGroup:
     """Topics that each regular expression matched."""
     seen_revision: int = NO_REVISION
     """Revision of the topics when they were last examined. Not recorded: after a failover they are examined again."""
+    named: dict[str, frozenset[tuple[uuid.UUID, int]]] = field(default_factory=dict, compare=False)
+    """Of the partitions that each member held, those that it named when it last named any: it has received them. Not
+    recorded: after a failover members count as not having received what they do not name."""
 
     @property
     def state(self) -> ConsumerState:
@@ -194,6 +197,7 @@ class ConsumerGroup:
 
     def remove_member(self, member_id: str) -> None:
         self._forget_holdings(member_id)
+        self.named.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is not None:
             self._forget_instance(member)

@@ -24,7 +24,7 @@ from sexton.coordinators.groups.messages import (
     ConsumerHeartbeatAnswer,
     ConsumerHeartbeatRequest,
 )
-from sexton.coordinators.groups.reconcile import check_state, held_again, is_subset, reconcile
+from sexton.coordinators.groups.reconcile import check_state, held_again, is_subset, named_of, reconcile
 from sexton.coordinators.groups.timers import Timer, TimerKind
 from sexton.coordinators.groups.topics import metadata_hash
 from sexton.coordinators.patterns import compile_pattern
@@ -106,7 +106,12 @@ class ConsumerProtocol:
         )
         self.update_member(group, before, member)
         is_joining = request.member_epoch == JOIN_EPOCH
-        again = held_again(group.members[member_id], request.owned) if request.is_full and not is_joining else None
+        again: ConsumerMember | None = None
+        if request.owned is not None:
+            holder = group.members[member_id]
+            if request.is_full and not is_joining:
+                again = held_again(holder, request.owned, group.named.get(member_id, frozenset()))
+            group.named[member_id] = named_of(holder, request.owned)
         if again is None:
             after = self.step(group, member_id, request.owned, is_joining)
         else:

@@ -16,12 +16,16 @@ partition yet, are busy taking it on (and will read it, whatever they receive me
 that has not received it must not be asked to revoke it either: it would find nothing to do, and never confirm. So a
 member that does not name all partitions that it holds gets all of them again (`held_again`), and goes on from there
 like any other.
+
+Whether a request failed is known only from its being full: Java's client and librdkafka send all fields only then.
+franz-go always does when it names partitions. A partition that a member had named before, was asked to revoke, and does
+not name any more, it has revoked.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
 from sexton.coordinators.groups.consumer import ConsumerMember
@@ -121,19 +125,27 @@ def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
     return any(owned.get(topic_id, EMPTY) & numbers for topic_id, numbers in partitions.items())
 
 
-def held_again(member: ConsumerMember, owned: Partitions | None) -> ConsumerMember | None:
-    """For a full heartbeat, sent after a failed request. Returns the member with all partitions that it holds, to be
-    sent to it again; None if it names all of them."""
-    held = {
-        topic_id: member.assigned.get(topic_id, EMPTY) | member.revoking.get(topic_id, EMPTY)
-        for topic_id in sorted(member.assigned.keys() | member.revoking.keys())
-    }
-    if member.state is MemberState.UNKNOWN or is_subset(held, owned or {}):
+def held_again(member: ConsumerMember, owned: Partitions, named: Set[tuple[uuid.UUID, int]]) -> ConsumerMember | None:
+    """For a full heartbeat, perhaps sent after a failed request. `named` are partitions that it is known to have
+    received. Returns the member with all partitions that it holds, to be sent to it again; None if it names all of
+    them, but for those that it has revoked."""
+    missing = named_of(member, owned) ^ frozenset(member.held())
+    unrevoked = {(topic_id, number) for topic_id, numbers in member.assigned.items() for number in numbers}
+    if member.state is MemberState.UNKNOWN or missing <= named - unrevoked:
         return None
     if not member.revoking:
         return member
     check_member(member.member_id, member.state, MemberState.UNRELEASED_PARTITIONS)
+    held = {
+        topic_id: member.assigned.get(topic_id, EMPTY) | member.revoking.get(topic_id, EMPTY)
+        for topic_id in sorted(member.assigned.keys() | member.revoking.keys())
+    }
     return replace(member, state=MemberState.UNRELEASED_PARTITIONS, assigned=held, revoking={})
+
+
+def named_of(member: ConsumerMember, owned: Partitions) -> frozenset[tuple[uuid.UUID, int]]:
+    """The partitions that the member holds, and says that it owns."""
+    return frozenset((topic_id, number) for topic_id, number in member.held() if number in owned.get(topic_id, EMPTY))
 
 
 def is_subset(owned: Partitions | None, assigned: Mapping[uuid.UUID, frozenset[int]]) -> bool:
