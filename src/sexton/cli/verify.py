@@ -174,6 +174,7 @@ def run(
     from sexton.verify import run as verifying
     from sexton.verify import systems
     from sexton.verify.clients import known
+    from sexton.verify.report import page
     from sexton.verify.runner import Plan
 
     faults = _names(nemesis, FAULTS, "fault")
@@ -217,6 +218,7 @@ def run(
     console.print(f"{wanted.system}, {workload}, {', '.join(clients)}, seed {chosen}, in {target}")
     with console.status("") as status:
         judgement = verifying.run(wanted, plan, _Told(console, status))
+    console.print(f"The page: {target / page.NAME}")
     _tell(judgement, console)
 
 
@@ -239,11 +241,25 @@ def check(
     been.
     """
     from sexton.verify import run as verifying
+    from sexton.verify.report import page
 
     judgement = verifying.check(path, _model(model), frozenset(filter(None, ignore.split(","))))
     if path.is_dir():
         verifying.write_results(path, judgement)
+        if (path / page.NAME).exists():  # it may tell another verdict
+            verifying.report(path)
     _tell(judgement, _console())
+
+
+@app.command()
+def report(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run that was judged.")],
+) -> None:
+    """Write the page of a run again, from its history and its results."""
+    extras.need("verify", "sexton verify report")
+    from sexton.verify import run as verifying
+
+    _console().print(f"Wrote {verifying.report(path)}")
 
 
 @app.command("list")

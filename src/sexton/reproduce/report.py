@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from typing import Final
 
-from sexton.reproduce import timeline
+from sexton.reproduce import shell, timeline
 from sexton.reproduce.pace import HURRIED, Pace
 from sexton.reproduce.run import Outcome
 from sexton.reproduce.scenarios import Scenario
@@ -32,7 +31,6 @@ def page(outcomes: Sequence[Outcome], pace: Pace = HURRIED) -> str:
     scenarios = list({each.scenario.name: each.scenario for each in outcomes}.values())
     systems = list(dict.fromkeys(each.system for each in outcomes))
     by_place = {(each.scenario.name, each.system): each for each in outcomes}
-    style = (files("sexton.reproduce") / "report.css").read_text(encoding="utf-8")
     paced = {
         "delete.retention.ms": pace.delete_retention_ms,
         "producer.id.expiration.ms": pace.producer_expiration_ms,
@@ -44,10 +42,7 @@ def page(outcomes: Sequence[Outcome], pace: Pace = HURRIED) -> str:
         )
         for scenario in scenarios
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>sexton reproduce</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body><main>
-<h1>What compaction does to a replica that was away</h1>
+    body = f"""<h1>What compaction does to a replica that was away</h1>
 <p>Scripts, each run unchanged on every system: three real brokers on one machine, of which broker 3 is killed, and
 comes back after the others have compacted. Then it is made the leader, and a consumer with <code>read_committed</code>
 reads everything. A script keeps its own book of what was committed; that is what is called true here.
@@ -57,9 +52,8 @@ Each section begins with what happens without coordination.</p>
 <p class="legend">{_legend()}</p>
 {sections}
 <footer>Made by <code>sexton reproduce</code>. Every line is what that run saw; nothing is filled in. What turns a day
-into seconds: {settings}, and one filler record a second.</footer>
-</main></body></html>
-"""
+into seconds: {settings}, and one filler record a second.</footer>"""
+    return shell.document("sexton reproduce", body)
 
 
 def _legend() -> str:

@@ -1,7 +1,7 @@
 """A whole run: its directory, its system, its workload, and the judgement at the end.
 
-The directory has `test.json`, `history.jsonl`, `results.json`, `clients.log`, and the brokers' directories below
-`cluster/`, of which only the logs stay unless the data is asked for.
+The directory has `test.json`, `history.jsonl`, `results.json`, `report.html`, `clients.log`, and the brokers'
+directories below `cluster/`, of which only the logs stay unless the data is asked for.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sexton.checker import reference
 from sexton.checker.allowed import Model
 from sexton.checker.kernels import judge as kernels
 from sexton.checker.verdict import Judgement
+from sexton.errors import NotAHistoryError
 from sexton.history import flat
 from sexton.history import run as description
 from sexton.history.load import load
@@ -28,6 +29,7 @@ from sexton.history.run import Description
 from sexton.verify import probes, systems
 from sexton.verify.clients import known
 from sexton.verify.generator import Workload
+from sexton.verify.report import page
 from sexton.verify.runner import Listener, Plan, Runner
 from sexton.verify.systems import System
 from sexton.verify.workloads.queue import Queue, QueueOptions
@@ -80,6 +82,7 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     listener.phase("judges")
     judgement = reference.judge(ops, _judged(wanted, plan, workload), wanted.model)
     write_results(wanted.directory, judgement)
+    page.write(wanted.directory, ops, description.read(wanted.directory), judgement.to_json())
     return judgement
 
 
@@ -89,6 +92,21 @@ def check(path: Path, model: Model, ignore: frozenset[str]) -> Judgement:
     if len(loaded.history.ops) <= PLAIN_OPS_MAX:
         return reference.judge(flat.to_ops(loaded.history), loaded.run, model, ignore)
     return kernels.judge(loaded.history, loaded.run, model, ignore)
+
+
+def report(directory: Path) -> Path:
+    """Writes the page of a run again, from what its directory has."""
+    results = directory / RESULTS
+    if not results.exists():
+        raise NotAHistoryError("nobody has judged it", str(directory), f"Judge it: sexton verify check {directory}")
+    loaded = load(directory)
+    found = Description(loaded.run, _more(directory))
+    return page.write(directory, flat.to_ops(loaded.history), found, json.loads(results.read_bytes()))
+
+
+def _more(directory: Path) -> Mapping[str, Any]:
+    """A directory with Jepsen's history has none."""
+    return description.read(directory).more if (directory / description.NAME).exists() else {}
 
 
 def write_results(directory: Path, judgement: Judgement) -> None:
