@@ -8,47 +8,62 @@ import pytest
 
 from sexton.harness.cluster import Cluster
 from sexton.harness.errors import HarnessError
-from sexton.verify.faults.processes import FAULTS, ProcessFault
+from sexton.verify.faults.base import NodeFault, Scene
+from sexton.verify.faults.processes import Kill, Pause, Stop
 from sexton.verify.faults.schedule import Act, Target
+
+FAULTS = {each.name: each for each in (Kill, Stop, Pause)}
+
+
+Who = int | str
 
 
 class Brokers:
     node_ids = (1, 2, 3)
 
     def __init__(self) -> None:
-        self.running = {1, 2, 3}
-        self.paused: set[int] = set()
+        self.running: set[Who] = {1, 2, 3}
+        self.paused: set[Who] = set()
         self.can_stop = True
 
-    def is_running(self, node_id: int) -> bool:
+    def is_running(self, node_id: Who) -> bool:
         return node_id in self.running
 
-    def is_serving(self, node_id: int) -> bool:
+    def is_serving(self, node_id: Who) -> bool:
         return node_id in self.running - self.paused
 
-    def kill_node(self, node_id: int) -> None:
+    def kill_node(self, node_id: Who) -> None:
         self.running.remove(node_id)
         self.paused.discard(node_id)
 
-    def stop_node(self, node_id: int) -> None:
+    def stop_node(self, node_id: Who) -> None:
         if not self.can_stop:
             raise HarnessError("it has not stopped")
         self.kill_node(node_id)
 
-    def start_node(self, node_id: int, wait: bool) -> None:
+    def start_node(self, node_id: Who, wait: bool) -> None:
         assert node_id not in self.running
         self.running.add(node_id)
 
-    def pause_node(self, node_id: int) -> None:
+    def pause_node(self, node_id: Who) -> None:
         self.paused.add(node_id)
 
-    def resume_node(self, node_id: int) -> None:
+    def resume_node(self, node_id: Who) -> None:
         assert node_id in self.running
         self.paused.remove(node_id)
 
 
-def fault(name: str, brokers: Brokers, leader: int = -1) -> ProcessFault:
-    return FAULTS[name](cast(Cluster[Any], brokers), lambda choice: leader)
+class LedBy(Scene):
+    def __init__(self, brokers: Brokers, leader: int) -> None:
+        super().__init__(cast(Cluster[Any], brokers))
+        object.__setattr__(self, "_leader", leader)
+
+    def leader_of(self, choice: int) -> int:
+        return cast(int, self._leader)  # type: ignore[attr-defined]
+
+
+def fault(name: str, brokers: Brokers, leader: int = -1) -> NodeFault:
+    return FAULTS[name](LedBy(brokers, leader))
 
 
 def act(name: str, target: Target, choice: int = 0) -> Act:
@@ -62,40 +77,40 @@ def act(name: str, target: Target, choice: int = 0) -> Act:
 def test_a_fault_hits_as_many_as_it_says_and_they_come_back(name: str, target: Target, count: int) -> None:
     brokers = Brokers()
     one = fault(name, brokers)
-    hit = one.begin(act(name, target))
+    hit = one.begin(act(name, target)).hit
     assert len(hit) == count
     assert [node_id for node_id in brokers.node_ids if not brokers.is_serving(node_id)] == hit
-    assert one.end() == hit
+    assert one.end().hit == hit
     assert all(map(brokers.is_serving, brokers.node_ids))
-    assert one.end() == []
+    assert one.end().hit == []
 
 
 @pytest.mark.parametrize("choice", range(5))
 def test_the_leader_is_hit_if_it_is_there_and_somebody_else_if_not(choice: int) -> None:
     brokers = Brokers()
-    assert fault("pause", brokers, leader=2).begin(act("pause", Target.LEADER, choice)) == [2]
-    (other,) = fault("kill", brokers, leader=2).begin(act("kill", Target.LEADER, choice))
+    assert fault("pause", brokers, leader=2).begin(act("pause", Target.LEADER, choice)).hit == [2]
+    (other,) = fault("kill", brokers, leader=2).begin(act("kill", Target.LEADER, choice)).hit
     assert other != 2
 
 
 def test_who_was_killed_while_it_was_paused_is_brought_back_by_who_killed_it() -> None:
     brokers = Brokers()
     pause, kill = fault("pause", brokers), fault("kill", brokers)
-    (paused,) = pause.begin(act("pause", Target.ONE))
+    (paused,) = pause.begin(act("pause", Target.ONE)).hit
     brokers.kill_node(paused)
-    assert pause.end() == [paused]
+    assert pause.end().hit == [paused]
     assert not brokers.is_running(paused)
-    assert kill.begin(act("kill", Target.ALL)) == [node_id for node_id in brokers.node_ids if node_id != paused]
+    assert kill.begin(act("kill", Target.ALL)).hit == [node_id for node_id in brokers.node_ids if node_id != paused]
 
 
 def test_nobody_is_hit_where_nobody_serves() -> None:
     brokers = Brokers()
     fault("kill", brokers).begin(act("kill", Target.ALL))
-    assert fault("pause", brokers).begin(act("pause", Target.ALL)) == []
+    assert fault("pause", brokers).begin(act("pause", Target.ALL)).hit == []
 
 
 def test_who_does_not_stop_is_killed() -> None:
     brokers = Brokers()
     brokers.can_stop = False
-    (hit,) = fault("stop", brokers).begin(act("stop", Target.ONE))
+    (hit,) = fault("stop", brokers).begin(act("stop", Target.ONE)).hit
     assert not brokers.is_running(hit)

@@ -20,7 +20,7 @@ from sexton.errors import SextonError
 from sexton.harness.brokers import SextonCluster
 from sexton.verify.clients.confluent import Admin
 from sexton.verify.clients.known import CLIENTS
-from sexton.verify.faults.processes import FAULTS
+from sexton.verify.faults.known import FAULTS
 from sexton.verify.run import WORKLOADS
 from sexton.verify.systems import check_name
 from tests.project import PROJECT_DIR

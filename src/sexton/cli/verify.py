@@ -32,7 +32,7 @@ OWN_RATE: Final = 1_000.0
 
 SYSTEMS: Final = ("sexton", "sexton-independent", "kafka-4.3.0", "kafka-3.9.2")
 WORKLOADS: Final = ("queue", "table")
-FAULTS: Final = ("kill", "stop", "pause")
+FAULTS: Final = ("kill", "stop", "pause", "grave")
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java")
 MODELS: Final = ("kafka", "jepsen", "strict")
 ISOLATIONS: Final = ("read_committed", "read_uncommitted")
@@ -116,7 +116,7 @@ def run(
         str,
         typer.Option(
             metavar="FAULTS",
-            help="Which faults, with commas: kill, stop, pause.",
+            help="Which faults, with commas: `sexton verify list` has them.",
             autocompletion=_among(FAULTS, has_list=True),
         ),
     ] = "",
@@ -267,7 +267,7 @@ def list_() -> None:
     """Show workloads, faults, clients and anomalies, each with one line."""
     from sexton.checker.anomalies import ANOMALIES
     from sexton.verify.clients import known
-    from sexton.verify.faults.processes import FAULTS as ALL_FAULTS
+    from sexton.verify.faults.known import FAULTS as ALL_FAULTS
     from sexton.verify.run import WORKLOADS as ALL_WORKLOADS
 
     console = _console()

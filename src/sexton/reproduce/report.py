@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
+from sexton.harness.systems import COMMON_SETTINGS
 from sexton.reproduce import shell, timeline
 from sexton.reproduce.pace import HURRIED, Pace
 from sexton.reproduce.run import Outcome
 from sexton.reproduce.scenarios import Scenario
 from sexton.reproduce.script import Kind
-from sexton.reproduce.systems import COMMON_SETTINGS, TOPIC_SETTINGS
+from sexton.reproduce.systems import TOPIC_SETTINGS
 
 LEGEND: Final = {
     Kind.PRODUCE: "a record",
@@ -35,7 +36,7 @@ def page(outcomes: Sequence[Outcome], pace: Pace = HURRIED) -> str:
         "delete.retention.ms": pace.delete_retention_ms,
         "producer.id.expiration.ms": pace.producer_expiration_ms,
     }
-    settings = ", ".join(f"{name}={value}" for name, value in (TOPIC_SETTINGS | COMMON_SETTINGS | paced).items())
+    settings = ", ".join(f"{name}={value}" for name, value in {**TOPIC_SETTINGS, **COMMON_SETTINGS, **paced}.items())
     sections = "".join(
         _section(
             scenario, [by_place[(scenario.name, system)] for system in systems if (scenario.name, system) in by_place]

@@ -14,13 +14,11 @@ from sexton.harness import jars
 from sexton.harness.asking import client_of
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.compactor import CompactorProcess
-from sexton.harness.errors import HarnessError
-from sexton.harness.kafka import BROKER_JVM_OPTIONS, KafkaCluster
+from sexton.harness.kafka import KafkaCluster
+from sexton.harness.systems import KAFKA_PREFIX, UnknownSystemError, cluster_of, kafka_version
 from sexton.reproduce.live import Cluster, LiveWorld
 from sexton.reproduce.pace import HURRIED, Pace
-from sexton.reproduce.world import BROKERS
 
-KAFKA_PREFIX: Final = "kafka-"
 SEXTON_PREFIX: Final = "sexton-"
 INDEPENDENT: Final = f"{SEXTON_PREFIX}independent"
 COORDINATED: Final = f"{SEXTON_PREFIX}coordinated"
@@ -30,7 +28,6 @@ KAFKAS: Final = ("4.3.0", "4.2.1", "4.1.2", "4.0.2", "3.9.2")
 ALL_SYSTEMS: Final = (*(f"{KAFKA_PREFIX}{version}" for version in KAFKAS), INDEPENDENT, COORDINATED)
 
 CLIENT_TIMEOUT_MS: Final = 30_000
-KAFKA_HEAP: Final = "384m"
 TOPIC_SETTINGS: Final = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0",
@@ -38,31 +35,9 @@ TOPIC_SETTINGS: Final = {
 }
 """Compaction comes by all the time; when things may go is said by a `Pace`."""
 
-COMMON_SETTINGS: Final = {
-    "log.cleaner.backoff.ms": "500",
-    "replica.lag.time.max.ms": "3000",
-}
-KAFKA_SETTINGS: Final = {
-    **COMMON_SETTINGS,
-    "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "3000",
-    "producer.id.expiration.check.interval.ms": "500",
-}
-SEXTON_SETTINGS: Final = {
-    **COMMON_SETTINGS,
-    "broker.lease.ms": "3000",
-    "broker.lease.renew.ms": "500",
-    "log.retention.check.interval.ms": "500",
-}
-
-
-class UnknownSystemError(HarnessError):
-    exit_code = 64
-
 
 def check_name(name: str) -> str:
-    is_kafka = name.startswith(KAFKA_PREFIX) and jars.VERSION_PATTERN.fullmatch(name.removeprefix(KAFKA_PREFIX))
-    if name not in ALL_SYSTEMS and not is_kafka:
+    if name not in ALL_SYSTEMS and kafka_version(name) is None:
         known = ", ".join(ALL_SYSTEMS)
         raise UnknownSystemError(f"there is no system {name}", "", f"Known are {known}, and kafka-VERSION")
     return name
@@ -99,21 +74,9 @@ async def running(
     expiration = {"producer.id.expiration.ms": str(pace.producer_expiration_ms)}
     try:
         async with AsyncExitStack() as stack:
-            if names[0].startswith(KAFKA_PREFIX):
-                version = names[0].removeprefix(KAFKA_PREFIX)
-                cluster: KafkaCluster | SextonCluster = KafkaCluster(
-                    version,
-                    len(BROKERS),
-                    base_dir / "cluster",
-                    KAFKA_SETTINGS | expiration,
-                    heap=KAFKA_HEAP,
-                    jvm_options=BROKER_JVM_OPTIONS,
-                    keep=keep,
-                )
-                await stack.enter_async_context(_started(cluster))
-            else:
-                cluster = SextonCluster(len(BROKERS), base_dir / "cluster", SEXTON_SETTINGS | expiration, keep=keep)
-                await stack.enter_async_context(_started(cluster))
+            cluster = cluster_of(names[0], base_dir / "cluster", expiration, keep=keep)
+            await stack.enter_async_context(_started(cluster))
+            if isinstance(cluster, SextonCluster):
                 await stack.enter_async_context(_compactor(cluster, base_dir))
             yield {name: await stack.enter_async_context(_world(cluster, topic_settings(name, pace))) for name in names}
     finally:

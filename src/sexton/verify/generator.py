@@ -106,13 +106,14 @@ class Generator:
     rng: random.Random
     rate: float
     end_ns: int
+    """May be moved."""
     crash_every_ns: int = 0
     """How often, on average, some client is killed without notice; 0 is never."""
     _next_ns: int = 0
     _crash_ns: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._crash_ns = self._later(0, self.crash_every_ns) if self.crash_every_ns else self.end_ns
+        self._crash_ns = self._later(0, self.crash_every_ns)
 
     def next(self, now_ns: int, free: Sequence[int]) -> Question | Wait | None:
         """None: it is over."""
@@ -122,7 +123,7 @@ class Generator:
             return Wait(min(max(self._next_ns, now_ns), self.end_ns) if free else self.end_ns)
         self._next_ns = self._later(now_ns, round(NS / self.rate))
         process = self.rng.choice(free)
-        if now_ns >= self._crash_ns:
+        if self.crash_every_ns and now_ns >= self._crash_ns:
             self._crash_ns = self._later(now_ns, self.crash_every_ns)
             return Question(process, Ask(F.CRASH))
         return Question(process, self.workload.next(process))

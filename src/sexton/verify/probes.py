@@ -9,6 +9,7 @@ from sexton.client.admin import Admin
 from sexton.client.client import Client
 from sexton.client.consumer import EARLIEST, LATEST, list_offsets
 from sexton.client.fetching import READ_COMMITTED, READ_UNCOMMITTED
+from sexton.client.metadata import PartitionInfo
 from sexton.errors import SextonError
 from sexton.harness import asking
 from sexton.history.op import Ext
@@ -62,20 +63,30 @@ def leader_of(bootstrap: str, place: Place) -> int:
         return -1
 
 
+def partitions(bootstrap: str, topics: Sequence[str]) -> Mapping[Place, PartitionInfo]:
+    """All of those topics that there are."""
+
+    async def question(client: Client) -> dict[Place, PartitionInfo]:
+        known = (await client.refresh(topics)).topics
+        return {
+            (topic, number): each
+            for topic in topics
+            if topic in known
+            for number, each in known[topic].partitions.items()
+        }
+
+    return asking.ask(bootstrap, question, TIMEOUT_MS)
+
+
 def is_whole(bootstrap: str, topics: Sequence[str]) -> bool:
     """Whether each partition has a leader, and all its replicas are in sync."""
-
-    async def question(client: Client) -> bool:
-        known = (await client.refresh(topics)).topics
-        partitions = [each for topic in topics if topic in known for each in known[topic].partitions.values()]
-        return all(topic in known for topic in topics) and all(
-            each.leader >= 0 and set(each.isr) == set(each.replicas) for each in partitions
-        )
-
     try:
-        return asking.ask(bootstrap, question, TIMEOUT_MS)
+        found = partitions(bootstrap, topics)
     except SextonError:
         return False
+    return {topic for topic, _ in found} == set(topics) and all(
+        each.leader >= 0 and set(each.isr) == set(each.replicas) for each in found.values()
+    )
 
 
 def brokers_count(bootstrap: str) -> int:

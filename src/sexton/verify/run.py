@@ -28,6 +28,8 @@ from sexton.history.op import Run
 from sexton.history.run import Description
 from sexton.verify import probes, systems
 from sexton.verify.clients import known
+from sexton.verify.faults.grave import Grave
+from sexton.verify.faults.known import FAULTS
 from sexton.verify.generator import Workload
 from sexton.verify.report import page
 from sexton.verify.runner import Listener, Plan, Runner
@@ -64,12 +66,14 @@ class Wanted:
 
 def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     known.prepare(plan.clients)
+    for fault in plan.faults:
+        FAULTS[fault].check(wanted.system)
     wanted.directory.mkdir(parents=True, exist_ok=True)
     workload = _workload(wanted, plan)
     _describe(wanted, plan, workload)  # a run that is killed can be judged as well
     listener.phase("sets up")
     with ExitStack() as stack:
-        system = _system(wanted, stack)
+        system = _system(wanted, plan, stack)
         try:
             ops = Runner(workload, system, plan, wanted.directory, listener).run()
         finally:
@@ -117,15 +121,18 @@ def _workload(wanted: Wanted, plan: Plan) -> Workload:
     rng = random.Random(plan.seed + 2)
     if wanted.workload == TABLE:
         # No client can be told which replica it is to read from, so nobody is asked for a scan.
-        return Table(TableOptions(is_transactional=wanted.is_transactional, scan_p=0), rng)
+        forgets = Grave.name in plan.faults
+        return Table(TableOptions(is_transactional=wanted.is_transactional, scan_p=0, forgets_at_once=forgets), rng)
     return Queue(QueueOptions(is_transactional=wanted.is_transactional), rng)
 
 
-def _system(wanted: Wanted, stack: ExitStack) -> System:
+def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
     if wanted.is_existing:
         return systems.existing(wanted.system)
-    is_compacting = wanted.workload == TABLE
-    return stack.enter_context(systems.running(wanted.system, wanted.directory / CLUSTER, is_compacting=is_compacting))
+    settings = {name: value for fault in plan.faults for name, value in FAULTS[fault].broker_settings.items()}
+    return stack.enter_context(
+        systems.running(wanted.system, wanted.directory / CLUSTER, settings, is_compacting=wanted.workload == TABLE)
+    )
 
 
 def _judged(wanted: Wanted, plan: Plan, workload: Workload) -> Run:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import selectors
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +26,8 @@ from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Send, Ty
 from sexton.verify import probes
 from sexton.verify.clients.base import Place
 from sexton.verify.clients.known import CLIENTS
-from sexton.verify.faults.processes import FAULTS, ProcessFault
+from sexton.verify.faults.base import Fault, Scene, Told
+from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.schedule import Act, Kind, schedule
 from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Wait, Workload
 from sexton.verify.process import ClientProcess
@@ -41,6 +43,9 @@ HEALED_HANG_NS: Final = 15 * NS
 PROBE_EVERY_NS: Final = NS
 PROBED_LOGS_MAX: Final = 12
 """The newest: the older ones are not written any more."""
+
+AFTERMATH_NS: Final = 5 * NS
+"""Operations go on for so long after the last fault has ended: some end with a cluster that is worth looking at."""
 
 WHOLE_S: Final = 60
 TICK_S: Final = 0.05
@@ -148,10 +153,12 @@ class _Going:
         self._selector = selectors.DefaultSelector()
         self._places: dict[int, Place] = {}
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
-        self._faults: dict[str, ProcessFault] = {}
+        self._faults: dict[str, Fault] = {}
+        self._is_healing = threading.Event()
         if self.system.cluster is not None:
-            self._faults = {name: FAULTS[name](self.system.cluster, self._leader) for name in self.plan.faults}
-        self._nemesis: Future[Sequence[int]] | None = None
+            scene = Scene(self.system.cluster, self._places_in_use, self._is_healing)
+            self._faults = {name: FAULTS[name](scene) for name in self.plan.faults}
+        self._nemesis: Future[Told] | None = None
         self._act: Op | None = None
         self._probe: Future[Mapping[str, Any]] | None = None
         self._probe_ns = 0
@@ -194,6 +201,8 @@ class _Going:
         acts.reverse()
         is_calm = True
         while (question := generator.next(self._now(), self._free())) is not None:
+            if acts or self._nemesis is not None:
+                generator.end_ns = max(end_ns, self._now() + AFTERMATH_NS)
             if isinstance(question, Question):
                 self._ask(question.process, question.ask)
             if is_calm and self._now() >= self.plan.calm_ns:
@@ -207,6 +216,7 @@ class _Going:
     def _heal(self) -> None:
         """Whatever happens: what was broken is mended."""
         self._listener.phase("heals")
+        self._is_healing.set()
         self._wait(lambda: self._nemesis is None)
         if self.system.cluster is not None and self._faults:
             self._begin(HEAL, {}, self._heal_all)
@@ -220,16 +230,16 @@ class _Going:
         if not whole.result():
             self._listener.fault(f"not every log has a leader and all its replicas after {WHOLE_S} s")
 
-    def _heal_all(self) -> Sequence[int]:
+    def _heal_all(self) -> Told:
         cluster = self.system.cluster
         assert cluster is not None
         for fault in self._faults.values():
-            fault.end()
+            fault.heal()
         away = [node_id for node_id in cluster.node_ids if not cluster.is_running(node_id)]
         for node_id in away:
             cluster.start_node(node_id, wait=False)
         cluster.wait_ready()
-        return away
+        return Told(away)
 
     def _read_all(self) -> None:
         """Each thread's client is replaced, and the new one reads until it has passed all that is known to be there."""
@@ -355,16 +365,15 @@ class _Going:
 
     # -- faults
 
-    def _leader(self, choice: int) -> int:
-        places = [*self._places.values()][-PROBED_LOGS_MAX:]
-        return probes.leader_of(self.system.bootstrap, places[choice % len(places)]) if places else -1
+    def _places_in_use(self) -> Sequence[Place]:
+        return [*self._places.values()][-PROBED_LOGS_MAX:]
 
     def _begin_act(self, act: Act) -> None:
         fault = self._faults[act.fault]
         ext = {str(Ext.PHASE): "start" if act.begins else "stop", "target": str(act.target)}
         self._begin(act.fault, ext, (lambda: fault.begin(act)) if act.begins else fault.end)
 
-    def _begin(self, f: str, ext: Mapping[str, Any], action: Callable[[], Sequence[int]]) -> None:
+    def _begin(self, f: str, ext: Mapping[str, Any], action: Callable[[], Told]) -> None:
         self._act = self.history.write(NEMESIS, Type.INVOKE, f, ext=ext)
         self._nemesis = self._pool.submit(action)
 
@@ -375,17 +384,18 @@ class _Going:
         self._nemesis = None
         assert asked is not None
         error = ""
-        hit: Sequence[int] = ()
+        told = Told()
         try:
-            hit = future.result()
+            told = future.result()
         except SextonError as failed:
             error = str(failed)
-        ext = {**asked.ext, "value": list(hit)}
-        if asked.ext.get(Ext.PHASE) == "start" and not hit:
+        ext = {**asked.ext, **told.ext, "value": list(told.hit)}
+        if asked.ext.get(Ext.PHASE) == "start" and not told.hit:
             del ext[str(Ext.PHASE)]  # nobody was there to be hit: no fault is in force
         self.history.add(replace(asked, type=Type.INFO, error=error, ext=ext))
-        told = " ".join([asked.f, str(asked.ext.get(Ext.PHASE, "")), *map(str, hit), error.partition("\n")[0]])
-        self._listener.fault(" ".join(told.split()))
+        more = [f"{name} {value}" for name, value in told.ext.items()]
+        words = [asked.f, str(asked.ext.get(Ext.PHASE, "")), *map(str, told.hit), *more, error.partition("\n")[0]]
+        self._listener.fault(" ".join(filter(None, words)))
 
     # -- looks at the brokers
 
@@ -409,8 +419,9 @@ class _Going:
         for client in list(self._clients.values()):
             self._forget(client)
         self._selector.close()
+        self._is_healing.set()
         for fault in self._faults.values():
-            fault.end()
+            fault.heal()
         self.history.writer.flush()
 
 

@@ -38,6 +38,8 @@ class TableOptions:
     poll_p: float = 0.3
     replicas: int = 3
     is_retained: bool = False
+    forgets_at_once: bool = False
+    """Whether what is deleted is forgotten as soon as can be, whatever the seed says."""
 
 
 class Table:
@@ -50,8 +52,8 @@ class Table:
         self._ends = dict.fromkeys(range(options.logs), 0)
         self._settings = {
             "cleanup.policy": "compact,delete" if options.is_retained else "compact",
-            "delete.retention.ms": str(rng.choice(DELETE_RETENTION_MS)),
-            "segment.ms": str(rng.choice(SEGMENT_MS)),
+            "delete.retention.ms": str(rng.choice(DELETE_RETENTION_MS) * (not options.forgets_at_once)),
+            "segment.ms": str(min(SEGMENT_MS) if options.forgets_at_once else rng.choice(SEGMENT_MS)),
             "min.cleanable.dirty.ratio": "0.0",
         }
 

@@ -1,0 +1,137 @@
+"""What a fault is: it begins, it ends, and it can be healed at any time, whatever became of it.
+
+A fault remembers whom it hit, and ends for those only: a broker may be paused by one fault and killed by another, and
+then it is the second that brings it back. All of these calls block, and are made one at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from sexton.harness.cluster import Cluster
+from sexton.harness.errors import HarnessError
+from sexton.harness.properties import Settings
+from sexton.verify import probes
+from sexton.verify.clients.base import Place
+from sexton.verify.faults.schedule import Act, Target
+
+POLL_S: Final = 0.2
+
+
+class InterruptedFaultError(HarnessError):
+    """Whoever leads wants everything healed now: what a fault waits for does not matter any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What there is to break."""
+
+    cluster: Cluster[Any]
+    places: Callable[[], Sequence[Place]] = tuple
+    """Of the logs that are being used."""
+    is_over: threading.Event = field(default_factory=threading.Event)
+    """Set when everything is to be healed: whatever a fault waits for, it stops waiting."""
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    def serving(self) -> list[int]:
+        return [node_id for node_id in self.cluster.node_ids if self.cluster.is_serving(node_id)]
+
+    def topics(self) -> list[str]:
+        return sorted({topic for topic, _ in self.places()})
+
+    def leader_of(self, choice: int) -> int:
+        """Of a log that is being used, by a number to choose by; negative if there is none."""
+        places = self.places()
+        return probes.leader_of(self.bootstrap, places[choice % len(places)]) if places else -1
+
+    def wait_until(self, goal: str, reached: Callable[[], bool], timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not reached():
+            if time.monotonic() > deadline_s:
+                raise HarnessError(f"not within {timeout_s:g} s: {goal}")
+            if self.is_over.wait(POLL_S):
+                raise InterruptedFaultError(f"interrupted before {goal}")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of it, for the history."""
+
+    hit: Sequence[int | str] = ()
+    """Brokers by their numbers, anybody else by name. Nobody: no fault is in force."""
+    ext: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Fault(ABC):
+    name: ClassVar[str]
+    targets: ClassVar[tuple[Target, ...]] = (Target.ONE, Target.LEADER, Target.MINORITY)
+    broker_settings: ClassVar[Settings] = {}
+    """What brokers must be started with, for this fault to mean anything."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    @abstractmethod
+    def begin(self, act: Act) -> Told: ...
+
+    @abstractmethod
+    def end(self) -> Told:
+        """Does nothing if it has not begun."""
+
+    def heal(self) -> None:
+        """Ends it at once, without anything that takes long. Brokers that are away are started by whoever heals."""
+        self.end()
+
+    @classmethod
+    def check(cls, system: str) -> None:
+        """Raises if this machine or this system cannot have it, and says what is missing."""
+        return None
+
+
+class NodeFault(Fault):
+    """One that is done to each of some brokers."""
+
+    targets: ClassVar[tuple[Target, ...]] = tuple(Target)
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._hit: list[int] = []
+
+    def begin(self, act: Act) -> Told:
+        """Among those that serve."""
+        for node_id in chosen(act, self.scene):
+            self._hit.append(node_id)
+            self._break(node_id)
+        return Told(list(self._hit))
+
+    def end(self) -> Told:
+        hit, self._hit = self._hit, []
+        for node_id in hit:
+            self._mend(node_id)
+        return Told(hit)
+
+    @abstractmethod
+    def _break(self, node_id: int) -> None: ...
+
+    @abstractmethod
+    def _mend(self, node_id: int) -> None: ...
+
+
+def chosen(act: Act, scene: Scene) -> list[int]:
+    serving, nodes_count = scene.serving(), len(scene.cluster.node_ids)
+    majority = nodes_count // 2 + 1
+    if act.target is Target.LEADER:
+        leader = scene.leader_of(act.choice)
+        if leader in serving:
+            return [leader]
+    count = {Target.MINORITY: nodes_count - majority, Target.MAJORITY: majority, Target.ALL: nodes_count}
+    return sorted(random.Random(act.choice).sample(serving, min(count.get(act.target, 1), len(serving))))
