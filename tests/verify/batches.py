@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sexton.records.batch import CONTROL, TRANSACTIONAL, Batch, ControlType, Record, marker_key
+from sexton.records.batch import Batch, ControlType, Record, marker_key
+from sexton.records.header import CONTROL, TRANSACTIONAL
 
 
 def value(offset: int, key: str, *, is_tombstone: bool = False, producer_id: int = -1) -> Batch:
