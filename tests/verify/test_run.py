@@ -21,8 +21,8 @@ from sexton.harness.brokers import SextonCluster
 from sexton.verify.clients.confluent import Admin
 from sexton.verify.clients.known import CLIENTS
 from sexton.verify.faults.known import FAULTS
-from sexton.verify.run import WORKLOADS
 from sexton.verify.systems import check_name
+from sexton.verify.workloads.known import WAYS, WORKLOADS
 from tests.project import PROJECT_DIR
 
 RUN_TIMEOUT_S = 240
@@ -147,6 +147,7 @@ def test_nothing_is_written_to_a_cluster_that_exists_before_somebody_said_yes(tm
         ("run", "--nemesis", "kill,nonsense"),
         ("run", "--workload", "nonsense"),
         ("run", "--client", "nonsense"),
+        ("run", "--sub-via", "nonsense"),
         ("run", "--isolation", "nonsense"),
         ("run", "--bootstrap", "localhost:1", "--nemesis", "kill"),
         ("run", "--dir", "."),
@@ -163,6 +164,7 @@ def test_what_can_be_named_is_what_there_is() -> None:
     assert tuple(FAULTS) == verify.FAULTS
     assert tuple(CLIENTS) == verify.CLIENTS
     assert tuple(WORKLOADS) == verify.WORKLOADS
+    assert verify.WAYS == WAYS
     assert tuple(Model) == verify.MODELS
     for system in verify.SYSTEMS:
         assert check_name(system) == system

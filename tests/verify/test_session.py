@@ -12,9 +12,11 @@ import pytest
 from sexton.history.op import F, Poll, Record, Send, Span, Type
 from sexton.verify.clients.base import ABORT, FATAL, FENCED, RETRY, Failure, Headers, Message, Place, Refused
 from sexton.verify.generator import Ask
-from sexton.verify.session import FAILURES_MAX, INTENDED, Options, Session, Topics, encoded
+from sexton.verify.reading import encoded
+from sexton.verify.session import FAILURES_MAX, INTENDED, Options, Session, Topics
 
 PLACES = {0: ("t0", 0), 1: ("t0", 1)}
+TOPICS = {"t0": Topics(2, 3)}
 
 
 class Cluster:
@@ -73,6 +75,9 @@ def driver(cluster: Cluster) -> ModuleType:
         def __init__(self, *_: Any) -> None:
             self._positions: dict[Place, int] = {}
 
+        def group_metadata(self) -> str:
+            return "member"
+
         def assign(self, starts: Mapping[Place, int]) -> None:
             cluster.called(f"assign {sorted(starts.items())}")
             self._positions = dict(starts)
@@ -118,9 +123,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 def session(cluster: Cluster) -> Session:
-    options = Options(driver="told", bootstrap="", transactional_id="id", group="g", topics=Topics(2, 3))
+    options = Options(driver="told", bootstrap="", transactional_id="id", group="g")
     made = Session(options)
-    assert made.do(Ask(F.ASSIGN, logs=(0, 1)), PLACES).type is Type.OK
+    assert made.do(Ask(F.ASSIGN, logs=(0, 1)), PLACES, TOPICS).type is Type.OK
     cluster.calls.clear()
     return made
 
@@ -130,25 +135,25 @@ def txn(*micro_ops: Send | Poll, **ext: Any) -> Ask:
 
 
 def test_what_is_sent_has_an_offset_and_what_is_polled_a_span(session: Session, cluster: Cluster) -> None:
-    first = session.do(Ask(F.SEND, (Send(1, 7),)), {})
+    first = session.do(Ask(F.SEND, (Send(1, 7),)), {}, {})
     assert (first.type, first.micro_ops) == (Type.OK, (Send(1, 7, offset=0),))
-    polled = session.do(Ask(F.POLL, (Poll(),)), {})
+    polled = session.do(Ask(F.POLL, (Poll(),)), {}, {})
     assert polled.micro_ops == (Poll({1: (Record(0, 7),)}),)
     assert polled.spans == {0: Span(0, 0), 1: Span(0, 1)}
     assert polled.ext == {"group": "g"}
 
 
 def test_keys_and_tombstones_come_back_as_they_were_sent(session: Session, cluster: Cluster) -> None:
-    session.do(Ask(F.SEND, (Send(0, 7, key=3),)), {})
-    session.do(Ask(F.SEND, (Send(0, 8, key=3, is_tombstone=True),)), {})
+    session.do(Ask(F.SEND, (Send(0, 7, key=3),)), {}, {})
+    session.do(Ask(F.SEND, (Send(0, 8, key=3, is_tombstone=True),)), {}, {})
     assert [(each.value, each.key) for each in cluster.logs["t0", 0]] == [(encoded(7), encoded(3)), (None, encoded(3))]
-    polled = session.do(Ask(F.POLL, (Poll(),)), {})
+    polled = session.do(Ask(F.POLL, (Poll(),)), {}, {})
     assert polled.micro_ops == (Poll({0: (Record(0, 7, 3), Record(1, 8, 3, True))}),)
 
 
 def test_a_transaction_commits_the_offsets_of_what_it_polled(session: Session, cluster: Cluster) -> None:
-    session.do(Ask(F.SEND, (Send(1, 7),)), {})
-    done = session.do(txn(Poll(), Send(0, 8)), {})
+    session.do(Ask(F.SEND, (Send(1, 7),)), {}, {})
+    done = session.do(txn(Poll(), Send(0, 8)), {}, {})
     assert done.type is Type.OK
     assert done.ext == {"group": "g", "offsets": {1: 1}}
     assert cluster.calls[-2:] == ["offsets [(('t0', 1), 1)]", "commit"]
@@ -156,13 +161,13 @@ def test_a_transaction_commits_the_offsets_of_what_it_polled(session: Session, c
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_an_abort_on_purpose_fails_and_the_consumer_goes_back(session: Session, cluster: Cluster, after: int) -> None:
-    session.do(Ask(F.SEND, (Send(1, 7),)), {})
+    session.do(Ask(F.SEND, (Send(1, 7),)), {}, {})
     cluster.calls.clear()
-    done = session.do(txn(Poll(), Send(0, 8), abort_after=after), {})
+    done = session.do(txn(Poll(), Send(0, 8), abort_after=after), {}, {})
     assert (done.type, done.error) == (Type.FAIL, INTENDED)
     assert "commit" not in cluster.calls
     assert done.spans == ({0: Span(0, 0), 1: Span(0, 1)} if after else {}), "as it was before it went back"
-    assert session.do(Ask(F.POLL, (Poll(),)), {}).spans[1] == Span(0, 1)
+    assert session.do(Ask(F.POLL, (Poll(),)), {}, {}).spans[1] == Span(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -183,29 +188,29 @@ def test_a_transaction_that_nobody_tried_to_commit_certainly_failed(
     session: Session, cluster: Cluster, call: str, failure: Failure, type_: Type, aborts: bool
 ) -> None:
     cluster.failures[call] = failure
-    assert session.do(txn(Send(0, 8)), {}).type is type_
+    assert session.do(txn(Send(0, 8)), {}, {}).type is type_
     assert ("abort" in cluster.calls) is aborts
 
 
 def test_nobody_knows_what_came_of_a_commit_whose_abort_failed_too(session: Session, cluster: Cluster) -> None:
     cluster.failures = {"commit": Failure(ABORT, "x", ""), "abort": Failure(RETRY, "_TIMED_OUT", "")}
-    assert session.do(txn(Send(0, 8)), {}).type is Type.INFO
+    assert session.do(txn(Send(0, 8)), {}, {}).type is Type.INFO
 
 
 def test_after_a_failure_that_ends_a_producer_there_is_a_new_one(session: Session, cluster: Cluster) -> None:
     cluster.failures["flush"] = Failure(FENCED, "_FENCED", "")
-    session.do(txn(Send(0, 8)), {})
+    session.do(txn(Send(0, 8)), {}, {})
     cluster.calls.clear()
-    assert session.do(txn(Send(0, 9)), {}).type is Type.OK
+    assert session.do(txn(Send(0, 9)), {}, {}).type is Type.OK
     assert cluster.calls[:2] == ["init", "begin"]
 
 
 def test_a_producer_that_fails_again_and_again_gets_a_successor(session: Session, cluster: Cluster) -> None:
     for _ in range(FAILURES_MAX):
         cluster.failures["flush"] = Failure(ABORT, "UNKNOWN_PRODUCER_ID", "")
-        session.do(txn(Send(0, 8)), {})
+        session.do(txn(Send(0, 8)), {}, {})
     assert cluster.calls.count("init") == 1
-    session.do(txn(Send(0, 9)), {})
+    session.do(txn(Send(0, 9)), {}, {})
     assert cluster.calls.count("init") == 2
 
 
@@ -214,27 +219,27 @@ def test_a_producer_that_fails_again_and_again_gets_a_successor(session: Session
 )
 def test_a_send_alone_failed_only_if_it_was_refused(session: Session, cluster: Cluster, name: str, type_: Type) -> None:
     cluster.failures["flush"] = Failure(ABORT, name, "")
-    assert session.do(Ask(F.SEND, (Send(0, 8),)), {}).type is type_
+    assert session.do(Ask(F.SEND, (Send(0, 8),)), {}, {}).type is type_
 
 
 def test_a_poll_that_raises_what_no_driver_knows_has_failed(session: Session, cluster: Cluster) -> None:
     cluster.failures["poll"] = ValueError("a client's bug")
-    done = session.do(Ask(F.POLL, (Poll(),)), {})
+    done = session.do(Ask(F.POLL, (Poll(),)), {}, {})
     assert done.type is Type.FAIL
     assert "ValueError" in done.error
 
 
 def test_a_log_that_stays_assigned_is_read_on_and_a_new_one_from_its_start(session: Session, cluster: Cluster) -> None:
-    session.do(Ask(F.SEND, (Send(1, 7),)), {})
-    session.do(Ask(F.POLL, (Poll(),)), {})
-    session.do(Ask(F.ASSIGN, logs=(1,)), {})
-    session.do(Ask(F.ASSIGN, logs=(0, 1)), {})
+    session.do(Ask(F.SEND, (Send(1, 7),)), {}, {})
+    session.do(Ask(F.POLL, (Poll(),)), {}, {})
+    session.do(Ask(F.ASSIGN, logs=(1,)), {}, {})
+    session.do(Ask(F.ASSIGN, logs=(0, 1)), {}, {})
     assert cluster.calls[-1] == "assign [(('t0', 0), 0), (('t0', 1), 1)]"
 
 
 def test_a_table_is_read_by_a_fresh_consumer_to_the_end_it_asked_for(session: Session, cluster: Cluster) -> None:
-    session.do(Ask(F.SEND, (Send(0, 7, key=1),)), {})
-    done = session.do(Ask(F.TABLE, (Poll(),), logs=(0,)), {})
+    session.do(Ask(F.SEND, (Send(0, 7, key=1),)), {}, {})
+    done = session.do(Ask(F.TABLE, (Poll(),), logs=(0,)), {}, {})
     assert (done.type, done.micro_ops) == (Type.OK, (Poll({0: (Record(0, 7, 1),)}),))
     assert done.spans == {0: Span(0, 1)}
     assert cluster.calls[-1] == "close consumer"
@@ -242,14 +247,14 @@ def test_a_table_is_read_by_a_fresh_consumer_to_the_end_it_asked_for(session: Se
 
 def test_topics_are_made_once_and_may_be_there_already(cluster: Cluster) -> None:
     cluster.topics.add("t0")
-    options = Options(driver="told", bootstrap="", transactional_id="id", group="g", topics=Topics(2, 3))
+    options = Options(driver="told", bootstrap="", transactional_id="id", group="g")
     session = Session(options)
-    assert session.do(Ask(F.SEND, (Send(0, 1),)), PLACES).type is Type.OK
-    session.do(Ask(F.SEND, (Send(0, 2),)), {})
+    assert session.do(Ask(F.SEND, (Send(0, 1),)), PLACES, TOPICS).type is Type.OK
+    session.do(Ask(F.SEND, (Send(0, 2),)), {}, {})
     assert cluster.calls.count("create") == 1
 
 
 def test_without_its_topic_a_send_certainly_failed(cluster: Cluster) -> None:
-    options = Options(driver="told", bootstrap="", transactional_id="id", group="g", topics=Topics(2, 3))
+    options = Options(driver="told", bootstrap="", transactional_id="id", group="g")
     cluster.failures["create"] = Refused(None, "TIMED_OUT")
-    assert Session(options).do(Ask(F.SEND, (Send(0, 1),)), PLACES).type is Type.FAIL
+    assert Session(options).do(Ask(F.SEND, (Send(0, 1),)), PLACES, TOPICS).type is Type.FAIL

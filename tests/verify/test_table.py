@@ -39,7 +39,7 @@ def test_without_transactions_there_is_none() -> None:
 def test_seeds_differ_in_how_long_tombstones_stay() -> None:
     assert {log.delete_retention_ms for seed in range(20) for log in table(seed).logs.values()} == {0, 2_000, 60_000}
     kept = table(3)
-    assert kept.topic_settings["delete.retention.ms"] == str(kept.logs[0].delete_retention_ms)
+    assert kept.topic(0).settings["delete.retention.ms"] == str(kept.logs[0].delete_retention_ms)
 
 
 def test_the_end_is_read_beyond_all_that_was_acknowledged_or_seen() -> None:

@@ -31,7 +31,19 @@ EXISTING_RATE: Final = 100.0
 OWN_RATE: Final = 1_000.0
 
 SYSTEMS: Final = ("sexton", "sexton-independent", "kafka-4.3.0", "kafka-3.9.2")
-WORKLOADS: Final = ("queue", "table")
+WORKLOADS: Final = (
+    "queue",
+    "table",
+    "register",
+    "append",
+    "abort",
+    "early-read",
+    "auto-commit",
+    "groups",
+    "eos",
+    "mixed",
+)
+WAYS: Final = ("assign", "subscribe")
 FAULTS: Final = ("kill", "stop", "pause", "grave")
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java")
 MODELS: Final = ("kafka", "jepsen", "strict")
@@ -107,11 +119,19 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="queue or table.",
+            help=f"{', '.join(WORKLOADS)}.",
             autocompletion=_among(WORKLOADS),
         ),
     ] = "queue",
     txn: Annotated[bool, typer.Option("--txn", help="Send and poll in transactions.")] = False,
+    sub_via: Annotated[
+        str,
+        typer.Option(
+            metavar="WAYS",
+            help="How clients of queue get logs to read, with commas: assign, subscribe.",
+            autocompletion=_among(WAYS, has_list=True),
+        ),
+    ] = "assign",
     nemesis: Annotated[
         str,
         typer.Option(
@@ -176,14 +196,17 @@ def run(
     from sexton.verify.clients import known
     from sexton.verify.report import page
     from sexton.verify.runner import Plan
+    from sexton.verify.workloads import known as workloads
 
     faults = _names(nemesis, FAULTS, "fault")
     if bootstrap is not None and faults:
         raise UsageError("--nemesis breaks only what verify has started", "", "Drop it, or --bootstrap")
     _names(workload, WORKLOADS, "workload")
     _names(isolation, ISOLATIONS, "isolation level")
-    has_emptied_markers = workload == "table" and txn
-    clients = _names(client, CLIENTS, "client") or tuple(known.installed(has_emptied_markers=has_emptied_markers))
+    kind = workloads.WORKLOADS[workload]
+    asked = workloads.Asked(txn or kind.always_in_transactions, _names(sub_via, WAYS, "way"))
+    able = known.installed(has_emptied_markers=kind.compacts and asked.is_transactional, has_copiers=kind.copies)
+    clients = _names(client, CLIENTS, "client") or tuple(able)
     chosen = secrets.randbelow(1 << 31) if seed is None else seed
     started = datetime.now().strftime("%Y%m%d-%H%M%S")
     target = directory or Path("sexton-verify") / f"{started}-{workload}-{chosen}"
@@ -207,7 +230,7 @@ def run(
         system=systems.check_name(system) if bootstrap is None else bootstrap,
         is_existing=bootstrap is not None,
         workload=workload,
-        is_transactional=txn,
+        asked=asked,
         directory=target,
         keep_data=keep_data,
         model=_model(model),
@@ -268,14 +291,14 @@ def list_() -> None:
     from sexton.checker.anomalies import ANOMALIES
     from sexton.verify.clients import known
     from sexton.verify.faults.known import FAULTS as ALL_FAULTS
-    from sexton.verify.run import WORKLOADS as ALL_WORKLOADS
+    from sexton.verify.workloads.known import WORKLOADS as ALL_WORKLOADS
 
     console = _console()
     faults = {name: (fault.__doc__ or "").splitlines()[0] for name, fault in ALL_FAULTS.items()}
     clients = {name: known.version_of(name) or "not installed" for name in known.CLIENTS}
     anomalies = {name: each.meaning for name, each in ANOMALIES.items()}
     for title, rows in (
-        ("Workloads", ALL_WORKLOADS),
+        ("Workloads", {name: each.meaning for name, each in ALL_WORKLOADS.items()}),
         ("Faults", faults),
         ("Clients", clients),
         ("Anomalies", anomalies),

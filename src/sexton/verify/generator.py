@@ -30,6 +30,21 @@ class Ask(NamedTuple):
     ext: Mapping[str, Any] = {}
 
 
+class Topic(NamedTuple):
+    """How a topic is made that is not there."""
+
+    partitions: int
+    settings: Mapping[str, str] = {}
+
+
+class Needs(NamedTuple):
+    """What a process's client must be like, beside what all clients of a run are."""
+
+    group: str = ""
+    """The end of its group's name: processes with the same one share a group."""
+    consumer: Mapping[str, str | int | bool] = {}
+
+
 class Asking(Protocol):
     def next(self, process: int) -> Ask:
         """Of a process that is free. The process is as old as the first question that it was asked."""
@@ -41,13 +56,20 @@ class Workload(Asking, Protocol):
         """All that were used so far."""
 
     @property
-    def partitions_per_topic(self) -> int: ...
-
-    @property
-    def topic_settings(self) -> Mapping[str, str]: ...
+    def uses_subscribe(self) -> bool: ...
 
     def log(self, log: int) -> Log:
         """Any, used or not."""
+
+    def topic(self, log: int) -> Topic:
+        """That it is in."""
+
+    def needs(self, process: int) -> Needs:
+        """Asked before its first question."""
+
+    @property
+    def seen(self) -> Mapping[str, int]:
+        """What it has counted for people to read. No judge knows of it."""
 
     def completed(self, op: Op) -> None:
         """Takes every completion in the order of the history."""

@@ -18,8 +18,11 @@ REFUSALS: Final = frozenset(
         "brokernotavailable",
         "clusterauthorization",
         "clusterauthorizationfailed",
+        "commitfailed",
+        "fencedinstanceid",
         "groupauthorization",
         "groupauthorizationfailed",
+        "illegalgeneration",
         "invalidproducerepoch",
         "invalidreplicationfactor",
         "invalidtopic",
@@ -27,16 +30,20 @@ REFUSALS: Final = frozenset(
         "outofordersequence",
         "outofordersequencenumber",
         "producerfenced",
+        "rebalanceinprogress",
+        "stalememberepoch",
         "topicauthorization",
         "topicauthorizationfailed",
         "topicexception",
         "transactionalidauthorization",
         "transactionalidauthorizationfailed",
+        "unknownmemberid",
         "unknowntopicorpart",
         "unknowntopicorpartition",
     }
 )
-"""As `spelled` spells them. librdkafka shortens some; `topicexception` is its INVALID_TOPIC."""
+"""As `spelled` spells them. librdkafka shortens some; `topicexception` is its INVALID_TOPIC. `commitfailed` is what
+clients make of a coordinator's answer to who is not, or not any more, a member."""
 
 _ENDINGS: Final = ("exception", "error")
 

@@ -16,7 +16,7 @@ from sexton.verify.clients import known
 from sexton.verify.clients.base import Failure, Place
 from sexton.verify.clients.serve import MODULE
 from sexton.verify.generator import Ask
-from sexton.verify.session import Completion, Options
+from sexton.verify.session import Completion, Options, Topics
 
 SESSION = 1
 """The first object that `serve` is asked to make."""
@@ -73,11 +73,11 @@ class ClientProcess:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def ask(self, ask: Ask, places: Mapping[int, Place]) -> None:
-        """`places` are those of all logs so far, and only ever more."""
-        news = dict(places) if len(places) > self._told_places else {}
+    def ask(self, ask: Ask, places: Mapping[int, Place], topics: Mapping[str, Topics]) -> None:
+        """Of all logs and topics so far, which only ever become more."""
+        has_news = len(places) > self._told_places
         self._told_places = len(places)
-        self._ask(SESSION, "do", ask, news)
+        self._ask(SESSION, "do", ask, *((dict(places), dict(topics)) if has_news else ({}, {})))
 
     def answer(self) -> Completion | None:
         """None: it has started, and has not done yet what it was asked for. Of a process that has died, INFO."""

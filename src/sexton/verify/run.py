@@ -11,7 +11,7 @@ import random
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -34,20 +34,12 @@ from sexton.verify.generator import Workload
 from sexton.verify.report import page
 from sexton.verify.runner import Listener, Plan, Runner
 from sexton.verify.systems import System
-from sexton.verify.workloads.queue import Queue, QueueOptions
-from sexton.verify.workloads.table import Table, TableOptions
+from sexton.verify.workloads.known import QUEUE, WORKLOADS, Asked
 
 RESULTS: Final = "results.json"
 PLAIN_OPS_MAX: Final = 20_000
 """Up to here the plain judge takes seconds; compiling the other one takes longer, the first time."""
 CLUSTER: Final = "cluster"
-
-QUEUE: Final = "queue"
-TABLE: Final = "table"
-WORKLOADS: Final[Mapping[str, str]] = {
-    QUEUE: "Records without keys in logs that fill up; with --txn, in transactions. All of Jepsen's anomalies.",
-    TABLE: "Compacted topics: keys, tombstones, transactions, tables read from the start. What compaction may lose.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +50,7 @@ class Wanted:
     """One of ours; or, if `is_existing`, the addresses of a cluster that is not ours."""
     is_existing: bool = False
     workload: str = QUEUE
-    is_transactional: bool = False
+    asked: Asked = field(default_factory=Asked)
     directory: Path
     keep_data: bool = False
     model: Model = Model.KAFKA
@@ -118,20 +110,17 @@ def write_results(directory: Path, judgement: Judgement) -> None:
 
 
 def _workload(wanted: Wanted, plan: Plan) -> Workload:
-    rng = random.Random(plan.seed + 2)
-    if wanted.workload == TABLE:
-        # No client can be told which replica it is to read from, so nobody is asked for a scan.
-        forgets = Grave.name in plan.faults
-        return Table(TableOptions(is_transactional=wanted.is_transactional, scan_p=0, forgets_at_once=forgets), rng)
-    return Queue(QueueOptions(is_transactional=wanted.is_transactional), rng)
+    asked = replace(wanted.asked, forgets_at_once=Grave.name in plan.faults)
+    return WORKLOADS[wanted.workload].make(asked, random.Random(plan.seed + 2))
 
 
 def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
     if wanted.is_existing:
         return systems.existing(wanted.system)
     settings = {name: value for fault in plan.faults for name, value in FAULTS[fault].broker_settings.items()}
+    is_compacting = WORKLOADS[wanted.workload].compacts
     return stack.enter_context(
-        systems.running(wanted.system, wanted.directory / CLUSTER, settings, is_compacting=wanted.workload == TABLE)
+        systems.running(wanted.system, wanted.directory / CLUSTER, settings, is_compacting=is_compacting)
     )
 
 
@@ -141,6 +130,7 @@ def _judged(wanted: Wanted, plan: Plan, workload: Workload) -> Run:
         workload=wanted.workload,
         logs=workload.logs,
         is_read_committed=plan.isolation == "read_committed",
+        uses_subscribe=workload.uses_subscribe,
     )
 
 
@@ -148,9 +138,10 @@ def _describe(wanted: Wanted, plan: Plan, workload: Workload) -> None:
     more: dict[str, Any] = {
         "seed": plan.seed,
         "system": wanted.system,
-        "options": {"transactions": wanted.is_transactional, **asdict(plan)},
+        "options": {**asdict(wanted.asked), **asdict(plan)},
         "versions": description.versions(each.package for each in known.CLIENTS.values() if each.package),
-        "topic-settings": dict(workload.topic_settings),
+        "topic-settings": {each.topic: dict(workload.topic(log).settings) for log, each in workload.logs.items()},
+        "seen": dict(workload.seen),
         "described": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     description.write(wanted.directory, Description(_judged(wanted, plan, workload), more))

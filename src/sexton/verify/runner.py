@@ -152,6 +152,7 @@ class _Going:
         """By thread."""
         self._selector = selectors.DefaultSelector()
         self._places: dict[int, Place] = {}
+        self._topics: dict[str, Topics] = {}
         self._rng = random.Random(self.plan.seed ^ 0x5EED)
         self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
@@ -303,27 +304,36 @@ class _Going:
         if ask.f == F.CRASH:
             self._completed(client, Completion(type=Type.INFO))
         else:
-            client.at.ask(ask, self._places)
+            client.at.ask(ask, self._places, self._topics)
 
     def _name_places(self, ask: Ask) -> None:
         for log in {*ask.logs, *(each.log for each in ask.micro_ops if isinstance(each, Send))} - self._places.keys():
             named = self.workload.log(log)
-            self._places[log] = (self.plan.topic_prefix + named.topic, named.partition)
+            topic = self.plan.topic_prefix + named.topic
+            self._places[log] = (topic, named.partition)
+            self._topics[topic] = self._topic(log)
+
+    def _topic(self, log: int) -> Topics:
+        partitions, settings = self.workload.topic(log)
+        return Topics(partitions, self.system.replication, {**self.system.topic_settings, **settings})
 
     def _start(self, thread: int, process: int) -> _Client:
         name = self.plan.clients[thread % len(self.plan.clients)]
         known = CLIENTS[name]
-        settings = {**self.system.topic_settings, **self.workload.topic_settings}
+        needs = self.workload.needs(process)
         options = Options(
             driver=known.driver,
             bootstrap=self.system.bootstrap,
             transactional_id=f"{self.plan.topic_prefix}{self.plan.seed}-{process}",
-            group=f"{self.plan.topic_prefix}{self.plan.seed}",
-            topics=Topics(self.workload.partitions_per_topic, self.system.replication, settings),
+            group=f"{self.plan.topic_prefix}{self.plan.seed}{needs.group}",
             isolation=self.plan.isolation,
             transaction_timeout_ms=self.plan.transaction_timeout_ms,
             producer=known.producer,
-            consumer={**known.consumer, "max.partition.fetch.bytes": self._rng.choice(FETCH_BYTES)},
+            consumer={
+                **known.consumer,
+                "max.partition.fetch.bytes": self._rng.choice(FETCH_BYTES),
+                **needs.consumer,
+            },
         )
         client = _Client(process, ClientProcess(name, options, self._directory / "clients.log"))
         self._clients[thread] = client
@@ -346,7 +356,9 @@ class _Going:
             asked,
             type=completion.type,
             micro_ops=completion.micro_ops or asked.micro_ops,
+            offsets=completion.offsets,
             spans=completion.spans,
+            rebalanced=completion.rebalanced,
             error=completion.error,
             ext={**asked.ext, **completion.ext},
         )

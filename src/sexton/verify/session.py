@@ -12,27 +12,22 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from sexton.history.op import UNKNOWN, Ext, F, MicroOp, Poll, Record, Send, Span, Type
-from sexton.verify.clients.base import ABORT, FATAL, FENCED, Consumer, Failure, Message, Place, Producer, Refused
+from sexton.verify.clients.base import ABORT, FATAL, FENCED, Consumer, Failure, Frozen, Place, Producer, Refused
 from sexton.verify.clients.base import Settings as ClientSettings
 from sexton.verify.generator import Ask
 from sexton.verify.outcomes import is_refused
+from sexton.verify.reading import ID_HEADER, Reading, asked, encoded
 
-T = TypeVar("T")
-
-POLL_S: Final = 0.1
 READ_ALL_S: Final = 30.0
 """For a fresh consumer to read logs from their start to their end. Longer than a transaction can stay open."""
 
 TOPIC_EXISTS: Final = 36
-
-ID_HEADER: Final = "id"
-"""Has the value of a tombstone, whose record has none."""
 
 INTENDED: Final = "aborted on purpose"
 
@@ -56,7 +51,6 @@ class Options:
     bootstrap: str
     transactional_id: str
     group: str
-    topics: Topics
     isolation: str = "read_committed"
     transaction_timeout_ms: int = 1_000
     producer: ClientSettings = field(default_factory=dict)
@@ -67,58 +61,11 @@ class Options:
 class Completion:
     type: Type
     micro_ops: tuple[MicroOp, ...] = ()
+    offsets: Mapping[int, int] = field(default_factory=dict)
     spans: Mapping[int, Span] = field(default_factory=dict)
+    rebalanced: frozenset[int] = frozenset()
     error: str = ""
     ext: Mapping[str, Any] = field(default_factory=dict)
-
-
-def encoded(number: int) -> bytes:
-    """As Java's LongSerializer does."""
-    return number.to_bytes(8, "big", signed=True)
-
-
-def decoded(data: bytes | None) -> int:
-    return UNKNOWN if data is None else int.from_bytes(data, "big", signed=True)
-
-
-def record_of(message: Message) -> Record:
-    if message.value is not None:
-        return Record(message.offset, decoded(message.value), decoded(message.key))
-    return Record(message.offset, decoded(dict(message.headers).get(ID_HEADER)), decoded(message.key), True)
-
-
-class Reading:
-    """A consumer that reads the logs that it was assigned, and where it is in each."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.consumer = consumer
-        self.positions: dict[int, int] = {}
-        self._places: dict[int, Place] = {}
-
-    def assign(self, starts: Mapping[int, int], places: Mapping[int, Place]) -> None:
-        self._places = {log: places[log] for log in starts}
-        self.positions = dict(starts)
-        _asked(self.consumer.assign, {self._places[log]: offset for log, offset in starts.items()})
-
-    def rewind(self, positions: Mapping[int, int]) -> None:
-        if positions != self.positions:
-            self.assign(positions, self._places)
-
-    def poll(self) -> tuple[Poll, dict[int, Span]]:
-        """What one poll of the client returned, and what its positions moved over. A position that went back is no
-        span: the client was told to read on elsewhere."""
-        before = dict(self.positions)
-        log_of = {place: log for log, place in self._places.items()}
-        found: dict[int, list[Record]] = {}
-        for message in _asked(self.consumer.poll_messages, POLL_S):
-            log = log_of[message.topic, message.partition]
-            found.setdefault(log, []).append(record_of(message))
-        for log, place in self._places.items():
-            given = found[log][-1].offset + 1 if log in found else 0
-            told = _asked(self.consumer.position, place)
-            self.positions[log] = max(told, given) if max(told, given) > 0 else before[log]
-        spans = {log: Span(start, self.positions[log]) for log, start in before.items() if start <= self.positions[log]}
-        return Poll({log: tuple(records) for log, records in found.items()}), spans
 
 
 @dataclass(slots=True)
@@ -148,42 +95,60 @@ class _IntendedAbort(Exception):  # noqa: N818
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a copier's last poll gave it, and the member of the group that it was then."""
+
+    ends: Mapping[int, int]
+    member: Frozen
+
+
 class Session:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._driver: Any = importlib.import_module(f"sexton.verify.clients.{options.driver}")
         self._driver.prepare()
         self._places: dict[int, Place] = {}
+        self._wanted: dict[str, Topics] = {}
         self._topics: set[str] = set()
         self._producers: dict[str, Producer] = {}
         """By transactional id."""
         self._failures_count = 0
         """Of transactions, since the last that did not fail."""
         self._reading: Reading | None = None
+        self._given: Given | None = None
 
-    def do(self, ask: Ask, places: Mapping[int, Place]) -> Completion:
-        """`places` are those of logs that were not named before."""
+    def do(self, ask: Ask, places: Mapping[int, Place], topics: Mapping[str, Topics]) -> Completion:
+        """`places` and `topics` are those of logs that were not named before."""
         self._places |= places
+        self._wanted |= topics
         try:
             self._create_topics()
         except Refused as refused:
             return Completion(
                 type=Type.FAIL, micro_ops=ask.micro_ops, error=f"{refused.name}: the topic could not be created"
             )
-        if ask.f == F.ASSIGN:
-            return self._assign(ask)
-        if ask.f == F.TABLE:
-            return self._table(ask)
-        return self._transaction(ask) if ask.ext.get("transaction") else self._plain(ask)
+        match ask.f:
+            case F.ASSIGN | F.SUBSCRIBE:
+                done = self._read(ask)
+            case F.TABLE:
+                return self._table(ask)
+            case F.COMMIT:
+                done = self._commit()
+            case F.COMMITTED:
+                done = self._committed(ask)
+            case _:
+                done = self._transaction(ask) if ask.ext.get("transaction") else self._plain(ask)
+        return done if self._reading is None else replace(done, rebalanced=self._reading.take_moved())
 
     def _create_topics(self) -> None:
-        missing = {topic for topic, _ in self._places.values()} - self._topics
+        missing = self._wanted.keys() - self._topics
         if not missing:
             return
         admin = self._driver.Admin(self._options.bootstrap)
-        wanted = self._options.topics
         try:
             for topic in sorted(missing):
+                wanted = self._wanted[topic]
                 try:
                     admin.create(topic, wanted.partitions, wanted.replication, wanted.settings)
                 except Refused as refused:
@@ -198,16 +163,28 @@ class Session:
     def _consumer(self, group: str | None) -> Consumer:
         options = self._options
         make = self._driver.Consumer
-        made: Consumer = _asked(make, options.bootstrap, options.isolation, group, options.consumer)
+        made: Consumer = asked(make, options.bootstrap, options.isolation, group, options.consumer)
         return made
 
-    def _assign(self, ask: Ask) -> Completion:
-        """A log that it had is read on where it stands, any other from its beginning."""
+    def _read(self, ask: Ask) -> Completion:
+        """Who assigns logs to itself reads those that it had on where it stands, any other from its beginning. A member
+        of a group begins where the group is; one that subscribes to nothing leaves it. A consumer is never first the
+        one and then the other."""
+        is_member = ask.f == F.SUBSCRIBE
+        had = self._positions()
         try:
+            if self._reading is not None and (self._reading.is_member != is_member or not ask.logs):
+                self._reading.leave()
+                self._reading = self._given = None
+            if not ask.logs:
+                return Completion(type=Type.OK)
             if self._reading is None:
-                self._reading = Reading(self._consumer(self._options.group))
-            had = self._reading.positions
-            self._reading.assign({log: had.get(log, 0) for log in ask.logs}, self._places)
+                consumer = self._consumer(self._options.group)
+                self._reading = Reading(consumer, self._places, is_member=is_member)
+            if is_member:
+                self._reading.subscribe(ask.logs)
+            else:
+                self._reading.assign({log: max(had.get(log, 0), 0) for log in ask.logs})
         except Failure as failure:
             return Completion(type=Type.INFO, error=str(failure))
         return Completion(type=Type.OK)
@@ -215,13 +192,13 @@ class Session:
     def _table(self, ask: Ask) -> Completion:
         progress = Progress(list(ask.micro_ops))
         try:
-            reading = Reading(self._consumer(None))
+            reading = Reading(self._consumer(None), self._places)
         except Failure as failure:
             return progress.completion(Type.FAIL, str(failure))
         try:
-            bounds = {log: _asked(reading.consumer.bounds, self._places[log]) for log in ask.logs}
+            bounds = {log: asked(reading.consumer.bounds, self._places[log]) for log in ask.logs}
             ends = {log: max(end, ask.offsets.get(log, 0)) for log, (_, end) in bounds.items()}
-            reading.assign({log: start for log, (start, _) in bounds.items()}, self._places)
+            reading.assign({log: start for log, (start, _) in bounds.items()})
             records: dict[int, tuple[Record, ...]] = {}
             deadline_s = time.monotonic() + READ_ALL_S
             while True:
@@ -236,8 +213,35 @@ class Session:
         except Failure as failure:
             return progress.completion(Type.FAIL, str(failure))
         finally:
-            with suppress(Exception):
-                reading.consumer.close()
+            reading.close()
+
+    # -- offsets of a group
+
+    def _commit(self) -> Completion:
+        """What it has read so far, of the logs that it has."""
+        offsets = {log: offset for log, offset in self._positions().items() if offset != UNKNOWN}
+        if self._reading is None or not offsets:
+            return Completion(type=Type.FAIL, error="it has nothing to commit", ext=self._grouped())
+        consumer = self._reading.consumer
+        try:
+            asked(consumer.commit_offsets, {self._places[log]: offset for log, offset in offsets.items()}, "")
+        except Failure as failure:
+            type_ = Type.FAIL if is_refused(failure) else Type.INFO
+            return Completion(type=type_, offsets=offsets, error=str(failure), ext=self._grouped())
+        # Asked for afterwards: a member that joined again meanwhile is not taken for one of an older generation.
+        generation = consumer.generation()
+        told = {} if generation == UNKNOWN else {str(Ext.GENERATION): generation}
+        return Completion(type=Type.OK, offsets=offsets, ext=self._grouped() | told)
+
+    def _committed(self, ask: Ask) -> Completion:
+        try:
+            if self._reading is None:
+                self._reading = Reading(self._consumer(self._options.group), self._places)
+            found = {log: asked(self._reading.consumer.committed, self._places[log]) for log in ask.logs}
+        except Failure as failure:
+            return Completion(type=Type.FAIL, error=str(failure), ext=self._grouped())
+        offsets = {log: offset for log, offset in found.items() if offset is not None}
+        return Completion(type=Type.OK, offsets=offsets, ext=self._grouped())
 
     # -- operations
 
@@ -249,10 +253,14 @@ class Session:
             before = self._positions()
             try:
                 self._poll(progress, 0)
+                if self._reading is not None and self._reading.is_member:
+                    self._given = self._now_given(progress)
+                    if ask.ext.get("commits") and self._given is not None:
+                        return self._polled_and_committed(progress)
                 return progress.completion(Type.OK, ext=self._grouped())
             except Failure as failure:
-                self._rewind(before)
-                return progress.completion(Type.FAIL, str(failure), self._grouped())
+                error = self._rewind(before)
+                return progress.completion(Type.INFO if error else Type.FAIL, str(failure) + error, self._grouped())
         try:
             self._send(self._producer(""), progress, 0)
             return progress.completion(Type.OK)
@@ -260,6 +268,12 @@ class Session:
             if failure.todo in (FENCED, FATAL):
                 self._drop("")
             return progress.completion(Type.FAIL if is_refused(failure) else Type.INFO, str(failure))
+
+    def _polled_and_committed(self, progress: Progress) -> Completion:
+        """A commit that was refused leaves a poll as good as it was."""
+        done = self._commit()
+        ext = {**done.ext, str(Ext.OFFSETS): done.offsets} if done.type is not Type.FAIL else done.ext
+        return progress.completion(Type.OK if done.type is Type.FAIL else done.type, done.error, ext)
 
     def _transaction(self, ask: Ask) -> Completion:
         progress = Progress(list(ask.micro_ops))
@@ -270,15 +284,17 @@ class Session:
             producer.begin()
             for index in range(len(ask.micro_ops)):
                 _abort_if_intended(ask, index)
+                if index:
+                    time.sleep(ask.ext.get("sleep_ms", 0) / 1_000)
                 if isinstance(ask.micro_ops[index], Poll):
                     self._poll(progress, index)
                 else:
                     self._send(producer, progress, index)
             _abort_if_intended(ask, len(ask.micro_ops))
-            ends = progress.ends()
-            if ends and self._reading is not None:
-                offsets = {self._places[log]: offset for log, offset in ends.items()}
-                producer.send_offsets(offsets, self._reading.consumer)
+            given = self._given if ask.f == F.EOS else self._now_given(progress)
+            ends = given.ends if given is not None else {}
+            if given is not None and ends:
+                producer.send_offsets({self._places[log]: offset for log, offset in ends.items()}, given.member)
             has_tried_to_commit = True
             producer.commit()
             self._failures_count = 0
@@ -294,8 +310,8 @@ class Session:
             if not is_aborted or self._failures_count == FAILURES_MAX:
                 self._failures_count = 0
                 self._drop(self._options.transactional_id)
-        self._rewind(before)
-        return progress.completion(type_, error, self._grouped())
+        unwound = "" if ask.ext.get("stays") else self._rewind(None if ask.f == F.EOS else before)
+        return progress.completion(Type.INFO if unwound else type_, error + unwound, self._grouped())
 
     def _abort(self) -> bool:
         """Whether it was acknowledged. A producer that cannot abort is not used again: the next one with its id does
@@ -349,22 +365,25 @@ class Session:
     def _positions(self) -> dict[int, int]:
         return {} if self._reading is None else dict(self._reading.positions)
 
-    def _rewind(self, positions: Mapping[int, int]) -> None:
-        if self._reading is not None:
-            self._reading.rewind(positions)
+    def _rewind(self, positions: Mapping[int, int] | None) -> str:
+        """None: to what its group has committed. Why it could not: such a client is not asked again."""
+        if self._reading is None:
+            return ""
+        try:
+            if positions is None:
+                self._reading.rewind_to_committed()
+            else:
+                self._reading.rewind(positions)
+        except Failure as failure:
+            return f"; not rewound: {failure}"
+        return ""
+
+    def _now_given(self, progress: Progress) -> Given | None:
+        ends = progress.ends()
+        return Given(ends, Frozen(self._reading.consumer)) if ends and self._reading is not None else None
 
     def _grouped(self) -> dict[str, Any]:
         return {} if self._reading is None else {str(Ext.GROUP): self._options.group}
-
-
-def _asked(call: Callable[..., T], *arguments: Any) -> T:
-    """Of a consumer. Drivers leave many of its errors as the client raises them; whatever it is, nothing was read."""
-    try:
-        return call(*arguments)
-    except Failure:
-        raise
-    except Exception as error:
-        raise Failure(ABORT, type(error).__name__, str(error)) from None
 
 
 def _abort_if_intended(ask: Ask, index: int) -> None:

@@ -10,22 +10,21 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import __version__ as aiokafka_version
 from aiokafka import errors as errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from sexton.verify.clients.alike import POLL_RECORDS_MAX, TIMESTAMP_TYPES, Moves, messages_of, records_of
 from sexton.verify.clients.base import (
     ABORT,
     ALTER_GROUP_OFFSETS,
     CALL_TIMEOUT_S,
-    CREATE_TIME,
     DELETE_GROUP,
     FATAL,
     FENCED,
     INCREMENTAL,
     INVALID_RECORD,
-    LOG_APPEND_TIME,
     NULL_PAIRS,
     RETRY,
     ZSTD_TOPICS,
@@ -49,8 +48,6 @@ POLL_S = 0.1
 ISOLATION = "read_uncommitted"
 EAGER: Settings = {}
 COOPERATIVE: Settings = {}  # it has nothing of the kind
-
-TIMESTAMP_TYPES = (CREATE_TIME, LOG_APPEND_TIME)
 
 # Before 0.9 aiokafka borrowed these classes from kafka-python.
 kinds: Any = importlib.import_module(
@@ -220,6 +217,10 @@ class Producer:
         self._told(self._producer.stop())
 
 
+class _Moves(Moves, ConsumerRebalanceListener):  # type: ignore[misc]
+    """Called on the loop, while nobody else asks for anything."""
+
+
 class Consumer:
     def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
         self.group = group
@@ -230,7 +231,9 @@ class Consumer:
             "auto_offset_reset": "earliest",
             "enable_auto_commit": False,
             "fetch_max_wait_ms": 100,
+            "max_poll_records": POLL_RECORDS_MAX,
         }
+        self._moves = _Moves()
 
         async def make() -> AIOKafkaConsumer:
             made = AIOKafkaConsumer(**{**defaults, **settings_of(settings)})
@@ -252,36 +255,31 @@ class Consumer:
         wait(assign())
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        on_loop(self.client.subscribe, list(topics))
+        on_loop(self.client.subscribe, list(topics), None, self._moves)
 
     def subscribe_pattern(self, pattern: str, by_broker: bool) -> None:
         assert not by_broker
         on_loop(self.client.subscribe, (), pattern)
 
     def _poll(self, timeout_s: float) -> list[Any]:
-        found = wait(self.client.getmany(timeout_ms=int(timeout_s * 1000), max_records=500))
+        found = wait(self.client.getmany(timeout_ms=int(timeout_s * 1000)))
         return [each for part in found.values() for each in part]
 
     def poll(self, timeout_s: float) -> list[Record]:
-        return [Record(each.topic, each.partition, each.offset, each.value) for each in self._poll(timeout_s)]
+        return records_of(self._poll(timeout_s))
 
     def poll_messages(self, timeout_s: float) -> list[Message]:
-        return [
-            Message(
-                topic=each.topic,
-                offset=each.offset,
-                partition=each.partition,
-                key=each.key,
-                value=each.value,
-                headers=list(map(tuple, each.headers)),
-                timestamp_ms=each.timestamp,
-                timestamp_type=TIMESTAMP_TYPES[each.timestamp_type],
-            )
-            for each in self._poll(timeout_s)
-        ]
+        return messages_of(self._poll(timeout_s))
 
     def assignment(self) -> list[Place]:
         return [(each.topic, each.partition) for each in self.client.assignment()]
+
+    def rebalanced(self) -> list[Place]:
+        found: list[Place] = on_loop(self._moves.take)
+        return found
+
+    def generation(self) -> int:
+        return int(getattr(self.client._coordinator, "generation", -1))
 
     def position(self, place: Place) -> int:
         return int(wait(self.client.position(TopicPartition(*place))))

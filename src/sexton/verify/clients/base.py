@@ -157,6 +157,12 @@ class Consumer(Protocol):
 
     def assignment(self) -> list[Place]: ...
 
+    def rebalanced(self) -> list[Place]:
+        """What its group gave it or took from it since this was asked last."""
+
+    def generation(self) -> int:
+        """Of its group, as far as it knows; -1: it is no member, or does not tell."""
+
     def position(self, place: Place) -> int:
         """Negative while the client cannot tell: librdkafka, before a record was polled. (With `enable.partition.eof`
         it can tell at the end of a log, too.)"""

@@ -58,6 +58,9 @@ OWN_NAMES = {
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
 }
 
+POLL_RECORDS_MAX = 500
+"""Of one poll: it has no such setting."""
+
 QUIET = {"log_level": 2}
 """That brokers are down is what tests are about."""
 
@@ -203,6 +206,8 @@ class Producer:
 
 class Consumer:
     def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
+        wanted = settings_of(settings)
+        self._poll_records_max = int(wanted.pop("max.poll.records", POLL_RECORDS_MAX))
         self.client = ConfluentConsumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -213,9 +218,10 @@ class Consumer:
                 "enable.partition.eof": False,
                 "fetch.wait.max.ms": 100,
                 **QUIET,
-                **settings_of(settings),
+                **wanted,
             }
         )
+        self._moved: set[Place] = set()
         self._ends: dict[Place, int] = {}
         """Where it was told that there is nothing more: its position, which it does not tell itself."""
 
@@ -227,7 +233,13 @@ class Consumer:
         self.client.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        self.client.subscribe(list(topics))
+        self.client.subscribe(list(topics), on_assign=self._move, on_revoke=self._move, on_lost=self._move)
+
+    def _move(self, _: Any, partitions: Sequence[TopicPartition]) -> None:
+        """Given or taken, while it polls. What it knew of where a log ends is of another time."""
+        for each in partitions:
+            self._moved.add((each.topic, each.partition))
+            self._ends.pop((each.topic, each.partition), None)
 
     def subscribe_pattern(self, pattern: str, by_broker: bool) -> None:
         """Who matches it follows from the group's protocol."""
@@ -237,7 +249,7 @@ class Consumer:
         found = []
         messages: list[Any] = self.client.consume(1, timeout_s)  # it would wait for all that it is asked for
         if messages:
-            messages += self.client.consume(499, 0)
+            messages += self.client.consume(self._poll_records_max - 1, 0) if self._poll_records_max > 1 else []
         for message in messages:
             error = message.error()
             if error is None:
@@ -268,6 +280,14 @@ class Consumer:
 
     def assignment(self) -> list[Place]:
         return [(each.topic, each.partition) for each in self.client.assignment()]
+
+    def rebalanced(self) -> list[Place]:
+        found, self._moved = sorted(self._moved), set()
+        return found
+
+    def generation(self) -> int:
+        """It does not tell."""
+        return -1
 
     def position(self, place: Place) -> int:
         return max(int(self.client.position([TopicPartition(*place)])[0].offset), self._ends.get(place, OFFSET_INVALID))

@@ -209,6 +209,8 @@ class Consumer:
             **({"group.id": group} if group else {}),
         }
         self.client = kafka().clients.consumer.KafkaConsumer(properties(bootstrap, {**defaults, **settings}))
+        self._generation = -1
+        self._had: set[Place] = set()
 
     def group_metadata(self) -> Any:
         """Before KIP-447 (2.5) a group's name was all that a producer was told."""
@@ -262,6 +264,17 @@ class Consumer:
 
     def assignment(self) -> list[Place]:
         return [(str(each.topic()), int(each.partition())) for each in self.client.assignment()]
+
+    def rebalanced(self) -> list[Place]:
+        """All that it had and has, if it is in another generation: Java would have to call Python to tell more."""
+        generation, has = self.generation(), set(self.assignment())
+        moved = self._had | has if generation != self._generation else self._had ^ has
+        self._generation, self._had = generation, has
+        return sorted(moved)
+
+    def generation(self) -> int:
+        """With KIP-848 the member's epoch."""
+        return int(first_known(lambda: self.client.groupMetadata().generationId(), lambda: -1))
 
     def position(self, place: Place) -> int:
         return int(told(lambda: self.client.position(partition_of(*place))))

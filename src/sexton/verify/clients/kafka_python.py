@@ -22,17 +22,16 @@ import kafka.errors as errors
 from kafka.admin import ConfigResource, KafkaAdminClient, NewPartitions, NewTopic
 from kafka.structs import OffsetAndMetadata
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from sexton.verify.clients.alike import POLL_RECORDS_MAX, Moves, messages_of, records_of
 from sexton.verify.clients.base import (
     ABORT,
     ALTER_GROUP_OFFSETS,
     CALL_TIMEOUT_S,
-    CREATE_TIME,
     FATAL,
     FENCED,
     INCREMENTAL,
     INVALID_RECORD,
-    LOG_APPEND_TIME,
     NULL_HEADERS,
     NULL_PAIRS,
     RETRY,
@@ -67,7 +66,6 @@ IS_OLD = not hasattr(KafkaAdminClient, "list_group_offsets")
 """Before 2.1, which returns many a response as it came."""
 
 SINCE_2_1 = ("enable_idempotence", "isolation_level") if IS_OLD else ()
-TIMESTAMP_TYPES = (CREATE_TIME, LOG_APPEND_TIME)
 
 FENCING = ("ProducerFencedError", "InvalidProducerEpochError")
 
@@ -217,6 +215,10 @@ class Producer:
         self._producer.close(0)
 
 
+class _Moves(Moves, ConsumerRebalanceListener):  # type: ignore[misc]
+    """Called while it polls."""
+
+
 class Consumer:
     def __init__(self, bootstrap: str, isolation: str, group: str | None, settings: Settings) -> None:
         defaults: dict[str, Any] = {
@@ -226,8 +228,9 @@ class Consumer:
             "auto_offset_reset": "earliest",
             "enable_auto_commit": False,
             "fetch_max_wait_ms": 100,
-            "max_poll_records": 500,
+            "max_poll_records": POLL_RECORDS_MAX,
         }
+        self._moves = _Moves()
         self.client = KafkaConsumer(**known({**defaults, **settings_of(settings)}))
 
     def group_metadata(self) -> Any:
@@ -243,7 +246,7 @@ class Consumer:
         again when it has heard (with Kafka, too): so it hears first."""
         for topic in topics:
             self.client.partitions_for_topic(topic)
-        self.client.subscribe(list(topics))
+        self.client.subscribe(list(topics), listener=self._moves)
 
     def subscribe_pattern(self, pattern: str, by_broker: bool) -> None:
         assert not by_broker
@@ -254,25 +257,19 @@ class Consumer:
         return [each for part in found.values() for each in part]
 
     def poll(self, timeout_s: float) -> list[Record]:
-        return [Record(each.topic, each.partition, each.offset, each.value) for each in self._poll(timeout_s)]
+        return records_of(self._poll(timeout_s))
 
     def poll_messages(self, timeout_s: float) -> list[Message]:
-        return [
-            Message(
-                topic=each.topic,
-                offset=each.offset,
-                partition=each.partition,
-                key=each.key,
-                value=each.value,
-                headers=list(map(tuple, each.headers)),
-                timestamp_ms=each.timestamp,
-                timestamp_type=TIMESTAMP_TYPES[each.timestamp_type],
-            )
-            for each in self._poll(timeout_s)
-        ]
+        return messages_of(self._poll(timeout_s))
 
     def assignment(self) -> list[Place]:
         return [(each.topic, each.partition) for each in self.client.assignment()]
+
+    def rebalanced(self) -> list[Place]:
+        return self._moves.take()
+
+    def generation(self) -> int:
+        return -1 if IS_OLD else int(self.client.group_metadata().generation_id)
 
     def position(self, place: Place) -> int:
         return int(self.client.position(TopicPartition(*place)))

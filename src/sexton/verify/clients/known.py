@@ -31,6 +31,8 @@ class Known:
     """What is installed; nothing: Kafka's jars, which Maven fetches."""
     producer: Settings = field(default_factory=dict)
     consumer: Settings = field(default_factory=dict)
+    copies: bool = True
+    """Whether its producer tells the coordinator which member of a group it commits offsets for (KIP-447)."""
     reads_emptied_markers: bool = True
     """Whether its consumer gets past a control batch that compaction has emptied: Kafka has such (KAFKA-7467), too."""
 
@@ -48,6 +50,7 @@ CLIENTS: Final[Mapping[str, Known]] = {
         "aiokafka",
         producer=_PATIENCE,
         consumer={**_GROUP, "request.timeout.ms": 10_000},
+        copies=False,  # 0.14.0: the group's name is all that it tells
         reads_emptied_markers=False,  # 0.14.0: Control batch did not contain any records
     ),
     "kafka-python": Known(
@@ -70,9 +73,13 @@ CLIENTS: Final[Mapping[str, Known]] = {
 }
 
 
-def installed(*, has_emptied_markers: bool) -> Sequence[str]:
-    """Those that need nothing to be fetched, and can read what there will be."""
-    able = {name: known for name, known in CLIENTS.items() if known.reads_emptied_markers or not has_emptied_markers}
+def installed(*, has_emptied_markers: bool, has_copiers: bool = False) -> Sequence[str]:
+    """Those that need nothing to be fetched, can read what there will be, and can do what they will be asked for."""
+    able = {
+        name: known
+        for name, known in CLIENTS.items()
+        if (known.reads_emptied_markers or not has_emptied_markers) and (known.copies or not has_copiers)
+    }
     return [name for name, known in able.items() if known.package and version_of(name)]
 
 

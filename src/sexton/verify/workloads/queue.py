@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sexton.history.op import UNKNOWN, F, Log, MicroOp, Op, Poll, Send, Type
-from sexton.verify.generator import Ask
+from sexton.verify.generator import Ask, Needs, Topic
 
 PARTITIONS_PER_TOPIC: Final = 2
 REASSIGN_P: Final = 1 / 64
@@ -39,6 +39,8 @@ def topic_of(log: int, prefix: str = "t") -> tuple[str, int]:
 
 
 class Queue:
+    seen: Mapping[str, int] = {}
+
     def __init__(self, options: QueueOptions, rng: random.Random) -> None:
         self._options = options
         self._rng = rng
@@ -57,15 +59,17 @@ class Queue:
         return {log: self.log(log) for log in sorted(self._sends_count)}
 
     @property
-    def partitions_per_topic(self) -> int:
-        return PARTITIONS_PER_TOPIC
-
-    @property
-    def topic_settings(self) -> Mapping[str, str]:
-        return {}
+    def uses_subscribe(self) -> bool:
+        return self._options.uses_subscribe
 
     def log(self, log: int) -> Log:
         return Log(*topic_of(log))
+
+    def topic(self, log: int) -> Topic:
+        return Topic(PARTITIONS_PER_TOPIC)
+
+    def needs(self, process: int) -> Needs:
+        return Needs()
 
     def next(self, process: int) -> Ask:
         if process not in self._known or self._rng.random() < REASSIGN_P:
@@ -84,7 +88,10 @@ class Queue:
         if self._rng.random() < UNSEEN_P:
             chosen |= {log for log, offset in self._sent.items() if offset > self._polled.get(log, UNKNOWN)}
         ways = [F.ASSIGN] * self._options.uses_assign + [F.SUBSCRIBE] * self._options.uses_subscribe
-        return Ask(self._rng.choice(ways), logs=tuple(sorted(chosen)))
+        way = self._rng.choice(ways)
+        if way == F.SUBSCRIBE:  # who subscribes gets whole topics
+            chosen = {sibling for log in chosen for sibling in _siblings(log)}
+        return Ask(way, logs=tuple(sorted(chosen)))
 
     def _micro_op(self) -> MicroOp:
         return self._send() if self._rng.random() < 0.5 else Poll()
@@ -123,7 +130,12 @@ class Queue:
 def _tagged(micro_ops: Sequence[MicroOp]) -> Ask:
     sends = [isinstance(micro_op, Send) for micro_op in micro_ops]
     f = F.SEND if all(sends) else F.TXN if any(sends) else F.POLL
-    return Ask(f, tuple(micro_ops))
+    return Ask(f, tuple(micro_ops), ext={"commits": True} if f == F.POLL else {})
+
+
+def _siblings(log: int) -> range:
+    first = log - log % PARTITIONS_PER_TOPIC
+    return range(first, first + PARTITIONS_PER_TOPIC)
 
 
 def _doubling(rng: random.Random, count: int) -> int:

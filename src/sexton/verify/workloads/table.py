@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from sexton.history.op import UNKNOWN, F, Log, Op, Poll, Send, Type
-from sexton.verify.generator import Ask
+from sexton.history.op import F, Log, Op, Poll, Send, Type
+from sexton.verify.generator import Ask, Needs, Topic
+from sexton.verify.workloads.common import Ends
 
 DELETE_RETENTION_MS: Final = (0, 2_000, 60_000)
 SEGMENT_MS: Final = (500, 1_000, 3_000)
@@ -33,6 +34,8 @@ class TableOptions:
     micro_ops_max: int = 4
     table_p: float = 0.02
     """That a process reads one log from its start to its end, as who restores a table does."""
+    reads_all_logs: bool = False
+    """Who reads tables reads those of all logs, so that the parts of a transaction can be held against each other."""
     scan_p: float = 0.01
     """The same, through one replica."""
     poll_p: float = 0.3
@@ -43,13 +46,17 @@ class TableOptions:
 
 
 class Table:
+    uses_subscribe = False
+    seen: Mapping[str, int] = {}
+
     def __init__(self, options: TableOptions, rng: random.Random) -> None:
         self._options = options
         self._rng = rng
         self._weights = list(accumulate(1 / rank for rank in range(1, options.keys + 1)))
         self._value = 0
         self._known: set[int] = set()
-        self._ends = dict.fromkeys(range(options.logs), 0)
+        self._logs = tuple(range(options.logs))
+        self._ends = Ends(self._logs)
         self._settings = {
             "cleanup.policy": "compact,delete" if options.is_retained else "compact",
             "delete.retention.ms": str(rng.choice(DELETE_RETENTION_MS) * (not options.forgets_at_once)),
@@ -59,34 +66,30 @@ class Table:
 
     @property
     def logs(self) -> dict[int, Log]:
-        return {log: self.log(log) for log in self._ends}
-
-    @property
-    def partitions_per_topic(self) -> int:
-        return self._options.logs
-
-    @property
-    def topic_settings(self) -> Mapping[str, str]:
-        return self._settings
+        return {log: self.log(log) for log in self._logs}
 
     def log(self, log: int) -> Log:
         retention_ms = int(self._settings["delete.retention.ms"])
         is_retained = self._options.is_retained
         return Log("table", log, is_compacted=True, is_retained=is_retained, delete_retention_ms=retention_ms)
 
+    def topic(self, log: int) -> Topic:
+        return Topic(self._options.logs, self._settings)
+
+    def needs(self, process: int) -> Needs:
+        return Needs()
+
     def next(self, process: int) -> Ask:
         if process not in self._known:
             self._known.add(process)
-            return Ask(F.ASSIGN, logs=tuple(self._ends))
+            return Ask(F.ASSIGN, logs=self._logs)
         options, rng = self._options, self._rng
         luck = rng.random()
         if luck < options.table_p:
-            return Ask(F.TABLE, (Poll(),), (rng.choice(list(self._ends)),))
+            return Ask(F.TABLE, (Poll(),), self._logs if options.reads_all_logs else (rng.choice(self._logs),))
         luck -= options.table_p
         if luck < options.scan_p:
-            return Ask(
-                F.SCAN, (Poll(),), (rng.choice(list(self._ends)),), ext={"replica": rng.randrange(options.replicas)}
-            )
+            return Ask(F.SCAN, (Poll(),), (rng.choice(self._logs),), ext={"replica": rng.randrange(options.replicas)})
         luck -= options.scan_p
         if luck < options.poll_p:
             return Ask(F.POLL, (Poll(),))
@@ -107,14 +110,7 @@ class Table:
     def completed(self, op: Op) -> None:
         if op.f == F.ASSIGN and op.type is not Type.OK:
             self._known.discard(op.process)
-        for micro_op in op.micro_ops:
-            if isinstance(micro_op, Send):
-                if op.type is Type.OK and micro_op.offset != UNKNOWN:
-                    self._ends[micro_op.log] = max(self._ends[micro_op.log], micro_op.offset + 1)
-            else:
-                for log, records in micro_op.records.items():
-                    for record in records[-1:]:
-                        self._ends[log] = max(self._ends[log], record.offset + 1)
+        self._ends.completed(op)
 
     def final(self) -> Ask:
-        return Ask(F.TABLE, (Poll(),), tuple(self._ends), dict(self._ends), {"final": True})
+        return self._ends.final(F.TABLE)

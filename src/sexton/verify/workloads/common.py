@@ -1,0 +1,69 @@
+"""What workloads have in common: how far each log is known to be written, and which process has which part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sexton.history.op import UNKNOWN, F, Op, Poll, Send, Type
+from sexton.verify.generator import Ask
+
+
+class Ends:
+    """By log, the offset behind the last of which somebody knows that it was written."""
+
+    def __init__(self, logs: Iterable[int] = ()) -> None:
+        self._ends = dict.fromkeys(logs, 0)
+
+    def add(self, log: int) -> None:
+        self._ends.setdefault(log, 0)
+
+    def completed(self, op: Op) -> None:
+        """A send proves something if it is ok, a poll in any case."""
+        for micro_op in op.micro_ops:
+            if isinstance(micro_op, Poll):
+                for log, records in micro_op.records.items():
+                    self._raise(log, max((record.offset for record in records), default=UNKNOWN))
+            elif op.type is Type.OK:
+                self._raise(micro_op.log, micro_op.offset)
+
+    def _raise(self, log: int, offset: int) -> None:
+        self._ends[log] = max(self._ends.get(log, 0), offset + 1)
+
+    def final(self, f: F) -> Ask:
+        """Reads all logs from their beginnings to these ends: with polls, or as a table is read."""
+        ends: Mapping[int, int] = dict(sorted(self._ends.items()))
+        return Ask(f, (Poll(),), tuple(ends), ends, {"final": True})
+
+
+class Parts:
+    """Gives each process one of several parts to play: always one that fewest have. The part of a process that is gone
+    goes to its successor."""
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        self._parts = parts
+        self._of: dict[int, str] = {}
+
+    def of(self, process: int) -> str:
+        if process not in self._of:
+            held = list(self._of.values())
+            shares = {part: held.count(part) / self._parts.count(part) for part in dict.fromkeys(self._parts)}
+            self._of[process] = min(shares, key=lambda part: shares[part])
+        return self._of[process]
+
+    def completed(self, op: Op) -> None:
+        if op.type is Type.INFO:
+            self._of.pop(op.process, None)
+
+
+class Values:
+    """Numbers that were not handed out before."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self) -> int:
+        self._last += 1
+        return self._last
+
+    def send(self, log: int, key: int = UNKNOWN) -> Send:
+        return Send(log, self.next(), key=key)
