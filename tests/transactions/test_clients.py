@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sexton.harness.proxy import ADD_PARTITIONS, PRODUCE, Proxy
 from sexton.verify.clients.base import ABORT, FATAL, FENCED, Failure, Producer
 from tests.interop.clients import Client
 from tests.transactions.application import COMMITTED, Application
 from tests.transactions.clients import CLIENTS, FRANZ_GO, IMPATIENT, NEW_EPOCHS, ClientProcess
 from tests.transactions.kit import Kit
-from tests.transactions.proxy import ADD_PARTITIONS, PRODUCE, Proxy
 from tests.transactions.reading import UNCOMMITTED, numbers, places_of, read, settled, values
 from tests.transactions.steps import failed_commit, take, transact, verdict, write
 from tests.transactions.under_test import WAIT_S, UnderTest

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from sexton.harness.proxy import END_TXN, PRODUCE, Hold, Proxy, Request
 from sexton.verify.clients.base import Failure, Producer, Settings
 from tests.interop.clients import Client
 from tests.transactions.clients import CLIENTS, IMPATIENT, NEW_EPOCHS, ClientProcess
-from tests.transactions.proxy import END_TXN, PRODUCE, Hold, Proxy, Request
 from tests.transactions.reading import settled, values
 from tests.transactions.under_test import OLD_KAFKA, WAIT_S, UnderTest
 

@@ -21,6 +21,7 @@ from sexton.harness.brokers import SextonCluster
 from sexton.verify.clients.confluent import Admin
 from sexton.verify.clients.known import CLIENTS
 from sexton.verify.faults.known import FAULTS
+from sexton.verify.lies import LIES
 from sexton.verify.systems import check_name
 from sexton.verify.workloads.known import WAYS, WORKLOADS
 from tests.project import PROJECT_DIR
@@ -178,5 +179,5 @@ def test_a_list_is_completed_at_its_last_name() -> None:
 
 def test_everything_that_can_be_named_is_listed() -> None:
     said = CliRunner().invoke(verify.app, ["list"]).output
-    for name in (*verify.FAULTS, *verify.CLIENTS, *verify.WORKLOADS, *ANOMALIES):
+    for name in (*verify.FAULTS, *verify.CLIENTS, *verify.WORKLOADS, *ANOMALIES, *LIES):
         assert f"{name} " in said

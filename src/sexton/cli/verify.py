@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -59,6 +60,12 @@ app = typer.Typer(
 
 class VerdictFalseError(SextonError):
     """Something happened that may not. The table says what, `results.json` where."""
+
+    exit_code = 1
+
+
+class SelfTestError(SextonError):
+    """The judge missed something, or saw what is not there: no verdict of this build counts."""
 
     exit_code = 1
 
@@ -285,12 +292,54 @@ def report(
     _console().print(f"Wrote {verifying.report(path)}")
 
 
+@app.command()
+def selftest(
+    seeds: Annotated[int, typer.Option(help="Histories with each anomaly.", min=1)] = 3,
+    time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="For each lie.", min=1)] = 5.0,
+    has_lies: Annotated[bool, typer.Option("--lies/--no-lies", help="Lie to clients of a real broker, too.")] = True,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Where runs are kept. Must not exist.")
+    ] = None,
+) -> None:
+    """Plant every anomaly, tell clients every lie, and see whether the judge finds them.
+
+    It ends with 0 if all that was planted was found, and nothing else.
+    """
+    if has_lies:
+        extras.need("verify", "sexton verify selftest", ", or leave lies out with --no-lies")
+    from sexton.verify import selftest as testing
+
+    if directory is not None and directory.exists():
+        raise UsageError("it exists already", str(directory), "Name another directory")
+    console = _console()
+    table = Table(title="What was planted", title_justify="left")
+    for header in ("", "planted", "found", ""):
+        table.add_column(header, overflow="fold")
+    bad = []
+
+    def take(result: testing.Result, status: Status) -> None:
+        status.update(result.name)
+        table.add_row(result.name, str(result.tried), str(result.found), escape(result.wrong))
+        if not result.is_good:
+            bad.append(result.name)
+
+    with console.status("") as status, tempfile.TemporaryDirectory() as temporary:
+        for result in testing.histories(seeds):
+            take(result, status)
+        for result in testing.lies(directory or Path(temporary), time_s) if has_lies else ():
+            take(result, status)
+    console.print(table)
+    if bad:
+        raise SelfTestError(f"wrong about: {', '.join(bad)}")
+
+
 @app.command("list")
 def list_() -> None:
-    """Show workloads, faults, clients and anomalies, each with one line."""
+    """Show workloads, faults, clients, anomalies and lies, each with one line."""
     from sexton.checker.anomalies import ANOMALIES
     from sexton.verify.clients import known
     from sexton.verify.faults.known import FAULTS as ALL_FAULTS
+    from sexton.verify.lies import LIES
     from sexton.verify.workloads.known import WORKLOADS as ALL_WORKLOADS
 
     console = _console()
@@ -302,6 +351,7 @@ def list_() -> None:
         ("Faults", faults),
         ("Clients", clients),
         ("Anomalies", anomalies),
+        ("Lies (of selftest)", {name: lie.meaning for name, lie in LIES.items()}),
     ):
         table = Table(title=title, title_justify="left", show_header=False, box=None, title_style="bold")
         for name, line in rows.items():

@@ -1,8 +1,9 @@
-"""A network that delays what a test wants to be late: a proxy in front of each broker that understands Kafka's frames.
+"""A network that delays or changes what a test wants: a proxy in front of each broker that understands Kafka's frames.
 
 Clients stay behind it, because it rewrites the addresses in the answers that name brokers. A test asks it to `hold` the
 next request of some kind: that request, and whatever the client sends after it on the same connection, does not reach
 the broker until `release`, even if the client has long closed its end. That is what a slow network does with packets.
+A `Liar` changes requests and answers as they pass: no network does that, and a judge must notice.
 """
 
 from __future__ import annotations
@@ -55,6 +56,25 @@ class Request:
         position = messages.decode_request_header(view).position
         return messages.decode_request(self.api_key, self.version, view, position)
 
+    def with_body(self, body: Any) -> Request:
+        position = messages.decode_request_header(memoryview(self.frame)).position
+        return replace(self, frame=self.frame[:position] + _encoded(body))
+
+
+class Liar:
+    """This one is honest. Its methods are called in the proxy's thread, in no particular order of connections."""
+
+    def request(self, request: Request) -> Request:
+        """What the broker gets instead."""
+        return request
+
+    def answer(self, request: Request, frame: bytes) -> bytes:
+        """What the client gets instead; `request` is what the client had asked."""
+        return frame
+
+
+HONEST: Final = Liar()
+
 
 @dataclass(eq=False)
 class Hold:
@@ -99,7 +119,7 @@ class Lane:
 
     async def _forward(self, request: Request) -> None:
         self._asked[request.correlation_id] = request
-        await write_frame(self._upstream, request.frame)
+        await write_frame(self._upstream, self._proxy.liar.request(request).frame)
 
     async def pump_answers(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -107,6 +127,7 @@ class Lane:
                 frame = await read_frame(reader)
                 (correlation_id,) = struct.unpack_from(">i", frame)
                 request = self._asked.pop(correlation_id)
+                frame = self._proxy.liar.answer(request, frame)
                 if request.api_key in NAMES_BROKERS:
                     frame = rewritten(request, frame, self._proxy.front_of)
                 if correlation_id in self._late:
@@ -132,7 +153,8 @@ class Lane:
 class Proxy:
     """For the brokers at these addresses. Runs in a thread of its own."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, liar: Liar = HONEST) -> None:
+        self.liar = liar
         self._addresses = [_address(part) for part in bootstrap.split(",")]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -179,7 +201,7 @@ class Proxy:
         frame = self._wait(hold.lane.release(hold.request))
         if frame is None:
             return None
-        return messages.decode_response(hold.request.api_key, hold.request.version, memoryview(frame))[1]
+        return answer_of(hold.request, frame)
 
     # ---- Inside.
 
@@ -229,7 +251,7 @@ class Proxy:
 
 def rewritten(request: Request, frame: bytes, front_of: Callable[[str, int], Address]) -> bytes:
     """The answer with the proxy's addresses in the place of the brokers' own."""
-    _, answer = messages.decode_response(request.api_key, request.version, memoryview(frame))
+    answer = answer_of(request, frame)
 
     def moved(part: Any) -> Any:
         host, port = front_of(part.host, part.port)
@@ -240,11 +262,23 @@ def rewritten(request: Request, frame: bytes, front_of: Callable[[str, int], Add
         answer = replace(answer, **{many: tuple(moved(part) for part in getattr(answer, many))})
     else:
         answer = moved(answer)  # FindCoordinator before version 4 names one
+    return with_answer(frame, answer)
+
+
+def answer_of(request: Request, frame: bytes) -> Any:
+    """As kio's entity."""
+    return messages.decode_response(request.api_key, request.version, memoryview(frame))[1]
+
+
+def with_answer(frame: bytes, answer: Any) -> bytes:
+    """The frame with another entity of the same type in it."""
+    tags = b"\x00" if answer.__header_schema__.__flexible__ else b""
+    return frame[:4] + tags + _encoded(answer)
+
+
+def _encoded(entity: Any) -> bytes:
     out = io.BytesIO()
-    out.write(frame[:4])
-    if answer.__header_schema__.__flexible__:
-        out.write(b"\x00")
-    entity_writer(type(answer))(out, answer)
+    entity_writer(type(entity))(out, entity)
     return out.getvalue()
 
 

@@ -1,0 +1,87 @@
+"""The judge's own test, as a person runs it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sexton.checker.planted import correct
+from sexton.checker.sabotage import PLANS, sabotage
+from sexton.cli import verify
+from sexton.harness.brokers import SextonCluster
+from sexton.verify import selftest
+from sexton.verify.lies import LIES, Batch, Drops, Reorders, Repeats, batches
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SextonCluster]:
+    with SextonCluster(nodes=1) as cluster:
+        yield cluster
+
+
+@pytest.mark.cluster
+def test_an_honest_proxy_shows_nothing_wrong(cluster: SextonCluster, tmp_path: Path) -> None:
+    assert selftest.told_by(cluster.bootstrap, tmp_path / "honest", None, 3) == set()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_to_clients_is_found_out(name: str, cluster: SextonCluster, tmp_path: Path) -> None:
+    lie = LIES[name]
+    told = selftest.told_by(cluster.bootstrap, tmp_path / name, lie, 5)
+    assert told & lie.shows, told
+
+
+def test_every_anomaly_is_planted_and_found_and_nothing_else() -> None:
+    done = CliRunner().invoke(verify.app, ["selftest", "--no-lies", "--seeds", "1"])
+    assert done.exit_code == 0, done.output
+    for name in PLANS:
+        assert f" {name} " in done.output
+
+
+def test_a_judge_that_misses_what_was_planted_is_told_so() -> None:
+    planted = sabotage("lost-write", 1)
+    assert selftest.missed_in(planted) == ""
+    blind = replace(planted, history=correct(1))
+    assert "not found" in selftest.missed_in(blind)
+    seeing_ghosts = replace(planted, implied=frozenset(), name="realtime-lag", place=type(planted.place)())
+    assert "lost-write" in selftest.missed_in(seeing_ghosts)
+
+
+def test_a_selftest_that_finds_less_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "missed_in", lambda planted: f"not found in {planted.name}")
+    error = CliRunner().invoke(verify.app, ["selftest", "--no-lies", "--seeds", "1"]).exception
+    assert isinstance(error, verify.SelfTestError)
+    assert "lost-write" in str(error)
+
+
+def batch(base_offset: int, mark: int) -> Batch:
+    """One record's, as far as a lie looks at it."""
+    body = bytes([mark]) * 60
+    data = struct.pack(">qi", base_offset, len(body)) + body
+    return Batch(data[:21] + b"\x00\x00" + b"\x00\x00\x00\x00" + data[27:])
+
+
+def marks(found: list[Batch]) -> list[tuple[int, int]]:
+    return [(each.base_offset, each.data[-1]) for each in found]
+
+
+def test_lies_change_every_fifth_record_and_no_other() -> None:
+    found = [batch(offset, 100 + offset) for offset in range(6)]
+    assert marks(Drops().change(found)) == [(0, 100), (1, 101), (2, 102), (4, 104), (5, 105)]
+    assert marks(Repeats().change(found))[3:] == [(3, 103), (4, 103), (5, 105)]
+    assert marks(Reorders().change(found))[3:] == [(3, 104), (4, 103), (5, 105)]
+    assert Drops().change(found[3:4]) == found[3:4], "who gets nothing would only ask again"
+
+
+def test_what_a_fetch_cut_off_is_no_batch() -> None:
+    found = [batch(offset, 7) for offset in range(2)]
+    data = b"".join(each.data for each in found)
+    assert list(batches(data)) == found
+    assert list(batches(data[:-1])) == found[:1]
+    assert list(batches(b"")) == []
