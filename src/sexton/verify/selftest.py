@@ -26,6 +26,7 @@ from sexton.verify.generator import NS
 from sexton.verify.lies import LIES, Lie
 from sexton.verify.runner import Plan
 from sexton.verify.systems import TOPIC_PREFIX
+from sexton.verify.workloads.known import Asked
 
 CLIENT: Final = "confluent-kafka"
 
@@ -130,7 +131,7 @@ def told_by(bootstrap: str, directory: Path, lie: Lie | None, seconds: float) ->
         wanted = verifying.Wanted(
             system=proxy.bootstrap,
             is_existing=True,
-            is_transactional=lie is not None and lie.is_transactional,
+            asked=Asked(lie is not None and lie.is_transactional),
             directory=directory,
             model=Model.KAFKA,
         )
