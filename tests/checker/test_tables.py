@@ -241,6 +241,30 @@ def test_a_kept_table_that_has_heard_of_a_deletion_agrees_with_a_fresh_one_that_
     assert "table-drift" not in story.findings()
 
 
+def test_a_kept_table_may_have_what_was_deleted_from_the_start_of_the_log() -> None:
+    story = _story(send(0, 1, 0, key=7))
+    story.read(1, (0, 1), (0, 1, 7))
+    story.call(3, F.DELETE_RECORDS, offsets={0: 1}, type=Type.INFO)
+    story.table(2, 1)
+    assert not GONE & story.findings().keys()
+
+
+def test_a_deletion_that_comes_after_the_fresh_table_does_not_explain_it() -> None:
+    story = _story(send(0, 1, 0, key=7))
+    story.read(1, (0, 1), (0, 1, 7))
+    story.table(2, 1)
+    story.call(3, F.DELETE_RECORDS, offsets={0: 1})
+    assert "table-drift" in story.findings()
+
+
+def test_a_tombstone_that_was_deleted_from_the_start_while_a_table_was_read_brings_nothing_back() -> None:
+    story = _story(send(0, 1, 0, key=7), delete(0, 2, 1, key=7))
+    story.begin(3, F.DELETE_RECORDS)
+    story.end(3, F.DELETE_RECORDS, offsets={0: 2})
+    story.table(1, 2, (0, 1, 7))
+    assert "resurrected-key" not in story.findings()
+
+
 def test_a_record_is_at_another_offset_than_it_was() -> None:
     story = _story(send(0, 1, 4, key=7))
     ops = (story.table(1, 5, (4, 1, 7)), story.table(2, 5, (3, 1, 7)))

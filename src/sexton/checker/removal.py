@@ -72,11 +72,10 @@ class Removal:
             return NEVER_NS
         if value not in self._is_certain:
             return AT_ONCE_NS
-        offset = self._offset_of(value)
-        since_ns = self._since_ns.get(value, NEVER_NS)
-        for begin_ns, below in self._deleted:
-            if offset < below:
-                since_ns = min(since_ns, begin_ns)
+        return min(self._since_ns.get(value, NEVER_NS), self._cut_since_ns(self._offset_of(value)))
+
+    def _cut_since_ns(self, offset: int) -> int:
+        since_ns = min((begin_ns for begin_ns, below in self._deleted if offset < below), default=NEVER_NS)
         if self._log.is_retained:
             still_there = [begin_ns for begin_ns, start in self._starts if start <= offset]
             since_ns = min(since_ns, max(still_there, default=AT_ONCE_NS))
@@ -84,6 +83,11 @@ class Removal:
 
     def may_be_gone(self, value: int, now_ns: int) -> bool:
         return self.since_ns(value) <= now_ns
+
+    def may_be_cut(self, offset: int, now_ns: int) -> bool:
+        """Whether by then the log may have begun behind this offset: whatever was there is gone, and what it had
+        superseded went before."""
+        return self._cut_since_ns(offset) <= now_ns
 
     def may_have_newer(self, key: int, offset: int, now_ns: int) -> bool:
         """Whether by then there may have been a record of this key at this offset or behind it."""

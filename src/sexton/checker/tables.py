@@ -201,6 +201,8 @@ def _resurrections(view: View) -> Iterator[tuple[bool, Case]]:
                     continue
                 if removal.may_have_newer(key, newest.offset + 1, over.call.end_ns):
                     continue
+                if removal.may_be_cut(newest.offset, over.call.end_ns):
+                    continue
                 is_quick = over.call.end_ns - look.call.begin_ns < _kept_ns(view, log)
                 was_gone = look.call.begin_ns > gone_ns.get(newest.value, view.end_ns)
                 ops = (newest.call.index, a_pass.op)
@@ -313,6 +315,8 @@ def _difference(view: View, removal: Removal, first: Pass, second: Pass) -> Iter
         if any(key in table and table[key][0].offset >= end_offset for table in newer):
             continue
         found = [table.get(key) for table in tables]
+        if any(record is not None and removal.may_be_cut(record[0].offset, end_ns) for record in found):
+            continue
         values = [record[0].value for record in found if record is not None and not record[0].is_tombstone]
         if len(values) == 0 or (len(values) == 2 and values[0] == values[1]):
             continue
@@ -352,7 +356,9 @@ def table_drift(view: View) -> Iterator[Case]:
                         continue
                     if record.is_tombstone and end_ns - look.call.begin_ns >= _kept_ns(view, log):
                         continue
-                    if removal.may_have_newer(key, record.offset + 1, end_ns):
+                    if removal.may_have_newer(key, record.offset + 1, end_ns) or removal.may_be_cut(
+                        record.offset, end_ns
+                    ):
                         continue
                     values = (record.value,) if found is None else (record.value, found.value)
                     yield Case(log=log, values=values, ops=(given_by.call.index, look.call.index))

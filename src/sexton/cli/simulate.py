@@ -46,6 +46,9 @@ def simulate(
     independent: Annotated[
         bool, typer.Option("--independent", help="Compact as Kafka does, without coordination: it must be found out.")
     ] = False,
+    only_history: Annotated[
+        bool, typer.Option("--only-history", help="Judge only by what clients were told, as `sexton verify` does.")
+    ] = False,
     processes: Annotated[int, typer.Option(help="Seeds that run at the same time; 0: one per core.", min=0)] = 0,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Do not stop at the first failure.")] = False,
 ) -> None:
@@ -62,6 +65,7 @@ def simulate(
         broken=break_rule,
         profile=profile,
         is_independent=independent,
+        is_only_history_judged=only_history,
     )
     chosen = range(first, first + seeds) if seed is None else [seed]
     console = Console(stderr=True)
@@ -143,4 +147,6 @@ def command(seed: int, options: Options) -> str:
         words.append(f"--profile {options.profile}")
     if options.is_independent:
         words.append("--independent")
+    if options.is_only_history_judged:
+        words.append("--only-history")
     return " ".join(words)

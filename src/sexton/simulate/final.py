@@ -18,6 +18,7 @@ from sexton.simulate import snapshots
 from sexton.simulate.cluster import SimulatedCluster
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, Outcome, Write, identity
+from sexton.simulate.journal import Given, Look
 from sexton.simulate.observe import Agreement
 from sexton.simulate.readers import Reader
 from sexton.simulate.transaction_checks import TransactionJudge
@@ -149,6 +150,11 @@ async def read_everything(client: Client, history: History, compacted: Collectio
         await check_times(client, place, log)
 
 
+async def look_again(client: Client, history: History, place: TopicPartition) -> None:
+    """As a consumer that begins at the start, for the judge of histories."""
+    await _read(client, place, history, READ_COMMITTED)
+
+
 async def check_times(client: Client, place: TopicPartition, log: FoundLog) -> None:
     """Rule 1, for who begins at a time: nothing that is not older is passed over, and no older record is in its way.
     Markers have times, too, and nobody reads them."""
@@ -232,16 +238,21 @@ async def _read(client: Client, place: TopicPartition, history: History, isolati
     log = FoundLog(starts[place])
     _check_start(place, log.start_offset, history)
     offset = log.start_offset
+    look = Look(READER, isolation == READ_COMMITTED, is_table=True)
+    history.journal.began(look)
     while offset < ends[place]:
         fetched = await consuming.fetch(client, *place, offset, isolation=isolation)
         for record in fetched.records:
             known = identity(record)
+            look.given.append(Given(place, record.offset, known, record.key, record.value is None))
             history.saw(READER, place, record.offset, known, is_committed=isolation == READ_COMMITTED)
             log.values[record.offset] = known or b""
             log.times_ms[record.offset] = record.timestamp_ms
         if fetched.next_offset <= offset:
             raise SimulationFailure("liveness", f"{place}: nothing can be read at {offset}, the end is {ends[place]}")
         offset = fetched.next_offset
+    look.positions = {place: (log.start_offset, offset)}
+    history.journal.ended(look)
     return log
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from sexton.records.batch import Record
 from sexton.simulate.errors import SimulationFailure
+from sexton.simulate.journal import Journal
 from sexton.types import TopicPartition
 
 
@@ -69,6 +70,8 @@ class Write:
     outcome: Outcome = Outcome.PENDING
     base_offset: int = -1
     transaction: Transaction | None = None
+    records: Sequence[Record] = ()
+    """As they were sent, one for each of `values`."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -107,6 +110,9 @@ class History:
     transactions: list[Transaction] = field(default_factory=list)
     committed_reads: dict[TopicPartition, dict[int, None]] = field(default_factory=dict)
     """What read_committed consumers were given."""
+    journal: Journal = field(default_factory=Journal)
+    is_lenient: bool = False
+    """What consumers are given is written down, and not judged at once."""
     reads_count: int = 0
     acknowledged_count: int = 0
 
@@ -114,6 +120,8 @@ class History:
         self.writes.append(write)
         for value in write.values:
             self.written[value] = write
+        if write.transaction is None:
+            self.journal.began(write)
         return write
 
     def saw(
@@ -122,6 +130,8 @@ class History:
         """A consumer was given a record. Rule 2: an offset has one value for life, whoever reads it and when. Rule 8:
         what read_committed shows, `is_committed`, is of no transaction that is aborted or not asked to commit."""
         self.reads_count += 1
+        if self.is_lenient:
+            return
         if value is None or value not in self.written:
             raise SimulationFailure("rule 2", f"{reader} read {value!r} at {_at(place, offset)}: nobody wrote that")
         write = self.written[value]

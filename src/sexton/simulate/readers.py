@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sexton.client import consumer as consuming
 from sexton.client.client import Client
-from sexton.client.consumer import EARLIEST, Consumer
+from sexton.client.consumer import EARLIEST, Consumed, Consumer
 from sexton.client.errors import (
     BadAnswerError,
     ConnectionLostError,
@@ -22,6 +22,7 @@ from sexton.errors import UnsupportedFormatError
 from sexton.protocol.errors import ErrorCode
 from sexton.simulate.errors import SimulationFailure
 from sexton.simulate.history import History, identity
+from sexton.simulate.journal import Given, Look
 from sexton.simulate.sessions import SessionConsumer
 from sexton.simulate.trace import Trace
 from sexton.types import TopicPartition
@@ -31,6 +32,11 @@ DamagedError = (CorruptRecordsError, UnsupportedFormatError)
 
 CallError = (NotConnectedError, ConnectionLostError, BadAnswerError, RefusedError, *DamagedError)
 BACKOFF_S = 0.2
+
+
+def _given(consumed: Consumed) -> Given:
+    topic, partition, record = consumed
+    return Given((topic, partition), record.offset, identity(record), record.key, record.value is None)
 
 
 class Reader:
@@ -72,6 +78,9 @@ class Reader:
     async def _poll(self) -> None:
         self._begin_anew()
         before = dict(self._consumer.positions)
+        is_committed = self._isolation == READ_COMMITTED
+        look = Look(self._name, is_committed)
+        self._history.journal.began(look)
         try:
             consumed = await self._consumer.poll()
         except RefusedError as error:
@@ -86,6 +95,10 @@ class Reader:
             self._client.forget()
             await asyncio.sleep(BACKOFF_S)
             return
+        after = self._consumer.positions
+        look.positions = {place: (at, after[place]) for place, at in before.items() if after.get(place, at) != at}
+        look.given = [_given(each) for each in consumed]
+        self._history.journal.ended(look)
         for topic, partition, record in consumed:
             place = (topic, partition)
             if record.offset < before.get(place, 0):
@@ -93,7 +106,6 @@ class Reader:
                     "rule 2", f"{self._name} asked {place} from {before[place]}, got {record.offset}"
                 )
             before[place] = record.offset + 1
-            is_committed = self._isolation == READ_COMMITTED
             self._history.saw(self._name, place, record.offset, identity(record), is_committed=is_committed)
             if record.key is not None:
                 fold = self.folds.setdefault(place, {})
@@ -176,7 +188,12 @@ class GroupReader:
         assigned: list[TopicPartition] = []
         while not self._is_over():
             try:
-                for topic, partition, record in await member.poll():
+                look = Look(self._name, is_committed=False, is_shared=True)
+                self._history.journal.began(look)
+                consumed = await member.poll()
+                look.given = [_given(each) for each in consumed]
+                self._history.journal.ended(look)
+                for topic, partition, record in consumed:
                     self._history.saw(self._name, (topic, partition), record.offset, identity(record))
                     self._delivered.setdefault((topic, partition), set()).add(record.offset)
                 await member.commit()

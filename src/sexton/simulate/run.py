@@ -35,6 +35,8 @@ class Options:
     """A rule that is broken on purpose: see `broken.py`."""
     profile: Profile | None = None
     """Drawn from the seed if it is not given."""
+    is_only_history_judged: bool = False
+    """By what clients were told, and by nothing else."""
     is_independent: bool = False
     """Replicas are compacted Kafka's way, which corrupts: a simulator that does not find that finds nothing."""
 
@@ -64,7 +66,7 @@ class Result:
 
 def run(seed: int, options: Options) -> Result:
     """One seed, here and now."""
-    simulation = Simulation(options.plan(seed))
+    simulation = Simulation(options.plan(seed), is_only_history_judged=options.is_only_history_judged)
     failure: SimulationFailure | None = None
     try:
         with broken.breaking(options.broken):

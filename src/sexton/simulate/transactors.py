@@ -171,6 +171,7 @@ class Transactor:
                 except AbortableError as error:
                     if not transaction.is_commit_asked:
                         transaction.outcome = Outcome.FAILED
+                        self._history.journal.ended(transaction)
                     self._trace.note(who, f"{transaction}: {error}")
                     await producer.recover()
         except (FencedError, AbortableError) as error:
@@ -180,6 +181,7 @@ class Transactor:
         self._transactions_count += 1
         transaction = Transaction(self.plan.name, instance, self._transactions_count)
         self._history.transactions.append(transaction)
+        self._history.journal.began(transaction)
         return transaction
 
     async def _transact(
@@ -201,6 +203,7 @@ class Transactor:
         else:
             transaction.is_commit_asked = True
             transaction.outcome = await producer.commit()
+        self._history.journal.ended(transaction)
         self._trace.note(f"{plan.name}.{transaction.instance}", f"{transaction}: {transaction.outcome}")
         if transaction.outcome is not Outcome.OK and transaction.is_commit_asked:
             await producer.recover()
@@ -220,7 +223,9 @@ class Transactor:
             async with room:
                 records, identities = self._values.records(place, count, client.clock.now_ms())
                 writer = f"{self.plan.name}.{transaction.instance}"
-                write = Write(writer, place, -1, True, identities, self._loop.now_ns, transaction=transaction)
+                write = Write(
+                    writer, place, -1, True, identities, self._loop.now_ns, transaction=transaction, records=records
+                )
                 transaction.writes.append(self._history.begin(write))
                 write.outcome = Outcome.UNKNOWN
                 write.base_offset = await producer.send(place, records)

@@ -163,7 +163,7 @@ class Writer:
             codec, (records, values) = 0, self._values.sized(lane.place, size, now_ms)
         else:
             records, values = self._values.records(lane.place, rng.randint(1, plan.records_max), now_ms)
-        write = Write(plan.name, lane.place, plan.acks, plan.is_idempotent, values, self._loop.now_ns)
+        write = Write(plan.name, lane.place, plan.acks, plan.is_idempotent, values, self._loop.now_ns, records=records)
         producer_id, epoch = lane.producer
         sequence = lane.sequence if plan.is_idempotent else NO_SEQUENCE
         data = batches.encode(
@@ -283,7 +283,9 @@ class Writer:
             return
         size = refused_bytes + self._rng.choice((2, 10, 1_000))  # it may lack a byte of what was asked for
         records, values = self._values.sized(place, size, self._client.clock.now_ms())
-        write = Write(self._plan.name, place, ACKS_ALL, False, values, self._loop.now_ns, Outcome.FAILED)
+        write = Write(
+            self._plan.name, place, ACKS_ALL, False, values, self._loop.now_ns, Outcome.FAILED, records=records
+        )
         data = batches.encode(batches.make_batch(records, leader_epoch=-1))
         peer = await self._leader(place)
         if peer is None:
@@ -359,6 +361,7 @@ class Writer:
                 )
             return
         write.outcome, write.base_offset = outcome, base_offset
+        self._history.journal.ended(write)
         self._history.acknowledged_count += outcome is Outcome.OK
         place = f"{write.place[0]}-{write.place[1]}"
         self._trace.note(self._plan.name, f"{len(write.values)} records to {place}: {outcome} {why}")
