@@ -93,9 +93,12 @@ class ClientProcess:
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             return Completion(type=Type.INFO, error=f"the client's process has ended: {error}")
 
-    def end(self) -> None:
-        """As a crash does: nothing is flushed, nobody is told."""
+    def kill(self) -> None:
+        """As a crash does: nothing is flushed, nobody is told. Who asked it for something finds out by itself."""
         self._process.kill()
+
+    def end(self) -> None:
+        self.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

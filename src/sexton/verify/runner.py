@@ -157,7 +157,7 @@ class _Going:
         self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
         if self.system.cluster is not None:
-            scene = Scene(self.system.cluster, self._places_in_use, self._is_healing)
+            scene = Scene(self.system.cluster, self._places_in_use, self._is_healing, self._kill_clients)
             self._faults = {name: FAULTS[name](scene) for name in self.plan.faults}
         self._nemesis: Future[Told] | None = None
         self._act: Op | None = None
@@ -251,19 +251,24 @@ class _Going:
             self._ask(process, Ask(F.CRASH))
         waiting = set(range(self.plan.concurrency)) if final.logs else set()
         started: set[int] = set()
+        polling: set[int] = set()
+        """Who could not read a table to its end: polls show where it is stuck."""
         while waiting and self._now() < deadline_ns:
             for process in self._free():
                 thread = self._processes.thread_of(process)
                 if thread not in waiting:
                     continue
                 last = self._last.get(process)
-                if final.f == F.POLL and process not in started:
+                if last is not None and last.f == F.TABLE and last.type is not Type.OK:
+                    polling.add(process)
+                ask = final._replace(f=F.POLL) if process in polling else final
+                if ask.f == F.POLL and process not in started:
                     started.add(process)
                     self._ask(process, Ask(F.ASSIGN, logs=final.logs, ext={str(Ext.SEEK_TO_BEGINNING): True}))
-                elif last is not None and last.f == final.f and last.type is Type.OK and _is_beyond(last, final):
+                elif last is not None and last.f == ask.f and last.type is Type.OK and _is_beyond(last, final):
                     waiting.discard(thread)
                 else:
-                    self._ask(process, final)
+                    self._ask(process, ask)
             self._turn(TICK_S)
         self._wait(lambda: all(client.asked is None for client in self._clients.values()))
 
@@ -379,6 +384,13 @@ class _Going:
 
     def _places_in_use(self) -> Sequence[Place]:
         return [*self._places.values()][-PROBED_LOGS_MAX:]
+
+    def _kill_clients(self) -> None:
+        """Called by faults, in another thread. Whoever leads finds out that they have died, as of any other."""
+        for client in list(self._clients.values()):
+            asked = client.asked
+            if asked is not None and asked.f == F.TXN:
+                client.at.kill()
 
     def _begin_act(self, act: Act) -> None:
         fault = self._faults[act.fault]

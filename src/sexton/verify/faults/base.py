@@ -37,6 +37,8 @@ class Scene:
     """Of the logs that are being used."""
     is_over: threading.Event = field(default_factory=threading.Event)
     """Set when everything is to be healed: whatever a fault waits for, it stops waiting."""
+    kill_clients: Callable[[], None] = lambda: None
+    """Those that are at a transaction, without notice."""
 
     @property
     def bootstrap(self) -> str:

@@ -25,11 +25,15 @@ from sexton.verify.faults.base import Fault, InterruptedFaultError, Scene, Told,
 from sexton.verify.faults.missed import Missed
 from sexton.verify.faults.schedule import Act, Target
 
-WAIT_TIMEOUT_S: Final = 180.0
+WAIT_TIMEOUT_S: Final = 300.0
 """For all that is waited for: a failover, compaction (Spark may have to start first), an ISR that grows."""
 
-PASSES_COUNT: Final = 4
-QUIET_S: Final = 20.0
+PRODUCER_EXPIRATION_MS: Final = 15_000
+"""Longer than any client tries to send a record: who is forgotten meanwhile writes it twice, as Kafka's documentation
+says."""
+
+PASSES_COUNT: Final = 3
+QUIET_S: Final = 2 * PRODUCER_EXPIRATION_MS / 1000
 """Compaction that went over it so often, so long after the replica was lost, and has forgotten nothing, will not."""
 
 FORGOTTEN_COUNT: Final = 3
@@ -41,7 +45,7 @@ class Grave(Fault):
 
     name = "grave"
     targets = (Target.ONE, Target.LEADER)
-    broker_settings: ClassVar = {"producer.id.expiration.ms": 2000}
+    broker_settings: ClassVar = {"producer.id.expiration.ms": PRODUCER_EXPIRATION_MS}
     """Brokers remember producers by their last batch, for a day by default: until then it stays, emptied."""
 
     def __init__(self, scene: Scene) -> None:
@@ -56,8 +60,11 @@ class Grave(Fault):
         topics = scene.topics()
         if len(scene.serving()) < len(scene.cluster.node_ids) or not probes.is_whole(scene.bootstrap, topics):
             return Told()
-        (away,) = chosen(act, scene)
         places = sorted(set(scene.places()))
+        self._missed = {place: Missed(0, ()) for place in places}
+        scene.wait_until("compaction was seen", self._has_compacted, WAIT_TIMEOUT_S)
+        (away,) = chosen(act, scene)
+        scene.kill_clients()  # so that transactions are open, of producers that do not come back
         known = asking.ask(scene.bootstrap, lambda client: _high_watermarks(client, places))
         logs = _logs(scene.bootstrap, places)
         self._missed = {place: Missed(known[place], logs[place]) for place in places}
@@ -108,6 +115,11 @@ class Grave(Fault):
         except SextonError:
             return False
         return all(each.leader not in (self._away, -1) and self._away not in each.isr for each in found)
+
+    def _has_compacted(self) -> bool:
+        """Whatever has to start for it (Spark) has started."""
+        self._look()
+        return all(each.passes_count for each in self._missed.values())
 
     def _is_forgotten(self) -> bool:
         self._look()
