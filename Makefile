@@ -47,6 +47,13 @@ judge: ## The judge of histories on 500 correct ones, and on 50 with each anomal
 	@scripts/setup test
 	@$(BIN)/python -m pytest -m soak tests/checker
 
+VERIFY_TIME ?= 60
+
+.PHONY: verify-suite
+verify-suite: ## Every workload under every fault, VERIFY_TIME seconds of faults each (takes hours); goes on where it was
+	@scripts/setup test
+	@$(BIN)/sexton verify suite --time $(VERIFY_TIME) --dir build/verify-suite
+
 .PHONY: explore
 explore: ## Coordinated compaction as a model: explored exhaustively to a bound, and by random walks beyond it
 	@scripts/setup test

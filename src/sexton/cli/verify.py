@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sexton.checker.allowed import Model
     from sexton.checker.verdict import Judgement
     from sexton.history.op import Type
+    from sexton.verify.suite import Cell, Done
 
 SECOND_NS: Final = 1_000_000_000
 PIPED_WIDTH: Final = 160
@@ -94,9 +95,11 @@ class _Told:
         self._status = status
         self._phase = ""
         self._now_ns = 0
+        self.phases: list[str] = []
 
     def phase(self, name: str) -> None:
         self._phase = name
+        self.phases.append(name)
         self._status.update(name)
         self._console.print(f"{self._now_ns / SECOND_NS:6.1f} s  [bold]{escape(name)}[/]")
 
@@ -290,6 +293,129 @@ def report(
     from sexton.verify import run as verifying
 
     _console().print(f"Wrote {verifying.report(path)}")
+
+
+@app.command()
+def replay(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")],
+    times: Annotated[int, typer.Option(help="At most so often, until something wrong is found.", min=1)] = 1,
+    yes: Annotated[bool, typer.Option("--yes", help="Of a cluster that exists, do not ask before a write.")] = False,
+) -> None:
+    """Run it again: the same seed, so the same choices and the same schedule of faults.
+
+    What a race decided may come out otherwise. Each replay has a directory of its own, beside the first.
+    """
+    from sexton.checker.verdict import Verdict
+    from sexton.verify import again
+    from sexton.verify import run as verifying
+
+    console = _console()
+    for number in range(1, times + 1):
+        wanted, plan = again.read(path, again.places(path))
+        if wanted.is_existing and not yes:
+            typer.confirm(
+                f"Make topics {plan.topic_prefix}* in {wanted.system}, use them, and delete them?", abort=True
+            )
+            yes = True
+        console.print(
+            f"{number} of {times}: {wanted.system}, {wanted.workload}, seed {plan.seed}, in {wanted.directory}"
+        )
+        with console.status("") as status:
+            judgement = verifying.run(wanted, plan, _Told(console, status))
+        if judgement.verdict is Verdict.FALSE:
+            break
+    _tell(judgement, console)
+
+
+@app.command()
+def suite(
+    system: Annotated[str, typer.Option(metavar="NAME", help="As for run.", autocompletion=_among(SYSTEMS))] = "sexton",
+    quick: Annotated[bool, typer.Option("--quick", help="Each workload once, with kill and pause.")] = False,
+    time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="For faults, in each run.", min=1)] = 60.0,
+    client: Annotated[
+        str, typer.Option(metavar="NAMES", help="As for run.", autocompletion=_among(CLIENTS, has_list=True))
+    ] = "",
+    only: Annotated[str, typer.Option(metavar="WORKLOADS", help="These workloads, with commas.")] = "",
+    seed: Annotated[int, typer.Option(help="Of the first run; each has the next.", min=0)] = 1,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Where runs are, by default by system. Those that are done stay."),
+    ] = None,
+) -> None:
+    """Run every workload under every fault, and show the verdicts as a table.
+
+    Ctrl-C ends it after the run that is under way was judged; the same command goes on with that one.
+    """
+    if not client:
+        extras.need("verify", "sexton verify suite", ", or name what you have with --client")
+    from sexton.verify import suite as testing
+    from sexton.verify import systems
+    from sexton.verify.runner import INTERRUPTED
+
+    systems.check_name(system)
+    workloads = _names(only, WORKLOADS, "workload") or WORKLOADS
+    given = _names(client, CLIENTS, "client")
+    wanted = [
+        (place, cell) for place, cell in enumerate(testing.cells(system, is_quick=quick)) if cell.workload in workloads
+    ]
+    directory = directory or Path("sexton-verify") / f"suite-{system}"
+    console = _console()
+    done: list[testing.Done] = []
+    for place, cell in wanted:
+        found = testing.results_of(cell, directory)
+        if found is None:
+            console.print(f"[bold]{cell.name}[/], {len(done) + 1} of {len(wanted)}")
+            testing.put_aside(directory / cell.name)
+            with console.status("") as status:
+                told = _Told(console, status)
+                found = _run_cell(cell, system, given, seed + place, time_s, directory / cell.name, told)
+            if INTERRUPTED in told.phases:
+                testing.put_aside(directory / cell.name)
+                break
+        done.append(found)
+        testing.write_index(directory, system, done)
+    table = Table(title="Runs", title_justify="left")
+    for header in ("run", "verdict", ""):
+        table.add_column(header, overflow="fold")
+    for each in done:
+        table.add_row(each.cell.name, each.verdict or "did not end", escape(each.told))
+    console.print(table)
+    console.print(f"{len(done)} of {len(wanted)} runs. The page: {directory / testing.INDEX}")
+    bad = list(testing.ways_out(done))
+    if any(each.verdict == "false" for each in done):
+        raise VerdictFalseError(f"not true: {', '.join(bad)}")
+    if bad or len(done) < len(wanted):
+        raise VerdictUnknownError(f"not true: {', '.join(bad)}" if bad else "it was stopped before the last run")
+
+
+def _run_cell(
+    cell: Cell, system: str, clients: tuple[str, ...], seed: int, time_s: float, target: Path, told: _Told
+) -> Done:
+    """A run that does not come to its end is told, and the suite goes on."""
+    from sexton.verify import run as verifying
+    from sexton.verify import suite as testing
+    from sexton.verify import systems
+    from sexton.verify.clients import known
+    from sexton.verify.runner import Plan
+    from sexton.verify.workloads import known as workloads
+
+    kind = workloads.WORKLOADS[cell.workload]
+    able = known.installed(has_emptied_markers=kind.compacts and cell.is_transactional, has_copiers=kind.copies)
+    plan = Plan(
+        seed=seed,
+        main_ns=round(time_s * SECOND_NS),
+        faults=cell.faults,
+        clients=clients or tuple(able),
+        topic_prefix=f"{systems.TOPIC_PREFIX}{seed}-",
+    )
+    wanted = verifying.Wanted(system=system, workload=cell.workload, asked=cell.asked, directory=target)
+    try:
+        verifying.run(wanted, plan, told)
+    except SextonError as error:
+        return testing.Done(cell, "", str(error).partition("\n")[0])
+    found = testing.results_of(cell, target.parent)
+    assert found is not None
+    return found
 
 
 @app.command()

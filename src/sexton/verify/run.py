@@ -138,6 +138,8 @@ def _describe(wanted: Wanted, plan: Plan, workload: Workload) -> None:
     more: dict[str, Any] = {
         "seed": plan.seed,
         "system": wanted.system,
+        "existing": wanted.is_existing,
+        "model": str(wanted.model),
         "options": {**asdict(wanted.asked), **asdict(plan)},
         "versions": description.versions(each.package for each in known.CLIENTS.values() if each.package),
         "topic-settings": {each.topic: dict(workload.topic(log).settings) for log, each in workload.logs.items()},

@@ -47,6 +47,7 @@ PROBED_LOGS_MAX: Final = 12
 AFTERMATH_NS: Final = 5 * NS
 """Operations go on for so long after the last fault has ended: some end with a cluster that is worth looking at."""
 
+INTERRUPTED: Final = "interrupted: heals, reads, judges"
 WHOLE_S: Final = 60
 TICK_S: Final = 0.05
 
@@ -175,7 +176,7 @@ class _Going:
         try:
             self._main()
         except KeyboardInterrupt:
-            self._listener.phase("interrupted: heals, reads, judges")
+            self._listener.phase(INTERRUPTED)
         self._heal()
         try:
             self._read_all()

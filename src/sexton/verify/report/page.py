@@ -51,8 +51,11 @@ def page(view: View, description: Description, results: Mapping[str, Any]) -> st
 {_cases(view, in_force, results)}
 <footer>Made by <code>sexton verify</code> from <code>history.jsonl</code>, <code>results.json</code> and
 <code>test.json</code>, which lie beside it; <code>sexton verify check</code> judges the history again.</footer>"""
-    style = (files("sexton.verify.report") / "page.css").read_text(encoding="utf-8")
-    return shell.document(f"sexton verify: {name}", body, style)
+    return shell.document(f"sexton verify: {name}", body, style())
+
+
+def style() -> str:
+    return (files("sexton.verify.report") / "page.css").read_text(encoding="utf-8")
 
 
 def final_reads_ns(view: View) -> int:
@@ -61,7 +64,8 @@ def final_reads_ns(view: View) -> int:
     return min(begun, default=UNKNOWN)
 
 
-def _wrong(results: Mapping[str, Any]) -> list[str]:
+def wrong(results: Mapping[str, Any]) -> list[str]:
+    """What makes the verdict false."""
     names = (each["name"] for each in results["anomalies"] if each["name"] not in results["allowed"])
     return [name for name in names if weight(name, Model(results["model"])) is Weight.WRONG]
 
@@ -72,7 +76,7 @@ def _verdict(results: Mapping[str, Any]) -> str:
         case Verdict.TRUE:
             told = f"Nothing was found that {model} does not allow, and all was tested that should have been."
         case Verdict.FALSE:
-            links = ", ".join(f'<a href="#{name}">{name}</a>' for name in _wrong(results))
+            links = ", ".join(f'<a href="#{name}">{name}</a>' for name in wrong(results))
             told = f"Something happened that {model} does not allow: {links}."
         case _:
             missing = "; ".join(escape(each["name"]) for each in results["obligations"] if not each["met"])
@@ -120,14 +124,14 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
 def _findings(results: Mapping[str, Any]) -> str:
     if not results["anomalies"]:
         return "<p>No anomaly, not even one that is allowed.</p>"
-    wrong = set(_wrong(results))
+    bad = set(wrong(results))
     rows = ""
-    for found in sorted(results["anomalies"], key=lambda each: each["name"] not in wrong):
+    for found in sorted(results["anomalies"], key=lambda each: each["name"] not in bad):
         name = found["name"]
         reason = results["allowed"].get(name)
         chip = (
             '<span class="chip false">wrong</span>'
-            if name in wrong
+            if name in bad
             else f"allowed: {escape(reason)}"
             if reason
             else "told only"
@@ -158,8 +162,8 @@ def _picture(view: View, in_force: list[Bar], results: Mapping[str, Any]) -> str
         return "<p>Nothing was done.</p>"
     from sexton.verify.report import plots
 
-    wrong = set(_wrong(results))
-    logs = [log for found in results["anomalies"] if found["name"] in wrong for log in _logs(found)]
+    bad = set(wrong(results))
+    logs = [log for found in results["anomalies"] if found["name"] in bad for log in _logs(found)]
     return plots.svg(view, in_force, final_reads_ns(view), logs)
 
 
@@ -168,13 +172,13 @@ def _logs(found: Mapping[str, Any]) -> list[int]:
 
 
 def _cases(view: View, in_force: list[Bar], results: Mapping[str, Any]) -> str:
-    wrong = set(_wrong(results))
+    bad = set(wrong(results))
     evidence = Evidence.of(view, in_force)
     sections = ""
-    for found in sorted(results["anomalies"], key=lambda each: each["name"] not in wrong):
+    for found in sorted(results["anomalies"], key=lambda each: each["name"] not in bad):
         name = found["name"]
         shown = "".join(
-            f"<details{' open' if name in wrong and place == 0 else ''}><summary>Case {place + 1}</summary>"
+            f"<details{' open' if name in bad and place == 0 else ''}><summary>Case {place + 1}</summary>"
             f"{evidence.html(case)}</details>"
             for place, case in enumerate(found["cases"][:CASES_MAX])
         )

@@ -1,0 +1,54 @@
+"""A run again, from what its `test.json` says: the same seed makes the same choices and the same schedule of faults.
+
+Real processes stay free, so this repeats the plan and not the run: what a race decided may come out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sexton.checker.allowed import Model
+from sexton.errors import NotAHistoryError
+from sexton.history import run as description
+from sexton.verify.run import Wanted
+from sexton.verify.runner import Plan
+from sexton.verify.workloads.known import WORKLOADS, Asked
+
+T = TypeVar("T", Plan, Asked)
+
+
+def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
+    """What was run in `directory`, to be run in `target`."""
+    found = description.read(directory)
+    more = found.more
+    options = more.get("options")
+    if not isinstance(options, dict) or "seed" not in options or found.run.workload not in WORKLOADS:
+        where = str(directory / description.NAME)
+        raise NotAHistoryError("it does not say how it was run", where, "Name a run that `verify run` wrote")
+    wanted = Wanted(
+        system=str(more.get("system")),
+        is_existing=bool(more.get("existing")),
+        workload=found.run.workload,
+        asked=_made(Asked, options),
+        directory=target,
+        model=Model(more.get("model", Model.KAFKA)),
+    )
+    return wanted, _made(Plan, options)
+
+
+def _made(kind: type[T], options: Mapping[str, Any]) -> T:
+    """JSON has lists where there were tuples. What this version does not know is left out."""
+    names = {each.name for each in fields(kind)}
+    known = {name: tuple(it) if isinstance(it, list) else it for name, it in options.items() if name in names}
+    return kind(**known)
+
+
+def places(directory: Path) -> Path:
+    """Where the next replay of a run goes: beside it."""
+    number = 1
+    while (target := directory.with_name(f"{directory.name}-replay-{number}")).exists():
+        number += 1
+    return target
