@@ -42,7 +42,9 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
 def _made(kind: type[T], options: Mapping[str, Any]) -> T:
     """JSON has lists where there were tuples. What this version does not know is left out."""
     names = {each.name for each in fields(kind)}
-    known = {name: tuple(it) if isinstance(it, list) else it for name, it in options.items() if name in names}
+    known: dict[str, Any] = {
+        name: tuple(it) if isinstance(it, list) else it for name, it in options.items() if name in names
+    }
     return kind(**known)
 
 
