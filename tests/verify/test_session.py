@@ -27,6 +27,9 @@ class Cluster:
         self.failures: dict[str, Exception] = {}
         self.calls: list[str] = []
         self.topics: set[str] = set()
+        self.given: list[Place] = []
+        """What the group gives its only member."""
+        self.committed: dict[Place, int] = {}
 
     def called(self, call: str) -> None:
         self.calls.append(call)
@@ -90,6 +93,37 @@ def driver(cluster: Cluster) -> ModuleType:
 
         def position(self, place: Place) -> int:
             return self._positions[place]
+
+        def subscribe(self, topics: Sequence[str]) -> None:
+            cluster.called(f"subscribe {topics}")
+
+        def rebalanced(self) -> list[Place]:
+            moved = [place for place in cluster.given if place not in self._positions]
+            self._positions |= {place: cluster.committed.get(place, 0) for place in moved}
+            return moved
+
+        def assignment(self) -> list[Place]:
+            return list(cluster.given)
+
+        def seek(self, place: Place, offset: int) -> None:
+            cluster.called(f"seek {place} {offset}")
+            self._positions[place] = offset
+
+        def seek_to_beginning(self, place: Place) -> None:
+            self.seek(place, 0)
+
+        def committed(self, place: Place) -> int | None:
+            return cluster.committed.get(place)
+
+        def commit_offsets(self, offsets: Mapping[Place, int], metadata: str) -> None:
+            cluster.called("commit offsets")
+            cluster.committed |= offsets
+
+        def generation(self) -> int:
+            return 3
+
+        def leave(self) -> None:
+            cluster.called("leave")
 
         def bounds(self, place: Place) -> tuple[int, int]:
             cluster.called("bounds")
@@ -258,3 +292,89 @@ def test_without_its_topic_a_send_certainly_failed(cluster: Cluster) -> None:
     options = Options(driver="told", bootstrap="", transactional_id="id", group="g")
     cluster.failures["create"] = Refused(None, "TIMED_OUT")
     assert Session(options).do(Ask(F.SEND, (Send(0, 1),)), PLACES, TOPICS).type is Type.FAIL
+
+
+@pytest.fixture
+def member(session: Session, cluster: Cluster) -> Session:
+    """Of a group that has given it both logs, in the first of which is a record."""
+    session.do(Ask(F.SEND, (Send(0, 7),)), {}, {})
+    assert session.do(Ask(F.SUBSCRIBE, logs=(0, 1)), {}, {}).type is Type.OK
+    cluster.given = list(PLACES.values())
+    first = session.do(Ask(F.POLL, (Poll(),)), {}, {})
+    assert first.rebalanced == {0, 1}
+    cluster.calls.clear()
+    return session
+
+
+def test_who_subscribes_is_another_consumer_than_who_assigned(session: Session, cluster: Cluster) -> None:
+    session.do(Ask(F.SUBSCRIBE, logs=(0, 1)), {}, {})
+    assert cluster.calls == ["leave", "subscribe ['t0']"]
+
+
+def test_a_member_commits_what_it_has_read_and_says_in_which_generation(member: Session, cluster: Cluster) -> None:
+    member.do(Ask(F.POLL, (Poll(),)), {}, {})
+    done = member.do(Ask(F.COMMIT), {}, {})
+    assert (done.type, done.offsets) == (Type.OK, {0: 1, 1: 0})
+    assert done.ext == {"group": "g", "generation": 3}
+    assert member.do(Ask(F.COMMITTED, logs=(0, 1)), {}, {}).offsets == {0: 1, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "type_"), [("ILLEGAL_GENERATION", Type.FAIL), ("CommitFailedError", Type.FAIL), ("_TIMED_OUT", Type.INFO)]
+)
+def test_a_commit_failed_only_if_it_was_refused(member: Session, cluster: Cluster, name: str, type_: Type) -> None:
+    cluster.failures["commit offsets"] = Failure(ABORT, name, "")
+    done = member.do(Ask(F.COMMIT), {}, {})
+    assert (done.type, done.offsets) == (type_, {0: 0, 1: 0})
+
+
+def test_a_copier_commits_the_offsets_of_its_last_poll_with_what_it_made_of_it(
+    member: Session, cluster: Cluster
+) -> None:
+    polled = member.do(Ask(F.POLL, (Poll(),)), {}, {})
+    assert polled.spans[0] == Span(0, 1)
+    done = member.do(Ask(F.EOS, (Send(1, 8, key=7),), ext={"transaction": True}), {}, {})
+    assert (done.type, done.ext["offsets"]) == (Type.OK, {0: 1})
+    assert "offsets [(('t0', 0), 1)]" in cluster.calls
+
+
+def test_a_copier_that_failed_goes_back_to_what_its_group_has_committed(member: Session, cluster: Cluster) -> None:
+    member.do(Ask(F.POLL, (Poll(),)), {}, {})
+    member.do(Ask(F.EOS, (Send(1, 8, key=7),), ext={"transaction": True, "abort_after": 1}), {}, {})
+    assert {f"seek {place} 0" for place in PLACES.values()} <= set(cluster.calls)
+    assert member.do(Ask(F.POLL, (Poll(),)), {}, {}).spans[0] == Span(0, 1)
+
+
+def test_who_cannot_be_rewound_is_not_asked_again(member: Session, cluster: Cluster) -> None:
+    cluster.failures["seek ('t0', 0) 0"] = Failure(RETRY, "_TIMED_OUT", "")
+    done = member.do(Ask(F.EOS, (Send(1, 8, key=7),), ext={"transaction": True, "abort_after": 1}), {}, {})
+    assert done.type is Type.INFO
+    assert "not rewound" in done.error
+
+
+def test_who_subscribes_to_nothing_leaves(member: Session, cluster: Cluster) -> None:
+    assert member.do(Ask(F.SUBSCRIBE), {}, {}).type is Type.OK
+    assert cluster.calls == ["leave"]
+    assert member.do(Ask(F.COMMIT), {}, {}).type is Type.FAIL
+
+
+def test_a_client_that_does_not_say_where_it_stands_has_read_what_it_was_given(
+    member: Session, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka, before the first record of a log: what it copies must be committed nevertheless."""
+    session = sys.modules["sexton.verify.clients.told"]
+    monkeypatch.setattr(session.Consumer, "position", lambda self, place: -1001)
+    member.do(Ask(F.SUBSCRIBE), {}, {})
+    cluster.given = []
+    member.do(Ask(F.SUBSCRIBE, logs=(0, 1)), {}, {})
+    cluster.given = list(PLACES.values())
+    member.do(Ask(F.POLL, (Poll(),)), {}, {})
+    polled = member.do(Ask(F.POLL, (Poll(),)), {}, {})
+    assert polled.spans == {0: Span(0, 1)}
+    assert member.do(Ask(F.COMMIT), {}, {}).offsets == {0: 1}
+
+
+def test_a_transaction_may_leave_the_consumer_where_it_is(session: Session, cluster: Cluster) -> None:
+    session.do(Ask(F.SEND, (Send(1, 7),)), {}, {})
+    session.do(txn(Poll(), Send(0, 8), abort_after=2, stays=True), {}, {})
+    assert session.do(Ask(F.POLL, (Poll(),)), {}, {}).spans[1] == Span(1, 1)

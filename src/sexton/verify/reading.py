@@ -101,7 +101,7 @@ class Reading:
             for log, start in before.items()
             if log in self.positions and log not in moved and UNKNOWN != start <= self.positions[log]
         }
-        for log in found.keys() & moved:
+        for log in found.keys() - spans.keys() if self.is_member else ():  # nobody knew where it began to read
             spans[log] = Span(found[log][0].offset, found[log][-1].offset + 1)
         return Poll({log: tuple(records) for log, records in found.items()}), spans
 
