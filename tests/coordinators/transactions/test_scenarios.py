@@ -158,6 +158,27 @@ def test_nothing_cannot_be_committed(client_version: int, refusal: ErrorCode) ->
         h.commit(h.init(), client_version)
 
 
+def test_what_an_old_client_has_committed_a_new_one_may_not_commit_again_for_ever() -> None:
+    """Flink's committer and its writer are two clients with one producer: the first has not heard of version 2 yet. Told
+    to come again, as a commit that is ahead of its records is, the writer came for as long as the job lived."""
+    h = Harness()
+    h.add(h.init(), P0, client_version=NEW)
+    h.commit(FIRST, OLD)
+    with refused(ErrorCode.concurrent_transactions):
+        h.commit(FIRST, NEW)
+    h.deliver()
+    with refused(ErrorCode.invalid_txn_state):
+        h.commit(FIRST, NEW)
+    h.fail_over()
+    with refused(ErrorCode.invalid_txn_state):
+        h.commit(FIRST, NEW)
+    second = h.init()
+    with refused(ErrorCode.concurrent_transactions):
+        h.commit(second, NEW)
+    h.add(second, P0, client_version=NEW)
+    h.commit(second, NEW)
+
+
 def test_a_new_instance_aborts_what_the_old_one_had_begun_and_the_old_one_is_a_zombie() -> None:
     h = Harness()
     old = h.init()

@@ -23,6 +23,11 @@ an EndTxn is taken from the queue. Kafka says "invalid" (or "fenced"), which is 
 again (CONCURRENT_TRANSACTIONS): by then it waits for its records. The broker never waits in its stead, for it would
 commit what is added first, without what is still to come.
 
+Unless the last transaction was ended by a client of an older version, in the same epoch: then this may be its end once
+more. Flink's committer does not know yet that the cluster has version 2 when it commits, and the writer, which does,
+commits after it; told to ask again, it would do so for ever. It gets Kafka's answer, "invalid", and takes a new
+producer.
+
 With older versions the epoch stays, so the state must do:
 
                      abort        commit
@@ -96,12 +101,20 @@ def _judge_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
     if not is_repeated and producer.epoch != transaction.epoch:
         raise KafkaError(ErrorCode.producer_fenced)
     if not is_repeated and is_commit and state is not State.ONGOING:
-        raise EarlyCommitError
+        raise _nothing_to_commit(transaction)
     if not is_repeated and state.is_prepared:
         raise _wait()
     if is_rotated and state is State.EMPTY and not is_commit:
         return Verdict.DONE  # its transaction had timed out in the last epoch, and it was told its new id
     return _repeated(state, is_commit) if is_repeated else Verdict.END
+
+
+def _nothing_to_commit(transaction: Transaction) -> KafkaError:
+    if transaction.state is State.EMPTY or transaction.client_version >= TRANSACTION_VERSION_2:
+        return EarlyCommitError()
+    if transaction.state.is_prepared:
+        return _wait()
+    return KafkaError(ErrorCode.invalid_txn_state, "the last transaction was ended in this epoch, no other has begun")
 
 
 def _judge_by_state(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool) -> Verdict:
