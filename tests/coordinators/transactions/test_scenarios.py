@@ -159,8 +159,8 @@ def test_nothing_cannot_be_committed(client_version: int, refusal: ErrorCode) ->
 
 
 def test_what_an_old_client_has_committed_a_new_one_may_not_commit_again_for_ever() -> None:
-    """Flink's committer and its writer are two clients with one producer: the first has not heard of version 2 yet. Told
-    to come again, as a commit that is ahead of its records is, the writer came for as long as the job lived."""
+    """Flink's committer and its writer are two clients with one producer: the first has not heard of version 2 yet.
+    Told to come again, as a commit that is ahead of its records is, the writer came for as long as the job lived."""
     h = Harness()
     h.add(h.init(), P0, client_version=NEW)
     h.commit(FIRST, OLD)
