@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 from sexton.checker import reference
 from sexton.checker.planted import correct
 from sexton.checker.sabotage import sabotage
-from sexton.errors import CorruptHistoryError
+from sexton.errors import CorruptHistoryError, EnvironmentFailure
 from sexton.history import run
 from sexton.history.lines import from_line, to_line
 from sexton.history.op import Op, Run
 from sexton.history.run import Description
-from sexton.spark.check import check
+from sexton.spark.check import Operations, Range, _checked, _flatten, check
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +39,16 @@ def test_results_do_not_depend_on_how_it_is_cut(spark: SparkSession, tmp_path: P
     for bundles, range_bytes in CUTS:
         found = check(spark.sparkContext, path, options=planted.options, bundle_count=bundles, range_bytes=range_bytes)
         assert found.canonical() == expected
+
+
+def test_a_history_that_executors_cannot_see_is_told_apart_from_one_that_is_corrupt(tmp_path: Path) -> None:
+    history = correct(1)
+    path = written(tmp_path / "run", list(history.ops), history.run)
+    unseen = Operations(0, b"", [""], set(), 0, is_readable=False, not_seen="No such file or directory")
+    rows = list(_flatten(str(tmp_path / "elsewhere"), 2, Range(0, 0, 100, is_last=True)))
+    assert rows == [(-1, unseen)]
+    with pytest.raises(EnvironmentFailure, match="an executor cannot read it: No such file or directory"):
+        _checked(path / "history.jsonl", [unseen])
 
 
 def test_a_line_that_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -267,6 +267,9 @@ def check(
         ),
     ] = "kafka",
     ignore: Annotated[str, typer.Option(metavar="ANOMALIES", help="Allow these as well, with commas.")] = "",
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Judge on Spark: local[*], spark://host:7077, yarn, ...")
+    ] = None,
 ) -> None:
     """Judge a history: of a run, or Jepsen's history.edn.
 
@@ -276,12 +279,30 @@ def check(
     from sexton.verify import run as verifying
     from sexton.verify.report import page
 
-    judgement = verifying.check(path, _model(model), frozenset(filter(None, ignore.split(","))))
+    ignored = frozenset(filter(None, ignore.split(",")))
+    if master is None:
+        judgement = verifying.check(path, _model(model), ignored)
+    else:
+        judgement = _check_on_spark(path, _model(model), ignored, master)
     if path.is_dir():
         verifying.write_results(path, judgement)
         if (path / page.NAME).exists():  # it may tell another verdict
             verifying.report(path)
     _tell(judgement, _console())
+
+
+def _check_on_spark(path: Path, model: Model, ignored: frozenset[str], master: str) -> Judgement:
+    extras.need("compactor", "sexton verify check --master")
+    from sexton.history.load import history_at
+    from sexton.spark import check as checking
+    from sexton.spark import session
+
+    found = history_at(path)  # before a session is started for nothing
+    spark = session.start("sexton verify check", master)
+    try:
+        return checking.check(spark.sparkContext, found.resolve(), model, ignored)
+    finally:
+        spark.stop()
 
 
 @app.command()

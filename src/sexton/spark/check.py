@@ -28,7 +28,7 @@ from sexton.checker.kernels.part import part
 from sexton.checker.kernels.whole import Whole, group_logs, whole_of
 from sexton.checker.verdict import Judgement
 from sexton.checker.view import Options
-from sexton.errors import CorruptHistoryError
+from sexton.errors import CorruptHistoryError, EnvironmentFailure
 from sexton.history import flatten
 from sexton.history.flat import MOPS, OPS, SPANS, FlatHistory, Rows, concat, with_pairs
 from sexton.history.flatten import LineNumbers, Piece
@@ -66,6 +66,8 @@ class Operations:
     group_logs: set[int]
     cut_off_bytes: int
     is_readable: bool = True
+    not_seen: str = ""
+    """Why the file cannot be read where the task ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def check(
     bundle_count: int = 0,
     range_bytes: int = RANGE_BYTES,
 ) -> Judgement:
-    """Whatever `history.load` can read. Raises what it raises."""
+    """Whatever `history.load` can read. Raises what it raises. The tasks read the file by its path."""
     found = history_at(path)
     if found.suffix != ".jsonl":
         loaded = load(found)
@@ -134,6 +136,9 @@ def _flatten(path: str, bundle_count: int, some: Range) -> Iterator[_Row]:
     except CorruptHistoryError:
         yield _OPERATIONS, Operations(some.number, b"", [""], set(), 0, is_readable=False)
         return
+    except OSError as error:
+        yield _OPERATIONS, Operations(some.number, b"", [""], set(), 0, is_readable=False, not_seen=str(error.strerror))
+        return
     strings, cut_off_bytes = list(flat.strings), order.notes.cut_off_bytes
     yield _OPERATIONS, Operations(some.number, flat.ops.tobytes(), strings, group_logs(flat), cut_off_bytes)
     mop_bundle, span_bundle = flat.mops["log"] % bundle_count, flat.spans["log"] % bundle_count
@@ -163,6 +168,10 @@ def _piece(path: str, some: Range) -> Piece:
 def _checked(path: Path, operations: Iterable[Operations]) -> FlatHistory:
     """All operations, with pairs. Raises CorruptHistoryError and NotAHistoryError."""
     found = list(operations)
+    for some in found:
+        if some.not_seen:
+            remedy = "Put it where all executors see it under the same path"
+            raise EnvironmentFailure(f"an executor cannot read it: {some.not_seen}", str(path), remedy)
     if not all(some.is_readable for some in found):
         load(path)
         raise CorruptHistoryError("it changed while it was read", str(path))
