@@ -97,7 +97,7 @@ def obligations(view: View) -> Iterator[Obligation]:
         yield Obligation("a transaction was committed", any(call.is_ok and call.sends for call in transactions))
         yield Obligation("a transaction was aborted", any(call.op.type is Type.FAIL for call in transactions))
     if view.run.workload == "table":
-        yield from compaction(view)
+        yield from compaction(view, **_removed(view))
     if view.run.workload == "groups":
         yield Obligation("a group was rebalanced", any(call.op.rebalanced for call in view.calls))
     yield from _faults(view)
@@ -116,12 +116,12 @@ def _is_read_to_the_end(view: View) -> bool:
     return all(reached.get(log, 0) > order.offsets[-1] for log, order in view.orders.items() if order.offsets)
 
 
-def compaction(view: View) -> Iterator[Obligation]:
-    removed, tombstones = False, False
-    for log, removal in compacted(view):
-        for _, record in passed_without(view, log, removal):
-            removed = True
-            tombstones = tombstones or record.send.is_tombstone
+def _removed(view: View) -> dict[str, bool]:
+    passed = [record for log, removal in compacted(view) for _, record in passed_without(view, log, removal)]
+    return {"removed": bool(passed), "tombstones": any(record.send.is_tombstone for record in passed)}
+
+
+def compaction(view: View, *, removed: bool, tombstones: bool) -> Iterator[Obligation]:
     yield Obligation("compaction removed a record", removed)
     yield Obligation("compaction removed a tombstone", tombstones)
     epochs = {item for call in view.probes for item in view.by_log(call, Ext.LEADER_EPOCHS).items()}

@@ -41,6 +41,9 @@ class Outcome:
     was_polled: bool
     was_rebalanced: bool
     is_read_to_the_end: bool
+    was_removed: bool
+    """By compaction; and the next, a tombstone."""
+    was_tombstone_removed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,11 @@ class Bundle:
         columns, options = self._columns, self._whole.options
         removals = self._removals()
         lost = writes.lost_writes(columns, removals)
+        passed = tables.passed_without(columns, removals)
         has_several = self._whole.send_count > 1
         is_committed = self._whole.run.is_read_committed
         return Outcome(
-            found=list(self._found(removals, lost)),
+            found=list(self._found(removals, lost, passed)),
             own=writes.own_reads(columns),
             torn=writes.torn_sends(columns, removals, lost, has_several, columns.is_read),
             missing=writes.missing_reads(columns, removals, has_several if is_committed else has_several & False),
@@ -85,13 +89,15 @@ class Bundle:
             was_polled=bool(np.any(columns.is_ok[columns.polls.call])),
             was_rebalanced=bool(len(columns.rebalanced.call)),
             is_read_to_the_end=is_read_to_the_end(columns),
+            was_removed=passed.was_removed,
+            was_tombstone_removed=passed.was_tombstone_removed,
         )
 
     def answer(self, question: Question) -> Answer:
         seen = writes.seen_sends(self._columns, question.calls)
         return Answer(seen, writes.given_reads(self._columns, question.pairs))
 
-    def _found(self, removals: Removals, lost: writes.Lost) -> Iterator[tuple[str, Found]]:
+    def _found(self, removals: Removals, lost: writes.Lost, passed: tables.Passed) -> Iterator[tuple[str, Found]]:
         columns, whole, at_most = self._columns, self._whole, self._whole.options.evidence_max
         yield "inconsistent-offsets", orders.inconsistent_offsets(columns)
         yield "duplicate", orders.duplicate(columns)
@@ -108,6 +114,8 @@ class Bundle:
         is_judged = [log in whole.run.logs and log not in whole.special for log in columns.logs.tolist()]
         plain = np.array(is_judged, np.bool_) & ~removals.is_cut_at_its_start
         yield "reappeared", tables.reappeared(columns, plain, at_most)
+        yield "lost-record", passed.lost_record(columns, at_most)
+        yield "tombstone-too-early", passed.tombstone_too_early(columns, at_most)
 
     def _removals(self) -> Removals:
         columns = self._columns

@@ -36,7 +36,6 @@ BY_REFERENCE: Final = (
     "eos-loss",
     "watermark-went-back",
     "watermark-went-back-at-failover",
-    "lost-record",
     "lost-key",
     "stale-value",
     "resurrected-key",
@@ -45,7 +44,6 @@ BY_REFERENCE: Final = (
     "reappeared",
     "replicas-disagree",
     "table-drift",
-    "tombstone-too-early",
 )
 """What is taken from the reference, of compacted logs, those that groups read, and those of exactly-once copiers."""
 

@@ -50,7 +50,7 @@ class Removals:
         since_ns = np.full(columns.vid_count, NEVER_NS)
         if self.is_kept_for_ever.all():
             return since_ns
-        certain = columns.sends.vid[self._is_certain]
+        certain = columns.sends.vid[self.is_certain]
         is_certain = np.zeros(columns.vid_count, np.bool_)
         is_certain[certain] = True
         since_ns[~is_certain] = AT_ONCE_NS
@@ -61,7 +61,7 @@ class Removals:
         return since_ns
 
     @cached_property
-    def _is_certain(self) -> Bools:
+    def is_certain(self) -> Bools:
         """Of rows of `sends`: certain, and with an offset."""
         sends = self._columns.sends
         found: Bools = self._columns.is_certain[sends.call] & (self._columns.order.last[sends.vid] != UNKNOWN)
@@ -71,16 +71,16 @@ class Removals:
     def _is_doubtful(self) -> Bools:
         sends = self._columns.sends
         is_possible = ~self._columns.is_fail[sends.call] | self._columns.is_polled[sends.vid]
-        found: Bools = ~self._is_certain & is_possible
+        found: Bools = ~self.is_certain & is_possible
         return found
 
     def _supersede(self, since_ns: Longs) -> None:
         columns = self._columns
-        is_wanted = self.is_compacted[columns.sends.log] & (self._is_certain | self._is_doubtful)
+        is_wanted = self.is_compacted[columns.sends.log] & (self.is_certain | self._is_doubtful)
         rows = np.flatnonzero(is_wanted)
         if not len(rows):
             return
-        sends, is_certain = columns.sends.only(rows), self._is_certain[rows]
+        sends, is_certain = columns.sends.only(rows), self.is_certain[rows]
         key, _ = ranks(sends.log, sends.key)
         # Where a value was sent twice, what was computed last stands: by when its key was first met.
         first_met = np.full(int(key.max()) + 1, len(rows))
@@ -112,7 +112,7 @@ class Removals:
         sends = columns.sends
         key, _ = ranks(sends.log, sends.key)
         latest_ns = np.full(len(key) + 1, AT_ONCE_NS)
-        np.maximum.at(latest_ns, key[self._is_certain], columns.end_ns[sends.call[self._is_certain]])
+        np.maximum.at(latest_ns, key[self.is_certain], columns.end_ns[sends.call[self.is_certain]])
         doubts = np.bincount(key[self._is_doubtful], minlength=len(key) + 1)
         is_late = latest_ns[key[rows]] > columns.begin_ns[sends.call[rows]]
         found: Bools = self.is_compacted[sends.log[rows]] & (

@@ -1,17 +1,115 @@
-"""The twin of what `checker.tables` says of logs that are not compacted: a record that was gone meanwhile."""
+"""The twin of some of `checker.tables`: records that are gone from compacted logs, and those that were gone meanwhile
+from others. The rest, which takes tables, is taken from the reference."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sexton.checker.kernels.arrays import Bools, Longs
-from sexton.checker.kernels.columns import Columns, ranks, unique
+from sexton.checker.kernels.columns import Columns, ranks, sort_by, unique
 from sexton.checker.kernels.found import Cases, Found
+from sexton.checker.kernels.removal import Removals
 from sexton.history.op import UNKNOWN
 from sexton.jit import kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Certain records of compacted logs that somebody's position moved over without their being given."""
+
+    row: Longs
+    """In `sends`: of those that may not be gone."""
+    call: Longs
+    """Who passed it."""
+    was_removed: bool
+    """Whether there was any, gone for good reasons or not."""
+    was_tombstone_removed: bool
+
+    def lost_record(self, columns: Columns, evidence_max: int) -> Found:
+        sends = columns.sends
+        offset = columns.order.offset_of(sends.vid[self.row])
+
+        def detail(row: int) -> Mapping[str, Any]:
+            return {"offset": int(offset[row])}
+
+        ops = (sends.call[self.row], self.call)
+        cases = Cases(log=sends.log[self.row], ops=ops, values=(sends.vid[self.row],), detail=detail)
+        return cases.found(columns, evidence_max)
+
+    def tombstone_too_early(self, columns: Columns, evidence_max: int) -> Found:
+        """Those whose last sender sent them as tombstones."""
+        sends = columns.sends
+        is_tombstone = np.zeros(columns.vid_count, np.bool_)
+        is_tombstone[sends.vid[sends.is_tombstone & (columns.sender_of[sends.vid] == sends.call)]] = True
+        wanted = is_tombstone[sends.vid[self.row]]
+        some = Passed(self.row[wanted], self.call[wanted], self.was_removed, self.was_tombstone_removed)
+        return some.lost_record(columns, evidence_max)
+
+
+def passed_without(columns: Columns, removals: Removals) -> Passed:
+    spans, sends, polls = columns.spans, columns.sends, columns.polls
+    rows = np.flatnonzero(removals.is_certain & removals.is_compacted[sends.log])
+    is_look = spans.is_trusted & (columns.begin_ns[spans.call] != UNKNOWN) & removals.is_compacted[spans.log]
+    looks = np.flatnonzero(is_look)
+    if not len(rows) or not len(looks):
+        return Passed(rows[:0], looks[:0], was_removed=False, was_tombstone_removed=False)
+    offset = columns.order.offset_of(sends.vid[rows])
+    order = sort_by(sends.log[rows], offset)
+    rows, offset = rows[order], offset[order]
+    given = unique(polls.vid * len(columns.calls) + polls.call)
+    was_removed = np.zeros(2, np.bool_)
+    asked = (
+        *(spans.log[looks], spans.call[looks], spans.start_offset[looks], spans.end_offset[looks]),
+        *(np.searchsorted(sends.log[rows], np.arange(len(columns.logs) + 1)), offset, sends.vid[rows]),
+        *(sends.is_tombstone[rows], removals.since_ns, columns.end_ns, given, was_removed),
+    )
+    count = _passed_without(*asked, np.empty((0, 2), np.int64))
+    found = np.empty((count, 2), np.int64)
+    if count:
+        _passed_without(*asked, found)
+    return Passed(rows[found[:, 0]], found[:, 1], bool(was_removed[0]), bool(was_removed[1]))
+
+
+@kernel
+def _passed_without(
+    log: Longs,
+    call: Longs,
+    start_offset: Longs,
+    end_offset: Longs,
+    record_start: Longs,
+    offset: Longs,
+    vid: Longs,
+    is_tombstone: Bools,
+    since_ns: Longs,
+    end_ns: Longs,
+    given: Longs,
+    was_removed: Bools,
+    found: Longs,
+) -> int:
+    """Records by log and offset. Returns how many may not be gone, and fills in record and look as far as there is
+    room."""
+    count = 0
+    for look in range(len(call)):
+        start, end = record_start[log[look]], record_start[log[look] + 1]
+        by = call[look]
+        row = start + np.searchsorted(offset[start:end], start_offset[look])
+        while row < end and offset[row] < end_offset[look]:
+            pair = vid[row] * len(end_ns) + by
+            place = np.searchsorted(given, pair)
+            if place == len(given) or given[place] != pair:
+                was_removed[0] = True
+                was_removed[1] |= is_tombstone[row]
+                if since_ns[vid[row]] > end_ns[by]:
+                    if count < len(found):
+                        found[count, 0] = row
+                        found[count, 1] = by
+                    count += 1
+            row += 1
+    return count
 
 
 def reappeared(columns: Columns, is_wanted: Bools, evidence_max: int) -> Found:

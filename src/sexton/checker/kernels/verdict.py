@@ -37,7 +37,9 @@ def obligations(ops: FlatHistory, whole: Whole, outcomes: Sequence[Outcome], som
         yield Obligation("a transaction was committed", bool(np.any(is_committed)))
         yield Obligation("a transaction was aborted", bool(np.any(is_transaction & is_fail)))
     if some.run.workload == "table":
-        yield from compaction(some)
+        removed = any(outcome.was_removed for outcome in outcomes)
+        tombstones = any(outcome.was_tombstone_removed for outcome in outcomes)
+        yield from compaction(some, removed=removed, tombstones=tombstones)
     if some.run.workload == "groups":
         yield Obligation("a group was rebalanced", any(outcome.was_rebalanced for outcome in outcomes))
     yield from _faults(whole)
