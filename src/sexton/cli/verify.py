@@ -306,6 +306,20 @@ def _check_on_spark(path: Path, model: Model, ignored: frozenset[str], master: s
 
 
 @app.command()
+def export(
+    path: Annotated[Path, typer.Argument(metavar="HISTORY", help="A run's directory, or a history in any format.")],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The history.edn to write. Must not exist.")],
+) -> None:
+    """Write a history as EDN, for Jepsen's own checkers."""
+    from sexton.history import edn, flat
+    from sexton.history.load import load
+
+    loaded = load(path)
+    count = edn.write(target, flat.to_ops(loaded.history), loaded.run)
+    _console().print(f"Wrote {count:,} operations to {target}")
+
+
+@app.command()
 def report(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run that was judged.")],
 ) -> None:

@@ -21,11 +21,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from sexton.errors import NotAHistoryError
+from sexton.errors import EnvironmentFailure, NotAHistoryError
 from sexton.history.lines import TYPE_NAMES, TYPES, empty, is_tombstone, numbered, unreadable
 from sexton.history.op import (
     NAMES_LOGS,
@@ -407,6 +408,19 @@ def _shown(form: Form) -> str:
 # -- export
 
 _NAME: Final = re.compile(r"[A-Za-z*!_?$%&=<>][\w.*+!?$%&=<>#-]*")
+
+
+def write(path: Path, ops: Iterable[Op], run: Run) -> int:
+    """A `history.edn` that Jepsen's checkers read, and how many operations it has. Raises EnvironmentFailure."""
+    count = 0
+    try:
+        with path.open("xb") as file:
+            for op in ops:
+                file.write(to_line(op, run))
+                count += 1
+    except OSError as error:
+        raise EnvironmentFailure(f"it cannot be written: {error.strerror}", str(path)) from error
+    return count
 
 
 def to_line(op: Op, run: Run) -> bytes:
