@@ -46,7 +46,23 @@ WORKLOADS: Final = (
     "mixed",
 )
 WAYS: Final = ("assign", "subscribe")
-FAULTS: Final = ("kill", "stop", "pause", "grave")
+FAULTS: Final = (
+    "kill",
+    "stop",
+    "pause",
+    "grave",
+    "leadership",
+    "membership",
+    "compactor",
+    "metastore",
+    "failing-disk",
+    "full-disk",
+    "slow-disk",
+    "lost-disk",
+    "old-image",
+    "kill-clients",
+    "pause-clients",
+)
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java")
 MODELS: Final = ("kafka", "jepsen", "strict")
 ISOLATIONS: Final = ("read_committed", "read_uncommitted")

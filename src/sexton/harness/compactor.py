@@ -22,8 +22,13 @@ class CompactorProcess:
     def __init__(self, metastore_url: str, directory: Path, *options: str, name: str = "compactor") -> None:
         self.log_path = directory / f"{name}.log"
         command = [sys.executable, "-m", "sexton.cli.main", "compactor", "--metastore", metastore_url, *options]
-        command += ["--log-file", str(self.log_path)]
-        self._process = ServerProcess(command, directory / f"{name}.out", ENVIRONMENT)
+        self._command = [*command, "--log-file", str(self.log_path)]
+        self._output = directory / f"{name}.out"
+        self.start()
+
+    def start(self) -> None:
+        """Again, once it has ended."""
+        self._process = ServerProcess(self._command, self._output, ENVIRONMENT)
 
     @property
     def pid(self) -> int:
@@ -31,6 +36,12 @@ class CompactorProcess:
 
     def kill(self) -> None:
         self._process.kill()
+
+    def pause(self) -> None:
+        self._process.pause()
+
+    def resume(self) -> None:
+        self._process.resume()
 
     def stop(self) -> None:
         self._process.terminate()

@@ -78,6 +78,15 @@ def partitions(bootstrap: str, topics: Sequence[str]) -> Mapping[Place, Partitio
     return asking.ask(bootstrap, question, TIMEOUT_MS)
 
 
+def topics(bootstrap: str) -> list[str]:
+    """All, those of the brokers' own included."""
+
+    async def question(client: Client) -> list[str]:
+        return sorted((await client.refresh(None)).topics)
+
+    return asking.ask(bootstrap, question, TIMEOUT_MS)
+
+
 def is_whole(bootstrap: str, topics: Sequence[str]) -> bool:
     """Whether each partition has a leader, and all its replicas are in sync."""
     try:

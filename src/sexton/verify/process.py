@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -96,6 +97,12 @@ class ClientProcess:
     def kill(self) -> None:
         """As a crash does: nothing is flushed, nobody is told. Who asked it for something finds out by itself."""
         self._process.kill()
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
         self.kill()

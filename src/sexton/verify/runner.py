@@ -158,7 +158,13 @@ class _Going:
         self._faults: dict[str, Fault] = {}
         self._is_healing = threading.Event()
         if self.system.cluster is not None:
-            scene = Scene(self.system.cluster, self._places_in_use, self._is_healing, self._kill_clients)
+            scene = Scene(
+                self.system.cluster,
+                self._places_in_use,
+                self._is_healing,
+                self._clients_to_hit,
+                self.system.compactor,
+            )
             self._faults = {name: FAULTS[name](scene) for name in self.plan.faults}
         self._nemesis: Future[Told] | None = None
         self._act: Op | None = None
@@ -386,12 +392,11 @@ class _Going:
     def _places_in_use(self) -> Sequence[Place]:
         return [*self._places.values()][-PROBED_LOGS_MAX:]
 
-    def _kill_clients(self) -> None:
+    def _clients_to_hit(self) -> Sequence[ClientProcess]:
         """Called by faults, in another thread. Whoever leads finds out that they have died, as of any other."""
-        for client in list(self._clients.values()):
-            asked = client.asked
-            if asked is not None and asked.f == F.TXN:
-                client.at.kill()
+        clients = list(self._clients.values())
+        busy = [client for client in clients if client.asked is not None and client.asked.f == F.TXN]
+        return [client.at for client in busy or clients]
 
     def _begin_act(self, act: Act) -> None:
         fault = self._faults[act.fault]

@@ -34,6 +34,7 @@ class System:
     cluster: Cluster[Any] | None = None
     """None: it is not ours, and no fault touches it."""
     topic_settings: Mapping[str, str] = field(default_factory=dict)
+    compactor: CompactorProcess | None = None
 
 
 def check_name(name: str) -> str:
@@ -50,10 +51,11 @@ def running(name: str, directory: Path, settings: Settings, *, is_compacting: bo
     cluster = cluster_of(name, directory, {**SETTINGS, **settings}, keep=True)
     with ExitStack() as stack:
         stack.enter_context(cluster)
+        compactor = None
         if is_compacting and isinstance(cluster, SextonCluster):
-            stack.enter_context(CompactorProcess(cluster.metastore_url, directory, "--nice", "0"))
+            compactor = stack.enter_context(CompactorProcess(cluster.metastore_url, directory, "--nice", "0"))
         coordination = {"compaction.coordination": "independent"} if name == INDEPENDENT else {}
-        yield System(name, cluster.bootstrap, NODES, cluster, coordination)
+        yield System(name, cluster.bootstrap, NODES, cluster, coordination, compactor)
 
 
 def existing(bootstrap: str) -> System:

@@ -12,9 +12,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from sexton.harness.cluster import Cluster
+from sexton.harness.compactor import CompactorProcess
 from sexton.harness.errors import HarnessError
 from sexton.harness.properties import Settings
 from sexton.verify import probes
@@ -28,6 +29,16 @@ class InterruptedFaultError(HarnessError):
     """Whoever leads wants everything healed now: what a fault waits for does not matter any more."""
 
 
+class Client(Protocol):
+    """A client's process. Does nothing to one that has ended."""
+
+    def kill(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What there is to break."""
@@ -37,8 +48,9 @@ class Scene:
     """Of the logs that are being used."""
     is_over: threading.Event = field(default_factory=threading.Event)
     """Set when everything is to be healed: whatever a fault waits for, it stops waiting."""
-    kill_clients: Callable[[], None] = lambda: None
-    """Those that are at a transaction, without notice."""
+    clients: Callable[[], Sequence[Client]] = tuple
+    """That are at a transaction now, or all if none is."""
+    compactor: CompactorProcess | None = None
 
     @property
     def bootstrap(self) -> str:

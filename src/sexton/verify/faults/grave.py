@@ -64,7 +64,8 @@ class Grave(Fault):
         self._missed = {place: Missed(0, ()) for place in places}
         scene.wait_until("compaction was seen", self._has_compacted, WAIT_TIMEOUT_S)
         (away,) = chosen(act, scene)
-        scene.kill_clients()  # so that transactions are open, of producers that do not come back
+        for client in scene.clients():  # so that transactions are open, of producers that do not come back
+            client.kill()
         known = asking.ask(scene.bootstrap, lambda client: _high_watermarks(client, places))
         logs = _logs(scene.bootstrap, places)
         self._missed = {place: Missed(known[place], logs[place]) for place in places}

@@ -6,7 +6,28 @@ from collections.abc import Mapping
 from typing import Final
 
 from sexton.verify.faults.base import Fault
+from sexton.verify.faults.clients import KillClients, PauseClients
+from sexton.verify.faults.disks import FailingDisk, FullDisk, LostDisk, OldImage, SlowDisk
 from sexton.verify.faults.grave import Grave
+from sexton.verify.faults.moving import Leadership, Membership
 from sexton.verify.faults.processes import Kill, Pause, Stop
+from sexton.verify.faults.services import Compactor, Metastore
 
-FAULTS: Final[Mapping[str, type[Fault]]] = {fault.name: fault for fault in (Kill, Stop, Pause, Grave)}
+_ALL: Final[tuple[type[Fault], ...]] = (
+    Kill,
+    Stop,
+    Pause,
+    Grave,
+    Leadership,
+    Membership,
+    Compactor,
+    Metastore,
+    FailingDisk,
+    FullDisk,
+    SlowDisk,
+    LostDisk,
+    OldImage,
+    KillClients,
+    PauseClients,
+)
+FAULTS: Final[Mapping[str, type[Fault]]] = {fault.name: fault for fault in _ALL}

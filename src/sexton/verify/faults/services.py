@@ -1,0 +1,93 @@
+"""What brokers need beside themselves: who compacts for them, and who keeps the cluster's state."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import suppress
+from typing import Final
+
+from sexton.harness.brokers import SextonCluster
+from sexton.harness.errors import HarnessError
+from sexton.harness.systems import kafka_version
+from sexton.verify.faults.base import Fault, Scene, Told
+from sexton.verify.faults.schedule import Act, Target
+
+SQLITE_PREFIX: Final = "sqlite:///"
+LOCK_TIMEOUT_S: Final = 10.0
+
+
+class Compactor(Fault):
+    """The compactor is killed in the middle of its work, or paused, and goes on or is started again."""
+
+    name = "compactor"
+    targets = (Target.ONE, Target.ALL)
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._is_paused = self._is_killed = False
+
+    @classmethod
+    def check(cls, system: str) -> None:
+        _check_sexton(cls.name, system, "Kafka's brokers compact by themselves; kill and pause hit their cleaners, too")
+
+    def begin(self, act: Act) -> Told:
+        compactor = self.scene.compactor
+        if compactor is None:
+            return Told()
+        self._is_paused = act.target is Target.ONE
+        self._is_killed = not self._is_paused
+        if self._is_paused:
+            compactor.pause()
+        else:
+            compactor.kill()
+        return Told(["compactor"], {"how": "paused" if self._is_paused else "killed"})
+
+    def end(self) -> Told:
+        compactor = self.scene.compactor
+        if compactor is None or not (self._is_paused or self._is_killed):
+            return Told()
+        if self._is_paused:
+            compactor.resume()
+        else:
+            compactor.start()
+        self._is_paused = self._is_killed = False
+        return Told(["compactor"])
+
+
+class Metastore(Fault):
+    """Nobody can reach the cluster's state: its database is locked by somebody who does not let go."""
+
+    name = "metastore"
+    targets = (Target.ALL,)
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._lock: sqlite3.Connection | None = None
+
+    @classmethod
+    def check(cls, system: str) -> None:
+        _check_sexton(cls.name, system, "Kafka's controllers are in its brokers; kill and pause hit them, too")
+
+    def begin(self, act: Act) -> Told:
+        cluster = self.scene.cluster
+        assert isinstance(cluster, SextonCluster)
+        path = cluster.metastore_url.removeprefix(SQLITE_PREFIX)
+        if path == cluster.metastore_url:
+            raise HarnessError("the metastore is no SQLite file, and nothing else can be locked", cluster.metastore_url)
+        self._lock = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        self._lock.execute("BEGIN EXCLUSIVE")
+        return Told(["metastore"])
+
+    def end(self) -> Told:
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return Told()
+        with suppress(sqlite3.Error):
+            lock.execute("ROLLBACK")
+        lock.close()
+        return Told(["metastore"])
+
+
+def _check_sexton(fault: str, system: str, why: str) -> None:
+    if kafka_version(system) is not None:
+        raise HarnessError(f"there is no fault {fault} of {system}", "", why)

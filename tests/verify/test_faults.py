@@ -1,0 +1,195 @@
+"""Each fault on real brokers: it is there while it is in force, and all is whole again after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sexton.errors import SextonError
+from sexton.harness.cluster import Cluster
+from sexton.harness.errors import HarnessError
+from sexton.harness.systems import cluster_of
+from sexton.verify import probes
+from sexton.verify.clients.confluent import Producer
+from sexton.verify.faults.base import Scene
+from sexton.verify.faults.disks import FailingDisk, LostDisk, OldImage, SlowDisk
+from sexton.verify.faults.known import FAULTS
+from sexton.verify.faults.moving import Leadership, Membership
+from sexton.verify.faults.schedule import Act, Target
+from sexton.verify.faults.services import Metastore
+
+TOPIC = "t"
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def sexton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    yield from started(cluster_of("sexton", tmp_path_factory.mktemp("sexton"), {}, keep=False))
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    yield from started(cluster_of("kafka-4.3.0", tmp_path_factory.mktemp("kafka"), {}, keep=False))
+
+
+def started(cluster: Cluster[Any]) -> Iterator[Scene]:
+    with cluster:
+        cluster.create_topic(TOPIC, 2, 3)
+        scene = Scene(cluster, lambda: [(TOPIC, 0), (TOPIC, 1)])
+        wait_until(lambda: is_whole(scene))
+        yield scene
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def is_whole(scene: Scene) -> bool:
+    return probes.is_whole(scene.bootstrap, [TOPIC])
+
+
+def act(fault: str, target: Target = Target.ONE, choice: int = 1) -> Act:
+    return Act(0, fault, True, target, choice)
+
+
+def leaders(scene: Scene) -> set[int]:
+    return {each.leader for each in probes.partitions(scene.bootstrap, [TOPIC]).values()}
+
+
+def write(scene: Scene, count: int = 20) -> None:
+    producer = Producer(scene.bootstrap, "", 1_000, {})
+    producer.init()
+    for _ in range(count):
+        producer.send(TOPIC, 0, [b"value"])
+        producer.flush()
+    producer.close()
+
+
+def leads(scene: Scene) -> None:
+    fault = Leadership(scene)
+    (led,) = fault.begin(act("leadership")).hit
+    wait_until(lambda: leaders(scene) == {led})
+    fault.end()
+    wait_until(lambda: is_whole(scene))
+    assert fault.end().hit == ()
+
+
+def leaves_and_joins(scene: Scene) -> None:
+    fault = Membership(scene)
+    (gone,) = fault.begin(act("membership")).hit
+    assert all(gone not in each.replicas for each in probes.partitions(scene.bootstrap, [TOPIC]).values())
+    fault.end()
+    wait_until(lambda: is_whole(scene))
+    assert all(gone in each.replicas for each in probes.partitions(scene.bootstrap, [TOPIC]).values())
+
+
+def loses_its_disk(scene: Scene) -> None:
+    write(scene)
+    fault = LostDisk(scene)
+    (node_id,) = fault.begin(act("lost-disk", Target.LEADER)).hit
+    assert isinstance(node_id, int)
+    folder = scene.cluster.partition_dir(node_id, TOPIC, 0)
+    assert not folder.exists()
+    fault.end()
+    wait_until(lambda: is_whole(scene))
+    assert folder.exists()
+
+
+def comes_back_with_an_old_image(scene: Scene) -> None:
+    fault = OldImage(scene)
+    (node_id,) = fault.begin(act("old-image")).hit
+    assert isinstance(node_id, int)
+    scene.cluster.wait_ready()
+    wait_until(lambda: is_whole(scene))
+    write(scene)
+    assert fault.end().hit == [node_id]
+    wait_until(lambda: is_whole(scene))
+    assert not (scene.cluster.node_dir(node_id) / "image").exists()
+
+
+@pytest.mark.cluster
+def test_all_logs_are_led_by_one(sexton: Scene) -> None:
+    leads(sexton)
+
+
+@pytest.mark.cluster
+def test_a_broker_leaves_and_joins_again(sexton: Scene) -> None:
+    leaves_and_joins(sexton)
+
+
+@pytest.mark.cluster
+def test_a_broker_loses_its_disk(sexton: Scene) -> None:
+    loses_its_disk(sexton)
+
+
+@pytest.mark.cluster
+def test_a_broker_comes_back_with_an_old_image(sexton: Scene) -> None:
+    comes_back_with_an_old_image(sexton)
+
+
+@pytest.mark.cluster
+@pytest.mark.soak
+def test_the_same_of_kafka(kafka: Scene) -> None:
+    leads(kafka)
+    leaves_and_joins(kafka)
+    loses_its_disk(kafka)
+    comes_back_with_an_old_image(kafka)
+
+
+@pytest.mark.cluster
+def test_nobody_reaches_the_metastore_and_then_everybody_does(sexton: Scene) -> None:
+    fault = Metastore(sexton)
+    assert fault.begin(act("metastore", Target.ALL)).hit == ["metastore"]
+    with pytest.raises(SextonError):
+        sexton.cluster.create_topic("not-now", 1, 3)
+    fault.end()
+    wait_until(lambda: is_whole(sexton))
+    sexton.cluster.create_topic("now", 1, 3)
+
+
+@pytest.mark.cluster
+def test_a_broker_whose_flushes_fail_ends_or_is_left_and_comes_back(sexton: Scene) -> None:
+    fault = FailingDisk(sexton)
+    (node_id,) = fault.begin(act("failing-disk", Target.LEADER)).hit
+    write(sexton, 1)
+    assert fault.end().hit == [node_id]
+    sexton.cluster.wait_ready()
+    wait_until(lambda: is_whole(sexton))
+
+
+@pytest.mark.cluster
+def test_slow_flushes_are_slow_and_then_as_before(sexton: Scene) -> None:
+    fault = SlowDisk(sexton)
+    (node_id,) = fault.begin(act("slow-disk", Target.LEADER)).hit
+    assert isinstance(node_id, int)
+    write(sexton, 2)
+    calls = (sexton.cluster.node_dir(node_id) / "strace.out").read_text()
+    assert "(DELAYED)" in calls
+    fault.end()
+    assert sexton.cluster.is_running(node_id)
+    wait_until(lambda: is_whole(sexton))
+
+
+def test_what_a_system_does_not_have_is_told() -> None:
+    for name in ("metastore", "compactor"):
+        with pytest.raises(HarnessError, match="there is no fault"):
+            FAULTS[name].check("kafka-4.3.0")
+        FAULTS[name].check("sexton")
+
+
+def test_what_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(HarnessError, match="needs strace"):
+        FailingDisk.check("sexton")
+
+
+def test_every_fault_says_what_it_does() -> None:
+    for name, fault in FAULTS.items():
+        assert fault.__doc__, name
+        assert "\n" not in fault.__doc__, name
