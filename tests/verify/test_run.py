@@ -173,8 +173,8 @@ def test_what_can_be_named_is_what_there_is() -> None:
 
 def test_a_list_is_completed_at_its_last_name() -> None:
     complete = verify._among(verify.FAULTS, has_list=True)
-    assert complete("kill,p") == ["kill,pause"]
-    assert complete("s") == ["stop"]
+    assert complete("kill,g") == ["kill,grave"]
+    assert complete("st") == ["stop"]
 
 
 def test_everything_that_can_be_named_is_listed() -> None:
