@@ -50,6 +50,7 @@ FAULTS: Final = (
     "kill",
     "stop",
     "pause",
+    "partition",
     "grave",
     "leadership",
     "membership",

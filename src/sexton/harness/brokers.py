@@ -49,7 +49,7 @@ class BrokerNode(Node):
     def spawn(self) -> None:
         self.kill()  # one that crashed has left its watchdog behind
         command = [sys.executable, "-m", "sexton.cli.main", "broker", "--config", str(self.config_path)]
-        self.process = ServerProcess(command, self.log_path, ENVIRONMENT)
+        self.process = ServerProcess([*self.prefix, *command], self.log_path, ENVIRONMENT)
 
     def describe_end(self) -> str:
         return tail_of(self.log_path, TAIL_LINES)

@@ -18,6 +18,7 @@ from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from sexton.harness import asking
 from sexton.harness.errors import HarnessError
+from sexton.harness.network import Network
 from sexton.harness.processes import HOST, Port, ServerProcess
 from sexton.harness.properties import Settings
 
@@ -33,6 +34,9 @@ class Node(ABC):
     def __init__(self, node_id: int, directory: Path) -> None:
         self.node_id = node_id
         self.directory = directory
+        self.host = HOST
+        self.prefix: tuple[str, ...] = ()
+        """Of the command that it is: where it runs."""
         self.port = Port()
         self.process: ServerProcess | None = None
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -51,7 +55,7 @@ class Node(ABC):
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port.number}"
+        return f"{self.host}:{self.port.number}"
 
     @property
     def is_running(self) -> bool:
@@ -102,6 +106,13 @@ class Cluster(ABC, Generic[N]):
         self._owns_base_dir = base_dir is None or not base_dir.exists()
         self.base_dir = base_dir.resolve() if base_dir else Path(tempfile.mkdtemp(prefix=prefix))
         self._nodes: dict[int, N] = {}
+        self.network: Network | None = None
+
+    def move_to(self, network: Network) -> None:
+        """Before it is started; whoever made the network undoes it afterwards."""
+        self.network = network
+        for node_id, node in self._nodes.items():
+            node.host, node.prefix = network.host(node_id), network.prefix(node_id)
 
     @abstractmethod
     def _spawn(self, node: N) -> None: ...

@@ -257,4 +257,4 @@ class KafkaCluster(Cluster[KafkaNode]):
         del settings["advertised.listeners"]
         settings["process.roles"] = "controller"
         settings["listeners"] = f"CONTROLLER://{node.controller_address}"
-        return ServerProcess(self._command(node, "witness", settings), node.console_path)
+        return ServerProcess([*node.prefix, *self._command(node, "witness", settings)], node.console_path)

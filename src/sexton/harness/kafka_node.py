@@ -11,7 +11,7 @@ from typing import Final
 
 from sexton.harness.cluster import Node
 from sexton.harness.kafka_logs import STARTED_MESSAGE, LogEvent, log_events
-from sexton.harness.processes import HOST, Port, ServerProcess
+from sexton.harness.processes import Port, ServerProcess
 from sexton.harness.properties import tail_of
 
 TAIL_LINES: Final = 25
@@ -37,7 +37,7 @@ class KafkaNode(Node):
 
     @property
     def controller_address(self) -> str:
-        return f"{HOST}:{self.controller_port.number}"
+        return f"{self.host}:{self.controller_port.number}"
 
     def release_ports(self) -> None:
         super().release_ports()
@@ -62,7 +62,7 @@ class KafkaNode(Node):
     def spawn(self, command: Sequence[str]) -> None:
         self.kill()  # one that crashed has left its watchdog behind
         self.run_start_bytes = self.log_size_bytes()
-        self.process = ServerProcess(command, self.console_path)
+        self.process = ServerProcess([*self.prefix, *command], self.console_path)
 
     def describe_end(self) -> str:
         return "\n".join(tail_of(path, TAIL_LINES) for path in (self.console_path, self.log_path))

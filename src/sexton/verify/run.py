@@ -119,8 +119,10 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
         return systems.existing(wanted.system)
     settings = {name: value for fault in plan.faults for name, value in FAULTS[fault].broker_settings.items()}
     is_compacting = WORKLOADS[wanted.workload].compacts
+    has_network = any(FAULTS[fault].needs_network for fault in plan.faults)
+    directory = wanted.directory / CLUSTER
     return stack.enter_context(
-        systems.running(wanted.system, wanted.directory / CLUSTER, settings, is_compacting=is_compacting)
+        systems.running(wanted.system, directory, settings, is_compacting=is_compacting, has_network=has_network)
     )
 
 

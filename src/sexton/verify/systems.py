@@ -16,6 +16,7 @@ from sexton.harness import jars
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.cluster import Cluster
 from sexton.harness.compactor import CompactorProcess
+from sexton.harness.network import Network
 from sexton.harness.properties import Settings
 from sexton.harness.systems import KAFKA_PREFIX, NODES, UnknownSystemError, cluster_of, kafka_version
 from sexton.verify import probes
@@ -45,11 +46,15 @@ def check_name(name: str) -> str:
 
 
 @contextmanager
-def running(name: str, directory: Path, settings: Settings, *, is_compacting: bool) -> Iterator[System]:
+def running(
+    name: str, directory: Path, settings: Settings, *, is_compacting: bool, has_network: bool = False
+) -> Iterator[System]:
     """Brokers' logs stay in the directory. A compactor is started only where there is something to compact: it is a
     Spark of its own."""
     cluster = cluster_of(name, directory, {**SETTINGS, **settings}, keep=True)
     with ExitStack() as stack:
+        if has_network:
+            cluster.move_to(stack.enter_context(Network(cluster.node_ids)))
         stack.enter_context(cluster)
         compactor = None
         if is_compacting and isinstance(cluster, SextonCluster):

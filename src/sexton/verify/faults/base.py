@@ -90,6 +90,8 @@ class Fault(ABC):
     targets: ClassVar[tuple[Target, ...]] = (Target.ONE, Target.LEADER, Target.MINORITY)
     broker_settings: ClassVar[Settings] = {}
     """What brokers must be started with, for this fault to mean anything."""
+    needs_network: ClassVar[bool] = False
+    """Whether each broker must have a network of its own."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene

@@ -26,7 +26,10 @@ from sexton.verify.faults.missed import Missed
 from sexton.verify.faults.schedule import Act, Target
 
 WAIT_TIMEOUT_S: Final = 300.0
-"""For all that is waited for: a failover, compaction (Spark may have to start first), an ISR that grows."""
+"""For all that is waited for: a failover, compaction, an ISR that grows."""
+
+WARM_UP_TIMEOUT_S: Final = 600.0
+"""Spark starts in ten seconds on two quiet cores, and in minutes where many want them."""
 
 PRODUCER_EXPIRATION_MS: Final = 15_000
 """Longer than any client tries to send a record: who is forgotten meanwhile writes it twice, as Kafka's documentation
@@ -62,7 +65,7 @@ class Grave(Fault):
             return Told()
         places = sorted(set(scene.places()))
         self._missed = {place: Missed(0, ()) for place in places}
-        scene.wait_until("compaction was seen", self._has_compacted, WAIT_TIMEOUT_S)
+        scene.wait_until("compaction was seen", self._has_compacted, WARM_UP_TIMEOUT_S)
         (away,) = chosen(act, scene)
         for client in scene.clients():  # so that transactions are open, of producers that do not come back
             client.kill()

@@ -10,6 +10,7 @@ from sexton.verify.faults.clients import KillClients, PauseClients
 from sexton.verify.faults.disks import FailingDisk, FullDisk, LostDisk, OldImage, SlowDisk
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.moving import Leadership, Membership
+from sexton.verify.faults.partition import Partition
 from sexton.verify.faults.processes import Kill, Pause, Stop
 from sexton.verify.faults.services import Compactor, Metastore
 
@@ -17,6 +18,7 @@ _ALL: Final[tuple[type[Fault], ...]] = (
     Kill,
     Stop,
     Pause,
+    Partition,
     Grave,
     Leadership,
     Membership,
