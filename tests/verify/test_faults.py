@@ -84,7 +84,7 @@ def leaves_and_joins(scene: Scene) -> None:
     fault = Membership(scene)
     (gone,) = fault.begin(act("membership")).hit
     assert all(gone not in each.replicas for each in probes.partitions(scene.bootstrap, [TOPIC]).values())
-    fault.end()
+    assert fault.end().hit == [gone]
     wait_until(lambda: is_whole(scene))
     assert all(gone in each.replicas for each in probes.partitions(scene.bootstrap, [TOPIC]).values())
 

@@ -48,6 +48,13 @@ def test_a_key_that_the_replica_has_no_value_of_does_not_count() -> None:
     assert found.forgotten_keys == 0
 
 
+def test_a_deletion_that_may_have_been_aborted_does_not_count() -> None:
+    deleted = value(10, "a", is_tombstone=True, producer_id=7)
+    found = missed(OLD, [*OLD, deleted], [*OLD, deleted, marker(11, 7)], [*OLD, value(12, "b")])
+    assert found.forgotten_keys == 0
+    assert found.is_removed
+
+
 def test_the_end_of_a_transaction_that_is_open_on_the_replica_is_forgotten() -> None:
     before = [*OLD[:2], value(9, "c", producer_id=7)]
     found = missed(before, [*before, marker(10, 7)], [*before, value(11, "a")], before=before)

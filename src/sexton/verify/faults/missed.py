@@ -2,7 +2,8 @@
 
 Fed with looks at the leader's log, as raw batches. Two offsets are known of the replica that is away: it has all that
 is below the one (the high watermark while it was in sync), and nothing from the other on (the log's end when it had
-left the in-sync replicas). What lies between is not counted.
+left the in-sync replicas). What lies between is not counted, nor is what was written in a transaction: it may have been
+aborted, and then it is gone without ever having counted.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from sexton.records.batch import Batch, Record
 class Missed:
     def __init__(self, known_offset: int, before: Sequence[Batch]) -> None:
         """`before` is the log while the replica was in sync, up to where it has everything."""
+        plain = plain_offsets(before)
         self._values = {
-            record.key for record in newest_records(before, 0, known_offset).values() if not record.is_tombstone
+            key
+            for key, record in newest_records(before, 0, known_offset).items()
+            if record.offset in plain and not record.is_tombstone
         }
         self._open = open_producers(before, known_offset)
         self._known_offset = known_offset
         self._missed_offset = -1
         self._seen_offsets: set[int] = set()
-        self._tombstones: dict[bytes | None, int] = {}
+        self._tombstones: set[bytes | None] = set()
         self._markers: dict[int, int] = {}
         """Of producers with an open transaction on the replica: where the first marker is that it has missed."""
         self._horizon_offset = -1
@@ -45,9 +49,12 @@ class Missed:
             self._open -= {batch.producer_id for batch in log if batch.base_offset >= self._known_offset}
             return
         newest = newest_records(log, self._missed_offset, end_offset)
-        for key, record in newest.items():
-            if record.is_tombstone and key in self._values:
-                self._tombstones[key] = record.offset
+        plain = plain_offsets(log)
+        self._tombstones |= {
+            key
+            for key, record in newest.items()
+            if record.is_tombstone and record.offset in plain and key in self._values
+        }
         self.forgotten_keys = sum(key not in newest for key in self._tombstones)
         markers = {batch.base_offset for batch in log if batch.is_control and batch.records}
         for batch in log:
@@ -72,6 +79,11 @@ def data_records(log: Sequence[Batch]) -> Iterator[Record]:
 
 def newest_records(log: Sequence[Batch], start_offset: int, end_offset: int) -> dict[bytes | None, Record]:
     return {record.key: record for record in data_records(log) if start_offset <= record.offset < end_offset}
+
+
+def plain_offsets(log: Sequence[Batch]) -> set[int]:
+    """Of records that were written outside of transactions."""
+    return {record.offset for batch in log if not batch.is_transactional for record in batch.records}
 
 
 def open_producers(log: Sequence[Batch], end_offset: int) -> set[int]:

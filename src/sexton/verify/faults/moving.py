@@ -108,6 +108,7 @@ class Membership(Fault):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
+        self._from = -1
         self._taken: dict[Place, tuple[int, ...]] = {}
 
     def begin(self, act: Act) -> Told:
@@ -118,15 +119,16 @@ class Membership(Fault):
             had = {place: each.replicas for place, each in partitions.items() if node_id in each.replicas}
             if not had or any(set(partitions[place].isr) <= {node_id} for place in had):
                 return Told()
-            self._taken = had
+            self._from, self._taken = node_id, had
             self._await({place: [each for each in ids if each != node_id] for place, ids in had.items()})
         return Told(taken)
 
     def end(self) -> Told:
         taken, self._taken = self._taken, {}
-        if taken:
-            self._await(taken)
-        return Told(sorted({node_id for ids in taken.values() for node_id in ids}))
+        if not taken:
+            return Told()
+        self._await(taken)
+        return Told([self._from])
 
     def heal(self) -> None:
         """Asked for, and not waited for: all brokers may not be up yet. Who heals waits until all is whole."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sexton.harness.network import Network
-from sexton.verify.faults.base import Fault, Told, chosen
+from sexton.verify.faults.base import Fault, Scene, Told, chosen
 from sexton.verify.faults.schedule import Act, Target
 
 Cuts = list[tuple[int, int]]
@@ -41,6 +41,10 @@ class Partition(Fault):
     targets = (Target.ONE, Target.LEADER)
     needs_network = True
 
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._hit: list[int] = []
+
     @classmethod
     def check(cls, system: str) -> None:
         Network.check()
@@ -50,7 +54,7 @@ class Partition(Fault):
         assert network is not None
         rng = random.Random(act.choice)
         shape = rng.choice(sorted(SHAPES))
-        hit = chosen(act, self.scene)[:1]
+        hit = self._hit = chosen(act, self.scene)[:1]
         for node_id in hit:
             others = [each for each in self.scene.cluster.node_ids if each != node_id]
             for sender, receiver in SHAPES[shape](node_id, rng.sample(others, len(others))):
@@ -62,4 +66,5 @@ class Partition(Fault):
         network = self.scene.cluster.network
         if network is not None:
             network.mend()
-        return Told()
+        hit, self._hit = self._hit, []
+        return Told(hit)
