@@ -108,6 +108,8 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
         "seed": more.get("seed", "unknown"),
         "took": f"{view.end_ns / NS:.0f} s",
     }
+    if "options" in more:
+        told["again"] = f"sexton verify replay {description.run.name}"
     rows = "".join(f"<tr><th>{name}</th><td>{escape(str(it))}</td></tr>" for name, it in told.items())
     settings = "".join(
         f"<tr><th>{escape(name)}</th><td><code>{escape(json.dumps(it))}</code></td></tr>"
