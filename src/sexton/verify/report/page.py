@@ -104,7 +104,7 @@ def _tested(view: View, description: Description, in_force: Iterable[Bar]) -> st
         "operations": f"{len(view.calls):,}: "
         + ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())),
         "logs": f"{len(view.orders):,}",
-        "faults": ", ".join(f"{name} {count} times" for name, count in faults.items()) or "none",
+        "faults": ", ".join(f"{name} ({count})" for name, count in faults.items()) or "none",
         "seed": more.get("seed", "unknown"),
         "took": f"{view.end_ns / NS:.0f} s",
     }
