@@ -13,6 +13,9 @@ def value(offset: int, key: str, *, is_tombstone: bool = False, producer_id: int
     return Batch(offset, offset, attributes=attributes, producer_id=producer_id, records=(record,))
 
 
-def marker(offset: int, producer_id: int) -> Batch:
+def marker(offset: int, producer_id: int, at_ms: int = 0) -> Batch:
     record = Record(offset, 0, marker_key(ControlType.ABORT), b"")
-    return Batch(offset, offset, attributes=CONTROL | TRANSACTIONAL, producer_id=producer_id, records=(record,))
+    attributes = CONTROL | TRANSACTIONAL
+    return Batch(
+        offset, offset, attributes=attributes, max_timestamp_ms=at_ms, producer_id=producer_id, records=(record,)
+    )

@@ -6,14 +6,17 @@ from sexton.records.batch import Batch
 from sexton.verify.faults.missed import Missed
 from tests.verify.batches import marker, value
 
+LOST_MS = 1_000
 HIGH = 10
 """Up to here the replica has everything."""
 OLD = [value(0, "a"), value(1, "b"), value(9, "c")]
 
 
 def missed(*looks: list[Batch], before: list[Batch] | None = None) -> Missed:
+    """The first look is the one after it was lost."""
     found = Missed(HIGH, OLD if before is None else before)
-    for look in looks:
+    found.lost(looks[0], LOST_MS)
+    for look in looks[1:]:
         found.look(look)
     return found
 
@@ -65,6 +68,15 @@ def test_a_marker_that_is_there_or_of_somebody_else_is_not() -> None:
     before = [*OLD[:2], value(9, "c", producer_id=7)]
     found = missed(before, [*before, marker(10, 7), marker(11, 8)], [*before, marker(10, 7)], before=before)
     assert found.forgotten_markers == 0
+
+
+def test_a_marker_that_was_written_after_the_replica_was_lost_has_not_reached_it() -> None:
+    before = [*OLD[:2], value(9, "c", producer_id=7)]
+    late, early = marker(10, 7, LOST_MS + 1), marker(10, 7, LOST_MS)
+    for first, forgotten in ((late, 1), (early, 0)):
+        after = [*before, first]
+        found = missed(after, after, [*before, value(11, "a")], before=before)
+        assert found.forgotten_markers == forgotten
 
 
 def test_compaction_has_gone_over_it_when_no_key_is_there_twice() -> None:

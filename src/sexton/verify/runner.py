@@ -208,9 +208,11 @@ class _Going:
         )
         acts.reverse()
         is_calm = True
-        while (question := generator.next(self._now(), self._free())) is not None:
+        while True:
             if acts or self._nemesis is not None:
                 generator.end_ns = max(end_ns, self._now() + AFTERMATH_NS)
+            if (question := generator.next(self._now(), self._free())) is None:
+                return
             if isinstance(question, Question):
                 self._ask(question.process, question.ask)
             if is_calm and self._now() >= self.plan.calm_ns:

@@ -55,6 +55,7 @@ class Grave(Fault):
         super().__init__(scene)
         self._away = -1
         self._since_s = 0.0
+        self._lost_ms = 0
         self._missed: dict[Place, Missed] = {}
 
     def begin(self, act: Act) -> Told:
@@ -65,6 +66,7 @@ class Grave(Fault):
             return Told()
         places = sorted(set(scene.places()))
         self._missed = {place: Missed(0, ()) for place in places}
+        scene.wait_until("there is something to read", self._is_lost, WAIT_TIMEOUT_S)
         scene.wait_until("compaction was seen", self._has_compacted, WARM_UP_TIMEOUT_S)
         (away,) = chosen(act, scene)
         for client in scene.clients():  # so that transactions are open, of producers that do not come back
@@ -74,9 +76,9 @@ class Grave(Fault):
         self._missed = {place: Missed(known[place], logs[place]) for place in places}
         self._away = away
         scene.cluster.kill_node(away)
-        self._since_s = time.monotonic()
+        self._since_s, self._lost_ms = time.monotonic(), time.time_ns() // 1_000_000
         scene.wait_until("it is out of sync", lambda: self._is_out_of_sync(topics), WAIT_TIMEOUT_S)
-        self._look()
+        scene.wait_until("the others can be read", self._is_lost, WAIT_TIMEOUT_S)
         return Told([away])
 
     def end(self) -> Told:
@@ -135,13 +137,22 @@ class Grave(Fault):
         is_quiet = time.monotonic() - self._since_s >= QUIET_S
         return is_quiet and all(each.passes_count >= PASSES_COUNT for each in found)
 
-    def _look(self) -> None:
-        try:
-            logs = _logs(self.scene.bootstrap, self._missed)
-        except SextonError:
-            return  # between two leaders
+    def _is_lost(self) -> bool:
+        logs = self._look_at()
         for place, log in logs.items():
+            self._missed[place].lost(log, self._lost_ms)
+        return bool(logs)
+
+    def _look(self) -> None:
+        for place, log in self._look_at().items():
             self._missed[place].look(log)
+
+    def _look_at(self) -> Mapping[Place, Sequence[Batch]]:
+        """Nothing between two leaders."""
+        try:
+            return _logs(self.scene.bootstrap, self._missed)
+        except SextonError:
+            return {}
 
 
 async def _high_watermarks(client: Client, places: Iterable[Place]) -> dict[Place, int]:

@@ -39,15 +39,21 @@ class Missed:
         self.forgotten_markers = 0
         """The end of a transaction that is open on the replica, of which nothing in the log tells."""
 
-    def look(self, log: Sequence[Batch]) -> None:
-        """At the leader's whole log, now. The first look is made when the replica has left the in-sync ones."""
+    def lost(self, log: Sequence[Batch], at_ms: int) -> None:
+        """The first look, when the replica has left the in-sync ones. It was lost at that time of day: a marker that
+        was written later did not reach it."""
         end_offset = log[-1].next_offset if log else 0
-        if self._missed_offset < 0:
-            self._missed_offset = self._horizon_offset = end_offset
-            between = newest_records(log, self._known_offset, end_offset)
-            self._values -= between.keys()
-            self._open -= {batch.producer_id for batch in log if batch.base_offset >= self._known_offset}
-            return
+        self._missed_offset = self._horizon_offset = end_offset
+        self._values -= newest_records(log, self._known_offset, end_offset).keys()
+        self._open -= {
+            batch.producer_id
+            for batch in log
+            if batch.base_offset >= self._known_offset and not (batch.is_control and batch.max_timestamp_ms > at_ms)
+        }
+
+    def look(self, log: Sequence[Batch]) -> None:
+        """At the leader's whole log, now."""
+        end_offset = log[-1].next_offset if log else 0
         newest = newest_records(log, self._missed_offset, end_offset)
         plain = plain_offsets(log)
         self._tombstones |= {
@@ -58,7 +64,7 @@ class Missed:
         self.forgotten_keys = sum(key not in newest for key in self._tombstones)
         markers = {batch.base_offset for batch in log if batch.is_control and batch.records}
         for batch in log:
-            if batch.is_control and batch.producer_id in self._open and batch.base_offset >= self._missed_offset:
+            if batch.is_control and batch.producer_id in self._open and batch.base_offset >= self._known_offset:
                 self._markers.setdefault(batch.producer_id, batch.base_offset)
         self.forgotten_markers = sum(offset not in markers for offset in self._markers.values())
         offsets = {record.offset for record in data_records(log) if record.offset >= self._missed_offset}
