@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -77,8 +78,35 @@ def test_who_is_not_heard_leaves_the_in_sync_replicas_and_comes_back(tmp_path: P
             assert probes.brokers_count(cluster.bootstrap) == 3, "who is outside reaches all of them"
             fault.end()
             wait_until(lambda: probes.is_whole(scene.bootstrap, ["t"]))
-    links = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
-    assert network.prefix(1)[-1] not in links
+    assert network.prefix(1)[-1] not in links()
+
+
+HOLDER = """
+import time
+from sexton.harness.network import Network
+with Network([1]) as network:
+    print(network.prefix(1)[-1], flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_network_goes_with_the_process_that_made_it_even_if_that_is_killed() -> None:
+    try:
+        Network.check()
+    except HarnessError as error:
+        assert error.remedy  # noqa: PT017
+        return
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    name = holder.stdout.readline().strip()
+    assert name in links()
+    holder.kill()
+    holder.communicate()
+    wait_until(lambda: name not in links())
+
+
+def links() -> str:
+    return subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
 
 
 def write_one(bootstrap: str) -> None:
