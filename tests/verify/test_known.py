@@ -13,11 +13,34 @@ def test_a_client_that_is_not_installed_is_told_before_anything_starts(monkeypat
         raise PackageNotFoundError(package)
 
     monkeypatch.setattr(known, "version", missing)
+    monkeypatch.setattr(known, "_is_fetched", lambda name: False)
     with pytest.raises(MissingExtraError, match="aiokafka is not installed"):
         known.prepare(["aiokafka"])
     assert known.installed(has_emptied_markers=False) == []
 
 
-def test_who_cannot_read_emptied_markers_is_left_out_where_there_are_some() -> None:
+@pytest.fixture
+def everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has fetched."""
+    monkeypatch.setattr(known, "_is_fetched", lambda name: True)
+
+
+@pytest.mark.usefixtures("everything")
+def test_by_default_all_that_are_there_are_used() -> None:
+    assert list(known.installed(has_emptied_markers=False)) == list(known.CLIENTS)
+
+
+@pytest.mark.usefixtures("everything")
+def test_who_cannot_do_what_will_be_asked_for_is_left_out() -> None:
+    assert known.installed(has_emptied_markers=True) == ["confluent-kafka", "java"]
+    assert "franz-go" not in known.installed(has_emptied_markers=False, has_members=True)
+    assert known.installed(has_emptied_markers=False, has_copiers=True) == ["confluent-kafka", "kafka-python", "java"]
+
+
+def test_what_would_have_to_be_fetched_is_not_used_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_is_fetched", lambda name: False)
     assert set(known.installed(has_emptied_markers=False)) == {"confluent-kafka", "aiokafka", "kafka-python"}
-    assert known.installed(has_emptied_markers=True) == ["confluent-kafka"]
+
+
+def test_the_version_of_franz_go_is_that_of_its_module() -> None:
+    assert known.version_of("franz-go").startswith("v1.")

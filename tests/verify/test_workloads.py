@@ -4,7 +4,7 @@ for was tested."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,19 @@ from sexton.checker import reference
 from sexton.checker.verdict import Judgement, Verdict
 from sexton.harness.brokers import SextonCluster
 from sexton.history.op import F, Op, Run, Type
-from sexton.verify.clients.known import installed
+from sexton.verify.clients import golang
+from sexton.verify.clients.known import CLIENTS
 from sexton.verify.generator import NS, Workload
 from sexton.verify.runner import Plan, Runner
 from sexton.verify.systems import System
 from sexton.verify.workloads.known import SUBSCRIBE, WORKLOADS, Asked
+from tests.interop.golang import franz_go_client
+from tests.interop.suites import FRANZ_GO
 
 pytestmark = pytest.mark.cluster
 
 REPLICATION = 3
+PYTHONS = ("confluent-kafka", "aiokafka", "kafka-python")
 
 
 class Silent:
@@ -39,12 +43,12 @@ def system() -> Iterator[System]:
 
 
 def judged(
-    name: str, system: System, directory: Path, asked: Asked, seconds: int = 5
+    name: str, system: System, directory: Path, asked: Asked, clients: Sequence[str] = (), seconds: int = 5
 ) -> tuple[Judgement, list[Op], Workload]:
     kind = WORKLOADS[name]
     workload = kind.make(asked, random.Random(7))
-    # Nothing is compacted here, so every client can read what there is.
-    clients = installed(has_emptied_markers=False, has_copiers=kind.copies)
+    # Nothing is compacted here, so all of them can read what there is.
+    clients = clients or [client for client in PYTHONS if CLIENTS[client].copies or not kind.copies]
     plan = Plan(
         seed=7,
         concurrency=5,
@@ -93,3 +97,12 @@ def test_nothing_is_wrong_and_what_it_is_for_was_tested(case: str, system: Syste
     judgement, ops, _ = judged(name, system, tmp_path, asked)
     assert judgement.verdict is Verdict.TRUE, explained(judgement)
     assert wanted <= done(ops)
+
+
+@pytest.mark.parametrize("name", ["queue", "append"])
+def test_franz_go_sends_polls_and_reads_whole_logs(name: str, system: System, tmp_path: Path) -> None:
+    """Its position is known from the markers of transactions, too: else it would never be at the end of a log."""
+    assert franz_go_client(FRANZ_GO) == golang.program(), "built by what tests build it with, and found"
+    judgement, ops, _ = judged(name, system, tmp_path, Asked(is_transactional=True), ["franz-go"])
+    assert judgement.verdict is Verdict.TRUE, explained(judgement)
+    assert F.TXN in done(ops)

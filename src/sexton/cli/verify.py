@@ -64,7 +64,7 @@ FAULTS: Final = (
     "kill-clients",
     "pause-clients",
 )
-CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java")
+CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java", "franz-go")
 MODELS: Final = ("kafka", "jepsen", "strict")
 ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 """For the shell's completion, which must not import what these are of; a test compares them."""
@@ -172,8 +172,8 @@ def run(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Which clients, with commas: confluent-kafka, aiokafka, kafka-python, java. By default all that are "
-            "installed and can read what there will be.",
+            help=f"Which clients, with commas: {', '.join(CLIENTS)}. By default all that are installed and can do "
+            "what they will be asked for.",
             autocompletion=_among(CLIENTS, has_list=True),
         ),
     ] = "",
@@ -220,7 +220,6 @@ def run(
         extras.need("verify", "sexton verify run", ", or name what you have with --client")
     from sexton.verify import run as verifying
     from sexton.verify import systems
-    from sexton.verify.clients import known
     from sexton.verify.report import page
     from sexton.verify.runner import Plan
     from sexton.verify.workloads import known as workloads
@@ -232,8 +231,7 @@ def run(
     _names(isolation, ISOLATIONS, "isolation level")
     kind = workloads.WORKLOADS[workload]
     asked = workloads.Asked(txn or kind.always_in_transactions, _names(sub_via, WAYS, "way"))
-    able = known.installed(has_emptied_markers=kind.compacts and asked.is_transactional, has_copiers=kind.copies)
-    clients = _names(client, CLIENTS, "client") or tuple(able)
+    clients = _names(client, CLIENTS, "client") or tuple(workloads.able_clients(workload, asked))
     chosen = secrets.randbelow(1 << 31) if seed is None else seed
     started = datetime.now().strftime("%Y%m%d-%H%M%S")
     target = directory or Path("sexton-verify") / f"{started}-{workload}-{chosen}"
@@ -447,17 +445,14 @@ def _run_cell(
     from sexton.verify import run as verifying
     from sexton.verify import suite as testing
     from sexton.verify import systems
-    from sexton.verify.clients import known
     from sexton.verify.runner import Plan
     from sexton.verify.workloads import known as workloads
 
-    kind = workloads.WORKLOADS[cell.workload]
-    able = known.installed(has_emptied_markers=kind.compacts and cell.is_transactional, has_copiers=kind.copies)
     plan = Plan(
         seed=seed,
         main_ns=round(time_s * SECOND_NS),
         faults=cell.faults,
-        clients=clients or tuple(able),
+        clients=clients or tuple(workloads.able_clients(cell.workload, cell.asked)),
         topic_prefix=f"{systems.TOPIC_PREFIX}{seed}-",
     )
     wanted = verifying.Wanted(system=system, workload=cell.workload, asked=cell.asked, directory=target)

@@ -99,6 +99,10 @@ def jar_dir(version: str = DEFAULT_VERSION) -> Path:
     return fetched_jars(POM, f"kafka-{matched['major']}", f"kafka-{version}", (f"-Dkafka.version={version}",))
 
 
+def is_fetched(version: str = DEFAULT_VERSION) -> bool:
+    return _is_complete(cache_dir() / f"kafka-{version}", POM)
+
+
 def fetched_jars(pom: Path, profile: str, name: str | None = None, options: Sequence[str] = ()) -> Path:
     """The directory that holds the jars that this profile of this pom asks for, under the profile's name or another."""
     name = name or profile

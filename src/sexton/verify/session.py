@@ -379,8 +379,11 @@ class Session:
         return ""
 
     def _now_given(self, progress: Progress) -> Given | None:
+        """Nothing for a client whose producers cannot be told a consumer's offsets."""
         ends = progress.ends()
-        return Given(ends, Frozen(self._reading.consumer)) if ends and self._reading is not None else None
+        if not ends or self._reading is None or not getattr(self._driver, "SENDS_OFFSETS", True):
+            return None
+        return Given(ends, Frozen(self._reading.consumer))
 
     def _grouped(self) -> dict[str, Any]:
         return {} if self._reading is None else {str(Ext.GROUP): self._options.group}

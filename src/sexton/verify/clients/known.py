@@ -1,7 +1,6 @@
 """The clients that a run can use, by name, and how each is told to be as impatient as Jepsen's are.
 
-Settings have Java's names; a driver knows its client's. Those that a client lacks are left out here. franz-go's driver
-knows neither keys nor positions yet, and is for tests only.
+Settings have Java's names; a driver knows its client's. Those that a client lacks are left out here.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ from typing import Final
 
 from sexton.extras import MissingExtraError
 from sexton.harness import jars
+from sexton.verify.clients import golang
 from sexton.verify.clients.base import Settings
 
 CALL_TIMEOUT_S: Final = 10
 
 JAVA: Final = "java"
+FRANZ_GO: Final = "franz-go"
 
 _GROUP: Final[Settings] = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
 _PATIENCE: Final[Settings] = {"request.timeout.ms": 3_000}
@@ -28,9 +29,11 @@ class Known:
     driver: str
     """Its module in this package."""
     package: str = ""
-    """What is installed; nothing: Kafka's jars, which Maven fetches."""
+    """What is installed; nothing: it is not a package of Python, and is fetched."""
     producer: Settings = field(default_factory=dict)
     consumer: Settings = field(default_factory=dict)
+    joins: bool = True
+    """Whether its driver can be a member of a group."""
     copies: bool = True
     """Whether its producer tells the coordinator which member of a group it commits offsets for (KIP-447)."""
     reads_emptied_markers: bool = True
@@ -70,17 +73,29 @@ CLIENTS: Final[Mapping[str, Known]] = {
             "reconnect.backoff.max.ms": 1_000,
         },
     ),
+    FRANZ_GO: Known(
+        "franz",
+        joins=False,
+        copies=False,
+        reads_emptied_markers=False,  # nothing tells its driver that the position has moved over them
+    ),
 }
 
 
-def installed(*, has_emptied_markers: bool, has_copiers: bool = False) -> Sequence[str]:
+def installed(*, has_emptied_markers: bool, has_members: bool = False, has_copiers: bool = False) -> Sequence[str]:
     """Those that need nothing to be fetched, can read what there will be, and can do what they will be asked for."""
     able = {
         name: known
         for name, known in CLIENTS.items()
-        if (known.reads_emptied_markers or not has_emptied_markers) and (known.copies or not has_copiers)
+        if (known.reads_emptied_markers or not has_emptied_markers)
+        and (known.joins or not has_members)
+        and (known.copies or not has_copiers)
     }
-    return [name for name, known in able.items() if known.package and version_of(name)]
+    return [name for name, known in able.items() if (version_of(name) if known.package else _is_fetched(name))]
+
+
+def _is_fetched(name: str) -> bool:
+    return golang.is_built() if name == FRANZ_GO else jars.is_fetched(jars.DEFAULT_VERSION)
 
 
 def prepare(names: Iterable[str]) -> None:
@@ -95,7 +110,7 @@ def version_of(name: str) -> str:
     """Nothing: it is not installed."""
     known = CLIENTS[name]
     if not known.package:
-        return jars.DEFAULT_VERSION
+        return golang.version() if name == FRANZ_GO else jars.DEFAULT_VERSION
     try:
         return version(known.package)
     except PackageNotFoundError:
@@ -105,6 +120,8 @@ def version_of(name: str) -> str:
 def environment(name: str) -> dict[str, str]:
     """What the client's process finds its client by."""
     found = {"SEXTON_CLIENT_TIMEOUT_S": str(CALL_TIMEOUT_S)}
-    if not CLIENTS[name].package:
+    if name == FRANZ_GO:
+        found["SEXTON_CLIENT_PROGRAM"] = str(golang.program())
+    elif not CLIENTS[name].package:
         found["SEXTON_CLIENT_CLASSPATH"] = jars.classpath(jars.DEFAULT_VERSION)
     return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sexton.verify.clients import known as clients
 from sexton.verify.generator import Workload
 from sexton.verify.workloads.abort import Abort
 from sexton.verify.workloads.append import Append, AppendOptions
@@ -44,6 +45,8 @@ class Known:
     compacts: bool = False
     """Whether it has compacted topics: Sexton needs a compactor then."""
     always_in_transactions: bool = False
+    joins: bool = False
+    """Whether clients must be able to be members of a group."""
     copies: bool = False
     """Whether clients must be able to commit the offsets of a group in a transaction as the members that they are."""
 
@@ -94,6 +97,7 @@ WORKLOADS: Final[Mapping[str, Known]] = {
     "abort": Known(
         "Where a consumer stands after a transaction was aborted: counted, not judged.",
         lambda asked, rng: Abort(rng),
+        joins=True,
         always_in_transactions=True,
     ),
     "early-read": Known(
@@ -102,15 +106,20 @@ WORKLOADS: Final[Mapping[str, Known]] = {
         always_in_transactions=True,
     ),
     "auto-commit": Known(
-        "Clients that commit by themselves what they were given, and no more.", lambda asked, rng: AutoCommit()
+        "Clients that commit by themselves what they were given, and no more.",
+        lambda asked, rng: AutoCommit(),
+        joins=True,
     ),
     "groups": Known(
-        "Members of a group join, poll, commit, leave and die.", lambda asked, rng: Groups(GroupsOptions(), rng)
+        "Members of a group join, poll, commit, leave and die.",
+        lambda asked, rng: Groups(GroupsOptions(), rng),
+        joins=True,
     ),
     EOS: Known(
         "Copiers read one topic and write another in transactions: each input has exactly one output.",
         lambda asked, rng: Eos(EosOptions(), rng),
         always_in_transactions=True,
+        joins=True,
         copies=True,
     ),
     MIXED: Known(
@@ -118,6 +127,17 @@ WORKLOADS: Final[Mapping[str, Known]] = {
         _mixed,
         compacts=True,
         always_in_transactions=True,
+        joins=True,
         copies=True,
     ),
 }
+
+
+def able_clients(name: str, asked: Asked) -> Sequence[str]:
+    """Clients that can do what this workload will ask for, of those that are there."""
+    kind = WORKLOADS[name]
+    return clients.installed(
+        has_emptied_markers=kind.compacts and (asked.is_transactional or kind.always_in_transactions),
+        has_members=kind.joins or (name == QUEUE and SUBSCRIBE in asked.ways),
+        has_copiers=kind.copies,
+    )

@@ -18,6 +18,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // asked is what the process is for; it does not change.
@@ -31,6 +32,8 @@ type asked struct {
 	Isolation      string `json:"isolation"`
 	Group          string `json:"group"`
 	MaxPollRecords int    `json:"max_poll_records"`
+	FetchBytes     int32  `json:"max.partition.fetch.bytes"`
+	KeepsControl   bool   `json:"keeps_control"` // transactions' markers are told of, too: they move the position
 }
 
 type place struct {
@@ -45,14 +48,30 @@ type question struct {
 	Topics    []string `json:"topics"`
 	Partition int32    `json:"partition"`
 	Values    [][]byte `json:"values"`
+	Key       []byte   `json:"key"`
+	Headers   []header `json:"headers"`
 	Places    []place  `json:"places"`
 	Commit    bool     `json:"commit"`
 	TimeoutMs int      `json:"timeout_ms"`
+
+	Partitions  int32             `json:"partitions"`
+	Replication int16             `json:"replication"`
+	Settings    map[string]string `json:"settings"`
+}
+
+type header struct {
+	Key   string `json:"key"`
+	Value []byte `json:"value"`
 }
 
 type record struct {
 	place
-	Value []byte `json:"value"`
+	Key         []byte   `json:"key"`
+	Value       []byte   `json:"value"`
+	Headers     []header `json:"headers"`
+	TimestampMs int64    `json:"timestamp_ms"`
+	Appended    bool     `json:"appended"` // whether the timestamp is the broker's
+	Control     bool     `json:"control"`
 }
 
 type answer struct {
@@ -76,6 +95,7 @@ type client struct {
 	kafka   *kgo.Client
 	session *kgo.GroupTransactSession
 	sent    *sent
+	joins   bool // its group, whose name it has in any case
 }
 
 func main() {
@@ -85,7 +105,7 @@ func main() {
 		os.Exit(2)
 	}
 	me := &client{asked: wanted, sent: &sent{}}
-	if wanted.Kind == "producer" {
+	if wanted.Kind == "producer" || wanted.Kind == "admin" {
 		if err := me.open(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -127,6 +147,10 @@ func (me *client) open(more ...kgo.Opt) error {
 		options = append(options,
 			kgo.TransactionalID(me.asked.ID),
 			kgo.TransactionTimeout(time.Duration(me.asked.TimeoutMs)*time.Millisecond),
+		)
+	}
+	if me.asked.ID != "" || me.asked.Kind == "producer" {
+		options = append(options,
 			kgo.RecordPartitioner(kgo.ManualPartitioner()),
 			kgo.ProducerLinger(5*time.Millisecond),
 			kgo.ProducerBatchCompression(kgo.NoCompression()),
@@ -136,11 +160,20 @@ func (me *client) open(more ...kgo.Opt) error {
 	if me.asked.Isolation == "read_committed" {
 		options = append(options, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	}
-	if me.asked.Group != "" && me.asked.Kind != "producer" {
+	if me.asked.Group != "" && me.joins {
 		options = append(options, kgo.ConsumerGroup(me.asked.Group), kgo.DisableAutoCommit())
 	}
 	options = append(options,
 		kgo.FetchMaxWait(100*time.Millisecond), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if me.asked.FetchBytes > 0 {
+		options = append(options, kgo.FetchMaxPartitionBytes(me.asked.FetchBytes))
+	}
+	if me.asked.KeepsControl {
+		options = append(options, kgo.KeepControlRecords())
+	}
+	if me.kafka != nil {
+		me.kafka.Close() // it reads something else from now on
+	}
 	var err error
 	if me.asked.Kind == "session" {
 		if me.session, err = kgo.NewGroupTransactSession(options...); err == nil {
@@ -183,7 +216,12 @@ func (me *client) do(told question) (answer, error) {
 		}
 		return answer{}, me.open(kgo.ConsumePartitions(starts))
 	case "subscribe":
+		me.joins = true
 		return answer{}, me.open(kgo.ConsumeTopics(told.Topics...))
+	case "create":
+		return answer{}, me.create(ctx, told)
+	case "bounds":
+		return me.bounds(ctx, told)
 	case "poll":
 		return me.poll(time.Duration(told.TimeoutMs) * time.Millisecond)
 	case "close":
@@ -202,7 +240,10 @@ func (me *client) send(told question) {
 		number := len(mine.offsets)
 		mine.offsets = append(mine.offsets, -1)
 		mine.lock.Unlock()
-		produced := &kgo.Record{Topic: told.Topic, Partition: told.Partition, Value: value}
+		produced := &kgo.Record{Topic: told.Topic, Partition: told.Partition, Key: told.Key, Value: value}
+		for _, each := range told.Headers {
+			produced.Headers = append(produced.Headers, kgo.RecordHeader{Key: each.Key, Value: each.Value})
+		}
 		me.kafka.Produce(context.Background(), produced, func(done *kgo.Record, err error) {
 			mine.lock.Lock()
 			defer mine.lock.Unlock()
@@ -246,7 +287,18 @@ func (me *client) poll(timeout time.Duration) (answer, error) {
 	fetched := me.kafka.PollRecords(ctx, me.asked.MaxPollRecords)
 	said := answer{Records: []record{}}
 	fetched.EachRecord(func(found *kgo.Record) {
-		said.Records = append(said.Records, record{place{found.Topic, found.Partition, found.Offset}, found.Value})
+		each := record{
+			place:       place{found.Topic, found.Partition, found.Offset},
+			Key:         found.Key,
+			Value:       found.Value,
+			TimestampMs: found.Timestamp.UnixMilli(),
+			Appended:    found.Attrs.TimestampType() == 1,
+			Control:     found.Attrs.IsControl(),
+		}
+		for _, one := range found.Headers {
+			each.Headers = append(each.Headers, header{one.Key, one.Value})
+		}
+		said.Records = append(said.Records, each)
 	})
 	for _, each := range fetched.Errors() {
 		if !errors.Is(each.Err, context.DeadlineExceeded) {
@@ -254,4 +306,69 @@ func (me *client) poll(timeout time.Duration) (answer, error) {
 		}
 	}
 	return said, nil
+}
+
+func (me *client) create(ctx context.Context, told question) error {
+	wanted := kmsg.NewCreateTopicsRequestTopic()
+	wanted.Topic, wanted.NumPartitions, wanted.ReplicationFactor = told.Topic, told.Partitions, told.Replication
+	for name, value := range told.Settings {
+		setting := kmsg.NewCreateTopicsRequestTopicConfig()
+		setting.Name, setting.Value = name, kmsg.StringPtr(value)
+		wanted.Configs = append(wanted.Configs, setting)
+	}
+	asked := kmsg.NewPtrCreateTopicsRequest()
+	asked.Topics = append(asked.Topics, wanted)
+	asked.TimeoutMillis = int32(me.asked.CallTimeoutMs)
+	said, err := asked.RequestWith(ctx, me.kafka)
+	if err != nil {
+		return err
+	}
+	for _, topic := range said.Topics {
+		if err := kerr.ErrorForCode(topic.ErrorCode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bounds are the first offset of a partition, and the one behind the last that the client may be given.
+func (me *client) bounds(ctx context.Context, told question) (answer, error) {
+	if me.kafka == nil {
+		if err := me.open(); err != nil {
+			return answer{}, err
+		}
+	}
+	said := answer{}
+	for _, timestamp := range []int64{-2, -1} {
+		offset, err := me.offsetAt(ctx, told.Topic, told.Partition, timestamp)
+		if err != nil {
+			return answer{}, err
+		}
+		said.Offsets = append(said.Offsets, offset)
+	}
+	return said, nil
+}
+
+func (me *client) offsetAt(ctx context.Context, topic string, partition int32, timestamp int64) (int64, error) {
+	wanted := kmsg.NewListOffsetsRequestTopicPartition()
+	wanted.Partition, wanted.Timestamp, wanted.CurrentLeaderEpoch = partition, timestamp, -1
+	in := kmsg.NewListOffsetsRequestTopic()
+	in.Topic = topic
+	in.Partitions = append(in.Partitions, wanted)
+	asked := kmsg.NewPtrListOffsetsRequest()
+	asked.ReplicaID = -1
+	if me.asked.Isolation == "read_committed" {
+		asked.IsolationLevel = 1
+	}
+	asked.Topics = append(asked.Topics, in)
+	said, err := asked.RequestWith(ctx, me.kafka)
+	if err != nil {
+		return 0, err
+	}
+	for _, topic := range said.Topics {
+		for _, found := range topic.Partitions {
+			return found.Offset, kerr.ErrorForCode(found.ErrorCode)
+		}
+	}
+	return 0, errors.New("the broker said nothing of the partition")
 }
