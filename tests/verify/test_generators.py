@@ -140,3 +140,27 @@ def test_mixed_tells_each_of_its_workloads_what_was_its_own() -> None:
     op = Op(9, 0, 0, Type.OK, F.POLL, (Poll({log: [Record(41, 5)]}),), spans={log: Span(0, 42)})
     workload.completed(op)
     assert workload.final().offsets[log] == 42
+
+
+def test_every_second_member_is_static_and_its_successor_has_its_name() -> None:
+    workload = made("groups")
+    names = {process: workload.needs(process).consumer.get("group.instance.id") for process in range(PROCESSES)}
+    static = {process: name for process, name in names.items() if name}
+    assert len(set(static.values())) == len(static) >= 2
+    gone = next(iter(static))
+    workload.completed(Op(0, 0, gone, Type.INFO, F.CRASH))
+    assert workload.needs(gone + PROCESSES).consumer["group.instance.id"] == static[gone]
+
+
+def test_of_six_processes_mixed_has_who_sends_and_who_reads_in_each_workload() -> None:
+    workload = made("mixed")
+    asks = answered(workload, 600)
+    sent = {
+        workload.log(each.log).topic.partition("-")[0]
+        for _, ask in asks
+        for each in ask.micro_ops
+        if isinstance(each, Send)
+    }
+    joined = {workload.log(log).topic.partition("-")[0] for _, ask in asks if ask.f == F.SUBSCRIBE for log in ask.logs}
+    assert sent == {"queue", "table", "eos", "groups"}
+    assert joined == {"eos", "groups"}

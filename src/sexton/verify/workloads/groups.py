@@ -1,8 +1,9 @@
 """Consumer groups: members join, poll, commit, leave, and die.
 
-All members read one topic. Each poll begins where the group stands, or where the member's last one ended; each commits
-now and then what it has read. Nothing that lies below a committed offset may have been given to nobody (group-skip), a
-committed offset does not go back, and who is not a member any more commits nothing (zombie-commit).
+All members read one topic. Every second one is static: it has a name in its group that its successor inherits, so that
+the group keeps its logs for it. Each poll begins where the group stands, or where the member's last one ended; each
+commits now and then what it has read. Nothing that lies below a committed offset may have been given to nobody
+(group-skip), a committed offset does not go back, and who is not a member any more commits nothing (zombie-commit).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Groups:
         self._rng = rng
         self._parts = Parts((READS, SENDS, READS))
         self._members: set[int] = set()
+        self._seats: dict[int, int] = {}
+        """By process that reads; of one that is gone, its successor takes the seat."""
         self._values = Values()
         self._ends = Ends(range(options.logs))
 
@@ -49,7 +52,13 @@ class Groups:
         return Topic(self._options.logs)
 
     def needs(self, process: int) -> Needs:
-        return Needs("-groups", {"max.poll.records": 20})
+        settings: dict[str, str | int | bool] = {"max.poll.records": 20}
+        if self._parts.of(process) == READS:
+            seat = min(set(range(len(self._seats) + 1)) - set(self._seats.values()))
+            self._seats[process] = seat
+            if seat % 2:
+                settings["group.instance.id"] = f"seat-{seat}"
+        return Needs("-groups", settings)
 
     def next(self, process: int) -> Ask:
         options, logs = self._options, tuple(range(self._options.logs))
@@ -70,6 +79,8 @@ class Groups:
 
     def completed(self, op: Op) -> None:
         self._parts.completed(op)
+        if op.type is Type.INFO:
+            self._seats.pop(op.process, None)
         if op.f == F.SUBSCRIBE and op.type is not Type.OK:
             self._members.discard(op.process)
         self._ends.completed(op)

@@ -6,7 +6,7 @@ beside those that do not, compaction beside replication.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sexton.history.op import F, Log, MicroOp, Op, Poll
@@ -17,10 +17,11 @@ from sexton.verify.workloads.common import Ends, Parts
 class Mixed:
     """Log n of workload i of k is log n * k + i here."""
 
-    def __init__(self, workloads: Mapping[str, Workload]) -> None:
+    def __init__(self, workloads: Mapping[str, Workload], parts: Sequence[str] = ()) -> None:
+        """A workload has as many processes as it is named among the parts, of as many as there are parts."""
         self._names = tuple(workloads)
         self._workloads = workloads
-        self._parts = Parts(self._names)
+        self._parts = Parts(parts or self._names)
         self._ends = Ends()
 
     @property
