@@ -75,7 +75,7 @@ def test_a_marker_that_was_written_after_the_replica_was_lost_has_not_reached_it
     late, early = marker(10, 7, LOST_MS + 1), marker(10, 7, LOST_MS)
     for first, forgotten in ((late, 1), (early, 0)):
         after = [*before, first]
-        found = missed(after, after, [*before, value(11, "a")], before=before)
+        found = missed(after, [*before, value(11, "a")], before=before)
         assert found.forgotten_markers == forgotten
 
 

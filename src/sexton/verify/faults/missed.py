@@ -51,6 +51,8 @@ class Missed:
             if batch.base_offset >= self._known_offset and not (batch.is_control and batch.max_timestamp_ms > at_ms)
         }
 
+        self._note_markers(log)
+
     def look(self, log: Sequence[Batch]) -> None:
         """At the leader's whole log, now."""
         end_offset = log[-1].next_offset if log else 0
@@ -63,14 +65,17 @@ class Missed:
         }
         self.forgotten_keys = sum(key not in newest for key in self._tombstones)
         markers = {batch.base_offset for batch in log if batch.is_control and batch.records}
-        for batch in log:
-            if batch.is_control and batch.producer_id in self._open and batch.base_offset >= self._known_offset:
-                self._markers.setdefault(batch.producer_id, batch.base_offset)
+        self._note_markers(log)
         self.forgotten_markers = sum(offset not in markers for offset in self._markers.values())
         offsets = {record.offset for record in data_records(log) if record.offset >= self._missed_offset}
         self.is_removed = self.is_removed or not self._seen_offsets <= offsets
         self._seen_offsets |= offsets
         self._count_passes(log, end_offset)
+
+    def _note_markers(self, log: Sequence[Batch]) -> None:
+        for batch in log:
+            if batch.is_control and batch.producer_id in self._open and batch.base_offset >= self._known_offset:
+                self._markers.setdefault(batch.producer_id, batch.base_offset)
 
     def _count_passes(self, log: Sequence[Batch], end_offset: int) -> None:
         keys = [record.key for record in data_records(log) if record.offset < self._horizon_offset]
