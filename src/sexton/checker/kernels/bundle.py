@@ -44,6 +44,8 @@ class Outcome:
     was_removed: bool
     """By compaction; and the next, a tombstone."""
     was_tombstone_removed: bool
+    tombstones_gone: Longs
+    """As `tables.Passed` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Bundle:
             is_read_to_the_end=is_read_to_the_end(columns),
             was_removed=passed.was_removed,
             was_tombstone_removed=passed.was_tombstone_removed,
+            tombstones_gone=passed.tombstones_gone,
         )
 
     def answer(self, question: Question) -> Answer:

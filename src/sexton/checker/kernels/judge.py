@@ -98,6 +98,7 @@ def conclude(
     ignore: frozenset[str] = frozenset(),
 ) -> Judgement:
     """Of `ops` only operations are used. `some` has the special logs."""
+    some = replace(some, tombstones_gone=_tombstones_gone(outcomes))
     found: dict[str, list[Found]] = defaultdict(list)
     for outcome in outcomes:
         for name, a_part in outcome.found:
@@ -109,6 +110,13 @@ def conclude(
     all_found = [merged(name, parts, evidence_max) for name, parts in sorted(found.items())]
     findings: list[Finding] = [finding for finding in all_found if finding.count]
     return judgement(findings, model, allowed(whole.view, model, ignore), obligations(ops, whole, outcomes, some))
+
+
+def _tombstones_gone(outcomes: Sequence[Outcome]) -> dict[int, dict[int, int]]:
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for log, value, gone_ns in _all(outcomes, "tombstones_gone").tolist():
+        found[log][value] = gone_ns
+    return found
 
 
 def _by_reference(some: Part) -> Iterator[tuple[str, Found]]:

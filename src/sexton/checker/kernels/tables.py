@@ -4,7 +4,7 @@ from others. The rest, which takes tables, is taken from the reference."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from sexton.checker.kernels.arrays import Bools, Longs
 from sexton.checker.kernels.columns import Columns, ranks, sort_by, unique
 from sexton.checker.kernels.found import Cases, Found
 from sexton.checker.kernels.removal import Removals
+from sexton.checker.removal import NEVER_NS
 from sexton.history.op import UNKNOWN
 from sexton.jit import kernel
 
@@ -28,6 +29,8 @@ class Passed:
     was_removed: bool
     """Whether there was any, gone for good reasons or not."""
     was_tombstone_removed: bool
+    tombstones_gone: Longs
+    """Log, value, and when at the latest it was gone."""
 
     def lost_record(self, columns: Columns, evidence_max: int) -> Found:
         sends = columns.sends
@@ -46,7 +49,7 @@ class Passed:
         is_tombstone = np.zeros(columns.vid_count, np.bool_)
         is_tombstone[sends.vid[sends.is_tombstone & (columns.sender_of[sends.vid] == sends.call)]] = True
         wanted = is_tombstone[sends.vid[self.row]]
-        some = Passed(self.row[wanted], self.call[wanted], self.was_removed, self.was_tombstone_removed)
+        some = replace(self, row=self.row[wanted], call=self.call[wanted])
         return some.lost_record(columns, evidence_max)
 
 
@@ -56,22 +59,25 @@ def passed_without(columns: Columns, removals: Removals) -> Passed:
     is_look = spans.is_trusted & (columns.begin_ns[spans.call] != UNKNOWN) & removals.is_compacted[spans.log]
     looks = np.flatnonzero(is_look)
     if not len(rows) or not len(looks):
-        return Passed(rows[:0], looks[:0], was_removed=False, was_tombstone_removed=False)
+        return Passed(rows[:0], looks[:0], False, False, np.empty((0, 3), np.int64))
     offset = columns.order.offset_of(sends.vid[rows])
     order = sort_by(sends.log[rows], offset)
     rows, offset = rows[order], offset[order]
     given = unique(polls.vid * len(columns.calls) + polls.call)
     was_removed = np.zeros(2, np.bool_)
+    gone_ns = np.full(columns.vid_count, NEVER_NS)
     asked = (
         *(spans.log[looks], spans.call[looks], spans.start_offset[looks], spans.end_offset[looks]),
         *(np.searchsorted(sends.log[rows], np.arange(len(columns.logs) + 1)), offset, sends.vid[rows]),
-        *(sends.is_tombstone[rows], removals.since_ns, columns.end_ns, given, was_removed),
+        *(sends.is_tombstone[rows], removals.since_ns, columns.end_ns, given, was_removed, gone_ns),
     )
     count = _passed_without(*asked, np.empty((0, 2), np.int64))
     found = np.empty((count, 2), np.int64)
     if count:
         _passed_without(*asked, found)
-    return Passed(rows[found[:, 0]], found[:, 1], bool(was_removed[0]), bool(was_removed[1]))
+    gone = np.flatnonzero(gone_ns != NEVER_NS)
+    tombstones_gone = np.stack([columns.logs[columns.log_of[gone]], columns.value_of[gone], gone_ns[gone]], axis=1)
+    return Passed(rows[found[:, 0]], found[:, 1], bool(was_removed[0]), bool(was_removed[1]), tombstones_gone)
 
 
 @kernel
@@ -88,6 +94,7 @@ def _passed_without(
     end_ns: Longs,
     given: Longs,
     was_removed: Bools,
+    gone_ns: Longs,
     found: Longs,
 ) -> int:
     """Records by log and offset. Returns how many may not be gone, and fills in record and look as far as there is
@@ -102,7 +109,9 @@ def _passed_without(
             place = np.searchsorted(given, pair)
             if place == len(given) or given[place] != pair:
                 was_removed[0] = True
-                was_removed[1] |= is_tombstone[row]
+                if is_tombstone[row]:
+                    was_removed[1] = True
+                    gone_ns[vid[row]] = min(gone_ns[vid[row]], end_ns[by])
                 if since_ns[vid[row]] > end_ns[by]:
                     if count < len(found):
                         found[count, 0] = row
