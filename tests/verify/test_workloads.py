@@ -90,6 +90,7 @@ def judged(
         clients=tuple(clients),
         topic_prefix=f"{directory.name}-",
         isolation=isolation,
+        transaction_timeout_ms=20_000,  # a busy machine must not abort what no fault has touched
     )
     ops = list(Runner(workload, system, plan, directory, Until(workload, wanted, asked.is_transactional)).run())
     run = Run(workload=name, logs=workload.logs, uses_subscribe=workload.uses_subscribe)

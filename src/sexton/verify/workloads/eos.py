@@ -11,12 +11,16 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from sexton.history.op import UNKNOWN, F, Log, Op, Poll, Type
 from sexton.verify.generator import Ask, Needs, Topic
 from sexton.verify.workloads.common import Ends, Parts, Values
 
 SENDS, COPIES, READS = "sends", "copies", "reads"
+
+POLL_RECORDS: Final = 5
+"""That a copier is given at once: each is sent on its own, and a transaction may take one second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Eos:
         return Topic(self._options.logs)
 
     def needs(self, process: int) -> Needs:
-        return Needs(f"-{self._parts.of(process)}", {"max.poll.records": 20})
+        return Needs(f"-{self._parts.of(process)}", {"max.poll.records": POLL_RECORDS})
 
     def next(self, process: int) -> Ask:
         part = self._parts.of(process)
