@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from sexton.errors import NotAHistoryError
 from sexton.history import flat
 from sexton.history import run as description
 from sexton.history.load import load
-from sexton.history.op import Run
+from sexton.history.op import Op, Run
 from sexton.history.run import Description
 from sexton.verify import probes, systems
 from sexton.verify.clients import known
@@ -76,10 +76,17 @@ def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
         for data in (wanted.directory / CLUSTER).glob("node-*/data"):
             shutil.rmtree(data, ignore_errors=True)
     listener.phase("judges")
-    judgement = reference.judge(ops, _judged(wanted, plan, workload), wanted.model)
+    judgement = judge(wanted.directory, ops, _judged(wanted, plan, workload), wanted.model)
     write_results(wanted.directory, judgement)
     page.write(wanted.directory, ops, description.read(wanted.directory), judgement.to_json())
     return judgement
+
+
+def judge(directory: Path, ops: Sequence[Op], judged: Run, model: Model) -> Judgement:
+    """A run that has just ended: a long one as `check` would, from its directory."""
+    if len(ops) <= PLAIN_OPS_MAX:
+        return reference.judge(ops, judged, model)
+    return check(directory, model, frozenset())
 
 
 def check(path: Path, model: Model, ignore: frozenset[str]) -> Judgement:
