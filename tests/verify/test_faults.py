@@ -135,11 +135,9 @@ def test_a_broker_comes_back_with_an_old_image(sexton: Scene) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.soak
-def test_the_same_of_kafka(kafka: Scene) -> None:
-    leads(kafka)
-    leaves_and_joins(kafka)
-    loses_its_disk(kafka)
-    comes_back_with_an_old_image(kafka)
+@pytest.mark.parametrize("shows", [leads, leaves_and_joins, loses_its_disk, comes_back_with_an_old_image])
+def test_the_same_of_kafka(kafka: Scene, shows: Callable[[Scene], None]) -> None:
+    shows(kafka)
 
 
 @pytest.mark.cluster
