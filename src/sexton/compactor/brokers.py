@@ -78,7 +78,8 @@ class Brokers:
         try:
             data = await rpc.call_raw(api_key, [private.encode(body)], timeout_ms=timeout_ms)
         except SextonError:
-            self._connections.pop(broker_id, None)
+            if self._connections.get(broker_id) is rpc:
+                del self._connections[broker_id]
             rpc.close()
             raise
         return private.decode_answer(data, f"broker {broker_id}")

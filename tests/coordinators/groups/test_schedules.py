@@ -29,7 +29,7 @@ from sexton.coordinators.groups.records import Partitions
 from sexton.coordinators.groups.states import ConsumerState
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.settings.broker import GroupSettings
-from tests.coordinators.groups.harness import GROUP, Harness, topic_id
+from tests.coordinators.groups.harness import GROUP, Harness, partitions, topic_id
 
 SESSION_MS = 45_000
 REBALANCE_MS = 300_000
@@ -304,3 +304,32 @@ def live(seed: int, assignor: str, steps: list[tuple[int, int]], is_franz_go: bo
     }
     assert read == wanted
     assert standing(world.h.replayed()) == standing(world.h.coordinator)
+
+
+def test_who_is_told_again_what_it_lets_go_of_has_not_received_it_by_naming_it() -> None:
+    """It names a partition while it is busy letting go of it, hears of all that it holds again, for it lacks another,
+    and will take it on anew. Meanwhile it names what it has, without it: that is no word about the second time."""
+    world = World(1, "range")
+    world.h = Harness(GroupSettings(group_consumer_assignors=("range", "uniform")), t=2)
+    a, b = FakeClient("a", ("t", "u", "v"), finishes_first=True), FakeClient("b", ("t",))
+    world.clients = [a, b]
+    world.beat(a)
+    world.beat(a)
+    world.h.topics.set("u", 1)
+    world.beat(a, is_lazy=True)
+    world.h.topics.set("v", 1)
+    world.beat(a, is_lazy=True)
+    world.beat(b)
+    world.beat(a, is_lazy=True)
+    assert a.told_next == partitions(t=[0], u=[0], v=[0]), "it is to let go of one, and another is new to it"
+    a.take()
+    world.beat(a, is_lost=True)
+    world.beat(a, is_lazy=True)
+    assert a.told_next == partitions(t=[0, 1], u=[0], v=[0]), "it was told everything again"
+    world.beat(a, is_lost=True)
+    a.take()
+    assert a.reading == partitions(t=[0], u=[0], v=[0])
+    world.beat(a, is_lazy=True)
+    world.beat(b)
+    a.take()
+    world.check()

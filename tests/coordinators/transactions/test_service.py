@@ -274,6 +274,27 @@ def test_a_commit_that_is_ahead_of_its_records_is_never_kept_for_later() -> None
     run(test())
 
 
+def test_nor_is_one_after_an_end_by_an_older_version_in_its_epoch() -> None:
+    """The client has learnt of version 2 meanwhile, and goes on in its epoch."""
+
+    async def test() -> None:
+        world = await World().loaded()
+        await world.init()
+        await world.service.add(AddRequest(ID, FIRST, [P0]))
+        await world.service.end(EndRequest(ID, FIRST, True))
+        adding = asyncio.create_task(world.service.add(AddRequest(ID, FIRST, [P0], NEW)))
+        await settle()
+        early = asyncio.create_task(world.service.end(EndRequest(ID, FIRST, True, NEW)))
+        await settle()
+        world.write_markers()
+        await adding
+        with refused(ErrorCode.concurrent_transactions):
+            await early
+        assert await world.state() is State.ONGOING
+
+    run(test())
+
+
 def test_a_commit_of_nothing_is_answered_at_once() -> None:
     async def test() -> None:
         world = await World(concurrent_wait_ms=60_000).loaded()

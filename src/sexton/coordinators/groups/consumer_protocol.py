@@ -111,7 +111,9 @@ class ConsumerProtocol:
             holder = group.members[member_id]
             if request.is_full and not is_joining:
                 again = held_again(holder, request.owned, group.named.get(member_id, frozenset()))
-            group.named[member_id] = named_of(holder, request.owned)
+            # Who is told again may be letting go of what it names, and take it on anew: that it has received it counts
+            # once it names everything.
+            group.named[member_id] = named_of(holder, request.owned) if again is None else frozenset()
         if again is None:
             after = self.step(group, member_id, request.owned, is_joining)
         else:

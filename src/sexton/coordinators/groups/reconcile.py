@@ -19,7 +19,8 @@ like any other.
 
 Whether a request failed is known only from its being full: Java's client and librdkafka send all fields only then.
 franz-go always does when it names partitions. A partition that a member had named before, was asked to revoke, and does
-not name any more, it has revoked.
+not name any more, it has revoked. (A request that was sent before and is carried out after others, over a connection
+that its client gave up, can still be taken for that. So it is in Kafka, for every request.)
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ commit what is added first, without what is still to come.
 
 Unless the last transaction was ended by a client of an older version, in the same epoch: then this may be its end once
 more. Flink's committer does not know yet that the cluster has version 2 when it commits, and the writer, which does,
-commits after it; told to ask again, it would do so for ever. It gets Kafka's answer, "invalid", and takes a new
-producer.
+commits after it; told to ask again, it would do so for ever. Once the markers are written it gets Kafka's answer,
+"invalid", and takes a new producer.
 
 With older versions the epoch stays, so the state must do:
 
@@ -110,10 +110,9 @@ def _judge_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_c
 
 
 def _nothing_to_commit(transaction: Transaction) -> KafkaError:
-    if transaction.state is State.EMPTY or transaction.client_version >= TRANSACTION_VERSION_2:
+    is_old_end = transaction.state is not State.EMPTY and transaction.client_version < TRANSACTION_VERSION_2
+    if transaction.state.is_prepared or not is_old_end:
         return EarlyCommitError()
-    if transaction.state.is_prepared:
-        return _wait()
     return KafkaError(ErrorCode.invalid_txn_state, "the last transaction was ended in this epoch, no other has begun")
 
 
