@@ -54,6 +54,11 @@ verify-suite: ## Every workload under every fault, VERIFY_TIME seconds of faults
 	@scripts/setup test
 	@$(BIN)/sexton verify suite --time $(VERIFY_TIME) --dir build/verify-suite
 
+.PHONY: verify-soak
+verify-soak: ## What is too long for `make test`: a broker away until it is forgotten, disks that fail, the same on Kafka, franz-go
+	@scripts/setup clients
+	@$(BIN)/python -m pytest -m soak tests/verify
+
 .PHONY: explore
 explore: ## Coordinated compaction as a model: explored exhaustively to a bound, and by random walks beyond it
 	@scripts/setup test

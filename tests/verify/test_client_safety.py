@@ -226,7 +226,10 @@ def test_a_successor_with_the_same_transactional_id_fences_its_predecessor(clust
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param("sexton", marks=pytest.mark.cluster), pytest.param("kafka-4.3.0", marks=pytest.mark.kafka)],
+    params=[
+        pytest.param("sexton", marks=pytest.mark.cluster),
+        pytest.param("kafka-4.3.0", marks=[pytest.mark.kafka, pytest.mark.soak]),
+    ],
 )
 def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster[Any]]:
     directory = tmp_path_factory.mktemp("three") / "cluster"

@@ -152,6 +152,7 @@ def test_nobody_reaches_the_metastore_and_then_everybody_does(sexton: Scene) -> 
 
 
 @pytest.mark.cluster
+@pytest.mark.soak
 def test_a_broker_whose_flushes_fail_ends_or_is_left_and_comes_back(sexton: Scene) -> None:
     fault = FailingDisk(sexton)
     (node_id,) = fault.begin(act("failing-disk", Target.LEADER)).hit
@@ -162,6 +163,7 @@ def test_a_broker_whose_flushes_fail_ends_or_is_left_and_comes_back(sexton: Scen
 
 
 @pytest.mark.cluster
+@pytest.mark.soak
 def test_slow_flushes_are_slow_and_then_as_before(sexton: Scene) -> None:
     fault = SlowDisk(sexton)
     (node_id,) = fault.begin(act("slow-disk", Target.LEADER)).hit

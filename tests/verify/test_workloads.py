@@ -139,6 +139,7 @@ def test_who_reads_before_others_have_committed_is_found_out(system: System, tmp
     assert {"precommitted-read", "G1c-wr", "G1a"} <= set(judgement.wrong())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["queue", "append"])
 def test_franz_go_sends_polls_and_reads_whole_logs(name: str, system: System, tmp_path: Path) -> None:
     """Its position is known from the markers of transactions, too: else it would never be at the end of a log."""
