@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -244,8 +245,8 @@ def test_what_only_the_leader_has_is_acknowledged_with_acks_1_and_lost_with_the_
 ) -> None:
     topic = f"safety-{next(NUMBERS)}"
     three.create_topic(topic, replication_factor=3, config={"min.insync.replicas": 2})
+    assert Sent(three.bootstrap, acks="all").send(topic, b"everywhere")[0] is None
     producer = Sent(three.bootstrap, acks=acks, enable_idempotence=False, message_timeout_ms=1_000, retries=0)
-    assert producer.send(topic, b"everywhere")[0] is None
     leader = asking.leaders_of(three.bootstrap, topic)[0]
     followers = [node_id for node_id in three.node_ids if node_id != leader]
     for node_id in followers:
@@ -259,8 +260,9 @@ def test_what_only_the_leader_has_is_acknowledged_with_acks_1_and_lost_with_the_
             three.resume_node(node_id)
     assert (error is None) is is_acknowledged
     others = ",".join(address for address in three.bootstrap.split(",") if is_up(address))
-    left = log_of(others, topic)
-    assert b"everywhere" in left
+    deadline_s = time.monotonic() + WAIT_S
+    while b"everywhere" not in (left := log_of(others, topic)):  # the next leader must hear first that all have it
+        assert time.monotonic() < deadline_s
     assert b"leader only" not in left
     three.start_node(leader)
     three.wait_ready()
