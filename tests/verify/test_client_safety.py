@@ -247,6 +247,7 @@ def test_what_only_the_leader_has_is_acknowledged_with_acks_1_and_lost_with_the_
     three.create_topic(topic, replication_factor=3, config={"min.insync.replicas": 2})
     assert Sent(three.bootstrap, acks="all").send(topic, b"everywhere")[0] is None
     producer = Sent(three.bootstrap, acks=acks, enable_idempotence=False, message_timeout_ms=1_000, retries=0)
+    assert producer.send(topic, b"while all are there")[0] is None, "so it is connected"
     leader = asking.leaders_of(three.bootstrap, topic)[0]
     followers = [node_id for node_id in three.node_ids if node_id != leader]
     for node_id in followers:
