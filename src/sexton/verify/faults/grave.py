@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar, Final
 
 from sexton.client.client import Client
@@ -91,7 +92,7 @@ class Grave(Fault):
             finally:
                 self._bring_back()
             topics = self.scene.topics()
-            is_whole = lambda: probes.is_whole(self.scene.bootstrap, topics)  # noqa: E731
+            is_whole = partial(probes.is_whole, self.scene.bootstrap, topics)
             self.scene.wait_until("it is in sync", is_whole, WAIT_TIMEOUT_S)
             moving.lead(self.scene, away, WAIT_TIMEOUT_S)
         except InterruptedFaultError:
