@@ -25,8 +25,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sexton.broker.admin import is_serving
@@ -121,7 +122,7 @@ class Verifier:
             if leader is None:
                 self._answer_all(question, asked, ErrorCode.coordinator_not_available)
             elif leader == self._broker.config.node_id:
-                self._spawn(self._ask_here(question, asked), {question: asked})
+                self._spawn(partial(self._ask_here, question, asked), {question: asked})
             else:
                 is_new = question.client_version >= TRANSACTION_VERSION_2
                 version = NEW_CLIENTS_VERSION if is_new else OLD_CLIENTS_VERSION
@@ -129,7 +130,7 @@ class Verifier:
                 by_request.setdefault(request, {})[question] = asked
                 seen[question.transactional_id] += 1
         for (leader, version, _), questions in by_request.items():
-            self._spawn(self._ask_there(leader, version, questions), questions)
+            self._spawn(partial(self._ask_there, leader, version, questions), questions)
 
     def _coordinator_of(self, question: Question) -> int | None:
         broker = self._broker
@@ -184,15 +185,15 @@ class Verifier:
         for verification in asked[place]:
             _resume(self._under_way.pop((question, place, verification), ()), code)
 
-    def _spawn(self, asking: Coroutine[Any, Any, None], questions: Mapping[Question, Asked]) -> None:
+    def _spawn(self, asking: Callable[[], Awaitable[None]], questions: Mapping[Question, Asked]) -> None:
         task = self._broker.supervisor.work(self._answered(asking, questions), "verification")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answered(self, asking: Coroutine[Any, Any, None], questions: Mapping[Question, Asked]) -> None:
+    async def _answered(self, asking: Callable[[], Awaitable[None]], questions: Mapping[Question, Asked]) -> None:
         """If asking fails with a bug, the questions are answered all the same, so that the clients retry."""
         try:
-            await asking
+            await asking()  # not made before: a task that is cancelled before it began would never await it
         except Exception:
             for question, asked in questions.items():
                 self._answer_all(question, asked, ErrorCode.network_exception)
