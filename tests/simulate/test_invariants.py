@@ -14,7 +14,7 @@ from sexton.compaction.watermarks.replica import Pair, ReplicaWatermarks
 from sexton.ports.metastore import PartitionRow
 from sexton.replication.leadership import Leadership
 from sexton.simulate.errors import SimulationFailure
-from sexton.simulate.invariants import TURNS_PER_BROKER, TURNS_PER_COORDINATOR, Invariants
+from sexton.simulate.invariants import TURNS_PER_BROKER, TURNS_PER_COORDINATOR, TURNS_PER_REPLICA, Invariants
 from sexton.simulate.loop import Process
 from sexton.types import LeaderEpoch
 from tests.simulated import Story
@@ -30,9 +30,11 @@ class Breakable:
         assert not self.is_broken, "rule 1: broken"
 
 
-def a_broker(invariants: Invariants) -> tuple[Process, list[Breakable], Breakable]:
-    process = Process("broker-1.1")
-    replicas, coordinator = [Breakable() for _ in range(3)], Breakable()
+def a_broker(
+    invariants: Invariants, replicas_count: int = 3, number: int = 1
+) -> tuple[Process, list[Breakable], Breakable]:
+    process = Process(f"broker-{number}.1")
+    replicas, coordinator = [Breakable() for _ in range(replicas_count)], Breakable()
     broker = SimpleNamespace(
         replicas=SimpleNamespace(all=lambda: replicas),
         groups=coordinator,
@@ -47,12 +49,23 @@ def run_turns(invariants: Invariants, process: Process, count: int) -> None:
         invariants.after_turn(process)
 
 
-def test_every_replica_of_a_broker_that_runs_is_checked_within_a_few_turns() -> None:
+@pytest.mark.parametrize("replicas_count", [1, 2, 3, 4, 6])
+def test_every_replica_of_a_broker_that_runs_is_checked_within_a_few_turns(replicas_count: int) -> None:
+    for broken in range(replicas_count):
+        invariants = Invariants()
+        process, replicas, _ = a_broker(invariants, replicas_count)
+        replicas[broken].is_broken = True
+        with pytest.raises(SimulationFailure, match=r"broker-1\.1: rule 1"):
+            run_turns(invariants, process, TURNS_PER_REPLICA * replicas_count)
+
+
+def test_brokers_that_run_by_turns_are_checked_in_all_their_replicas() -> None:
     invariants = Invariants()
-    process, replicas, _ = a_broker(invariants)
-    replicas[1].is_broken = True
-    with pytest.raises(SimulationFailure, match=r"broker-1\.1: rule 1"):
-        run_turns(invariants, process, TURNS_PER_BROKER)
+    brokers = [a_broker(invariants, replicas_count=2, number=number) for number in (1, 2)]
+    for _ in range(2 * TURNS_PER_REPLICA):
+        for process, _, _ in brokers:
+            run_turns(invariants, process, 1)
+    assert all(replica.checks_count for _, replicas, _ in brokers for replica in replicas)
 
 
 def test_coordinators_are_checked_too() -> None:
