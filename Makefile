@@ -18,8 +18,9 @@ demo: ## Compaction at a glance: make a sample partition, query it, compact it, 
 	@$(BIN)/sexton demo
 
 .PHONY: test
-test: lint ## Linters, unit tests, simulator, real brokers, Spark, real Apache Kafka; what CI runs
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --rerun-show-tracebacks --durations=25
+test: ## Linters, unit tests, simulator, real brokers, Spark, real Apache Kafka; what CI runs
+	@scripts/setup test
+	@scripts/test
 
 .PHONY: test-all
 test-all: ## Every target that tests something, one after another, with one table at the end (takes hours)
