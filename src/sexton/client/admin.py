@@ -246,12 +246,12 @@ class Admin:
         told = (await self._ask(apis.DESCRIBE_CONFIGS, body, verify, broker_id=owner)).results[0]
         return [
             Setting(
-                each.name,
-                each.value,
-                ConfigSource(each.config_source) if each.config_source in _SOURCES else ConfigSource.UNKNOWN,
-                each.read_only,
-                each.is_sensitive,
-                getattr(each, "documentation", None),
+                name=each.name,
+                value=each.value,
+                source=ConfigSource(each.config_source) if each.config_source in _SOURCES else ConfigSource.UNKNOWN,
+                is_read_only=each.read_only,
+                is_sensitive=each.is_sensitive,
+                documentation=getattr(each, "documentation", None),
             )
             for each in sorted(told.configs, key=lambda each: str(each.name))
         ]
@@ -296,15 +296,22 @@ def by_topic(places: Sequence[TopicPartition]) -> list[tuple[str, list[int]]]:
 def _log_directory(broker_id: int, told: Any) -> LogDirectory:
     logs = tuple(
         LogSize(
-            broker_id,
-            told.log_dir,
-            topic.name,
-            part.partition_index,
-            part.partition_size,
-            part.offset_lag,
+            broker_id=broker_id,
+            directory=told.log_dir,
+            topic=topic.name,
+            partition=part.partition_index,
+            size_bytes=part.partition_size,
+            lag=part.offset_lag,
         )
         for topic in told.topics
         for part in topic.partitions
     )
     error = None if told.error_code == ErrorCode.none else refusal(told.error_code, told.log_dir).what
-    return LogDirectory(broker_id, told.log_dir, error, told.total_bytes, told.usable_bytes, logs)
+    return LogDirectory(
+        broker_id=broker_id,
+        path=told.log_dir,
+        error=error,
+        total_bytes=told.total_bytes,
+        usable_bytes=told.usable_bytes,
+        logs=logs,
+    )

@@ -99,7 +99,14 @@ def _described(told: Any, coordinator: int) -> GroupDescription:
         )
         for each in told.members
     )
-    return GroupDescription(told.group_id, told.group_state, CONSUMER, told.assignor_name, coordinator, members)
+    return GroupDescription(
+        group=told.group_id,
+        state=told.group_state,
+        kind=CONSUMER,
+        assignor=told.assignor_name,
+        coordinator=coordinator,
+        members=members,
+    )
 
 
 def _described_classic(told: Any, coordinator: int) -> GroupDescription:
@@ -116,7 +123,14 @@ def _described_classic(told: Any, coordinator: int) -> GroupDescription:
         )
         for each in told.members
     )
-    return GroupDescription(told.group_id, told.group_state, CLASSIC, told.protocol_data, coordinator, members)
+    return GroupDescription(
+        group=told.group_id,
+        state=told.group_state,
+        kind=CLASSIC,
+        assignor=told.protocol_data,
+        coordinator=coordinator,
+        members=members,
+    )
 
 
 async def delete_group(client: Client, group: str) -> None:

@@ -76,12 +76,12 @@ class Metadata:
 def _topic(told: Any) -> TopicInfo:
     partitions = {
         each.partition_index: PartitionInfo(
-            each.partition_index,
-            each.leader_id,
-            each.leader_epoch,
-            tuple(each.replica_nodes),
-            tuple(each.isr_nodes),
-            tuple(each.offline_replicas),
+            partition=each.partition_index,
+            leader=each.leader_id,
+            leader_epoch=each.leader_epoch,
+            replicas=tuple(each.replica_nodes),
+            isr=tuple(each.isr_nodes),
+            offline=tuple(each.offline_replicas),
         )
         for each in sorted(told.partitions, key=lambda each: int(each.partition_index))
     }

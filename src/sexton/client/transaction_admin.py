@@ -95,14 +95,14 @@ async def describe_transaction(client: Client, transactional_id: str) -> Transac
         told = answer.transaction_states[0]
         check(told.error_code, f"transactional id {transactional_id}")
         return TransactionDescription(
-            told.transactional_id,
-            broker_id,
-            told.producer_id,
-            told.producer_epoch,
-            told.transaction_state,
-            round(told.transaction_timeout / timedelta(milliseconds=1)),
-            _moment_ms(told.transaction_start_time),
-            tuple((topic.topic, number) for topic in told.topics for number in topic.partitions),
+            transactional_id=told.transactional_id,
+            coordinator=broker_id,
+            producer_id=told.producer_id,
+            producer_epoch=told.producer_epoch,
+            state=told.transaction_state,
+            timeout_ms=round(told.transaction_timeout / timedelta(milliseconds=1)),
+            start_ms=_moment_ms(told.transaction_start_time),
+            places=tuple((topic.topic, number) for topic in told.topics for number in topic.partitions),
         )
 
     return await client.retry(attempt)
@@ -138,13 +138,13 @@ async def describe_producers(client: Client, places: Iterable[TopicPartition]) -
 def _producer_at(place: TopicPartition, told: Any) -> ProducerAt:
     start = told.current_txn_start_offset
     return ProducerAt(
-        place,
-        told.producer_id,
-        told.producer_epoch,
-        told.coordinator_epoch,
-        told.last_sequence,
-        told.last_timestamp,
-        start if start >= 0 else None,
+        place=place,
+        producer_id=told.producer_id,
+        producer_epoch=told.producer_epoch,
+        coordinator_epoch=told.coordinator_epoch,
+        last_sequence=told.last_sequence,
+        last_ms=told.last_timestamp,
+        start_offset=start if start >= 0 else None,
     )
 
 

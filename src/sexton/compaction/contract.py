@@ -56,7 +56,14 @@ class Plan:
 
     @property
     def terms(self) -> Terms:
-        terms = Terms(self.now_ms, self.bound, self.delete_retention_ms, self.mtro, self.mxro, self.settle_below)
+        terms = Terms(
+            now_ms=self.now_ms,
+            bound=self.bound,
+            delete_retention_ms=self.delete_retention_ms,
+            mtro=self.mtro,
+            mxro=self.mxro,
+            settle_below=self.settle_below,
+        )
         return terms.independent() if self.is_independent else terms
 
     @property

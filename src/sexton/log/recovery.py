@@ -139,7 +139,14 @@ class Recovery:
         await self._drop_below_start(end_offset)
         self._remove_stray_snapshots()
         epochs = await self._read_epochs(end_offset)
-        return Recovered(self.segments, self.producers, epochs, self.start_offset, end_offset, self.is_doubtful)
+        return Recovered(
+            segments=self.segments,
+            producers=self.producers,
+            epochs=epochs,
+            start_offset=self.start_offset,
+            end_offset=end_offset,
+            is_doubtful=self.is_doubtful,
+        )
 
     @property
     def _history_path(self) -> str:

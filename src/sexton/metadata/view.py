@@ -159,7 +159,18 @@ class ClusterView:
         controller: ControllerRow | None = None,
     ) -> ViewDelta:
         """Takes rows that this broker has just written successfully."""
-        return self._take(Changes(self.revision, False, brokers, topics, partitions, configs, controller), [])
+        return self._take(
+            Changes(
+                revision=self.revision,
+                is_snapshot=False,
+                brokers=brokers,
+                topics=topics,
+                partitions=partitions,
+                configs=configs,
+                controller=controller,
+            ),
+            [],
+        )
 
     def _apply_snapshot(self, snapshot: Changes) -> ViewDelta:
         if snapshot.revision < self.revision:

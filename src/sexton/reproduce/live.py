@@ -202,13 +202,13 @@ class LiveWorld:
                 break
             await asyncio.sleep(0 if not is_at_end else POLL_S)
         return Sight(
-            await self.leader(topic),
-            {key: value for key, value in fold.items() if value is not None and key != FILLER_KEY},
-            part.high_watermark,
-            part.last_stable_offset,
-            tuple(sorted(aborted)),
-            await self._open_offset(topic, producer_id),
-            await self._read_by_librdkafka(topic),
+            leader=await self.leader(topic),
+            fold={key: value for key, value in fold.items() if value is not None and key != FILLER_KEY},
+            high_watermark=part.high_watermark,
+            last_stable_offset=part.last_stable_offset,
+            aborted_offsets=tuple(sorted(aborted)),
+            open_offset=await self._open_offset(topic, producer_id),
+            second_fold=await self._read_by_librdkafka(topic),
         )
 
     async def _read_by_librdkafka(self, topic: str) -> Mapping[str, str] | None:

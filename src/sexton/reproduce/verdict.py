@@ -46,13 +46,13 @@ def judge(sights: list[Sight], truth: Truth) -> Judgement:
     misclaimed = false_claims(last, truth)
     verdict = Verdict.CORRUPT if misread else Verdict.MISCLAIMED if misclaimed else Verdict.CLEAN
     return Judgement(
-        verdict,
-        told(last.fold),
-        claims_of(last),
-        truth_told(truth),
-        (*misread, *misclaimed),
-        told(sights[-2].fold) if len(sights) > 1 else "",
-        "" if last.second_fold is None else told(last.second_fold),
+        verdict=verdict,
+        read=told(last.fold),
+        claims=claims_of(last),
+        true=truth_told(truth),
+        wrong=(*misread, *misclaimed),
+        others_read=told(sights[-2].fold) if len(sights) > 1 else "",
+        second_read="" if last.second_fold is None else told(last.second_fold),
     )
 
 

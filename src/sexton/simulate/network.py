@@ -150,7 +150,15 @@ class SimulatedNetwork:
         if target is None:
             raise OSError(errno.EHOSTUNREACH, f"no host is named {host}")
         answer: asyncio.Future[Connection] = fabric.loop.create_future()
-        attempt = _Attempt(fabric, self._process, self._host, target, port, receiver, answer)
+        attempt = _Attempt(
+            fabric=fabric,
+            process=self._process,
+            source=self._host,
+            target=target,
+            port=port,
+            receiver=receiver,
+            answer=answer,
+        )
         fabric.loop.call_for(fabric.loop.world, fabric.delay_ns(self._host, target), attempt.arrive, 0)
         return await answer
 

@@ -262,7 +262,15 @@ def make_plan(
         straggler_probability=rng.choice((0.0, 0.01, 0.03)),
         split_probability=rng.choice((0.0, 0.05, 0.3)),
     )
-    return Plan(seed, brokers_count, until_ms, BrokerTimes.draw(rng), weather, topics, (*schedule, *admin, *people))
+    return Plan(
+        seed=seed,
+        brokers_count=brokers_count,
+        until_ms=until_ms,
+        times=BrokerTimes.draw(rng),
+        weather=weather,
+        topics=topics,
+        items=(*schedule, *admin, *people),
+    )
 
 
 def _topics(rng: random.Random, brokers_count: int, profile: Profile, is_independent: bool) -> tuple[TopicPlan, ...]:
@@ -356,14 +364,14 @@ def _writers(rng: random.Random, topics: tuple[TopicPlan, ...], profile: Profile
         kind = rng.choice(("idempotent", "idempotent", "idempotent", "plain", "one")) if number else "idempotent"
         writers.append(
             WriterPlan(
-                f"writer-{number}",
-                tuple(rng.sample(places, rng.randint(1, len(places)))),
-                1 if kind == "one" else ACKS_ALL,
-                kind == "idempotent",
-                rng.choice((30, 150, 600) if is_plain else (150, 400, 1_500)),
-                rng.choice((1, 3, 10)),
-                rng.choice((5, 100, 1_000) if is_plain else (5, 100)),
-                rng.choice((1, 1, 3, 5)),
+                name=f"writer-{number}",
+                places=tuple(rng.sample(places, rng.randint(1, len(places)))),
+                acks=1 if kind == "one" else ACKS_ALL,
+                is_idempotent=kind == "idempotent",
+                interval_ms=rng.choice((30, 150, 600) if is_plain else (150, 400, 1_500)),
+                records_max=rng.choice((1, 3, 10)),
+                value_bytes_max=rng.choice((5, 100, 1_000) if is_plain else (5, 100)),
+                window_count=rng.choice((1, 1, 3, 5)),
             )
         )
     return writers

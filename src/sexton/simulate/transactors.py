@@ -224,7 +224,14 @@ class Transactor:
                 records, identities = self._values.records(place, count, client.clock.now_ms())
                 writer = f"{self.plan.name}.{transaction.instance}"
                 write = Write(
-                    writer, place, -1, True, identities, self._loop.now_ns, transaction=transaction, records=records
+                    writer=writer,
+                    place=place,
+                    acks=-1,
+                    is_idempotent=True,
+                    values=identities,
+                    started_ns=self._loop.now_ns,
+                    transaction=transaction,
+                    records=records,
                 )
                 transaction.writes.append(self._history.begin(write))
                 write.outcome = Outcome.UNKNOWN

@@ -163,7 +163,15 @@ class Writer:
             codec, (records, values) = 0, self._values.sized(lane.place, size, now_ms)
         else:
             records, values = self._values.records(lane.place, rng.randint(1, plan.records_max), now_ms)
-        write = Write(plan.name, lane.place, plan.acks, plan.is_idempotent, values, self._loop.now_ns, records=records)
+        write = Write(
+            writer=plan.name,
+            place=lane.place,
+            acks=plan.acks,
+            is_idempotent=plan.is_idempotent,
+            values=values,
+            started_ns=self._loop.now_ns,
+            records=records,
+        )
         producer_id, epoch = lane.producer
         sequence = lane.sequence if plan.is_idempotent else NO_SEQUENCE
         data = batches.encode(
@@ -284,7 +292,14 @@ class Writer:
         size = refused_bytes + self._rng.choice((2, 10, 1_000))  # it may lack a byte of what was asked for
         records, values = self._values.sized(place, size, self._client.clock.now_ms())
         write = Write(
-            self._plan.name, place, ACKS_ALL, False, values, self._loop.now_ns, Outcome.FAILED, records=records
+            writer=self._plan.name,
+            place=place,
+            acks=ACKS_ALL,
+            is_idempotent=False,
+            values=values,
+            started_ns=self._loop.now_ns,
+            outcome=Outcome.FAILED,
+            records=records,
         )
         data = batches.encode(batches.make_batch(records, leader_epoch=-1))
         peer = await self._leader(place)

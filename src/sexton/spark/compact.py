@@ -414,14 +414,14 @@ def _empty_report(request: Request) -> Report:
     below = [s for s in request.survey.segments if s.base_offset < request.terms.bound]
     size = sum(s.size_bytes for s in below)
     return Report(
-        request.log.name,
-        str(request.log.directory),
-        request.first_dirty_offset,
-        request.terms.bound,
-        size,
-        size,
-        len(below),
-        len(below),
+        name=request.log.name,
+        directory=str(request.log.directory),
+        first_dirty_offset=request.first_dirty_offset,
+        bound=request.terms.bound,
+        bytes_before=size,
+        bytes_after=size,
+        segments_before=len(below),
+        segments_after=len(below),
         mtro=request.terms.mtro,
         mxro=request.terms.mxro,
     )

@@ -168,13 +168,13 @@ def diff(
     differing = np.concatenate([np.frombuffer(result.differences, dtype=DIFFERENCE) for result in results])
     order = np.argsort(np.maximum(differing["code_a"], differing["code_b"]), kind="stable")
     return Diff(
-        side_a,
-        side_b,
-        sum(result.equal_count for result in results),
-        sum(result.only_a_count for result in results),
-        sum(result.only_b_count for result in results),
-        sum(result.changed_count for result in results),
-        tuple(_fetch(side_a, side_b, row) for row in differing[order][:limit]),
+        side_a=side_a,
+        side_b=side_b,
+        equal_count=sum(result.equal_count for result in results),
+        only_a_count=sum(result.only_a_count for result in results),
+        only_b_count=sum(result.only_b_count for result in results),
+        changed_count=sum(result.changed_count for result in results),
+        differences=tuple(_fetch(side_a, side_b, row) for row in differing[order][:limit]),
     )
 
 

@@ -75,7 +75,16 @@ _UPDATE_PARTITION = update(partitions).where(
 def broker_row(row: Sequence[Any]) -> BrokerRow:
     broker_id, epoch, host, port, rack, data_id, lease_ms, renewals_count, status, start_id = row
     return BrokerRow(
-        broker_id, epoch, host, port, rack, data_id, lease_ms, renewals_count, BrokerStatus(status), start_id
+        broker_id=broker_id,
+        epoch=epoch,
+        host=host,
+        port=port,
+        rack=rack,
+        data_id=data_id,
+        lease_ms=lease_ms,
+        renewals_count=renewals_count,
+        status=BrokerStatus(status),
+        start_id=start_id,
     )
 
 

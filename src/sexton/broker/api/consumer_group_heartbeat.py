@@ -31,18 +31,18 @@ MEMBER_ID_REQUIRED_SINCE = 1
 async def handle(broker: Broker, request: Request) -> Body:
     body = request.body
     beat = ConsumerHeartbeatRequest(
-        body.group_id,
-        body.member_id,
-        body.member_epoch,
-        client_of(request),
-        body.instance_id,
-        body.rack_id,
-        milliseconds(body.rebalance_timeout),
-        None if body.subscribed_topic_names is None else tuple(body.subscribed_topic_names),
-        getattr(body, "subscribed_topic_regex", None),
-        body.server_assignor,
-        None if body.topic_partitions is None else _owned(body.topic_partitions),
-        request.version >= MEMBER_ID_REQUIRED_SINCE,
+        group=body.group_id,
+        member_id=body.member_id,
+        member_epoch=body.member_epoch,
+        client=client_of(request),
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        rebalance_timeout_ms=milliseconds(body.rebalance_timeout),
+        topics=None if body.subscribed_topic_names is None else tuple(body.subscribed_topic_names),
+        regex=getattr(body, "subscribed_topic_regex", None),
+        server_assignor=body.server_assignor,
+        owned=None if body.topic_partitions is None else _owned(body.topic_partitions),
+        requires_member_id=request.version >= MEMBER_ID_REQUIRED_SINCE,
     )
     try:
         answer = await broker.groups.consumer_heartbeat(beat)

@@ -35,17 +35,17 @@ async def handle(broker: Broker, request: Request) -> Body:
     session_timeout_ms = milliseconds(body.session_timeout)
     rebalance_timeout = getattr(body, "rebalance_timeout", None)
     join = JoinRequest(
-        body.group_id,
-        body.member_id,
-        getattr(body, "group_instance_id", None),
-        client_of(request),
-        body.protocol_type,
-        tuple((protocol.name, bytes(protocol.metadata)) for protocol in body.protocols),
-        session_timeout_ms,
-        session_timeout_ms if rebalance_timeout is None else milliseconds(rebalance_timeout),
-        request.version >= MEMBER_ID_REQUIRED_SINCE,
-        request.version >= SKIP_ASSIGNMENT_SINCE,
-        getattr(body, "reason", None) or "",
+        group=body.group_id,
+        member_id=body.member_id,
+        instance_id=getattr(body, "group_instance_id", None),
+        client=client_of(request),
+        protocol_type=body.protocol_type,
+        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in body.protocols),
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=session_timeout_ms if rebalance_timeout is None else milliseconds(rebalance_timeout),
+        requires_member_id=request.version >= MEMBER_ID_REQUIRED_SINCE,
+        can_skip_assignment=request.version >= SKIP_ASSIGNMENT_SINCE,
+        reason=getattr(body, "reason", None) or "",
     )
     member_id = body.member_id
     del body

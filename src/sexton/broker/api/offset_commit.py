@@ -60,13 +60,13 @@ async def _commit(broker: Broker, request: Request, topics: list[tuple[str, Any]
     body = request.body
     retention = getattr(body, "retention_time", None)
     commit = OffsetCommitRequest(
-        body.group_id,
-        body.member_id,
-        getattr(body, "group_instance_id", None),
-        body.generation_id_or_member_epoch,
-        [(name, [_committed(one) for one in topic.partitions]) for name, topic in topics],
-        request.version,
-        NO_RETENTION_MS if retention is None else milliseconds(retention),
+        group=body.group_id,
+        member_id=body.member_id,
+        instance_id=getattr(body, "group_instance_id", None),
+        generation_or_epoch=body.generation_id_or_member_epoch,
+        topics=[(name, [_committed(one) for one in topic.partitions]) for name, topic in topics],
+        version=request.version,
+        retention_ms=NO_RETENTION_MS if retention is None else milliseconds(retention),
     )
     results = await broker.groups.commit_offsets(commit)
     return {(name, partition): code for name, codes in results for partition, code in codes}

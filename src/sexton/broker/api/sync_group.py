@@ -43,13 +43,13 @@ async def _sync(broker: Broker, request: Request) -> SyncAnswer:
     if request.version >= PROTOCOL_REQUIRED_SINCE and (protocol_type is None or protocol_name is None):
         raise KafkaError(ErrorCode.inconsistent_group_protocol)
     sync = SyncRequest(
-        body.group_id,
-        body.member_id,
-        getattr(body, "group_instance_id", None),
-        body.generation_id,
-        protocol_type,
-        protocol_name,
-        {one.member_id: bytes(one.assignment) for one in body.assignments},
+        group=body.group_id,
+        member_id=body.member_id,
+        instance_id=getattr(body, "group_instance_id", None),
+        generation=body.generation_id,
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        assignments={one.member_id: bytes(one.assignment) for one in body.assignments},
     )
     del body
     request.release()

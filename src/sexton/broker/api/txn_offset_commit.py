@@ -64,12 +64,12 @@ async def _commit_known(broker: Broker, request: Request, topics: list[Any]) -> 
         raise KafkaError(ErrorCode.invalid_group_id)
     owner = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
     commit = OffsetCommitRequest(
-        body.group_id,
-        getattr(body, "member_id", ""),
-        getattr(body, "group_instance_id", None),
-        getattr(body, "generation_id", NO_GENERATION),
-        [(topic.name, [_committed(one) for one in topic.partitions]) for topic in topics],
-        request.version,
+        group=body.group_id,
+        member_id=getattr(body, "member_id", ""),
+        instance_id=getattr(body, "group_instance_id", None),
+        generation_or_epoch=getattr(body, "generation_id", NO_GENERATION),
+        topics=[(topic.name, [_committed(one) for one in topic.partitions]) for topic in topics],
+        version=request.version,
     )
     if broker.groups.is_in_transaction(body.group_id, owner):
         return await broker.groups.commit_in_transaction(commit, owner, None)

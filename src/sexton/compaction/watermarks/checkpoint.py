@@ -83,7 +83,15 @@ def decode(data: bytes, place: str) -> ReplicaWatermarks:
         raise _corrupt(f"a line is missing or makes no sense ({error})", place) from error
     if not all(0 <= number <= OFFSET_MAX for number in (generation, mcco, mxfo, mtro, mxro, planned, fence)):
         raise _corrupt("a number in it is no offset", place)
-    return ReplicaWatermarks(incarnation, generation, Pair(mcco, mxfo), Pair(mtro, mxro), planned, fence, epoch)
+    return ReplicaWatermarks(
+        incarnation=incarnation,
+        generation=generation,
+        compacted=Pair(mcco, mxfo),
+        removable=Pair(mtro, mxro),
+        planned_high_watermark=planned,
+        fence_below=fence,
+        epoch=epoch,
+    )
 
 
 def _corrupt(what: str, place: str) -> CorruptLogError:

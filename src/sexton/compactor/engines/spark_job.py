@@ -73,7 +73,15 @@ def _log_of(plan: Plan) -> PartitionLog:
         for base_offset, size_bytes in plan.segments
     )
     start_offset = plan.segments[0][0]
-    return PartitionLog(directory, plan.topic, plan.partition, segments, plan.high_watermark, start_offset, None)
+    return PartitionLog(
+        directory=directory,
+        topic=plan.topic,
+        partition=plan.partition,
+        segments=segments,
+        high_watermark=plan.high_watermark,
+        log_start_offset=start_offset,
+        cleaner_offset=None,
+    )
 
 
 def _outcome(plan: Plan, staged: Staged) -> Outcome:

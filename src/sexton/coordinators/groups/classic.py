@@ -281,21 +281,21 @@ class ClassicGroup:
 
     def to_value(self) -> ClassicGroupValue:
         return ClassicGroupValue(
-            self.protocol_type or "",
-            self.generation,
-            self.protocol,
-            None if self.must_rebalance else self.leader,
-            self.state_timestamp_ms,
-            tuple(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=None if self.must_rebalance else self.leader,
+            state_timestamp_ms=self.state_timestamp_ms,
+            members=tuple(
                 ClassicMemberValue(
-                    m.member_id,
-                    m.instance_id,
-                    m.client.client_id,
-                    m.client.host,
-                    m.rebalance_timeout_ms,
-                    m.session_timeout_ms,
-                    m.metadata(self.protocol),
-                    m.assignment,
+                    member_id=m.member_id,
+                    instance_id=m.instance_id,
+                    client_id=m.client.client_id,
+                    client_host=m.client.host,
+                    rebalance_timeout_ms=m.rebalance_timeout_ms,
+                    session_timeout_ms=m.session_timeout_ms,
+                    subscription=m.metadata(self.protocol),
+                    assignment=m.assignment,
                 )
                 for m in self.members.values()
             ),
@@ -315,13 +315,13 @@ class ClassicGroup:
         )
         for m in value.members:
             member = ClassicMember(
-                m.member_id,
-                m.instance_id,
-                Client(m.client_id, m.client_host),
-                m.rebalance_timeout_ms,
-                m.session_timeout_ms,
-                ((value.protocol or "", m.subscription),),
-                m.assignment,
+                member_id=m.member_id,
+                instance_id=m.instance_id,
+                client=Client(m.client_id, m.client_host),
+                rebalance_timeout_ms=m.rebalance_timeout_ms,
+                session_timeout_ms=m.session_timeout_ms,
+                protocols=((value.protocol or "", m.subscription),),
+                assignment=m.assignment,
             )
             loaded.add(member, value.protocol_type)
         if loaded.leader not in loaded.members:  # a leader that is no member: not written by any coordinator

@@ -97,12 +97,12 @@ class ClassicProtocol:
 
     def _add_member(self, group: ClassicGroup, request: JoinRequest, member_id: str, token: int) -> None:
         member = ClassicMember(
-            member_id,
-            request.instance_id,
-            request.client,
-            request.rebalance_timeout_ms,
-            request.session_timeout_ms,
-            request.protocols,
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client=request.client,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=request.protocols,
             is_new=True,
             join_token=token,
         )
@@ -171,14 +171,14 @@ class ClassicProtocol:
         leader: str | None = None,
     ) -> JoinAnswer:
         return JoinAnswer(
-            ErrorCode.none,
-            member.member_id,
-            group.generation,
-            group.protocol_type,
-            group.protocol,
-            (group.leader or NO_MEMBER_ID) if leader is None else leader,
-            skip_assignment,
-            group.joined_members() if with_members and group.leader == member.member_id else (),
+            error=ErrorCode.none,
+            member_id=member.member_id,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol,
+            leader=(group.leader or NO_MEMBER_ID) if leader is None else leader,
+            skip_assignment=skip_assignment,
+            members=group.joined_members() if with_members and group.leader == member.member_id else (),
         )
 
     # The rebalance

@@ -55,15 +55,15 @@ class ConsumerMember:
 
     def to_value(self) -> MemberValue:
         return MemberValue(
-            self.instance_id,
-            self.rack_id,
-            self.client.client_id,
-            self.client.host,
-            self.topics,
-            self.regex,
-            self.rebalance_timeout_ms,
-            self.server_assignor,
-            self.classic,
+            instance_id=self.instance_id,
+            rack_id=self.rack_id,
+            client_id=self.client.client_id,
+            client_host=self.client.host,
+            topics=self.topics,
+            regex=self.regex,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            server_assignor=self.server_assignor,
+            classic=self.classic,
         )
 
     def held(self) -> Iterable[tuple[uuid.UUID, int]]:

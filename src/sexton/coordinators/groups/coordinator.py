@@ -364,28 +364,28 @@ class GroupCoordinator:
             return None
         members = tuple(
             DescribedConsumerMember(
-                m.member_id,
-                m.instance_id,
-                m.rack_id,
-                m.epoch,
-                m.client,
-                m.topics,
-                m.regex,
-                m.assigned,
-                group.target.get(m.member_id, {}),
-                m.classic is not None,
+                member_id=m.member_id,
+                instance_id=m.instance_id,
+                rack_id=m.rack_id,
+                member_epoch=m.epoch,
+                client=m.client,
+                topics=m.topics,
+                regex=m.regex,
+                assigned=m.assigned,
+                target=group.target.get(m.member_id, {}),
+                is_classic=m.classic is not None,
             )
             for m in group.members.values()
         )
         topic_ids = {topic_id for m in members for topic_id in (*m.assigned, *m.target)}
         names = {topic_id: self.core.topics.topic_name(topic_id) for topic_id in sorted(topic_ids)}
         return DescribedConsumerGroup(
-            group.state.value,
-            group.epoch,
-            group.assignment_epoch,
-            group.preferred_assignor(self.core.settings.assignors[0]),
-            members,
-            {topic_id: name for topic_id, name in names.items() if name is not None},
+            state=group.state.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch,
+            assignor=group.preferred_assignor(self.core.settings.assignors[0]),
+            members=members,
+            topic_names={topic_id: name for topic_id, name in names.items() if name is not None},
         )
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:

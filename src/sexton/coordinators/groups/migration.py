@@ -79,12 +79,12 @@ class Migration:
         self._consumer.update_member(group, before, member)
         member = self._consumer.step(group, member_id, owned, is_joining=True)
         answer = JoinAnswer(
-            ErrorCode.none,
-            member_id,
-            member.epoch,
-            embedded.PROTOCOL_TYPE,
-            request.protocols[0][0],
-            NO_MEMBER_ID,
+            error=ErrorCode.none,
+            member_id=member_id,
+            generation=member.epoch,
+            protocol_type=embedded.PROTOCOL_TYPE,
+            protocol_name=request.protocols[0][0],
+            leader=NO_MEMBER_ID,
         )
         core.answer(token, answer)
         core.timers.cancel(Timer(TimerKind.CONSUMER_JOIN, group.group, member_id))
@@ -292,12 +292,12 @@ class Migration:
             assert member.classic is not None, "only classic members are left"
             classic.add(
                 ClassicMember(
-                    member.member_id,
-                    member.instance_id,
-                    member.client,
-                    member.rebalance_timeout_ms,
-                    member.classic.session_timeout_ms,
-                    member.classic.protocols,
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client=member.client,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.classic.session_timeout_ms,
+                    protocols=member.classic.protocols,
                 ),
                 embedded.PROTOCOL_TYPE,
             )

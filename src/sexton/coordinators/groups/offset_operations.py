@@ -78,7 +78,12 @@ class OffsetOperations:
                     continue
                 recorded_id = topic_id if expire_ms == NO_TIMESTAMP else None
                 value = r.OffsetValue(
-                    committed.offset, metadata, now_ms, committed.leader_epoch, expire_ms, recorded_id
+                    offset=committed.offset,
+                    metadata=metadata,
+                    commit_timestamp_ms=now_ms,
+                    leader_epoch=committed.leader_epoch,
+                    expire_timestamp_ms=expire_ms,
+                    topic_id=recorded_id,
                 )
                 write(r.OffsetKey(request.group, topic, number), value)
                 codes.append((number, ErrorCode.none))

@@ -296,12 +296,12 @@ def _encode_offset(value: OffsetValue) -> bytes:
 def _decode_offset(data: bytes) -> OffsetValue:
     found = schemas.OFFSET.decode(data)
     return OffsetValue(
-        found.offset,
-        found.metadata,
-        found.commit_timestamp,
-        found.leader_epoch,
-        found.expire_timestamp,
-        found.topic_id,
+        offset=found.offset,
+        metadata=found.metadata,
+        commit_timestamp_ms=found.commit_timestamp,
+        leader_epoch=found.leader_epoch,
+        expire_timestamp_ms=found.expire_timestamp,
+        topic_id=found.topic_id,
     )
 
 
@@ -336,24 +336,24 @@ def _decode_classic_group(data: bytes) -> ClassicGroupValue:
     found = schemas.CLASSIC_GROUP.decode(data)
     members = tuple(
         ClassicMemberValue(
-            member.member_id,
-            member.group_instance_id,
-            member.client_id,
-            member.client_host,
-            member.session_timeout if member.rebalance_timeout == -1 else member.rebalance_timeout,
-            member.session_timeout,
-            member.subscription,
-            member.assignment,
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout_ms=member.session_timeout if member.rebalance_timeout == -1 else member.rebalance_timeout,
+            session_timeout_ms=member.session_timeout,
+            subscription=member.subscription,
+            assignment=member.assignment,
         )
         for member in found.members
     )
     return ClassicGroupValue(
-        found.protocol_type,
-        found.generation,
-        found.protocol,
-        found.leader,
-        found.current_state_timestamp,
-        members,
+        protocol_type=found.protocol_type,
+        generation=found.generation,
+        protocol=found.protocol,
+        leader=found.leader,
+        state_timestamp_ms=found.current_state_timestamp,
+        members=members,
     )
 
 
@@ -382,15 +382,15 @@ def _decode_member(data: bytes) -> MemberValue:
     found = schemas.MEMBER.decode(data)
     classic = found.classic_member_metadata
     return MemberValue(
-        found.instance_id,
-        found.rack_id,
-        found.client_id,
-        found.client_host,
-        found.subscribed_topic_names,
-        found.subscribed_topic_regex,
-        found.rebalance_timeout_ms,
-        found.server_assignor,
-        classic
+        instance_id=found.instance_id,
+        rack_id=found.rack_id,
+        client_id=found.client_id,
+        client_host=found.client_host,
+        topics=found.subscribed_topic_names,
+        regex=found.subscribed_topic_regex,
+        rebalance_timeout_ms=found.rebalance_timeout_ms,
+        server_assignor=found.server_assignor,
+        classic=classic
         and ClassicProtocols(
             classic.session_timeout_ms, tuple((one.name, one.metadata) for one in classic.supported_protocols)
         ),

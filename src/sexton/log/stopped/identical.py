@@ -47,7 +47,12 @@ def compare(a: PartitionLog, b: PartitionLog, below_offset: int) -> Compared:
         if first_difference is None and pair[0] != pair[1]:
             first_difference = min(unpack(batch).base_offset for batch in pair if batch is not None)
     return Compared(
-        below_offset, digests[0].hexdigest(), digests[1].hexdigest(), sizes_bytes[0], sizes_bytes[1], first_difference
+        below_offset=below_offset,
+        sha256_a=digests[0].hexdigest(),
+        sha256_b=digests[1].hexdigest(),
+        size_a_bytes=sizes_bytes[0],
+        size_b_bytes=sizes_bytes[1],
+        first_difference=first_difference,
     )
 
 

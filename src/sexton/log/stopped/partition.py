@@ -94,14 +94,14 @@ def open_partition(directory: Path) -> PartitionLog:
     starts = [_checkpoint(each, checkpoints.LOG_START_OFFSET_CHECKPOINT).get(key, 0) for each in (log_dir, directory)]
     cleaner_offset = _checkpoint(log_dir, checkpoints.CLEANER_OFFSET_CHECKPOINT).get(key)
     return PartitionLog(
-        directory,
-        parsed.topic,
-        parsed.partition,
-        segments,
-        _checkpoint(log_dir, checkpoints.REPLICATION_OFFSET_CHECKPOINT).get(key),
-        max(*starts, segments[0].base_offset),
-        cleaner_offset if watermarks is None else watermarks.compacted.keys,
-        watermarks,
+        directory=directory,
+        topic=parsed.topic,
+        partition=parsed.partition,
+        segments=segments,
+        high_watermark=_checkpoint(log_dir, checkpoints.REPLICATION_OFFSET_CHECKPOINT).get(key),
+        log_start_offset=max(*starts, segments[0].base_offset),
+        cleaner_offset=cleaner_offset if watermarks is None else watermarks.compacted.keys,
+        watermarks=watermarks,
     )
 
 
