@@ -40,47 +40,47 @@ def first_port() -> Iterator[int]:
 # What is remembered
 
 
-def settled(folder: ClusterFolder, wishes: Wishes) -> dict[str, int]:
+def resolved(folder: ClusterFolder, wishes: Wishes) -> dict[str, int]:
     folder.make()
-    cluster = folder.settle(wishes)
+    cluster = folder.resolve(wishes)
     folder.remember(cluster)
     return cluster.ports
 
 
 def test_ports_are_chosen_once_and_kept(tmp_path: Path, first_port: int) -> None:
     folder = ClusterFolder(tmp_path)
-    ports = settled(folder, Wishes(brokers=3, port=first_port))
+    ports = resolved(folder, Wishes(brokers=3, port=first_port))
     assert len(set(ports.values())) == 3
-    assert settled(folder, Wishes()) == ports
-    assert settled(folder, Wishes(brokers=4)).items() >= ports.items()
+    assert resolved(folder, Wishes()) == ports
+    assert resolved(folder, Wishes(brokers=4)).items() >= ports.items()
 
 
 def test_a_port_that_somebody_has_is_passed_over_at_first_and_an_error_later(tmp_path: Path, first_port: int) -> None:
     folder = ClusterFolder(tmp_path)
     with socket.create_server((HOST, first_port)):
-        ports = settled(folder, Wishes(brokers=2, port=first_port))
+        ports = resolved(folder, Wishes(brokers=2, port=first_port))
         assert first_port not in ports.values()
     with socket.create_server((HOST, ports["1"])), pytest.raises(EnvironmentFailure) as refused:
-        folder.settle(Wishes())
+        folder.resolve(Wishes())
     assert "--port" in refused.value.remedy
 
 
 def test_only_its_owner_may_read_where_the_metastore_is(tmp_path: Path, first_port: int) -> None:
     folder = ClusterFolder(tmp_path)
     folder.make()
-    cluster = folder.settle(Wishes(1, first_port, metastore_url="postgresql://me:secret@host/db"))
+    cluster = folder.resolve(Wishes(1, first_port, metastore_url="postgresql://me:secret@host/db"))
     folder.remember(cluster)
     written = folder.write_config(cluster, 1, {})
     for path in (tmp_path / "cluster.json", written):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert folder.settle(Wishes()).metastore_url == "postgresql://me:secret@host/db"
+    assert folder.resolve(Wishes()).metastore_url == "postgresql://me:secret@host/db"
 
 
 def test_settings_come_from_the_folders_file_and_then_from_the_command_line(tmp_path: Path, first_port: int) -> None:
     folder = ClusterFolder(tmp_path)
     folder.make()
     (tmp_path / "broker.properties").write_text("num.partitions=5\nmin.insync.replicas=1\nnode.id=77\n")
-    cluster = folder.settle(Wishes(3, first_port))
+    cluster = folder.resolve(Wishes(3, first_port))
     text = folder.write_config(cluster, 2, {"num.partitions": "6"}).read_text()
     assert "num.partitions=6\n" in text
     assert "min.insync.replicas=1\n" in text

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from sexton.errors import UnsupportedFormatError
 from sexton.log.checks import Rules
-from sexton.log.inside import FAULTS_MAX, judged
+from sexton.log.inside import FAULTS_MAX, validated
 from sexton.protocol.errors import ErrorCode, KafkaError, RecordsError
 from sexton.records.batch import Header, Record, decode, encode, make_batch
 from sexton.records.codecs import Codec
@@ -47,7 +47,7 @@ def texts(count: int = 400, **fields: int) -> bytes:
 
 def refusal(records: bytes, asked: Rules) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
-        judged(records, asked, NOW_MS)
+        validated(records, asked, NOW_MS)
     return caught.value
 
 
@@ -66,7 +66,7 @@ def test_a_batch_gets_the_codec_of_its_topic_and_is_the_same_otherwise(sent: int
     made = texts(attributes=sent | TRANSACTIONAL, producer_id=7, producer_epoch=3, base_sequence=11)
     asked = rules(compression_type=wanted)
     assert asked.must_unpack(made) == (sent != NAMES[wanted])
-    found = judged(made, asked, NOW_MS)
+    found = validated(made, asked, NOW_MS)
     before, after = decode(made), decode(bytes(found))  # which checks the CRC
     assert after.codec == NAMES[wanted]
     same_codec = replace(after, attributes=before.attributes, size_bytes=before.size_bytes)
@@ -80,7 +80,7 @@ def test_a_topic_that_leaves_it_to_producers_takes_batches_as_they_are(sent: int
     asked = rules()
     assert not asked.look_inside
     assert not asked.must_unpack(made)
-    assert judged(made, asked, NOW_MS) is made
+    assert validated(made, asked, NOW_MS) is made
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_level_says_how_hard_it_is_compressed(codec: str, fast: int, small: 
     sizes = []
     for level in (fast, small):
         asked = rules(compression_type=codec, **{f"compression_{codec}_level": level})
-        found = judged(texts(2_000), asked, NOW_MS)
+        found = validated(texts(2_000), asked, NOW_MS)
         assert decode(bytes(found)).records == decode(texts(2_000)).records
         sizes.append(len(found))
     assert sizes[0] > sizes[1]
@@ -99,7 +99,7 @@ def test_the_level_says_how_hard_it_is_compressed(codec: str, fast: int, small: 
 
 def test_the_level_of_a_batch_that_has_the_codec_already_is_its_producers_affair() -> None:
     made = texts(attributes=Codec.ZSTD)
-    assert judged(made, rules(compression_type="zstd", compression_zstd_level=19), NOW_MS) is made
+    assert validated(made, rules(compression_type="zstd", compression_zstd_level=19), NOW_MS) is made
 
 
 def test_a_batch_that_is_too_large_once_it_is_uncompressed_is_refused() -> None:
@@ -108,7 +108,7 @@ def test_a_batch_that_is_too_large_once_it_is_uncompressed_is_refused() -> None:
     asked = rules(compression_type="uncompressed", max_message_bytes=plain_size - 1)
     assert len(made) < plain_size - 1
     assert refusal(made, asked).code is ErrorCode.message_too_large
-    assert len(judged(made, asked._replace(batch_bytes_max=plain_size), NOW_MS)) == plain_size
+    assert len(validated(made, asked._replace(batch_bytes_max=plain_size), NOW_MS)) == plain_size
 
 
 def test_a_batch_that_is_too_large_as_it_came_is_refused_however_small_it_would_become() -> None:
@@ -143,7 +143,7 @@ def test_a_batch_that_unfolds_beyond_all_bounds_is_refused() -> None:
 
 def test_whoever_allows_less_hears_that_it_is_more() -> None:
     with pytest.raises(UnsupportedFormatError):
-        judged(texts(attributes=Codec.ZSTD), rules(compression_type="lz4"), NOW_MS, 1_000)
+        validated(texts(attributes=Codec.ZSTD), rules(compression_type="lz4"), NOW_MS, 1_000)
 
 
 def test_a_walk_is_short_where_few_records_lie_there_plain() -> None:
@@ -186,12 +186,12 @@ def test_no_producer_sets_the_time_of_the_append() -> None:
 
 def test_a_topic_that_stamps_times_does_not_look_at_the_producers() -> None:
     made = batch(record(0, time_ms=NOW_MS + 10**9))
-    assert judged(made, rules(message_timestamp_type="LogAppendTime"), NOW_MS) is made
+    assert validated(made, rules(message_timestamp_type="LogAppendTime"), NOW_MS) is made
 
 
 def test_records_without_a_time_are_not_too_old() -> None:
     made = batch(record(0, time_ms=-1))
-    assert judged(made, rules(message_timestamp_before_max_ms=1), NOW_MS) is made
+    assert validated(made, rules(message_timestamp_before_max_ms=1), NOW_MS) is made
 
 
 def test_no_answer_names_more_records_than_it_can_hold() -> None:

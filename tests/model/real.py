@@ -224,12 +224,12 @@ def _from_real(real: ReplicaWatermarks) -> Marks:
 
 @cache
 def told(marks: Marks, generation: int, removable: Pair, fence: int = 0, planned: int = 0) -> Marks:
-    return _from_real(_to_real(marks).told(generation, removable, fence, planned))
+    return _from_real(_to_real(marks).with_received(generation, removable, fence, planned))
 
 
 @cache
 def told_while_empty(marks: Marks, generation: int, removable: Pair, fence: int = 0, planned: int = 0) -> Marks:
-    return _from_real(_to_real(marks).told_while_empty(generation, removable, fence, planned))
+    return _from_real(_to_real(marks).with_received_while_empty(generation, removable, fence, planned))
 
 
 @cache

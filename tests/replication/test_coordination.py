@@ -259,7 +259,7 @@ async def test_a_log_that_ends_below_mtro_and_was_compacted_that_far_goes_on(two
     two.write(10)
     await two.leader.log.flush()
     held = two.held()._replace(end_offset=4, last_epoch=LeaderEpoch(3), is_empty=False, compacted=Pair(9, 9))
-    await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(9, 9)))
+    await two.leader.coordination.kept.keep(lambda known: known.with_received(0, Pair(9, 9)))
     (fetched,) = await two.ask(held)
     assert fetched.records
     assert not two.fenced
@@ -304,7 +304,7 @@ async def test_what_may_be_gone_is_durable_before_the_records_that_lack_it(two: 
     await two.start()
     two.write(10)
     await two.leader.log.flush()
-    await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(5, 4)).with_plan(8))
+    await two.leader.coordination.kept.keep(lambda known: known.with_received(0, Pair(5, 4)).with_plan(8))
     (fetched,) = await two.ask(two.held())
     assert (fetched.removable, fetched.planned_high_watermark) == (Pair(5, 4), 8)
 
@@ -350,7 +350,7 @@ async def test_a_new_leader_starts_from_what_it_was_told_and_tells_it_again(two:
     await two.start()
     two.write(10)
     await two.fetch()
-    await two.leader.coordination.kept.keep(lambda known: known.told(0, Pair(5, 5)))
+    await two.leader.coordination.kept.keep(lambda known: known.with_received(0, Pair(5, 5)))
     await two.fetch()
     later = replace(ROW, leader=2, leader_epoch=LeaderEpoch(4), partition_epoch=1)
     await two.follower.become_leader(later)
@@ -396,7 +396,7 @@ async def test_a_forced_election_starts_a_generation_cuts_watermarks_and_ignores
     await two.start()
     two.write(4)
     await two.fetch()
-    await two.follower.coordination.kept.keep(lambda known: known.told(0, Pair(9, 9)).with_plan(9))
+    await two.follower.coordination.kept.keep(lambda known: known.with_received(0, Pair(9, 9)).with_plan(9))
     forced = replace(ROW, leader=2, isr=(2,), leader_epoch=LeaderEpoch(4), partition_epoch=1, generation=1)
     await two.follower.become_leader(forced)
     known = two.follower.coordination.watermarks

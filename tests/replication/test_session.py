@@ -260,7 +260,7 @@ def test_an_idle_follower_is_told_of_what_moved_once_and_of_nothing_else(
         await replica.coordination.committed(1)  # its own progress is none of a follower's business
         assert await leader.fetch(leader.held(1), wait_ms=1) == []
         assert all(followed.is_up_to_date() for followed in leader.session._followed.values())
-        await replica.coordination.kept.keep(lambda known: known.told(0, Pair(1, 1)))
+        await replica.coordination.kept.keep(lambda known: known.with_received(0, Pair(1, 1)))
         await replica.advance_start(1)
         (fetched,) = await leader.fetch(leader.held(1), wait_ms=1)
         assert (fetched.removable, fetched.log_start_offset) == (Pair(1, 1), 1)

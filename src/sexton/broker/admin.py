@@ -131,7 +131,7 @@ def failure(error: KafkaError) -> Body:
 SUCCESS: Body = {"error_code": ErrorCode.none, "error_message": None}
 
 
-def told(error: KafkaError | None) -> Body:
+def error_fields(error: KafkaError | None) -> Body:
     return SUCCESS if error is None else failure(error)
 
 

@@ -144,7 +144,7 @@ def plan_topic(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, list[Partiti
         raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     if broker.view.topic(wanted.name) is not None:
         raise _already_exists(wanted.name)
-    with _settings_judged():
+    with _settings_checked():
         check_topic(broker.view, broker.config.static, broker.config.node_id, wanted.settings)
     partitions_count, replication_factor = _numbers(broker.config, wanted)
     topic, rows = new_topic_rows(
@@ -157,7 +157,7 @@ def plan_topic(broker: Broker, wanted: NewTopic) -> tuple[TopicRow, list[Partiti
         existing=existing,
         is_internal=wanted.name in INTERNAL_TOPICS,
     )
-    with _settings_judged():
+    with _settings_checked():
         check_min_insync(wanted.settings, min(len(row.replicas) for row in rows))
     return topic, rows
 
@@ -180,7 +180,7 @@ async def wait_for_leaders(broker: Broker, topic_id: uuid.UUID, timeout_ms: int)
 
 
 @contextmanager
-def _settings_judged() -> Iterator[None]:
+def _settings_checked() -> Iterator[None]:
     try:
         yield
     except BadSettingError as error:

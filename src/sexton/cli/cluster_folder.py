@@ -114,7 +114,7 @@ class ClusterFolder:
             file.write("\n")
         temporary.replace(path)
 
-    def settle(self, wishes: Wishes) -> Cluster:
+    def resolve(self, wishes: Wishes) -> Cluster:
         """What to run now: as remembered, changed by what is wished."""
         before = self.recall()
         cluster = before or Cluster()
@@ -127,10 +127,10 @@ class ClusterFolder:
         cluster.ports = {each: port for each, port in kept.items() if int(each) <= count}
         self._check_remembered(cluster)
         _fill_ports(cluster, cluster.host, cluster.ports, count, wishes.port or DEFAULT_PORT)
-        self._settle_admin_ports(cluster, count)
+        self._resolve_admin_ports(cluster, count)
         return cluster
 
-    def _settle_admin_ports(self, cluster: Cluster, count: int) -> None:
+    def _resolve_admin_ports(self, cluster: Cluster, count: int) -> None:
         """Those of before, where they are free: nobody needs them to stay the same as the brokers' own must."""
         before = {each: port for each, port in cluster.admin_ports.items() if each in cluster.ports}
         cluster.admin_ports = {each: port for each, port in before.items() if is_free(LOOPBACK, port)}

@@ -82,8 +82,8 @@ def as_dict(stats: PartitionStats) -> dict[str, Any]:
     start = {"partition": stats.name, "directory": stats.directory}
     if stats.failure is not None:
         return start | {"error": show.error_dict(stats.failure)}
-    judged, savings = stats.eligibility, stats.savings
-    assert judged is not None, "without a failure everything was judged"
+    eligibility, savings = stats.eligibility, stats.savings
+    assert eligibility is not None, "without a failure everything was eligibility"
     assert savings is not None, "without a failure there was a dry run"
     return start | {
         "error": None,
@@ -102,15 +102,15 @@ def as_dict(stats: PartitionStats) -> dict[str, Any]:
         "records_without_key": stats.measured.keyless_count,
         "tombstones": _tombstones_dict(stats),
         "transactions": _transactions_dict(stats.transactions),
-        "first_dirty_offset": judged.first_dirty_offset,
-        "clean_bytes": judged.clean_bytes,
-        "dirty_bytes": judged.dirty_bytes,
-        "dirty_ratio": judged.dirty_ratio,
-        "cleanable_to_offset": judged.bound.offset,
-        "held_by": judged.bound.because,
-        "eligible": judged.is_eligible,
-        "because": judged.because,
-        "overdue_ms": judged.overdue_ms,
+        "first_dirty_offset": eligibility.first_dirty_offset,
+        "clean_bytes": eligibility.clean_bytes,
+        "dirty_bytes": eligibility.dirty_bytes,
+        "dirty_ratio": eligibility.dirty_ratio,
+        "cleanable_to_offset": eligibility.bound.offset,
+        "held_by": eligibility.bound.because,
+        "eligible": eligibility.is_eligible,
+        "because": eligibility.because,
+        "overdue_ms": eligibility.overdue_ms,
         "last_cleaned": None if stats.last_cleaned is None else asdict(stats.last_cleaned),
         "would_save": {
             "records": savings.record_count,
@@ -176,8 +176,8 @@ def _print(results: list[PartitionStats], now_ms: int) -> None:
 
 def _facts(stats: PartitionStats, now_ms: int) -> Iterator[tuple[str, str]]:
     """Questions and answers, in the order in which people ask."""
-    judged, savings = stats.eligibility, stats.savings
-    assert judged is not None, "without a failure everything was judged"
+    eligibility, savings = stats.eligibility, stats.savings
+    assert eligibility is not None, "without a failure everything was eligibility"
     assert savings is not None, "without a failure there was a dry run"
     yield (
         "size",
@@ -203,11 +203,11 @@ def _facts(stats: PartitionStats, now_ms: int) -> Iterator[tuple[str, str]]:
     yield "last cleaned", _last_cleaned(stats, now_ms)
     yield (
         "dirty",
-        f"from offset {judged.first_dirty_offset:,}: {show.bytes_text(judged.dirty_bytes)} dirty, "
-        f"{show.bytes_text(judged.clean_bytes)} clean, ratio {judged.dirty_ratio:.2f}",
+        f"from offset {eligibility.first_dirty_offset:,}: {show.bytes_text(eligibility.dirty_bytes)} dirty, "
+        f"{show.bytes_text(eligibility.clean_bytes)} clean, ratio {eligibility.dirty_ratio:.2f}",
     )
-    yield "cleanable", f"up to offset {judged.bound.offset:,}: {judged.bound.because}"
-    yield "due", ("yes: " if judged.is_eligible else "no: ") + judged.because
+    yield "cleanable", f"up to offset {eligibility.bound.offset:,}: {eligibility.bound.because}"
+    yield "due", ("yes: " if eligibility.is_eligible else "no: ") + eligibility.because
     yield "compaction would save", _savings(stats)
     if stats.assumptions:
         yield "assumed", "; ".join(stats.assumptions)

@@ -172,7 +172,7 @@ class _Tally:
         self.last_place: tuple[int, int] | None = None
         self._started_s = time.monotonic()
 
-    def settled(self, partition: int, count: int, outcome: asyncio.Future[int]) -> None:
+    def delivered(self, partition: int, count: int, outcome: asyncio.Future[int]) -> None:
         from sexton.client.errors import ProduceUnknownError
 
         error = outcome.exception()
@@ -262,7 +262,7 @@ async def _queue(producer: Producer, tally: _Tally, partition: int, messages: li
             continue
         tally.sent_count += len(parcel)
         outcome = await producer.queue(tally.topic, partition, parcel)
-        outcome.add_done_callback(partial(tally.settled, partition, len(parcel)))
+        outcome.add_done_callback(partial(tally.delivered, partition, len(parcel)))
         parcel, size_bytes = [], 0
 
 

@@ -82,7 +82,7 @@ def up(
     folder = ClusterFolder(directory)
     folder.make()
     with exclusively(folder.lock_path, "Another `sexton up` runs there. Stop it, or choose another --dir"):
-        cluster = folder.settle(Wishes(brokers, port, host, advertise, metastore))
+        cluster = folder.resolve(Wishes(brokers, port, host, advertise, metastore))
         overrides = _parse_overrides(settings or [])
         for broker_id in cluster.broker_ids:
             folder.write_config(cluster, broker_id, overrides)

@@ -118,8 +118,8 @@ class Admin:
         def verify(answer: Any) -> None:
             check(answer.topics[0].error_code, name, answer.topics[0].error_message)
 
-        told = (await self._ask(apis.CREATE_TOPICS, body, verify, is_repeatable=False)).topics[0]
-        return getattr(told, "num_partitions", partitions), getattr(told, "replication_factor", replicas)
+        response = (await self._ask(apis.CREATE_TOPICS, body, verify, is_repeatable=False)).topics[0]
+        return getattr(response, "num_partitions", partitions), getattr(response, "replication_factor", replicas)
 
     async def delete_topic(self, name: str) -> None:
         body = {"topics": [{"name": name, "topic_id": None}], "timeout": self.client.timeout_ms}
@@ -230,7 +230,7 @@ class Admin:
             check(answer.error_code, f"broker {broker_id}")
 
         answer = await self._ask(apis.DESCRIBE_LOG_DIRS, {"topics": wanted}, verify, broker_id=broker_id)
-        return [_log_directory(broker_id, told) for told in answer.results]
+        return [_log_directory(broker_id, response) for response in answer.results]
 
     # Configs
 
@@ -243,7 +243,7 @@ class Admin:
             check(answer.results[0].error_code, name or "cluster", answer.results[0].error_message)
 
         owner = int(name) if resource is Resource.BROKER and name else None
-        told = (await self._ask(apis.DESCRIBE_CONFIGS, body, verify, broker_id=owner)).results[0]
+        response = (await self._ask(apis.DESCRIBE_CONFIGS, body, verify, broker_id=owner)).results[0]
         return [
             Setting(
                 name=each.name,
@@ -253,7 +253,7 @@ class Admin:
                 is_sensitive=each.is_sensitive,
                 documentation=getattr(each, "documentation", None),
             )
-            for each in sorted(told.configs, key=lambda each: str(each.name))
+            for each in sorted(response.configs, key=lambda each: str(each.name))
         ]
 
     async def change_settings(self, resource: Resource, name: str, changes: Mapping[str, str | None]) -> None:
@@ -293,25 +293,25 @@ def by_topic(places: Sequence[TopicPartition]) -> list[tuple[str, list[int]]]:
     return list(topics.items())
 
 
-def _log_directory(broker_id: int, told: Any) -> LogDirectory:
+def _log_directory(broker_id: int, response: Any) -> LogDirectory:
     logs = tuple(
         LogSize(
             broker_id=broker_id,
-            directory=told.log_dir,
+            directory=response.log_dir,
             topic=topic.name,
             partition=part.partition_index,
             size_bytes=part.partition_size,
             lag=part.offset_lag,
         )
-        for topic in told.topics
+        for topic in response.topics
         for part in topic.partitions
     )
-    error = None if told.error_code == ErrorCode.none else refusal(told.error_code, told.log_dir).what
+    error = None if response.error_code == ErrorCode.none else refusal(response.error_code, response.log_dir).what
     return LogDirectory(
         broker_id=broker_id,
-        path=told.log_dir,
+        path=response.log_dir,
         error=error,
-        total_bytes=told.total_bytes,
-        usable_bytes=told.usable_bytes,
+        total_bytes=response.total_bytes,
+        usable_bytes=response.usable_bytes,
         logs=logs,
     )

@@ -73,22 +73,22 @@ async def describe_group(client: Client, group: str) -> GroupDescription:
         peer = await client.coordinator(group)
         if peer.has(apis.CONSUMER_GROUP_DESCRIBE):
             answer = await peer.call(apis.CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]})
-            told = answer.groups[0]
-            if told.error_code == ErrorCode.none:
-                return _described(told, client.coordinator_id(group))
-            if told.error_code not in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
-                check(told.error_code, f"group {group}", told.error_message)
+            response = answer.groups[0]
+            if response.error_code == ErrorCode.none:
+                return _described(response, client.coordinator_id(group))
+            if response.error_code not in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
+                check(response.error_code, f"group {group}", response.error_message)
         answer = await peer.call(apis.DESCRIBE_GROUPS, {"groups": [group]})
-        told = answer.groups[0]
-        check(told.error_code, f"group {group}")
-        if told.group_state == DEAD:
+        response = answer.groups[0]
+        check(response.error_code, f"group {group}")
+        if response.group_state == DEAD:
             check(ErrorCode.group_id_not_found, f"group {group}")
-        return _described_classic(told, client.coordinator_id(group))
+        return _described_classic(response, client.coordinator_id(group))
 
     return await client.retry(attempt, group=group)
 
 
-def _described(told: Any, coordinator: int) -> GroupDescription:
+def _described(response: Any, coordinator: int) -> GroupDescription:
     members = tuple(
         Member(
             each.member_id,
@@ -97,21 +97,21 @@ def _described(told: Any, coordinator: int) -> GroupDescription:
             each.client_host,
             tuple((part.topic_name, number) for part in each.assignment.topic_partitions for number in part.partitions),
         )
-        for each in told.members
+        for each in response.members
     )
     return GroupDescription(
-        group=told.group_id,
-        state=told.group_state,
+        group=response.group_id,
+        state=response.group_state,
         kind=CONSUMER,
-        assignor=told.assignor_name,
+        assignor=response.assignor_name,
         coordinator=coordinator,
         members=members,
     )
 
 
-def _described_classic(told: Any, coordinator: int) -> GroupDescription:
+def _described_classic(response: Any, coordinator: int) -> GroupDescription:
     def assigned(data: bytes) -> tuple[TopicPartition, ...]:
-        return tuple(decode_assignment(bytes(data))) if told.protocol_type == PROTOCOL_TYPE else ()
+        return tuple(decode_assignment(bytes(data))) if response.protocol_type == PROTOCOL_TYPE else ()
 
     members = tuple(
         Member(
@@ -121,13 +121,13 @@ def _described_classic(told: Any, coordinator: int) -> GroupDescription:
             each.client_host,
             assigned(each.member_assignment),
         )
-        for each in told.members
+        for each in response.members
     )
     return GroupDescription(
-        group=told.group_id,
-        state=told.group_state,
+        group=response.group_id,
+        state=response.group_state,
         kind=CLASSIC,
-        assignor=told.protocol_data,
+        assignor=response.protocol_data,
         coordinator=coordinator,
         members=members,
     )

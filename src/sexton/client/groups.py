@@ -282,10 +282,10 @@ async def fetch_offsets(
         peer = await client.coordinator(group)
         named = {"group_id": group, "member_id": member[0], "member_epoch": member[1], "topics": asked}
         answer = await peer.call(apis.OFFSET_FETCH, {"groups": [named], "require_stable": True})
-        told = answer.groups[0]
-        check(told.error_code, f"group {group}")
+        response = answer.groups[0]
+        check(response.error_code, f"group {group}")
         found: dict[TopicPartition, int] = {}
-        for topic in told.topics:
+        for topic in response.topics:
             for part in topic.partitions:
                 check(part.error_code, f"group {group}, {topic.name}-{part.partition_index}")
                 if part.committed_offset >= 0:

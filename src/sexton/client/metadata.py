@@ -63,17 +63,17 @@ class Metadata:
         """
         topics = {} if is_complete else dict(self.topics)
         errors: dict[str, ErrorCode] = {}
-        for told in answer.topics:
-            if told.error_code != ErrorCode.none:
-                topics.pop(told.name, None)
-                errors[told.name] = ErrorCode(told.error_code)
+        for response in answer.topics:
+            if response.error_code != ErrorCode.none:
+                topics.pop(response.name, None)
+                errors[response.name] = ErrorCode(response.error_code)
             else:
-                topics[told.name] = _newer(self.topics.get(told.name), _topic(told))
+                topics[response.name] = _newer(self.topics.get(response.name), _topic(response))
         brokers = {each.node_id: BrokerInfo(each.node_id, each.host, each.port, each.rack) for each in answer.brokers}
         return Metadata(answer.cluster_id, answer.controller_id, brokers, topics, errors)
 
 
-def _topic(told: Any) -> TopicInfo:
+def _topic(response: Any) -> TopicInfo:
     partitions = {
         each.partition_index: PartitionInfo(
             partition=each.partition_index,
@@ -83,17 +83,17 @@ def _topic(told: Any) -> TopicInfo:
             isr=tuple(each.isr_nodes),
             offline=tuple(each.offline_replicas),
         )
-        for each in sorted(told.partitions, key=lambda each: int(each.partition_index))
+        for each in sorted(response.partitions, key=lambda each: int(each.partition_index))
     }
-    return TopicInfo(told.name, getattr(told, "topic_id", None), told.is_internal, partitions)
+    return TopicInfo(response.name, getattr(response, "topic_id", None), response.is_internal, partitions)
 
 
-def _newer(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
-    if known is None or known.topic_id != told.topic_id:
-        return told
-    partitions = dict(told.partitions)
+def _newer(known: TopicInfo | None, response: TopicInfo) -> TopicInfo:
+    if known is None or known.topic_id != response.topic_id:
+        return response
+    partitions = dict(response.partitions)
     for number, before in known.partitions.items():
         now = partitions.get(number)
         if now is None or before.leader_epoch > now.leader_epoch:
             partitions[number] = before
-    return TopicInfo(told.name, told.topic_id, told.is_internal, partitions)
+    return TopicInfo(response.name, response.topic_id, response.is_internal, partitions)

@@ -219,7 +219,7 @@ class Producer:
         try:
             while lane.waiting:
                 parcels = self._next_parcels(lane)
-                await self._settle(lane, parcels)
+                await self._complete(lane, parcels)
                 self._release(parcels)
                 parcels = []
         except BaseException:  # above all cancellation
@@ -251,7 +251,7 @@ class Producer:
         self._queued_bytes -= sum(parcel.size_bytes for parcel in parcels)
         self._room.set()
 
-    async def _settle(self, lane: _Lane, parcels: Sequence[_Parcel]) -> None:
+    async def _complete(self, lane: _Lane, parcels: Sequence[_Parcel]) -> None:
         """Delivers the batch and sets the callers' futures. After an unknown outcome the partition starts over with a
         new producer id."""
         records = [record for parcel in parcels for record in parcel.records]

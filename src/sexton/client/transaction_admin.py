@@ -92,17 +92,17 @@ async def describe_transaction(client: Client, transactional_id: str) -> Transac
     async def attempt() -> TransactionDescription:
         broker_id, peer = await transaction_coordinator(client, transactional_id)
         answer = await peer.call(apis.DESCRIBE_TRANSACTIONS, {"transactional_ids": [transactional_id]})
-        told = answer.transaction_states[0]
-        check(told.error_code, f"transactional id {transactional_id}")
+        response = answer.transaction_states[0]
+        check(response.error_code, f"transactional id {transactional_id}")
         return TransactionDescription(
-            transactional_id=told.transactional_id,
+            transactional_id=response.transactional_id,
             coordinator=broker_id,
-            producer_id=told.producer_id,
-            producer_epoch=told.producer_epoch,
-            state=told.transaction_state,
-            timeout_ms=round(told.transaction_timeout / timedelta(milliseconds=1)),
-            start_ms=_moment_ms(told.transaction_start_time),
-            places=tuple((topic.topic, number) for topic in told.topics for number in topic.partitions),
+            producer_id=response.producer_id,
+            producer_epoch=response.producer_epoch,
+            state=response.transaction_state,
+            timeout_ms=round(response.transaction_timeout / timedelta(milliseconds=1)),
+            start_ms=_moment_ms(response.transaction_start_time),
+            places=tuple((topic.topic, number) for topic in response.topics for number in topic.partitions),
         )
 
     return await client.retry(attempt)
@@ -125,9 +125,9 @@ async def describe_producers(client: Client, places: Iterable[TopicPartition]) -
         async def attempt() -> list[ProducerAt]:
             peer = await client.leader(topic, partition)
             body = {"topics": [{"name": topic, "partition_indexes": [partition]}]}
-            told = (await peer.call(apis.DESCRIBE_PRODUCERS, body)).topics[0].partitions[0]
-            check(told.error_code, f"{topic}-{partition}", told.error_message)
-            return [_producer_at((topic, partition), each) for each in told.active_producers]
+            response = (await peer.call(apis.DESCRIBE_PRODUCERS, body)).topics[0].partitions[0]
+            check(response.error_code, f"{topic}-{partition}", response.error_message)
+            return [_producer_at((topic, partition), each) for each in response.active_producers]
 
         return await client.retry(attempt)
 
@@ -135,15 +135,15 @@ async def describe_producers(client: Client, places: Iterable[TopicPartition]) -
     return [each for part in found for each in part]
 
 
-def _producer_at(place: TopicPartition, told: Any) -> ProducerAt:
-    start = told.current_txn_start_offset
+def _producer_at(place: TopicPartition, response: Any) -> ProducerAt:
+    start = response.current_txn_start_offset
     return ProducerAt(
         place=place,
-        producer_id=told.producer_id,
-        producer_epoch=told.producer_epoch,
-        coordinator_epoch=told.coordinator_epoch,
-        last_sequence=told.last_sequence,
-        last_ms=told.last_timestamp,
+        producer_id=response.producer_id,
+        producer_epoch=response.producer_epoch,
+        coordinator_epoch=response.coordinator_epoch,
+        last_sequence=response.last_sequence,
+        last_ms=response.last_timestamp,
         start_offset=start if start >= 0 else None,
     )
 

@@ -78,9 +78,9 @@ class TransactionalProducer:
             }
             limit_ms = self._client.timeout_ms + ANSWER_MARGIN_MS
             answer = await peer.call(apis.PRODUCE_IN_TRANSACTION, body, limit_ms)
-            told = answer.responses[0].partition_responses[0]
-            check(told.error_code, f"{topic}-{partition}", getattr(told, "error_message", None))
-            return int(told.base_offset)
+            response = answer.responses[0].partition_responses[0]
+            check(response.error_code, f"{topic}-{partition}", getattr(response, "error_message", None))
+            return int(response.base_offset)
 
         offset = await self._client.retry(attempt)
         self._sequences[place] = (sequence + len(messages)) & 0x7FFFFFFF
@@ -110,8 +110,8 @@ class TransactionalProducer:
 
         async def attempt() -> None:
             answer = await self._ask(apis.ADD_PARTITIONS_TO_TXN, body)
-            told = answer.results_by_topic_v3_and_below[0].results_by_partition[0]
-            check(told.partition_error_code, self._name)
+            response = answer.results_by_topic_v3_and_below[0].results_by_partition[0]
+            check(response.partition_error_code, self._name)
 
         await self._client.retry(attempt)
 

@@ -224,7 +224,7 @@ class LedPartition(ABC, Generic[C]):
             await future
 
     def answer_when_committed(self, future: asyncio.Future[Any], answer: Any) -> None:
-        def settle(error: KafkaError | None) -> None:
+        def complete(error: KafkaError | None) -> None:
             if future.done():
                 return
             if error is None:
@@ -232,7 +232,7 @@ class LedPartition(ABC, Generic[C]):
             else:
                 fail(future, error)
 
-        self.when_committed(settle)
+        self.when_committed(complete)
 
     def when_committed(self, callback: Callable[[KafkaError | None], None]) -> None:
         """Calls back when everything written so far is committed (at once, if it is), or with the error if it never

@@ -49,19 +49,19 @@ class Timers(Generic[K]):
 
     def next_deadline_ms(self) -> int | None:
         """When to check again. May be early (a deadline has moved), never late."""
-        self._settle()
+        self._drop_moved()
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> K | None:
         """Removes and returns the timer that has been due longest; None if none is due."""
-        self._settle()
+        self._drop_moved()
         if not self._heap or self._heap[0][0] > now_ms:
             return None
         timer = heapq.heappop(self._heap)[2]
         del self._due[timer]
         return timer
 
-    def _settle(self) -> None:
+    def _drop_moved(self) -> None:
         """Brings the top of the heap in line with `_due`."""
         while self._heap:
             deadline_ms, number, timer = self._heap[0]

@@ -174,7 +174,7 @@ def check_client_batch(head: Head, place: str) -> None:
 
 
 def check_time(head: Head, rules: Rules, now_ms: int) -> None:
-    """Raises the error as far as the header tells. `inside.judged` names the records at fault, or finds none."""
+    """Raises the error as far as the header tells. `inside.validated` names the records at fault, or finds none."""
     if not rules.has_bad_time(head, now_ms):
         return
     if head.attributes & LOG_APPEND_TIME:

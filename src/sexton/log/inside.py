@@ -38,7 +38,7 @@ def is_zstd(records: Buffer) -> bool:
     return len(records) >= HEADER_BYTES and attribute_bits(records) & CODEC_MASK == codecs.Codec.ZSTD
 
 
-def judged(records: Buffer, rules: Rules, now_ms: int, unfolded_bytes_max: int = UNFOLDED_BYTES_MAX) -> Buffer:
+def validated(records: Buffer, rules: Rules, now_ms: int, unfolded_bytes_max: int = UNFOLDED_BYTES_MAX) -> Buffer:
     """The batch as it may be appended. Raises the error to send to the client; and UnsupportedFormatError if it
     decompresses to more than `unfolded_bytes_max`, where the caller allows less than UNFOLDED_BYTES_MAX."""
     view = memoryview(records)

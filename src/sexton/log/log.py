@@ -37,7 +37,7 @@ from sexton.log.checks import (
 )
 from sexton.log.group_flush import GroupFlush
 from sexton.log.health import Health
-from sexton.log.inside import judged
+from sexton.log.inside import validated
 from sexton.log.locks import Locks
 from sexton.log.producers import Marker, ProducerStates, Verification
 from sexton.log.recovery import Recovered, start_offset_path
@@ -146,12 +146,12 @@ class Log:
         *,
         from_client: bool = True,
         verification: Verification | None = None,
-        judged_by: Rules | None = None,
+        validated_by: Rules | None = None,
     ) -> Appended:
         """Appends one batch and assigns its offsets and leader epoch. `from_client=False` is for batches that this
         broker makes, such as markers or a group's offsets, which have no sequence numbers. A `verification` must still
-        be valid. `judged_by` are the rules by which the batch was checked before (`inside.judged`); it is checked again
-        if others apply by now."""
+        be valid. `validated_by` are the rules by which the batch was checked before (`inside.validated`); it is checked
+        again if others apply by now."""
         health = self.health
         if health.failure is not None or health.is_deleted:
             health.check_usable()
@@ -165,10 +165,10 @@ class Log:
         head = check_frame(view, self.place, batch_bytes_max)
         if from_client:
             check_client_batch(head, self.place)
-            if judged_by is not rules:
+            if validated_by is not rules:
                 check_time(head, rules, now_ms)
                 if self.looks_inside:
-                    view = memoryview(judged(view, rules, now_ms))
+                    view = memoryview(validated(view, rules, now_ms))
                     head = unpack(view)
         size = head.size_bytes
         if size > segment_bytes_max:

@@ -166,7 +166,7 @@ class Recovery:
         """Finds segments and snapshots, and removes files that do not belong to the log. Returns all names, from a
         single listing of the directory: a broker has a thousand of them to open before it serves."""
         listed = self.disk.list(self.directory)
-        if not swap_disk.is_settled(listed):
+        if not swap_disk.has_no_swap_in_progress(listed):
             await self._finish_swap()
             listed = self.disk.list(self.directory)
         with_log = {name.removesuffix(names.LOG_SUFFIX) for name in listed if name.endswith(names.LOG_SUFFIX)}
@@ -293,7 +293,7 @@ class Recovery:
         if fault is None:
             return False
         self._check_unflushed(segment, fault, flushed_offset)
-        self._judge_rest(segment, size_bytes, fault)
+        self._check_rest(segment, size_bytes, fault)
         logger.warning(
             "%s: %s at byte %d; truncating %d bytes of an unfinished write",
             file.path,
@@ -313,7 +313,7 @@ class Recovery:
                 WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
             )
 
-    def _judge_rest(self, segment: Segment, size_bytes: int, fault: str) -> None:
+    def _check_rest(self, segment: Segment, size_bytes: int, fault: str) -> None:
         position = segment.size_bytes
         rest = segment.file.read(position, size_bytes - position)
         if _is_old_format(rest):

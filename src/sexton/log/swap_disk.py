@@ -86,7 +86,7 @@ async def carry_out(
                     await committed()
 
 
-def is_settled(names: Iterable[str]) -> bool:
+def has_no_swap_in_progress(names: Iterable[str]) -> bool:
     """Whether these names, all names of a directory, show no replacement of segments in progress."""
     return not any(name.endswith(_UNSETTLED) or name.startswith(STAGING_PREFIX) for name in names)
 

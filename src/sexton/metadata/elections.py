@@ -172,8 +172,8 @@ def give_up(
     known = known_incarnation(row, broker_id)
     if handed_over is not None or is_readable or known is None or broker_id not in row.isr:
         return handed_over
-    told = replace(row, incarnations={**row.incarnations, broker_id: marked_as_missing(known)})
-    return _changed(told, NO_LEADER if row.leader == broker_id else row.leader, row.isr, before=row)
+    marked = replace(row, incarnations={**row.incarnations, broker_id: marked_as_missing(known)})
+    return _changed(marked, NO_LEADER if row.leader == broker_id else row.leader, row.isr, before=row)
 
 
 def restart(
@@ -208,13 +208,13 @@ def restart(
             incarnations[broker_id] = on_disk
         if log is LogState.UNCERTAIN and not is_last:
             isr = others_in_sync
-    told = replace(row, incarnations=incarnations)
+    marked = replace(row, incarnations=incarnations)
     leader = row.leader
     if leader in (broker_id, NO_LEADER):
-        leader = _best_leader(replace(told, leader=NO_LEADER), isr, brokers)
-        if leader == NO_LEADER and broker_id in isr and not is_missing(told, broker_id):
+        leader = _best_leader(replace(marked, leader=NO_LEADER), isr, brokers)
+        if leader == NO_LEADER and broker_id in isr and not is_missing(marked, broker_id):
             leader = broker_id
-    return _changed(told, leader, isr, starts_again=leader == broker_id, before=row)
+    return _changed(marked, leader, isr, starts_again=leader == broker_id, before=row)
 
 
 def begin_anew(row: PartitionRow, broker_id: int, brokers: Brokers, *, fresh: uuid.UUID) -> PartitionRow:

@@ -59,7 +59,7 @@ def progress(row: PartitionRow, brokers: Brokers) -> PartitionRow | None:
     isr = tuple(id_ for id_ in row.isr if id_ not in row.removing)
     if any(id_ not in isr or is_missing(row, id_) for id_ in replicas):
         return None
-    ended = _elected(_settled(row, replicas, isr), brokers)
+    ended = _elected(_without_reassignment(row, replicas, isr), brokers)
     if relied_on(row, ended) and not is_proven(brokers, ended.leader):
         return None  # no replica that stays can be asked whether its log is still there, or has checked it yet
     return ended
@@ -72,7 +72,7 @@ def cancel(row: PartitionRow, brokers: Brokers, *, unclean: bool = False) -> Par
     replicas = tuple(id_ for id_ in row.replicas if id_ not in row.adding)
     isr = tuple(id_ for id_ in row.isr if id_ not in row.adding)
     if _have_it(row, isr):
-        return _elected(_settled(row, replicas, isr), brokers)
+        return _elected(_without_reassignment(row, replicas, isr), brokers)
     if not unclean:
         what = "only the new replicas are in sync: going back needs an unclean election"
         raise KafkaError(ErrorCode.invalid_replica_assignment, what)
@@ -88,7 +88,7 @@ def relied_on(row: PartitionRow, changed: PartitionRow) -> frozenset[int]:
 
 
 def _elected_uncleanly(row: PartitionRow, replicas: tuple[int, ...], brokers: Brokers) -> PartitionRow:
-    forced = elect_uncleanly(_settled(row, replicas, row.isr), brokers)
+    forced = elect_uncleanly(_without_reassignment(row, replicas, row.isr), brokers)
     if forced is None:
         what = "only the new replicas are in sync, and no other one runs: going back would leave nobody to lead"
         raise KafkaError(ErrorCode.invalid_replica_assignment, what)
@@ -100,7 +100,7 @@ def _have_it(row: PartitionRow, members: Iterable[int]) -> bool:
     return any(not is_missing(row, id_) for id_ in members)
 
 
-def _settled(row: PartitionRow, replicas: tuple[int, ...], isr: tuple[int, ...]) -> PartitionRow:
+def _without_reassignment(row: PartitionRow, replicas: tuple[int, ...], isr: tuple[int, ...]) -> PartitionRow:
     return replace(row, replicas=replicas, isr=isr, adding=(), removing=())
 
 

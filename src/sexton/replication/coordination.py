@@ -170,7 +170,7 @@ class Coordination:
             self._advancing = None
 
     async def _keep_removable(self, generation: int, removable: Pair) -> None:
-        await self._keep(lambda known: known.told(generation, removable))
+        await self._keep(lambda known: known.with_received(generation, removable))
 
     async def _keep(self, change: Callable[[ReplicaWatermarks], ReplicaWatermarks]) -> None:
         """Flushes the log up to the new watermarks before it writes them, also where producers are acknowledged before
@@ -213,8 +213,10 @@ class Coordination:
             raise AbsurdWatermarkError(
                 f"the leader says that {fetched.removable} may go, and ends at {fetched.log_end_offset}"
             )
-        told = fetched.generation, fetched.removable, fetched.fence_below, fetched.planned_high_watermark
-        await self._keep(lambda known: known.told_while_empty(*told) if is_empty else known.told(*told))
+        received = fetched.generation, fetched.removable, fetched.fence_below, fetched.planned_high_watermark
+        await self._keep(
+            lambda known: known.with_received_while_empty(*received) if is_empty else known.with_received(*received)
+        )
 
     # Compaction
 
@@ -230,7 +232,7 @@ class Coordination:
         """Makes the watermarks that come with an adopted compaction, and the own high watermark, durable before its
         segments are swapped in: the segments may lack what these values allowed to remove."""
         await self._keep(
-            lambda known: known.told(generation, removable, fence_below, planned_high_watermark).with_plan(
+            lambda known: known.with_received(generation, removable, fence_below, planned_high_watermark).with_plan(
                 high_watermark
             )
         )

@@ -213,7 +213,7 @@ class LocalReplica:
         *,
         from_client: bool = True,
         verification: Verification | None = None,
-        judged_by: Rules | None = None,
+        validated_by: Rules | None = None,
     ) -> tuple[Appended, asyncio.Future[None] | None]:
         """Appends batches as the leader. With acks=-1 the returned future resolves once all of them are committed, or
         fails with the error to send; None means that there is nothing to wait for."""
@@ -229,7 +229,7 @@ class LocalReplica:
             now_ms,
             from_client=from_client,
             verification=verification,
-            judged_by=judged_by,
+            validated_by=validated_by,
         )
         if not appended.is_duplicate:
             for wake in list(self._append_watchers.values()):

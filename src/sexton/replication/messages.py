@@ -237,10 +237,10 @@ def decode_answer(data: memoryview) -> list[PartitionData]:
 def _partition_data(data: memoryview, position: int) -> tuple[PartitionData, int]:
     """Returns one partition's response and the position of the next."""
     fields = _PARTITION_DATA.unpack_from(data, position)
-    topic_id, partition, error, epoch, incarnation, held_end, watermark, start, end, *told, epochs, size = fields
-    generation, mtro, mxro, fence_below, planned = told
-    if min(told) < 0:
-        raise ValueError(f"an answer to ReplicaFetch has watermarks that cannot be: {told}")
+    topic_id, partition, error, epoch, incarnation, held_end, watermark, start, end, *watermarks, epochs, size = fields
+    generation, mtro, mxro, fence_below, planned = watermarks
+    if min(watermarks) < 0:
+        raise ValueError(f"an answer to ReplicaFetch has watermarks that cannot be: {watermarks}")
     position += _PARTITION_DATA.size
     history = None
     if epochs != HISTORY_UNCHANGED:

@@ -100,7 +100,7 @@ class Replica(Protocol):
         *,
         from_client: bool = True,
         verification: Verification | None = None,
-        judged_by: Rules | None = None,
+        validated_by: Rules | None = None,
     ) -> tuple[Appended, asyncio.Future[None] | None]:
         """Appends batches as the leader. With acks=-1 the returned future resolves once all of them are committed, or
         fails with the error to send; None means that there is nothing to wait for."""

@@ -44,10 +44,10 @@ class _Followed:
     forget: Sequence[Callable[[], None]]
     """Functions that cancel the callbacks for appends and for the high watermark."""
     replica: LocalReplica
-    told: tuple[object, ...] = ()
+    sent_state: tuple[object, ...] = ()
     """High watermark, log start and compaction watermarks as last sent."""
-    told_of: ReplicaWatermarks | None = None
-    """The replica's own watermarks at the time when `told` was sent."""
+    sent_state_of: ReplicaWatermarks | None = None
+    """The replica's own watermarks at the time when `sent_state` was sent."""
     sent: tuple[int, int] | None = None
     """First offset, and the offset after the last, of the records in the last response."""
     is_answered: bool = False
@@ -59,14 +59,18 @@ class _Followed:
         than it must: `kept.value` is replaced by another object whenever it changes."""
         replica = self.replica
         return (
-            self.told_of is replica.coordination.kept.value
-            and self.told[0] == replica.high_watermark
-            and self.told[1] == replica.log.start_offset
+            self.sent_state_of is replica.coordination.kept.value
+            and self.sent_state[0] == replica.high_watermark
+            and self.sent_state[1] == replica.log.start_offset
             and replica.serves_in(self.held.leader_epoch)
         )
 
-    def tell(self, replica: LocalReplica) -> None:
-        self.replica, self.told, self.told_of = replica, _told(replica), replica.coordination.kept.value
+    def note_sent(self, replica: LocalReplica) -> None:
+        self.replica, self.sent_state, self.sent_state_of = (
+            replica,
+            _state_to_send(replica),
+            replica.coordination.kept.value,
+        )
 
 
 class FollowerSession:
@@ -159,7 +163,7 @@ class FollowerSession:
                 held.claim.end_offset,
                 held.incarnation,
             )
-        if known.told[:1] != (replica.high_watermark,):
+        if known.sent_state[:1] != (replica.high_watermark,):
             self._stale[key] = None
         replica.coordination.take_report(request.broker_id, request.broker_epoch, held)
 
@@ -278,7 +282,7 @@ class FollowerSession:
                 self._news[(held.topic_id, held.partition)] = None  # no room in this response: it goes into the next
         if lies_on and has_history and not records:
             return None
-        followed.tell(replica)
+        followed.note_sent(replica)
         watermarks = replica.coordination.kept.value
         return PartitionData(
             held.topic_id,
@@ -317,8 +321,8 @@ class FollowerSession:
             except KafkaError:
                 self._note(key)
                 continue
-            now, before = _told(replica), followed.told
-            followed.tell(replica)
+            now, before = _state_to_send(replica), followed.sent_state
+            followed.note_sent(replica)
             if before != now:
                 followed.is_answered = True
                 high_watermark, start_offset, generation, removable, fence_below, planned = now
@@ -378,7 +382,7 @@ def _resolve(waiting: asyncio.Future[bool], is_over: bool) -> None:
         waiting.set_result(is_over)
 
 
-def _told(replica: LocalReplica) -> tuple[int, int, int, Pair, int, int]:
+def _state_to_send(replica: LocalReplica) -> tuple[int, int, int, Pair, int, int]:
     """Everything that can change without new records."""
     watermarks = replica.coordination.kept.value
     return (

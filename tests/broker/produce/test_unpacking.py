@@ -15,7 +15,7 @@ from sexton.broker.produce.unpacking import SMALL_BYTES
 from sexton.client import apis
 from sexton.client.producer import Message
 from sexton.client.transactions import TransactionalProducer
-from sexton.log.inside import UNFOLDED_BYTES_MAX, judged
+from sexton.log.inside import UNFOLDED_BYTES_MAX, validated
 from sexton.protocol.errors import ErrorCode
 from sexton.records.batch import Batch, Record, encode, make_batch
 from sexton.records.codecs import Codec
@@ -209,7 +209,7 @@ def test_a_batch_is_judged_again_if_the_topic_has_changed_its_mind() -> None:
         rules = log.rules
         log.reconfigure(replace(log.config, cleanup_policy=frozenset({"compact"})))
         with pytest.raises(Exception, match="has no key"):
-            log.append_as_leader(bytes(judged(keyless, rules, 1_000)), LeaderEpoch(0), 1_000, judged_by=rules)
+            log.append_as_leader(bytes(validated(keyless, rules, 1_000)), LeaderEpoch(0), 1_000, validated_by=rules)
 
     told(ZSTD, steps)
 

@@ -103,7 +103,7 @@ def test_a_value_counts_only_once_it_is_on_disk(tmp_path: Path) -> None:
     async def go() -> None:
         kept = await Kept.open(FileDisk(), str(tmp_path), LOG, 0, 0)
         assert await kept.keep(lambda one: one.with_compaction(10))
-        assert not await kept.keep(lambda one: one.told(0, NOTHING))
+        assert not await kept.keep(lambda one: one.with_received(0, NOTHING))
         failing = Kept(FailingDisk(), str(tmp_path), kept.value)
         with pytest.raises(OSError, match="full"):
             await failing.keep(lambda one: one.with_compaction(20))
@@ -116,7 +116,7 @@ def test_a_value_counts_only_once_it_is_on_disk(tmp_path: Path) -> None:
 def test_changes_that_overlap_are_made_one_after_the_other(tmp_path: Path) -> None:
     async def go() -> None:
         kept = await Kept.open(FileDisk(), str(tmp_path), LOG, 0, 0)
-        changes = [kept.keep(lambda one, at=at: one.told(0, Pair(at, 0))) for at in (3, 9, 5)]  # type: ignore[misc]
+        changes = [kept.keep(lambda one, at=at: one.with_received(0, Pair(at, 0))) for at in (3, 9, 5)]  # type: ignore[misc]
         changes.append(kept.keep(lambda one: one.with_compaction(4)))
         await asyncio.gather(*changes)
         assert kept.value.removable == Pair(9, 0)

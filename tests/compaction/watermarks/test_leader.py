@@ -70,7 +70,7 @@ def test_an_added_replica_counts_as_never_heard_of() -> None:
     leader = leading(at(9), replicas=2)
     leader.take_report(1, report(1, at(9)))
     assert leader.computed() == at(9)
-    leader.own = leader.own.told(0, at(9))
+    leader.own = leader.own.with_received(0, at(9))
     leader.set_replicas({broker: IDS[broker] for broker in range(3)})
     assert leader.computed() == at(9), "and nothing goes back for it"
     assert leader.last_known.get(2) is None
@@ -134,7 +134,7 @@ def test_after_a_restart_less_counts_because_the_disk_may_be_an_old_one() -> Non
 def test_what_was_computed_before_a_restart_stays() -> None:
     leader = leading(at(9), replicas=2)
     leader.take_report(1, report(1, at(8), process=1))
-    leader.own = leader.own.told(0, leader.computed())
+    leader.own = leader.own.with_received(0, leader.computed())
     leader.take_report(1, report(1, at(3), process=2))
     assert leader.computed() == at(8)
 
@@ -165,7 +165,7 @@ def test_what_is_computed_never_goes_back_and_never_passes_anybody(
             known = leader.last_known.get(other)
             limit = before if known is None else known.join(before)
             assert limit.covers(computed), f"rule 5: {computed} is above what broker {other} has reported"
-        leader.own = leader.own.told(0, computed)
+        leader.own = leader.own.with_received(0, computed)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2), pairs), max_size=8), st.randoms())

@@ -28,24 +28,24 @@ def test_an_empty_log_starts_at_mtro_and_mxro_even_above_its_end() -> None:
 
 
 def test_what_an_empty_log_is_told_counts_as_compacted() -> None:
-    assert known().told_while_empty(0, Pair(8, 7)).compacted == Pair(8, 7)
+    assert known().with_received_while_empty(0, Pair(8, 7)).compacted == Pair(8, 7)
 
 
 def test_a_log_with_content_is_told_and_has_compacted_no_more_than_before() -> None:
-    told = known(compacted=Pair(3, 3)).told(0, Pair(8, 7))
+    told = known(compacted=Pair(3, 3)).with_received(0, Pair(8, 7))
     assert (told.compacted, told.removable) == (Pair(3, 3), Pair(8, 7))
 
 
 def test_an_empty_log_takes_a_newer_generation_and_ignores_an_older_one() -> None:
     before = known(Pair(9, 9), Pair(9, 9), generation=1)
-    newer = before.told_while_empty(2, Pair(4, 4), fence_below=1, planned_high_watermark=5)
+    newer = before.with_received_while_empty(2, Pair(4, 4), fence_below=1, planned_high_watermark=5)
     assert newer == known(Pair(4, 4), Pair(4, 4), planned=5, generation=2, fence_below=1)
-    assert before.told_while_empty(0, Pair(20, 20)) is before
+    assert before.with_received_while_empty(0, Pair(20, 20)) is before
 
 
 def test_an_empty_log_that_has_begun_does_not_go_back_under_a_leader_that_knows_less() -> None:
-    begun = known().told_while_empty(0, Pair(8, 8))
-    assert begun.told_while_empty(0, Pair(5, 5)) is begun
+    begun = known().with_received_while_empty(0, Pair(8, 8))
+    assert begun.with_received_while_empty(0, Pair(5, 5)) is begun
 
 
 def test_a_compaction_raises_mcco_and_mxfo_to_its_bound() -> None:
@@ -74,17 +74,17 @@ def test_a_compaction_raises_the_one_that_lags() -> None:
 
 def test_a_telling_of_another_generation_is_ignored_whether_older_or_newer() -> None:
     replica = known(removable=Pair(3, 3), generation=1)
-    assert replica.told(0, Pair(9, 9)) is replica
-    assert replica.told(2, Pair(9, 9)) is replica
+    assert replica.with_received(0, Pair(9, 9)) is replica
+    assert replica.with_received(2, Pair(9, 9)) is replica
 
 
 def test_a_late_telling_of_an_old_leader_changes_nothing() -> None:
     replica = known(removable=Pair(8, 8))
-    assert replica.told(0, Pair(5, 5)) is replica
+    assert replica.with_received(0, Pair(5, 5)) is replica
 
 
 def test_what_was_copied_brings_the_high_watermark_it_was_compacted_at() -> None:
-    assert known(planned=4).told(0, NOTHING, planned_high_watermark=9).planned_high_watermark == 9
+    assert known(planned=4).with_received(0, NOTHING, planned_high_watermark=9).planned_high_watermark == 9
 
 
 def test_compaction_without_coordination_raises_mcco_and_the_fence_alone() -> None:
@@ -162,7 +162,7 @@ def test_tellings_may_be_repeated_and_reordered(tellings: list[tuple[int, Pair, 
     rng.shuffle(shuffled)  # type: ignore[attr-defined]
     one = other = known(generation=1)
     for telling in tellings:
-        one = one.told(*telling)
+        one = one.with_received(*telling)
     for telling in shuffled:
-        other = other.told(*telling)
+        other = other.with_received(*telling)
     assert one == other

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sexton.broker.admin import PlannedRow, told, update_rows
+from sexton.broker.admin import PlannedRow, error_fields, update_rows
 from sexton.broker.lifecycle.handover import first_heard, heard_of
 from sexton.broker.topics import with_incarnations
 from sexton.metadata import reassignment
@@ -48,7 +48,7 @@ async def handle(broker: Broker, request: Request) -> Body:
     outcomes = await update_rows(broker, plans, ErrorCode.not_controller)
     responses: dict[str, list[Body]] = {topic.name: [] for topic in body.topics}
     for (name, partition), problem in outcomes.items():
-        responses[name].append({"partition_index": partition, **told(problem)})
+        responses[name].append({"partition_index": partition, **error_fields(problem)})
     return {
         "error_code": ErrorCode.none,
         "allow_replication_factor_change": may_change_factor,

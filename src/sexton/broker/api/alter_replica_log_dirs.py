@@ -34,14 +34,14 @@ def handle(broker: Broker, request: Request) -> Body:
     results: dict[str, dict[int, ErrorCode]] = {}
     for directory in request.body.dirs:
         for topic in directory.topics:
-            told = results.setdefault(topic.name, {})
-            told.update((index, outcome(directory.path, topic.name, index)) for index in topic.partitions)
+            codes = results.setdefault(topic.name, {})
+            codes.update((index, outcome(directory.path, topic.name, index)) for index in topic.partitions)
     return {
         "results": [
             {
                 "topic_name": name,
-                "partitions": [{"partition_index": index, "error_code": code} for index, code in told.items()],
+                "partitions": [{"partition_index": index, "error_code": code} for index, code in codes.items()],
             }
-            for name, told in results.items()
+            for name, codes in results.items()
         ]
     }

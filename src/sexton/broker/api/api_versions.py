@@ -62,10 +62,13 @@ def handle(broker: Broker, request: Request) -> Response:
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return {"error_code": ErrorCode.invalid_request}
     offered = {"api_keys": [_range(module) for module in api.modules().values()], **FINALIZED}
-    return {**offered, "supported_features": [_supported(one) for one in FEATURES if _is_told(one, request.version)]}
+    return {
+        **offered,
+        "supported_features": [_supported(one) for one in FEATURES if _is_advertised(one, request.version)],
+    }
 
 
-def _is_told(feature: Feature, version: int) -> bool:
+def _is_advertised(feature: Feature, version: int) -> bool:
     return feature.lowest > 0 or version >= LEVEL_ZERO_SINCE
 
 

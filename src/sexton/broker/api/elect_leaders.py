@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sexton.broker.admin import PlannedRow, told, update_rows
+from sexton.broker.admin import PlannedRow, error_fields, update_rows
 from sexton.broker.lifecycle.handover import first_heard, heard_of
 from sexton.metadata.elections import elect_on_request
 from sexton.ports.metastore import PartitionRow
@@ -43,7 +43,7 @@ async def handle(broker: Broker, request: Request) -> Body:
     for (topic, partition), error in outcomes.items():
         if error is not None and error.code is ErrorCode.election_not_needed and body.topic_partitions is None:
             continue
-        results.setdefault(topic, []).append({"partition_id": partition, **told(error)})
+        results.setdefault(topic, []).append({"partition_id": partition, **error_fields(error)})
     return {
         "error_code": ErrorCode.none,
         "replica_election_results": [{"topic": name, "partition_result": found} for name, found in results.items()],

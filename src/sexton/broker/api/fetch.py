@@ -242,8 +242,8 @@ class _Poll:
             if self._tells_all or _is_worth_telling(wanted, found):
                 topics.setdefault(wanted.topic, []).append((wanted, found))
                 # An error is repeated in the next response, whatever the watermarks are then.
-                wanted.told_high_watermark = -1 if found.code else found.high_watermark
-                wanted.told_start_offset = found.start_offset
+                wanted.sent_high_watermark = -1 if found.code else found.high_watermark
+                wanted.sent_start_offset = found.start_offset
             if found.size_bytes:
                 session.served(wanted)
         return FetchEncoder(self._broker, self._version, self._correlation_id).encode(0, session.session_id, topics)
@@ -253,6 +253,6 @@ def _is_worth_telling(wanted: Wanted, found: Found) -> bool:
     return (
         found.size_bytes > 0
         or found.is_urgent
-        or found.high_watermark != wanted.told_high_watermark
-        or found.start_offset != wanted.told_start_offset
+        or found.high_watermark != wanted.sent_high_watermark
+        or found.start_offset != wanted.sent_start_offset
     )

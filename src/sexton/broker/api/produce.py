@@ -30,7 +30,7 @@ from sexton.broker.network.request import DropConnectionError, Request, Response
 from sexton.broker.produce.answer import Outcome, encode
 from sexton.broker.produce.in_transaction import HeldBatch, check_answer, hold, is_in_transaction
 from sexton.broker.produce.refused import TopicKey
-from sexton.broker.produce.unpacking import Judged
+from sexton.broker.produce.unpacking import Validated
 from sexton.log.inside import is_zstd
 from sexton.metadata.topics import INTERNAL_TOPICS
 from sexton.protocol.errors import ErrorCode, KafkaError, RecordsError
@@ -94,7 +94,7 @@ class _Produce:
                     if broker.unpacking.is_due(replica, data.records):
                         self._unpack(outcome, request, key, replica, data.records)
                     else:
-                        self._enter(outcome, request, key, replica, Judged(data.records, None), now_ms)
+                        self._enter(outcome, request, key, replica, Validated(data.records, None), now_ms)
                 except KafkaError as error:
                     self._refused(outcome, key, name, data.records, error)
                 except OSError as error:
@@ -110,7 +110,7 @@ class _Produce:
         request: Request,
         key: TopicKey,
         replica: Replica,
-        batch: Judged,
+        batch: Validated,
         now_ms: int,
         waiting: asyncio.Future[None] | None = None,
     ) -> None:
@@ -126,7 +126,7 @@ class _Produce:
         if broker.refused:
             broker.refused.check(key, replica, records)
         try:
-            appended, then = replica.append(records, self.acks, now_ms, judged_by=rules)
+            appended, then = replica.append(records, self.acks, now_ms, validated_by=rules)
         except KafkaError as error:
             if not _is_suspicion(error):
                 raise
@@ -160,7 +160,7 @@ class _Produce:
         kept = bytes(records)
         committed = outcome.committed = waiting or asyncio.get_running_loop().create_future()
 
-        def go_on(found: Judged | Exception) -> None:
+        def go_on(found: Validated | Exception) -> None:
             if committed.done():
                 broker.refused.note(key, outcome.index, kept, ErrorCode.request_timed_out)
                 return
@@ -185,7 +185,7 @@ class _Produce:
         request: Request,
         key: TopicKey,
         replica: Replica,
-        batch: Judged,
+        batch: Validated,
         held: HeldBatch,
         waiting: asyncio.Future[None] | None,
     ) -> None:
@@ -204,7 +204,7 @@ class _Produce:
                 self.broker.refused.check(key, replica, kept)
                 now_ms = self.broker.clock.now_ms()
                 appended, then = replica.append(
-                    kept, self.acks, now_ms, verification=held.verification, judged_by=batch.rules
+                    kept, self.acks, now_ms, verification=held.verification, validated_by=batch.rules
                 )
             except KafkaError as error:
                 if _is_suspicion(error):

@@ -45,8 +45,8 @@ class Wanted:
         "max_bytes",
         "partition",
         "replica",
-        "told_high_watermark",
-        "told_start_offset",
+        "sent_high_watermark",
+        "sent_start_offset",
         "topic",
     )
 
@@ -58,8 +58,8 @@ class Wanted:
         self.max_bytes = 0
         self.current_leader_epoch = NO_EPOCH
         self.last_fetched_epoch = NO_EPOCH
-        self.told_high_watermark = -1
-        self.told_start_offset = -1
+        self.sent_high_watermark = -1
+        self.sent_start_offset = -1
         self.replica: Replica | None = None
         self.cancel_watch: Callable[[], None] | None = None
 

@@ -85,10 +85,10 @@ def check_answer(replica: Replica, held: HeldBatch, code: ErrorCode, version: in
             )
         return
     replica.log.producers.end_verification(producer_id, held.verification)
-    raise KafkaError(told(code, version), f"the transaction's coordinator says {code.name.upper()}")
+    raise KafkaError(code_for_client(code, version), f"the transaction's coordinator says {code.name.upper()}")
 
 
-def told(code: ErrorCode, version: int) -> ErrorCode:
+def code_for_client(code: ErrorCode, version: int) -> ErrorCode:
     """Translates the coordinator's error into one that clients understand in a Produce response."""
     if code in RETRIABLE:
         return ErrorCode.not_enough_replicas  # all clients retry after it

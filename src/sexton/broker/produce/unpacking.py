@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sexton.errors import UnsupportedFormatError
 from sexton.log.checks import Rules
-from sexton.log.inside import UNFOLDED_BYTES_MAX, judged
+from sexton.log.inside import UNFOLDED_BYTES_MAX, validated
 from sexton.ports.disk import Buffer
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ SMALL_RECORDS: Final = 2_000
 few milliseconds for the largest batch that fits."""
 
 
-class Judged(NamedTuple):
+class Validated(NamedTuple):
     records: Buffer
     rules: Rules | None
     """The rules by which the batch was checked; None if it did not have to be."""
 
 
-Then = Callable[[Judged | Exception], None]
+Then = Callable[[Validated | Exception], None]
 
 
 class _Job(NamedTuple):
@@ -61,7 +61,7 @@ class Unpacking:
         log = replica.log
         return replica in self._lines or (log.looks_inside and log.rules.must_unpack(records))
 
-    def at_once(self, replica: Replica, records: Buffer, is_suspect: bool) -> Judged | None:
+    def at_once(self, replica: Replica, records: Buffer, is_suspect: bool) -> Validated | None:
         """Returns the batch as it may be appended, if the batch is small; otherwise None. Raises if the batch is
         invalid.
 
@@ -72,7 +72,7 @@ class Unpacking:
         if replica in self._lines or not is_small:
             return None
         try:
-            return self._judged(replica, records, is_suspect, SMALL_UNFOLDED_BYTES)
+            return self._validated(replica, records, is_suspect, SMALL_UNFOLDED_BYTES)
         except UnsupportedFormatError:
             return None  # it is not small once decompressed
 
@@ -97,10 +97,10 @@ class Unpacking:
         try:
             while line:
                 job = line[0]
-                found: Judged | Exception
+                found: Validated | Exception
                 try:
                     found = await loop.run_in_executor(
-                        self._threads, self._judged, replica, job.records, job.is_suspect, UNFOLDED_BYTES_MAX
+                        self._threads, self._validated, replica, job.records, job.is_suspect, UNFOLDED_BYTES_MAX
                     )
                 except Exception as error:
                     found = error
@@ -112,9 +112,9 @@ class Unpacking:
         finally:
             del self._lines[replica]
 
-    def _judged(self, replica: Replica, records: Buffer, is_suspect: bool, unfolded_bytes_max: int) -> Judged:
+    def _validated(self, replica: Replica, records: Buffer, is_suspect: bool, unfolded_bytes_max: int) -> Validated:
         """Runs in any thread."""
         rules = replica.log.rules
         if not (is_suspect or rules.must_unpack(records)):
-            return Judged(records, None)
-        return Judged(judged(records, rules, self._broker.clock.now_ms(), unfolded_bytes_max), rules)
+            return Validated(records, None)
+        return Validated(validated(records, rules, self._broker.clock.now_ms(), unfolded_bytes_max), rules)

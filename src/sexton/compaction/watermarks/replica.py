@@ -114,7 +114,7 @@ class ReplicaWatermarks:
             fence_below=max(self.fence_below, carried_fence_below),
         )
 
-    def told(
+    def with_received(
         self, generation: int, removable: Pair, fence_below: int = 0, planned_high_watermark: int = 0
     ) -> ReplicaWatermarks:
         """Takes values from any leader, however late: within a generation every value that was ever computed stays
@@ -128,7 +128,7 @@ class ReplicaWatermarks:
             planned_high_watermark=max(self.planned_high_watermark, planned_high_watermark),
         )
 
-    def told_while_empty(
+    def with_received_while_empty(
         self, generation: int, removable: Pair, fence_below: int = 0, planned_high_watermark: int = 0
     ) -> ReplicaWatermarks:
         """The same for an empty log: what it will copy has been compacted that far. An older generation is ignored, a
@@ -138,8 +138,8 @@ class ReplicaWatermarks:
         if generation > self.generation:
             empty = ReplicaWatermarks.of_empty_log(self.incarnation, generation, removable)
             return replace(empty, fence_below=fence_below, planned_high_watermark=planned_high_watermark)
-        told = self.told(generation, removable, fence_below, planned_high_watermark)
-        return told._next(compacted=told.compacted.join(told.removable))
+        received = self.with_received(generation, removable, fence_below, planned_high_watermark)
+        return received._next(compacted=received.compacted.join(received.removable))
 
     def with_independent_compaction(self, bound: int) -> ReplicaWatermarks:
         """A compaction without coordination, which settles nothing: only the fence covers what it removed."""

@@ -286,7 +286,7 @@ class Migration:
         the free partitions then have no reader.
         """
         core = self._core
-        is_settled = all(member.is_reconciled_to(group.epoch) for member in group.members.values())
+        is_reconciled = all(member.is_reconciled_to(group.epoch) for member in group.members.values())
         classic = ClassicGroup(group.group, ClassicState.STABLE, core.now.wall_ms, group.epoch)
         for member in group.members.values():
             assert member.classic is not None, "only classic members are left"
@@ -306,7 +306,7 @@ class Migration:
         for old in classic.members.values():
             target = group.target.get(old.member_id, {})
             old.assignment = self._to_bytes(target, old.metadata(classic.protocol))
-        classic.must_rebalance = must_rebalance or not is_settled
+        classic.must_rebalance = must_rebalance or not is_reconciled
         self._consumer.write_tombstones(group)
         core.groups[group.group] = classic
         core.write_classic(classic)

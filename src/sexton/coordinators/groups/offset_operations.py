@@ -152,7 +152,7 @@ class OffsetOperations:
             group.check_offset_fetch(request.member_id, request.member_epoch)
         if request.topics is None:
             every = self._core.offsets.topics_of(request.group)
-            return [(topic, told) for topic in every if (told := self._fetch_topic(request, topic, None))]
+            return [(topic, fetched) for topic in every if (fetched := self._fetch_topic(request, topic, None))]
         return [(topic, self._fetch_topic(request, topic, numbers)) for topic, numbers in request.topics]
 
     def _fetch_topic(
@@ -165,16 +165,16 @@ class OffsetOperations:
         if numbers is not None:
             found = [(number, core.offsets.get(group, topic, number)) for number in numbers]
         may_be_unstable = request.require_stable and core.pending.has_any(group)
-        told: list[FetchedOffset] = []
+        fetched: list[FetchedOffset] = []
         for number, value in found:
-            is_told = value is not None and _is_of(value, topic_id)
-            if not is_told and numbers is None:
+            is_returned = value is not None and _is_of(value, topic_id)
+            if not is_returned and numbers is None:
                 continue
             if may_be_unstable and core.pending.is_pending(r.OffsetKey(group, topic, number)):
-                told.append(FetchedOffset(number, error=ErrorCode.unstable_offset_commit))
+                fetched.append(FetchedOffset(number, error=ErrorCode.unstable_offset_commit))
             else:
-                told.append(_fetched(number, value if is_told else None))
-        return told
+                fetched.append(_fetched(number, value if is_returned else None))
+        return fetched
 
     def _is_told(self, topic: str, value: r.OffsetValue) -> bool:
         return _is_of(value, self._core.topics.topic_id(topic))

@@ -375,7 +375,7 @@ def _next_epoch(
     is_same = request.expected is not None
     is_current = not is_same or request.expected == (transaction.producer_id, transaction.epoch)
     if not is_current and transaction.epoch <= LAST_EPOCH_FOR_CLIENTS:
-        return transaction.told_again(request.timeout_ms, now_ms)
+        return transaction.initialised_again(request.timeout_ms, now_ms)
     if transaction.is_exhausted:
         return transaction.rotated(_needed(fresh_id), request.timeout_ms, is_same, now_ms)
     return transaction.initialised(request.timeout_ms, is_same, now_ms)

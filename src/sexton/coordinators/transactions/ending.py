@@ -79,11 +79,11 @@ class Verdict(Enum):
 def judge(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool, client_version: int) -> Verdict:
     """Raises what to answer if it may not be, or not yet."""
     if client_version >= TRANSACTION_VERSION_2:
-        return _judge_by_epoch(transaction, producer, is_commit)
-    return _judge_by_state(transaction, producer, is_commit)
+        return _verdict_by_epoch(transaction, producer, is_commit)
+    return _verdict_by_state(transaction, producer, is_commit)
 
 
-def _judge_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool) -> Verdict:
+def _verdict_by_epoch(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool) -> Verdict:
     state = transaction.state
     is_rotated = (
         producer == (transaction.previous_producer_id, LAST_EPOCH_FOR_CLIENTS)
@@ -116,7 +116,7 @@ def _nothing_to_commit(transaction: Transaction) -> KafkaError:
     return KafkaError(ErrorCode.invalid_txn_state, "the last transaction was ended in this epoch, no other has begun")
 
 
-def _judge_by_state(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool) -> Verdict:
+def _verdict_by_state(transaction: Transaction, producer: ProducerIdAndEpoch, is_commit: bool) -> Verdict:
     if producer.producer_id != transaction.producer_id:
         raise KafkaError(ErrorCode.invalid_producer_id_mapping)
     if transaction.of_late_owner(producer.epoch):

@@ -80,7 +80,7 @@ class Transaction:
             timeout_ms, now_ms, self.producer_id, ProducerEpoch(self.epoch + 1), last_epoch, self.previous_producer_id
         )
 
-    def told_again(self, timeout_ms: int, now_ms: int) -> Transaction:
+    def initialised_again(self, timeout_ms: int, now_ms: int) -> Transaction:
         """Keeps the epoch: its producer has not received it yet."""
         previous = self.previous_producer_id
         return self._at_rest(timeout_ms, now_ms, self.producer_id, self.epoch, self.last_epoch, previous)

@@ -44,7 +44,7 @@ def _allows_what_the_setting_says(config: TopicConfig) -> bool:
 
 
 def _takes_the_first(row: PartitionRow, replicas: tuple[int, ...], brokers: Brokers) -> PartitionRow:
-    return reassignment._elected(reassignment._settled(row, replicas, replicas[:1]), brokers)
+    return reassignment._elected(reassignment._without_reassignment(row, replicas, replicas[:1]), brokers)
 
 
 async def _trusts_the_metastore(broker: Broker) -> dict[int, int]:
