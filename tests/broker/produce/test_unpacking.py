@@ -220,7 +220,7 @@ def test_a_bug_in_unpacking_ends_one_connection_and_no_line(monkeypatch: pytest.
             raise RuntimeError("a bug")
 
         with monkeypatch.context() as broken:
-            broken.setattr(unpacking, "judged", bug)
+            broken.setattr(unpacking, "validated", bug)
             with pytest.raises(Exception, match=r"closed|lost|connection"):
                 await send(story, batch(0, is_large=True), timeout_ms=1_000)
         assert codes(await send(story, batch(0, is_large=True))) == [ErrorCode.none]

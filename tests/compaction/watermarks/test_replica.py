@@ -130,8 +130,8 @@ def test_join_and_meet_are_the_bounds_of_two_pairs(one: Pair, other: Pair) -> No
 
 events = st.one_of(
     st.tuples(st.just("compaction"), offsets, pairs, offsets),
-    st.tuples(st.just("told"), st.integers(0, 2), pairs, offsets, offsets),
-    st.tuples(st.just("told_while_empty"), st.just(1), pairs, offsets, offsets),
+    st.tuples(st.just("received"), st.integers(0, 2), pairs, offsets, offsets),
+    st.tuples(st.just("received_while_empty"), st.just(1), pairs, offsets, offsets),
     st.tuples(st.just("log_start"), offsets),
     st.tuples(st.just("plan"), offsets),
     st.tuples(st.just("independent_compaction"), offsets),
@@ -142,7 +142,7 @@ def after(replica: ReplicaWatermarks, event: tuple[str, *tuple[object, ...]]) ->
     name, *arguments = event
     if name == "compaction" and arguments[0] < replica.compacted.keys:  # type: ignore[operator]
         return replica
-    method = getattr(replica, name) if name.startswith("told") else getattr(replica, f"with_{name}")
+    method = getattr(replica, f"with_{name}")
     return method(*arguments)  # type: ignore[no-any-return]
 
 
