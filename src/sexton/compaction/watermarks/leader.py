@@ -6,7 +6,7 @@
 | a replica reports                          | its value rises, if the report is of its present incarnation          |
 | a replica reports after a restart          | the new report counts, even if lower: its disk may be an old one      |
 | a replica is silent                        | it counts at its last report                                          |
-| a replica has never reported               | it counts at the present MTRO/MXRO: nothing rises past it             |
+| a replica has never reported               | it counts at the present MTRO/MXRO (docs/decisions, 22)               |
 | a replica is added, or a new incarnation   | as if it had never reported                                           |
 | a replica is removed                       | it no longer counts, and the values may rise                          |
 | a replica fetches                          | the fetch fence: `fence.may_copy`                                     |
