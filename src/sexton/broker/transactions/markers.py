@@ -14,6 +14,15 @@ Before transaction version 2 a marker names nothing but a producer and its epoch
 next transaction. A coordinator whose write failed is loaded again and sends all markers again, while some of them wait
 for a retry or are in flight. So a marker is sent only while it is owed, and never while another marker of the same
 producer to the same partition is in flight: the sender waits until that one has completed or failed.
+
+**A topic that was deleted and made again** meanwhile gets the marker, as in Kafka: a transaction names its partitions
+by topic and number. With the topic's id beside them the marker could be left out where the id is another one by now.
+That would be wrong. A client before transaction version 2 joins a partition once, by name, and writes to whichever
+topic has that name: the leader asks by name whether the partition is in the transaction (AddPartitionsToTxn knows no
+ids), the coordinator says yes, and the records in the new topic would never be ended. Nor is the id that a coordinator
+sees when a partition joins the one that the leader writes to: its view may be behind. And the marker keeps out what a
+deposed coordinator may still verify there (`verifier`). It costs the new topic one offset, and a producer that has
+written nothing to the new topic yet one abort and a new epoch, since its next sequence is not 0.
 """
 
 from __future__ import annotations
