@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -76,9 +78,24 @@ def test_replicas_that_compact_without_coordination_are_found_to_diverge(pool: W
 
 @pytest.mark.parametrize("name", BREAKS)
 def test_what_is_broken_on_purpose_is_there_to_be_broken(name: str) -> None:
-    """The soak is run rarely: what moves in the tree meanwhile must be followed here at once."""
+    """The soak is run rarely: what moves in the tree meanwhile must be followed here at once. A replacement that cannot
+    be called as the original is would be found at once, for the wrong reason."""
+    for patch in BREAKS[name].pieces:
+        original, replacement = called(patch.original), called(patch.replacement)
+        assert callable(original) == callable(replacement)
+        if callable(original):
+            assert parameters(replacement) == parameters(original)
+            assert inspect.iscoroutinefunction(replacement) == inspect.iscoroutinefunction(original)
     with BREAKS[name].in_force():
         pass
+
+
+def called(piece: Any) -> Any:
+    return piece.fget if isinstance(piece, property) else piece
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
 
 
 @pytest.mark.soak

@@ -34,9 +34,9 @@ async def _begins_its_epoch_first(self: LocalReplica, row: PartitionRow) -> None
     await self.coordination.enter_generation(row.generation)
 
 
-def _takes_it_for_damage(self: Recovery, segment: Segment, fault: str, position: int) -> None:
+def _takes_it_for_damage(self: Recovery, segment: Segment, what: str) -> None:
     raise CorruptLogError(
-        f"{fault}, and valid batches follow from byte {position} on, so this is no torn write",
+        f"{what}, so this is no torn write",
         f"{segment.path(LOG_SUFFIX)} at byte {segment.size_bytes}",
         WHAT_TO_DO_WITH_A_CORRUPT_BATCH,
     )

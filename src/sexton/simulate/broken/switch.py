@@ -16,6 +16,11 @@ class Patch(NamedTuple):
     attribute: str
     replacement: Any
 
+    @property
+    def original(self) -> Any:
+        """As long as it is not in force."""
+        return self.owner.__dict__[self.attribute]
+
 
 class Break(NamedTuple):
     patches: Patch | tuple[Patch, ...]
@@ -24,14 +29,17 @@ class Break(NamedTuple):
     minutes: float = 0.5
     """How long runs have to be for it to matter."""
 
+    @property
+    def pieces(self) -> tuple[Patch, ...]:
+        return (self.patches,) if isinstance(self.patches, Patch) else self.patches
+
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        patches = (self.patches,) if isinstance(self.patches, Patch) else self.patches
-        before = [patch.owner.__dict__[patch.attribute] for patch in patches]
-        for owner, attribute, replacement in patches:
+        before = [patch.original for patch in self.pieces]
+        for owner, attribute, replacement in self.pieces:
             setattr(owner, attribute, replacement)
         try:
             yield
         finally:
-            for patch, original in zip(patches, before, strict=True):
+            for patch, original in zip(self.pieces, before, strict=True):
                 setattr(patch.owner, patch.attribute, original)
