@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,9 +13,11 @@ from typer.testing import CliRunner
 
 from sexton.cli.main import app
 from sexton.simulate.broken import BREAKS
+from sexton.simulate.broken.rules import RULES
 from sexton.simulate.plan import Profile
 from sexton.simulate.run import Options, Result, Workers, workers
 from sexton.simulate.shrink import shrink
+from tests.project import PROJECT_DIR
 
 SEEDS_COUNT = 3
 """Of each profile, in each `make test`. More of them, by hand: `sexton simulate --seeds 1000`."""
@@ -22,6 +25,9 @@ SEEDS_COUNT = 3
 MINUTES = 0.5
 SEEDS_TO_FIND_A_BREAK = 200
 SEEDS_TO_FIND_A_DIVERGENCE = 40
+
+ROW_OF_A_DEFECT = r"^\| `([a-z-]+)` \| \d+ \| ([a-z ]+), ([\d.]+) \|"
+"""In docs/simulation.md: its switch, the seed that finds it, profile and minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +94,14 @@ def test_what_is_broken_on_purpose_is_there_to_be_broken(name: str) -> None:
             assert inspect.iscoroutinefunction(replacement) == inspect.iscoroutinefunction(original)
     with BREAKS[name].in_force():
         pass
+
+
+def test_the_page_says_how_each_defect_is_looked_for() -> None:
+    page = (PROJECT_DIR / "docs" / "simulation.md").read_text()
+    told = {row[1]: (row[2], float(row[3])) for row in re.finditer(ROW_OF_A_DEFECT, page, re.MULTILINE)}
+    assert told == {
+        name: (str(each.profile or "as drawn"), each.minutes) for name, each in BREAKS.items() if name not in RULES
+    }
 
 
 def called(piece: Any) -> Any:

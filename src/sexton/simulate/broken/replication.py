@@ -69,7 +69,7 @@ REPLICATION: dict[str, Break] = {
         Profile.COMPACTION,
     ),
     "hands-over-to-the-dead": Break(Patch(handover, "answering", _trusts_the_metastore), minutes=0.4),
-    "elects-the-dead": Break(Patch(Control, "_silent", _asks_nobody)),
+    "elects-the-dead": Break(Patch(Control, "_silent", _asks_nobody), minutes=1),
     "join-names-another-process": Break(Patch(Membership, "_named", _names_whoever_is_there)),
 }
 """A join whose repetition is refused counts no more, though the first attempt may have been carried out; what a
