@@ -115,12 +115,15 @@ def parameters(function: Callable[..., Any]) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_rule_that_is_broken_on_purpose_is_found(pool: Workers, name: str) -> None:
-    found = first_failure(pool, Options(minutes=BREAKS[name].minutes, broken=name, profile=BREAKS[name].profile))
+    options = Options(minutes=BREAKS[name].minutes, broken=name, profile=BREAKS[name].profile)
+    found = first_failure(pool, options)
     assert found is not None, f"rule {name} was broken in {SEEDS_TO_FIND_A_BREAK} seeds, and nobody noticed"
     assert found.evidence
     assert found.tail
     expected = {"1": "rule 1", "1-flush": "rule 1", "5": "rule 5", "9": "rule 9"}.get(name)
     assert expected is None or found.rule == expected
+    without = pool.submit(found.seed, replace(options, broken=None)).result()
+    assert without.is_clean, f"seed {found.seed} breaks {without.rule} by itself: {without.evidence}"
 
 
 @pytest.mark.soak
