@@ -274,6 +274,42 @@ def test_a_leader_forced_from_nothing_that_dies_at_once_lacks_only_what_it_has_c
         world.sweep()
 
 
+def forced(left: int, power_lost: bool = False) -> World:
+    """Broker 1, which has four records, is gone; broker 2, which lacks the last one, was chosen. So much is on its disk
+    when it begins to lead, and one more record, its own."""
+    world = World(compacted=True)
+    world.row = PartitionRow(TOPIC, 0, (1, 2), (1,), 1, LeaderEpoch(1), 0)
+    world.hold(1, 1, 1, 1, 1)
+    world.hold(2, 1, 1, 1)
+    world.show(1, 4, 4, 1)
+    world.show(2, 3, 3)
+    world.change(PartitionRow(TOPIC, 0, (1, 2), (2,), 2, LeaderEpoch(2), 0, generation=1))
+    if power_lost:
+        world.hold(2, *[1] * left)
+        world.lose_power(2)
+    world.hold(2, *[1] * left, 2)
+    return world
+
+
+def test_a_forced_leader_lacks_what_it_did_not_have() -> None:
+    world = forced(left=3)
+    world.show(2, 4, 4, 2, generation=1)
+    world.sweep()
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_forced_leader_that_drops_what_its_disk_had_breaks_rule_1(left: int) -> None:
+    world = forced(left)
+    with pytest.raises(SimulationFailure, match=f"goes on from {left}, but 3 was left on its disk"):
+        world.show(2, left + 1, left + 1, 2, generation=1)
+
+
+def test_a_forced_leader_that_loses_power_before_it_leads_goes_on_with_what_that_left() -> None:
+    world = forced(left=2, power_lost=True)
+    world.show(2, 3, 3, 2, generation=1)
+    world.sweep()
+
+
 # Power: what follows a loss is judged as ever
 
 

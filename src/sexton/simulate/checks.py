@@ -227,10 +227,17 @@ class Judge:
             self._trace.note("judge", f"a leader was forced on {self._agreement.name(key)}")
             self._history.generations[place] = row.generation
             self._losses.doubt(key, place, row.leader_epoch, is_forced=True)
+            self._losses.force(key, row.leader, row.leader_epoch, self._left_end(row.leader, key))
         self.sweep_partition(key, row)
+
+    def _left_end(self, broker_id: int, key: PartitionId) -> int:
+        node = self.cluster.node_of(broker_id)
+        return 0 if node.is_wiped else self._seen(node, key).copy.intact_end
 
     def power_lost(self, node: Node) -> None:
         """What was not flushed on that machine is gone."""
+        for key in self._losses.forced_on(node.broker_id):
+            self._losses.left(key, self._left_end(node.broker_id, key))
         for key, row in self._agreement.rows.items():
             name = self._agreement.topics[key[0]]
             if name in self._unflushed and node.broker_id in row.replicas:
@@ -258,17 +265,20 @@ class Judge:
         is_forced = self._losses.doubts[key].is_forced
         place, copy = self._place(key), self._seen(node, key).copy
         known = self.compaction.truths.get(key) if place[0] in self._compacted else self._ledgers.get(key)
-        self._losses.settle(key, place)
+        forced = self._losses.settle(key, place)
         if known is None:
             return
+        where = f"{node.name}: {replica.name}"
         if is_forced:
             line = Line(0, replica.leader_epoch)  # a log that was copied half may lack what it had replaced later
+            if forced is not None and forced.broker_id == node.broker_id:
+                self._losses.check_left(where, forced.left_end, _own_from(copy, forced.first_epoch), known.end_offset)
         else:
             offset = self._agreed_end(key, replica, copy)
             kept = frozenset((entry.base_offset, entry.leader_epoch) for entry in copy.entries_from(offset))
             line = Line(offset, replica.leader_epoch, kept)
-            where = f"{node.name}: {replica.name}"
-            self._losses.check_left(where, key, node.broker_id, line.offset, known.end_offset)
+            left_end = self._losses.left_on(key, node.broker_id)
+            self._losses.check_left(where, left_end, line.offset, known.end_offset)
             if line.offset == known.end_offset and not self._losses.brings_back(key, line):
                 self._losses.caught_up(key, node.broker_id)
                 return  # all of it is left
@@ -317,6 +327,8 @@ class Judge:
         self.look()
 
     def disk_replaced(self, node: Node) -> None:
+        for key in self._losses.forced_on(node.broker_id):
+            self._losses.left(key, 0)
         self._replaced.add(node.broker_id)
         self.compaction.disk_replaced(node.name)
 
@@ -518,3 +530,9 @@ class Judge:
     def ledger_end(self, key: PartitionId) -> int:
         known = self._ledgers.get(key) or self.compaction.truths.get(key)
         return known.end_offset if known is not None else 0
+
+
+def _own_from(copy: Copy, leader_epoch: int) -> int:
+    """Where what a log holds of that epoch and later ones begins."""
+    own = (entry.base_offset for entry in copy.entries_from(0) if entry.leader_epoch >= leader_epoch)
+    return min(own, default=copy.end_offset)

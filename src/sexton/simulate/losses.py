@@ -8,7 +8,8 @@ Three things excuse a loss, and nothing else does:
   disk of whoever leads next must still be there.
 - *an unclean election*: its topic allows those, and the controller has made a leader of a replica that was not in
   sync. What that replica shares with what was committed must still be there.
-- *force*: an operator has made a leader of a replica that was not in sync: a new generation.
+- *force*: an operator has made a leader of a replica that was not in sync: a new generation. What was on its disk by
+  then must still be there.
 
 From that moment on the partition is *in doubt*: nobody can tell what is left, until a leader of a later epoch goes on
 with its own log. Where that parts from what had been committed begins a new *line*. What lies above, and was written
@@ -45,6 +46,15 @@ class Doubt(NamedTuple):
     is_forced: bool
 
 
+class Forced(NamedTuple):
+    """A leader that an operator has chosen, and what it has to go on with."""
+
+    broker_id: int
+    first_epoch: int
+    left_end: int
+    """Where the log ended that was on its disk when it was chosen, or that a power loss has left of it since."""
+
+
 @dataclass(slots=True)
 class Losses:
     history: History
@@ -58,6 +68,8 @@ class Losses:
     registered."""
     _dead: set[int] = field(default_factory=set)
     """Who lost power and has not registered since."""
+    _forced: dict[PartitionId, Forced] = field(default_factory=dict)
+    """Of partitions that are in doubt for it."""
 
     def power_lost(self, key: PartitionId, row: PartitionRow, broker_id: int, left_end: int) -> None:
         self._dead.add(broker_id)
@@ -100,13 +112,32 @@ class Losses:
         doubt = self.doubts.get(key)
         return doubt is not None and replica.is_leader and replica.leader_epoch >= doubt.first_epoch
 
-    def settle(self, key: PartitionId, place: TopicPartition) -> None:
+    def settle(self, key: PartitionId, place: TopicPartition) -> Forced | None:
+        """Returns who was forced on the partition, if somebody was."""
         del self.doubts[key]
         self.history.doubtful.discard(place)
+        return self._forced.pop(key, None)
 
-    def check_left(self, where: str, key: PartitionId, broker_id: int, goes_on_from: int, committed_end: int) -> None:
-        """Rule 1: a leader that lost power goes on from no less than its disk still had."""
-        left = min(self.suspects.get(key, {}).get(broker_id, 0), committed_end)
+    def force(self, key: PartitionId, broker_id: int, first_epoch: int, left_end: int) -> None:
+        self._forced[key] = Forced(broker_id, first_epoch, left_end)
+
+    def forced_on(self, broker_id: int) -> list[PartitionId]:
+        """The partitions that this broker was chosen for and does not lead yet."""
+        return [key for key, forced in self._forced.items() if forced.broker_id == broker_id]
+
+    def left(self, key: PartitionId, left_end: int) -> None:
+        """A leader that was chosen has lost some of what it had."""
+        forced = self._forced[key]
+        self._forced[key] = forced._replace(left_end=min(forced.left_end, left_end))
+
+    def left_on(self, key: PartitionId, broker_id: int) -> int:
+        """Where the log ended that a loss of power left on that broker's disk."""
+        return self.suspects.get(key, {}).get(broker_id, 0)
+
+    @staticmethod
+    def check_left(where: str, left_end: int, goes_on_from: int, committed_end: int) -> None:
+        """Rule 1: a leader that lost power, or was forced, goes on from no less than its disk still had."""
+        left = min(left_end, committed_end)
         if goes_on_from < left:
             raise SimulationFailure("rule 1", f"{where} goes on from {goes_on_from}, but {left} was left on its disk")
 
