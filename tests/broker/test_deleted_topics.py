@@ -10,6 +10,7 @@ from sexton.client.consumer import EARLIEST
 from sexton.client.errors import ConnectionLostError
 from sexton.client.groups import GroupConsumer, fetch_offsets
 from sexton.metadata.topics import OFFSETS_TOPIC
+from sexton.simulate.broken import breaking
 from tests.simulated import TOPIC, Story
 
 GROUP = "g"
@@ -75,6 +76,23 @@ def test_a_group_reads_a_topic_that_was_made_again_from_its_beginning() -> None:
         assert await committed(story) == 3, "what was taken back was that of the former topic alone"
 
     story.run(told())
+
+
+def test_by_name_alone_a_group_goes_on_at_its_old_offset() -> None:
+    """As it once did: the simulator's switch puts it back."""
+    story = Story(2)
+
+    async def told() -> None:
+        await story.start()
+        await story.create_topic([1])
+        await write(story, b"old-1")
+        await read_and_commit(story)
+        await make_again(story, 2)
+        await write(story, b"skipped", b"new-2")
+        assert await read_and_commit(story) == [b"new-2"]
+
+    with breaking("offsets-by-name"):
+        story.run(told())
 
 
 def test_a_deletion_while_nobody_kept_the_group_counts_all_the_same() -> None:
