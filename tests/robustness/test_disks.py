@@ -11,11 +11,12 @@ import pytest
 from confluent_kafka import Producer
 
 from sexton.harness.brokers import SextonCluster
+from sexton.harness.disks import SmallDisk
 from sexton.log.flushed import decode_points
 from sexton.protocol.errors import ErrorCode
 from sexton.replication.log_folder import FLUSHED_POINTS_FILE
 from tests.robustness.conftest import Watched, wait_until
-from tests.robustness.disks import SmallDisk, small_disk
+from tests.robustness.disks import small_disk
 from tests.robustness.wire import CREATE_TOPICS, Wire, batch, refused
 
 pytestmark = pytest.mark.cluster

@@ -17,6 +17,8 @@ from types import TracebackType
 from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from sexton.harness import asking
+from sexton.harness.clocks import Clocks
+from sexton.harness.disks import Disks
 from sexton.harness.errors import HarnessError
 from sexton.harness.network import Network
 from sexton.harness.processes import HOST, Port, ServerProcess
@@ -36,7 +38,7 @@ class Node(ABC):
         self.directory = directory
         self.host = HOST
         self.prefix: tuple[str, ...] = ()
-        """Of the command that it is: where it runs."""
+        """Of the command that it is: where it runs, and by which clock."""
         self.port = Port()
         self.process: ServerProcess | None = None
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -107,12 +109,21 @@ class Cluster(ABC, Generic[N]):
         self.base_dir = base_dir.resolve() if base_dir else Path(tempfile.mkdtemp(prefix=prefix))
         self._nodes: dict[int, N] = {}
         self.network: Network | None = None
+        self.clocks: Clocks | None = None
+        self.own_disks: Disks | None = None
+        """Of the nodes' own, where their data is; None: wherever the directory is."""
 
     def move_to(self, network: Network) -> None:
         """Before it is started; whoever made the network undoes it afterwards."""
         self.network = network
         for node_id, node in self._nodes.items():
-            node.host, node.prefix = network.host(node_id), network.prefix(node_id)
+            node.host, node.prefix = network.host(node_id), (*network.prefix(node_id), *node.prefix)
+
+    def go_by(self, clocks: Clocks) -> None:
+        """Before it is started; whoever made the clocks undoes them afterwards."""
+        self.clocks = clocks
+        for node_id, node in self._nodes.items():
+            node.prefix = (*node.prefix, *clocks.prefix(node_id))
 
     @abstractmethod
     def _spawn(self, node: N) -> None: ...

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from sexton.harness.errors import HarnessError
+from sexton.harness.undoing import Undoing
 
 LOCAL_PRIORITY: Final = 100
 CUT_PRIORITY: Final = 10
@@ -25,7 +26,6 @@ EARLY_DEMUX: Final = "/proc/sys/net/ipv4/ip_early_demux"
 """With this on, packets of connections that exist are delivered without a look at the rules."""
 
 SUBNETS_COUNT: Final = 200
-CLEAN_UP_TIMEOUT_S: Final = 20
 
 
 class Network:
@@ -36,7 +36,7 @@ class Network:
         self._subnet = f"10.213.{random.randrange(1, SUBNETS_COUNT)}"
         self._node_ids = list(node_ids)
         self._cuts: set[tuple[int, int]] = set()
-        self._undoing: subprocess.Popen[bytes] | None = None
+        self._undoing: Undoing | None = None
 
     @staticmethod
     def check() -> None:
@@ -68,13 +68,7 @@ class Network:
         self.check()
         names = [self._name(node_id) for node_id in self._node_ids]
         undo = "; ".join([f"ip link del {name}; ip netns del {name}" for name in names] + [f"ip link del {self._tag}"])
-        self._undoing = subprocess.Popen(
-            ["/bin/sh", "-c", f"read -r _; {undo}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._undoing = Undoing(undo)
         try:
             _ip("link", "add", self._tag, "type", "bridge")
             _ip("addr", "add", f"{self._subnet}.254/24", "dev", self._tag)
@@ -93,9 +87,8 @@ class Network:
 
     def close(self) -> None:
         undoing, self._undoing = self._undoing, None
-        if undoing is not None and undoing.stdin is not None:
-            undoing.stdin.close()
-            undoing.wait(CLEAN_UP_TIMEOUT_S)
+        if undoing is not None:
+            undoing.close()
 
     def _name(self, node_id: int) -> str:
         return f"{self._tag}-{node_id}"

@@ -126,10 +126,10 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
         return systems.existing(wanted.system)
     settings = {name: value for fault in plan.faults for name, value in FAULTS[fault].broker_settings.items()}
     is_compacting = WORKLOADS[wanted.workload].compacts
-    has_network = any(FAULTS[fault].needs_network for fault in plan.faults)
+    needs = {need for fault in plan.faults for need in FAULTS[fault].needs}
     directory = wanted.directory / CLUSTER
     return stack.enter_context(
-        systems.running(wanted.system, directory, settings, is_compacting=is_compacting, has_network=has_network)
+        systems.running(wanted.system, directory, settings, is_compacting=is_compacting, needs=needs)
     )
 
 

@@ -6,17 +6,17 @@ topics with our prefix are touched, and nothing is broken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sexton.harness import jars
+from sexton.harness import fittings, jars
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.cluster import Cluster
 from sexton.harness.compactor import CompactorProcess
-from sexton.harness.network import Network
+from sexton.harness.fittings import Fitting
 from sexton.harness.properties import Settings
 from sexton.harness.systems import KAFKA_PREFIX, NODES, UnknownSystemError, cluster_of, kafka_version
 from sexton.verify import probes
@@ -47,14 +47,13 @@ def check_name(name: str) -> str:
 
 @contextmanager
 def running(
-    name: str, directory: Path, settings: Settings, *, is_compacting: bool, has_network: bool = False
+    name: str, directory: Path, settings: Settings, *, is_compacting: bool, needs: Collection[Fitting] = ()
 ) -> Iterator[System]:
     """Brokers' logs stay in the directory. A compactor is started only where there is something to compact: it is a
     Spark of its own."""
     cluster = cluster_of(name, directory, {**SETTINGS, **settings}, keep=True)
     with ExitStack() as stack:
-        if has_network:
-            cluster.move_to(stack.enter_context(Network(cluster.node_ids)))
+        fittings.fit(cluster, needs, stack)
         stack.enter_context(cluster)
         compactor = None
         if is_compacting and isinstance(cluster, SextonCluster):

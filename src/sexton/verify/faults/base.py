@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
+from sexton.harness import fittings
 from sexton.harness.cluster import Cluster
 from sexton.harness.compactor import CompactorProcess
 from sexton.harness.errors import HarnessError
+from sexton.harness.fittings import Fitting
 from sexton.harness.properties import Settings
 from sexton.verify import probes
 from sexton.verify.clients.base import Place
@@ -90,8 +92,12 @@ class Fault(ABC):
     targets: ClassVar[tuple[Target, ...]] = (Target.ONE, Target.LEADER, Target.MINORITY)
     broker_settings: ClassVar[Settings] = {}
     """What brokers must be started with, for this fault to mean anything."""
-    needs_network: ClassVar[bool] = False
-    """Whether each broker must have a network of its own."""
+    needs: ClassVar[frozenset[Fitting]] = frozenset()
+    """What each broker must have of its own."""
+    skew_ms: ClassVar[int] = 0
+    """How far apart it may set clocks of brokers."""
+    excludes: ClassVar[Mapping[str, str]] = {}
+    """Other faults that nothing could be expected of beside this one, and why."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -110,7 +116,8 @@ class Fault(ABC):
     @classmethod
     def check(cls, system: str) -> None:
         """Raises if this machine or this system cannot have it, and says what is missing."""
-        return None
+        for fitting in sorted(cls.needs):
+            fittings.check(fitting)
 
 
 class NodeFault(Fault):

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sexton.harness.network import Network
+from sexton.harness.fittings import Fitting
 from sexton.verify.faults.base import Fault, Scene, Told, chosen
 from sexton.verify.faults.schedule import Act, Target
 
@@ -39,15 +39,11 @@ class Partition(Fault):
 
     name = "partition"
     targets = (Target.ONE, Target.LEADER)
-    needs_network = True
+    needs = frozenset({Fitting.NETWORK})
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._hit: list[int] = []
-
-    @classmethod
-    def check(cls, system: str) -> None:
-        Network.check()
 
     def begin(self, act: Act) -> Told:
         network = self.scene.cluster.network
