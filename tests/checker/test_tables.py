@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -165,6 +166,15 @@ def test_a_tombstone_may_go_when_its_time_is_over_less_what_clocks_may_be_wrong(
     story.wait(58)
     story.table(1, 3, (2, 3, 8))
     assert not GONE & story.findings().keys()
+
+
+def test_where_clocks_were_an_hour_apart_a_tombstone_may_go_at_once_and_a_value_may_not_outlive_it() -> None:
+    story = _deleted(60_000)
+    story.run = replace(story.run, clock_skew_ms=3_601_000)
+    story.table(1, 3, (2, 3, 8))
+    assert not GONE & story.findings().keys()
+    story.table(2, 3, (0, 1, 7), (2, 3, 8))
+    assert GONE & story.findings().keys() == {"resurrected-key"}
 
 
 def test_an_aborted_record_is_in_a_table() -> None:

@@ -110,6 +110,24 @@ def test_what_a_run_is_set_up_for_is_allowed() -> None:
     assert story.judge(model=Model.STRICT, ignore=frozenset({"lost-write"})).wrong() == []
 
 
+def test_whom_nobody_holds_to_anything_after_damage_is_neither_true_nor_false() -> None:
+    story = Story()
+    story.sent(0, send(0, 1, 0))
+    story.sent(0, send(0, 2, 1))
+    story.polled(1, poll(0, (1, 2)))
+    story.run = Run(is_damage_judged=False)
+    story.nemesis("corrupt-file", phase="start")
+    assert story.wrong() == {"lost-write"}, "it hit nobody"
+    story.nemesis("corrupt-file", phase="start", damaged={"t-0/a": "removed"})
+    judgement = story.judge()
+    assert judgement.verdict is Verdict.UNKNOWN
+    assert judgement.allowed.keys() == {"lost-write", "unseen"}
+    assert "what a system makes of damaged files is judged" in _unmet(judgement)
+    assert story.judge(model=Model.STRICT).verdict is Verdict.FALSE
+    story.run = Run()
+    assert story.wrong() == {"lost-write"}
+
+
 @pytest.mark.parametrize("name", ["poll-skip", "nonmonotonic-poll"])
 def test_who_subscribes_may_be_moved(name: str) -> None:
     story = Story()

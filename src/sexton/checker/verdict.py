@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sexton.checker.allowed import Model, weight
+from sexton.checker.allowed import Model, is_excused, weight
 from sexton.checker.anomalies import Weight
 from sexton.checker.evidence import Finding, canonical_json
 from sexton.checker.tables import compacted, passed_without
@@ -139,6 +139,13 @@ def _faults(view: View) -> Iterator[Obligation]:
         for call in view.calls
     )
     yield Obligation("a fault was in force while operations were in flight", in_force)
+    yield from faults(view)
+
+
+def faults(view: View) -> Iterator[Obligation]:
+    """What single kinds of faults must have come to."""
     if any(op.f == "grave" for op in view.nemesis):
         missed = any(op.f == "grave" and op.ext.get(Ext.MISSED) for op in view.nemesis)
         yield Obligation("grave: the replica missed what was removed", missed)
+    if is_excused(view):
+        yield Obligation("what a system makes of damaged files is judged", False)

@@ -92,6 +92,8 @@ class Ext(StrEnum):
     LEADER_EPOCHS = "leader-epochs"
     MISSED = "missed"
     """True for a nemesis' `grave` whose replica was seen to have missed what was removed."""
+    DAMAGED = "damaged"
+    """Of a nemesis' operation: the files that it has damaged."""
     PHASE = "phase"
     """Of a nemesis' operation: `start` or `stop` of the fault that its f names."""
 
@@ -191,8 +193,10 @@ class Run:
     is_read_committed: bool = True
     uses_subscribe: bool = False
     has_acks_all: bool = True
+    is_damage_judged: bool = True
+    """Whether the system is to be held to anything once files of a replica were damaged."""
     clock_skew_ms: int = 1_000
-    """The largest jump of a broker's clock in the run, and a second."""
+    """How far apart brokers' clocks have been in the run, at any two times, and a second."""
     log_names: Mapping[int, str] = field(default_factory=dict)
     """How an imported history spelled its logs, where they were no numbers."""
     value_names: Mapping[int, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ import numpy as np
 
 from sexton.checker.kernels.columns import Columns, is_f, unique
 from sexton.checker.kernels.whole import Whole
-from sexton.checker.verdict import Obligation, compaction
+from sexton.checker.verdict import Obligation, compaction, faults
 from sexton.checker.view import View
 from sexton.history.flat import FlatHistory
 from sexton.history.op import HEAL, UNKNOWN, Ext, F, Type
@@ -66,6 +66,4 @@ def _faults(whole: Whole) -> Iterator[Obligation]:
     starts = [op.time_ns for op in whole.nemesis if op.ext.get(Ext.PHASE) == "start" and op.is_completion]
     in_force = len(ends_ns) > 0 and any(start_ns < ends_ns.max() for start_ns in starts)
     yield Obligation("a fault was in force while operations were in flight", in_force)
-    if any(op.f == "grave" for op in whole.nemesis):
-        missed = any(op.f == "grave" and op.ext.get(Ext.MISSED) for op in whole.nemesis)
-        yield Obligation("grave: the replica missed what was removed", missed)
+    yield from faults(whole.view)
