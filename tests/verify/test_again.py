@@ -46,7 +46,7 @@ def described(directory: Path) -> verifying.Wanted:
         system="sexton", asked=Asked(is_transactional=True), directory=directory, model=Model.STRICT
     )
     directory.mkdir()
-    verifying._describe(wanted, PLAN, verifying._workload(wanted, PLAN))
+    verifying._describe(wanted, PLAN, verifying._workload(wanted, PLAN), skew_ms=0)
     return wanted
 
 

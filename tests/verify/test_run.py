@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,28 +23,9 @@ from sexton.verify.faults.known import FAULTS
 from sexton.verify.lies import LIES
 from sexton.verify.systems import check_name
 from sexton.verify.workloads.known import WAYS, WORKLOADS
-from tests.project import PROJECT_DIR
+from tests.verify.commands import ONE, RUN_TIMEOUT_S, ended, started
 
-RUN_TIMEOUT_S = 240
 KILL_AFTER_BYTES = 20_000
-
-ONE = ("--client", "confluent-kafka")
-"""The others take longer to come back from a broker that was killed: kafka-python until it is killed itself."""
-
-
-def started(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "sexton.cli.main", "verify", *map(str, arguments)],
-        cwd=PROJECT_DIR,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    said, _ = process.communicate(timeout=RUN_TIMEOUT_S)
-    return process.returncode, said
 
 
 def wait_for_history(directory: Path, process: subprocess.Popen[str]) -> None:

@@ -51,6 +51,7 @@ FAULTS: Final = (
     "stop",
     "pause",
     "partition",
+    "clock",
     "grave",
     "leadership",
     "membership",
@@ -202,6 +203,10 @@ def run(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --bootstrap, do not ask before the first write.")] = False,
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the brokers' data, too.")] = False,
+    judge_corruption: Annotated[
+        bool,
+        typer.Option("--judge-corruption", help="Judge what Kafka, too, makes of corrupt-file; Sexton always is."),
+    ] = False,
     model: Annotated[
         str,
         typer.Option(
@@ -258,6 +263,7 @@ def run(
         asked=asked,
         directory=target,
         keep_data=keep_data,
+        judges_corruption=judge_corruption,
         model=_model(model),
     )
     if bootstrap is not None and not yes:

@@ -34,6 +34,7 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
         workload=found.run.workload,
         asked=_made(Asked, options),
         directory=target,
+        judges_corruption=bool(more.get("judges-corruption")),
         model=Model(more.get("model", Model.KAFKA)),
     )
     return wanted, _made(Plan, options)

@@ -21,6 +21,9 @@ from sexton.checker.allowed import Model
 from sexton.checker.kernels import judge as kernels
 from sexton.checker.verdict import Judgement
 from sexton.errors import NotAHistoryError
+from sexton.harness import disks
+from sexton.harness.errors import HarnessError
+from sexton.harness.systems import kafka_version
 from sexton.history import flat
 from sexton.history import run as description
 from sexton.history.load import load
@@ -40,6 +43,12 @@ RESULTS: Final = "results.json"
 PLAIN_OPS_MAX: Final = 20_000
 """Up to here the plain judge takes seconds; compiling the other one takes longer, the first time."""
 CLUSTER: Final = "cluster"
+INACCURACY_MS: Final = 1_000
+"""Of brokers' clocks, beside what was done to them: what they do at a time they do a little later."""
+
+
+class ExcludedFaultError(HarnessError):
+    exit_code = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,33 +62,47 @@ class Wanted:
     asked: Asked = field(default_factory=Asked)
     directory: Path
     keep_data: bool = False
+    judges_corruption: bool = False
+    """Of Apache Kafka, too, which promises nothing about files that somebody has damaged."""
     model: Model = Model.KAFKA
 
 
 def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     known.prepare(plan.clients)
-    for fault in plan.faults:
-        FAULTS[fault].check(wanted.system)
+    check_faults(plan.faults, wanted.system)
     wanted.directory.mkdir(parents=True, exist_ok=True)
     workload = _workload(wanted, plan)
-    _describe(wanted, plan, workload)  # a run that is killed can be judged as well
+    skew_ms = max((FAULTS[fault].skew_ms for fault in plan.faults), default=0)
+    _describe(wanted, plan, workload, skew_ms)  # a run that is killed can be judged as well
     listener.phase("sets up")
     with ExitStack() as stack:
         system = _system(wanted, plan, stack)
         try:
             ops = Runner(workload, system, plan, wanted.directory, listener).run()
         finally:
-            _describe(wanted, plan, workload)  # it has made more logs
+            if system.cluster is not None and system.cluster.clocks is not None:
+                skew_ms = system.cluster.clocks.skew_ms
+            _describe(wanted, plan, workload, skew_ms)  # it has made more logs
             if wanted.is_existing:
                 probes.delete_topics(system.bootstrap, plan.topic_prefix)
     if not wanted.keep_data:
-        for data in (wanted.directory / CLUSTER).glob("node-*/data"):
-            shutil.rmtree(data, ignore_errors=True)
+        for node in (wanted.directory / CLUSTER).glob("node-*"):
+            shutil.rmtree(node / "data", ignore_errors=True)
+            (node / disks.IMAGE).unlink(missing_ok=True)
     listener.phase("judges")
-    judgement = judge(wanted.directory, ops, _judged(wanted, plan, workload), wanted.model)
+    judgement = judge(wanted.directory, ops, _judged(wanted, plan, workload, skew_ms), wanted.model)
     write_results(wanted.directory, judgement)
     page.write(wanted.directory, ops, description.read(wanted.directory), judgement.to_json())
     return judgement
+
+
+def check_faults(faults: Sequence[str], system: str) -> None:
+    """Before anything is started."""
+    for fault in faults:
+        FAULTS[fault].check(system)
+        for other, why in FAULTS[fault].excludes.items():
+            if other in faults:
+                raise ExcludedFaultError(f"{fault} and {other} cannot be had together: {why}", "", "Run one by one")
 
 
 def judge(directory: Path, ops: Sequence[Op], judged: Run, model: Model) -> Judgement:
@@ -133,26 +156,29 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
     )
 
 
-def _judged(wanted: Wanted, plan: Plan, workload: Workload) -> Run:
+def _judged(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> Run:
     return Run(
         name=wanted.directory.name,
         workload=wanted.workload,
         logs=workload.logs,
         is_read_committed=plan.isolation == "read_committed",
         uses_subscribe=workload.uses_subscribe,
+        is_damage_judged=wanted.judges_corruption or kafka_version(wanted.system) is None,
+        clock_skew_ms=skew_ms + INACCURACY_MS,
     )
 
 
-def _describe(wanted: Wanted, plan: Plan, workload: Workload) -> None:
+def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> None:
     more: dict[str, Any] = {
         "seed": plan.seed,
         "system": wanted.system,
         "existing": wanted.is_existing,
         "model": str(wanted.model),
+        "judges-corruption": wanted.judges_corruption,
         "options": {**asdict(wanted.asked), **asdict(plan)},
         "versions": description.versions(each.package for each in known.CLIENTS.values() if each.package),
         "topic-settings": {each.topic: dict(workload.topic(log).settings) for log, each in workload.logs.items()},
         "seen": dict(workload.seen),
         "described": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    description.write(wanted.directory, Description(_judged(wanted, plan, workload), more))
+    description.write(wanted.directory, Description(_judged(wanted, plan, workload, skew_ms), more))

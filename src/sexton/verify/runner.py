@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from sexton.errors import SextonError
+from sexton.harness.cluster import Cluster
+from sexton.harness.errors import HarnessError
 from sexton.history.lines import Writer
 from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Send, Type
 from sexton.verify import probes
@@ -243,8 +245,25 @@ class _Going:
     def _heal_all(self) -> Told:
         cluster = self.system.cluster
         assert cluster is not None
+        try:
+            self._heal_each()
+        finally:
+            told = self._bring_back(cluster)
+        return told
+
+    def _heal_each(self) -> None:
+        """One that cannot be healed keeps none of the others from it."""
+        failed = []
         for fault in self._faults.values():
-            fault.heal()
+            try:
+                fault.heal()
+            except (SextonError, OSError) as error:
+                failed.append(f"{fault.name}: {error}")
+        if failed:
+            raise HarnessError(f"not healed: {'; '.join(failed)}")
+
+    @staticmethod
+    def _bring_back(cluster: Cluster[Any]) -> Told:
         away = [node_id for node_id in cluster.node_ids if not cluster.is_running(node_id)]
         for node_id in away:
             cluster.start_node(node_id, wait=False)
@@ -419,7 +438,7 @@ class _Going:
         told = Told()
         try:
             told = future.result()
-        except SextonError as failed:
+        except (SextonError, OSError) as failed:  # of a disk that another fault has broken, for one
             error = str(failed)
         ext = {**asked.ext, **told.ext, "value": list(told.hit)}
         if asked.ext.get(Ext.PHASE) == "start" and not told.hit:
@@ -452,8 +471,7 @@ class _Going:
             self._forget(client)
         self._selector.close()
         self._is_healing.set()
-        for fault in self._faults.values():
-            fault.heal()
+        self._heal_each()
         self.history.writer.flush()
 
 

@@ -55,9 +55,13 @@ class Worker:
         self._socket: socket.socket | None = None
         self._driver: DriverConnection | None = None
         self._connection: Connection | None = None
-        self.is_abandoned = False
+        self._abandoned = threading.Event()
         self.thread = threading.Thread(target=self._work, name=name, daemon=True)
         self.thread.start()
+
+    @property
+    def is_abandoned(self) -> bool:
+        return self._abandoned.is_set()
 
     def submit(self, job: Callable[[Worker], None]) -> None:
         self._jobs.put(job)
@@ -69,7 +73,7 @@ class Worker:
     def abandon(self) -> None:
         """Called from another thread: ends whatever the worker's thread is waiting for, and the thread."""
         with self._lock:
-            self.is_abandoned = True
+            self._abandoned.set()
             if self._socket is not None:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
@@ -115,7 +119,7 @@ class Worker:
                     conflicts_count += 1
                     if session is not None and session.outcome_is_unknown:
                         self._drop_connection()  # a conflict at COMMIT: the transaction may still be open
-                    time.sleep(random.uniform(0.5, 1) * CONFLICT_PAUSE_MS / 1000 * 2**conflicts_count)
+                    self._abandoned.wait(random.uniform(0.5, 1) * CONFLICT_PAUSE_MS / 1000 * 2**conflicts_count)
                     continue
                 is_unknown = session is not None and session.outcome_is_unknown
                 self._drop_connection()

@@ -7,6 +7,7 @@ from typing import Final
 
 from sexton.verify.faults.base import Fault
 from sexton.verify.faults.clients import KillClients, PauseClients
+from sexton.verify.faults.clock import Clock
 from sexton.verify.faults.disks import FailingDisk, FullDisk, LostDisk, OldImage, SlowDisk
 from sexton.verify.faults.grave import Grave
 from sexton.verify.faults.moving import Leadership, Membership
@@ -19,6 +20,7 @@ _ALL: Final[tuple[type[Fault], ...]] = (
     Stop,
     Pause,
     Partition,
+    Clock,
     Grave,
     Leadership,
     Membership,
