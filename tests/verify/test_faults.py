@@ -15,7 +15,9 @@ from sexton.harness.systems import cluster_of
 from sexton.verify import probes
 from sexton.verify.clients.confluent import Producer
 from sexton.verify.faults.base import Scene
-from sexton.verify.faults.disks import FailingDisk, LostDisk, OldImage, SlowDisk
+from sexton.verify.faults.damage import CorruptFile
+from sexton.verify.faults.disks import FailingDisk, SlowDisk
+from sexton.verify.faults.images import LostDisk, OldImage
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.moving import Leadership, Membership
 from sexton.verify.faults.schedule import Act, Target
@@ -114,6 +116,19 @@ def comes_back_with_an_old_image(scene: Scene) -> None:
     assert not (scene.cluster.node_dir(node_id) / "image").exists()
 
 
+def comes_back_with_damaged_files(scene: Scene) -> None:
+    write(scene)
+    fault = CorruptFile(scene)
+    told = fault.begin(act("corrupt-file", Target.LEADER))
+    (node_id,) = told.hit
+    assert isinstance(node_id, int)
+    assert told.ext["damaged"]
+    assert not scene.cluster.is_running(node_id)
+    assert fault.end().hit == [node_id]
+    wait_until(lambda: is_whole(scene))
+    assert fault.end().hit == ()
+
+
 @pytest.mark.cluster
 def test_all_logs_are_led_by_one(sexton: Scene) -> None:
     leads(sexton)
@@ -135,8 +150,16 @@ def test_a_broker_comes_back_with_an_old_image(sexton: Scene) -> None:
 
 
 @pytest.mark.cluster
+def test_a_broker_comes_back_with_damaged_files(sexton: Scene) -> None:
+    comes_back_with_damaged_files(sexton)
+
+
+@pytest.mark.cluster
 @pytest.mark.soak
-@pytest.mark.parametrize("shows", [leads, leaves_and_joins, loses_its_disk, comes_back_with_an_old_image])
+@pytest.mark.parametrize(
+    "shows",
+    [leads, leaves_and_joins, loses_its_disk, comes_back_with_an_old_image, comes_back_with_damaged_files],
+)
 def test_the_same_of_kafka(kafka: Scene, shows: Callable[[Scene], None]) -> None:
     shows(kafka)
 

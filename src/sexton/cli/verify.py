@@ -59,9 +59,11 @@ FAULTS: Final = (
     "metastore",
     "failing-disk",
     "full-disk",
+    "read-only-disk",
     "slow-disk",
     "lost-disk",
     "old-image",
+    "corrupt-file",
     "kill-clients",
     "pause-clients",
 )

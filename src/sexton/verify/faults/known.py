@@ -8,8 +8,10 @@ from typing import Final
 from sexton.verify.faults.base import Fault
 from sexton.verify.faults.clients import KillClients, PauseClients
 from sexton.verify.faults.clock import Clock
-from sexton.verify.faults.disks import FailingDisk, FullDisk, LostDisk, OldImage, SlowDisk
+from sexton.verify.faults.damage import CorruptFile
+from sexton.verify.faults.disks import FailingDisk, FullDisk, ReadOnlyDisk, SlowDisk
 from sexton.verify.faults.grave import Grave
+from sexton.verify.faults.images import LostDisk, OldImage
 from sexton.verify.faults.moving import Leadership, Membership
 from sexton.verify.faults.partition import Partition
 from sexton.verify.faults.processes import Kill, Pause, Stop
@@ -28,9 +30,11 @@ _ALL: Final[tuple[type[Fault], ...]] = (
     Metastore,
     FailingDisk,
     FullDisk,
+    ReadOnlyDisk,
     SlowDisk,
     LostDisk,
     OldImage,
+    CorruptFile,
     KillClients,
     PauseClients,
 )
