@@ -27,6 +27,10 @@ from sexton.verify.faults.schedule import Act, Target
 
 FILES_MAX: Final = 4
 BITS_MAX: Final = 8
+SEGMENT_SUFFIX: Final = ".log"
+SEGMENTS_SHARE: Final = 0.5
+"""Of what is damaged: a log has one of these, as a rule, and many files that are about it."""
+
 BACK_TIMEOUT_S: Final = 20.0
 """A log that is not back in sync by then is one that its broker refuses."""
 
@@ -59,7 +63,10 @@ def damage(directories: Sequence[Path], rng: random.Random) -> dict[str, str]:
     """Some files of these logs, each in one way. What was done, by file."""
     files = sorted(path for each in directories for path in each.rglob("*") if path.is_file() and path.stat().st_size)
     done = {}
-    for path in rng.sample(files, min(len(files), rng.randint(1, FILES_MAX))):
+    for _ in range(min(len(files), rng.randint(1, FILES_MAX))):
+        segments = [path for path in files if path.suffix == SEGMENT_SUFFIX]
+        path = rng.choice(segments if segments and rng.random() < SEGMENTS_SHARE else files)
+        files.remove(path)
         done[f"{path.parent.name}/{path.name}"] = rng.choice(WAYS)(path, rng)
     return done
 
