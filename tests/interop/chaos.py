@@ -19,7 +19,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from sexton.harness.brokers import SextonCluster
-from tests.postgres import Postgres
+from sexton.harness.postgres import Postgres
 
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 6

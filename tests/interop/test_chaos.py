@@ -14,8 +14,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sexton.harness.brokers import SextonCluster
+from sexton.harness.postgres import Postgres
 from tests.interop import chaos
-from tests.postgres import Postgres, running_postgres
+from tests.postgres import running_postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
 

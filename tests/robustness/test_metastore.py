@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sexton.harness.brokers import SextonCluster
+from sexton.harness.postgres import Postgres
 from sexton.protocol.errors import ErrorCode
-from tests.postgres import Postgres, running_postgres
+from tests.postgres import running_postgres
 from tests.robustness.conftest import Watched, wait_until
 from tests.robustness.wire import CREATE_TOPICS, Wire, batch, refused
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from sexton.harness.errors import HarnessError
-from sexton.harness.network import Network
+from sexton.harness.network import METASTORE_ID, Network
 from sexton.harness.systems import cluster_of
 from sexton.verify import probes
 from sexton.verify.clients.confluent import Producer
 from sexton.verify.faults.base import Scene
-from sexton.verify.faults.partition import SHAPES, Partition
+from sexton.verify.faults.partition import SHAPES, Partition, between, shapes
 from sexton.verify.faults.schedule import Act, Target
 
 TIMEOUT_S = 60
@@ -44,6 +44,35 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 )
 def test_who_sends_in_vain_to_whom(shape: str, cuts: set[tuple[int, int]]) -> None:
     assert set(SHAPES[shape](1, [2, 3])) == cuts
+
+
+@pytest.mark.parametrize(
+    ("shape", "cuts"),
+    [
+        ("halves", between([1, 2], [3, 4, 5])),
+        ("bridge", between([2, 3], [4, 5])),
+        ("ring", [*between([1], [3, 4]), *between([2], [4, 5]), *between([3], [5])]),
+    ],
+)
+def test_shapes_of_more_than_three(shape: str, cuts: list[tuple[int, int]]) -> None:
+    found = shapes(5, has_server=False)[shape](1, [2, 3, 4, 5])
+    assert set(found) == set(cuts)
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("count", range(4, 10))
+def test_in_a_ring_each_hears_a_majority_and_no_two_the_same(count: int) -> None:
+    nodes = range(1, count + 1)
+    cuts = set(shapes(count, has_server=False)["ring"](1, list(nodes)[1:]))
+    heard = [frozenset(each for each in nodes if (each, node) not in cuts) for node in nodes]
+    assert len(set(heard)) == count
+    assert all(count // 2 < len(each) < count for each in heard)
+
+
+def test_three_have_the_small_shapes_and_who_has_a_server_may_lose_it() -> None:
+    assert shapes(3, has_server=False).keys() == SHAPES.keys()
+    assert shapes(3, has_server=True).keys() - SHAPES.keys() == {"metastore"}
+    assert set(shapes(3, has_server=True)["metastore"](2, [1, 3])) == {(2, METASTORE_ID), (METASTORE_ID, 2)}
 
 
 def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +112,7 @@ def test_who_is_not_heard_leaves_the_in_sync_replicas_and_comes_back(tmp_path: P
 
 HOLDER = """
 import time
-from sexton.harness.network import Network
+from sexton.harness.network import METASTORE_ID, Network
 with Network([1]) as network:
     print(network.prefix(1)[-1], flush=True)
     time.sleep(600)

@@ -21,7 +21,7 @@ from sexton.verify.clients.confluent import Admin
 from sexton.verify.clients.known import CLIENTS
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.lies import LIES
-from sexton.verify.systems import check_name
+from sexton.verify.systems import METASTORES, check_name
 from sexton.verify.workloads.known import WAYS, WORKLOADS
 from tests.verify.commands import ONE, RUN_TIMEOUT_S, ended, started
 
@@ -130,6 +130,7 @@ def test_nothing_is_written_to_a_cluster_that_exists_before_somebody_said_yes(tm
         ("run", "--client", "nonsense"),
         ("run", "--sub-via", "nonsense"),
         ("run", "--isolation", "nonsense"),
+        ("run", "--metastore", "nonsense"),
         ("run", "--bootstrap", "localhost:1", "--nemesis", "kill"),
         ("run", "--dir", "."),
     ],
@@ -147,6 +148,7 @@ def test_what_can_be_named_is_what_there_is() -> None:
     assert tuple(WORKLOADS) == verify.WORKLOADS
     assert verify.WAYS == WAYS
     assert tuple(Model) == verify.MODELS
+    assert verify.METASTORES == METASTORES
     for system in verify.SYSTEMS:
         assert check_name(system) == system
 

@@ -69,6 +69,7 @@ FAULTS: Final = (
 )
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java", "franz-go")
 MODELS: Final = ("kafka", "jepsen", "strict")
+METASTORES: Final = ("sqlite", "postgres")
 ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 """For the shell's completion, which must not import what these are of; a test compares them."""
 
@@ -142,6 +143,15 @@ def run(
             autocompletion=_among(SYSTEMS),
         ),
     ] = "sexton",
+    nodes: Annotated[int, typer.Option(metavar="N", help="Brokers.", min=3, max=9)] = 3,
+    metastore: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Where Sexton keeps the cluster's state: sqlite, or postgres, started on this machine.",
+            autocompletion=_among(METASTORES),
+        ),
+    ] = "sqlite",
     bootstrap: Annotated[
         str | None, typer.Option(metavar="HOST:PORT,…", help="A cluster that exists, instead; nothing is broken there.")
     ] = None,
@@ -266,6 +276,8 @@ def run(
         directory=target,
         keep_data=keep_data,
         judges_corruption=judge_corruption,
+        nodes=nodes,
+        metastore=_names(metastore, METASTORES, "metastore")[0],
         model=_model(model),
     )
     if bootstrap is not None and not yes:

@@ -3,7 +3,7 @@ each."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from typing import Any, Final
@@ -28,11 +28,11 @@ def check(fitting: Fitting) -> None:
     _CHECKS[fitting]()
 
 
-def fit(cluster: Cluster[Any], fittings: Collection[Fitting], stack: ExitStack) -> None:
+def fit(cluster: Cluster[Any], fittings: Collection[Fitting], stack: ExitStack, others: Sequence[int] = ()) -> None:
     """Before it is started. All of it is undone when the stack is left, or when this process ends, however that
-    comes."""
+    comes. Others than brokers get a network, too."""
     if Fitting.NETWORK in fittings:
-        cluster.move_to(stack.enter_context(Network(cluster.node_ids)))
+        cluster.move_to(stack.enter_context(Network([*cluster.node_ids, *others])))
     if Fitting.CLOCK in fittings:
         cluster.go_by(stack.enter_context(Clocks(cluster.node_ids, cluster.base_dir / "clocks")))
     if Fitting.DISK in fittings:

@@ -26,6 +26,8 @@ EARLY_DEMUX: Final = "/proc/sys/net/ipv4/ip_early_demux"
 """With this on, packets of connections that exist are delivered without a look at the rules."""
 
 SUBNETS_COUNT: Final = 200
+METASTORE_ID: Final = 200
+"""As a node: whoever keeps the cluster's state, where that is a server. Brokers have small numbers."""
 
 
 class Network:

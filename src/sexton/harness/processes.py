@@ -75,7 +75,14 @@ class Port:
 class ServerProcess:
     """A server, out of reach of the terminal's Ctrl-C, and the watchdog that ends it if we die."""
 
-    def __init__(self, command: Sequence[str], console: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        console: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        watchdog: str = WATCHDOG,
+    ) -> None:
         """The last word of the command must be one that no other process has in its command line."""
         with console.open("ab") as output:
             self._process = subprocess.Popen(
@@ -88,7 +95,7 @@ class ServerProcess:
                 start_new_session=True,
             )
         self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, "watchdog", str(self.pid), command[-1]],
+            ["/bin/sh", "-c", watchdog, "watchdog", str(self.pid), command[-1]],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -103,6 +110,9 @@ class ServerProcess:
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    def send_signal(self, how: signal.Signals) -> None:
+        self._process.send_signal(how)
 
     def terminate(self) -> None:
         self._process.terminate()

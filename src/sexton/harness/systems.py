@@ -1,4 +1,4 @@
-"""The systems that are shown and tested, by name: clusters of three brokers that notice within seconds who is away.
+"""The systems that are shown and tested, by name: clusters of a few brokers that notice within seconds who is away.
 
 `kafka-VERSION` is Apache Kafka in that version; any other name is Sexton, in whatever manner its topics are set to.
 """
@@ -48,14 +48,16 @@ def kafka_version(name: str) -> str | None:
     return version if version != name and jars.VERSION_PATTERN.fullmatch(version) else None
 
 
-def cluster_of(name: str, directory: Path, settings: Settings, *, keep: bool) -> KafkaCluster | SextonCluster:
+def cluster_of(
+    name: str, directory: Path, settings: Settings, *, keep: bool, nodes: int = NODES
+) -> KafkaCluster | SextonCluster:
     """Starts nothing. The settings go on top of those that all have."""
     version = kafka_version(name)
     if version is None:
-        return SextonCluster(NODES, directory, {**_SEXTON, **settings}, keep=keep)
+        return SextonCluster(nodes, directory, {**_SEXTON, **settings}, keep=keep)
     return KafkaCluster(
         version,
-        NODES,
+        nodes,
         directory,
         {**_KAFKA, **settings},
         heap=KAFKA_HEAP,

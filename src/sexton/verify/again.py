@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 from sexton.checker.allowed import Model
 from sexton.errors import NotAHistoryError
+from sexton.harness.systems import NODES
 from sexton.history import run as description
 from sexton.verify.run import Wanted
 from sexton.verify.runner import Plan
+from sexton.verify.systems import SQLITE
 from sexton.verify.workloads.known import WORKLOADS, Asked
 
 T = TypeVar("T", Plan, Asked)
@@ -34,6 +36,8 @@ def read(directory: Path, target: Path) -> tuple[Wanted, Plan]:
         workload=found.run.workload,
         asked=_made(Asked, options),
         directory=target,
+        nodes=int(more.get("nodes", NODES)),
+        metastore=str(more.get("metastore", SQLITE)),
         judges_corruption=bool(more.get("judges-corruption")),
         model=Model(more.get("model", Model.KAFKA)),
     )

@@ -23,7 +23,7 @@ from sexton.checker.verdict import Judgement
 from sexton.errors import NotAHistoryError
 from sexton.harness import disks
 from sexton.harness.errors import HarnessError
-from sexton.harness.systems import kafka_version
+from sexton.harness.systems import NODES, kafka_version
 from sexton.history import flat
 from sexton.history import run as description
 from sexton.history.load import load
@@ -58,6 +58,8 @@ class Wanted:
     system: str
     """One of ours; or, if `is_existing`, the addresses of a cluster that is not ours."""
     is_existing: bool = False
+    nodes: int = NODES
+    metastore: str = systems.SQLITE
     workload: str = QUEUE
     asked: Asked = field(default_factory=Asked)
     directory: Path
@@ -70,6 +72,7 @@ class Wanted:
 def run(wanted: Wanted, plan: Plan, listener: Listener) -> Judgement:
     known.prepare(plan.clients)
     check_faults(plan.faults, wanted.system)
+    systems.check_metastore(wanted.system, wanted.metastore)
     wanted.directory.mkdir(parents=True, exist_ok=True)
     workload = _workload(wanted, plan)
     skew_ms = max((FAULTS[fault].skew_ms for fault in plan.faults), default=0)
@@ -152,7 +155,15 @@ def _system(wanted: Wanted, plan: Plan, stack: ExitStack) -> System:
     needs = {need for fault in plan.faults for need in FAULTS[fault].needs}
     directory = wanted.directory / CLUSTER
     return stack.enter_context(
-        systems.running(wanted.system, directory, settings, is_compacting=is_compacting, needs=needs)
+        systems.running(
+            wanted.system,
+            directory,
+            settings,
+            is_compacting=is_compacting,
+            needs=needs,
+            nodes=wanted.nodes,
+            metastore=wanted.metastore,
+        )
     )
 
 
@@ -173,6 +184,8 @@ def _describe(wanted: Wanted, plan: Plan, workload: Workload, skew_ms: int) -> N
         "seed": plan.seed,
         "system": wanted.system,
         "existing": wanted.is_existing,
+        "nodes": wanted.nodes,
+        "metastore": wanted.metastore,
         "model": str(wanted.model),
         "judges-corruption": wanted.judges_corruption,
         "options": {**asdict(wanted.asked), **asdict(plan)},

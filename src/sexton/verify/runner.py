@@ -166,6 +166,7 @@ class _Going:
                 self._is_healing,
                 self._clients_to_hit,
                 self.system.compactor,
+                self.system.metastore,
             )
             self._faults = {name: FAULTS[name](scene) for name in self.plan.faults}
         self._nemesis: Future[Told] | None = None

@@ -1,22 +1,24 @@
 """The systems that a run can be of: Sexton, Apache Kafka, or a cluster that exists already.
 
-The first two are clusters of three brokers on this machine, of which faults can take any. Of a cluster that exists only
+The first two are clusters of brokers on this machine, of which faults can take any. Of a cluster that exists only
 topics with our prefix are touched, and nothing is broken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sexton.harness import fittings, jars
+from sexton.harness import fittings, jars, postgres
 from sexton.harness.brokers import SextonCluster
 from sexton.harness.cluster import Cluster
 from sexton.harness.compactor import CompactorProcess
 from sexton.harness.fittings import Fitting
+from sexton.harness.network import METASTORE_ID, Network
+from sexton.harness.postgres import Postgres
 from sexton.harness.properties import Settings
 from sexton.harness.systems import KAFKA_PREFIX, NODES, UnknownSystemError, cluster_of, kafka_version
 from sexton.verify import probes
@@ -24,6 +26,10 @@ from sexton.verify import probes
 SEXTON: Final = "sexton"
 INDEPENDENT: Final = "sexton-independent"
 TOPIC_PREFIX: Final = "sexton-verify-"
+SQLITE: Final = "sqlite"
+POSTGRES: Final = "postgres"
+METASTORES: Final = (SQLITE, POSTGRES)
+REPLICAS: Final = 3
 SETTINGS: Final = {"auto.create.topics.enable": False}
 
 
@@ -36,6 +42,8 @@ class System:
     """None: it is not ours, and no fault touches it."""
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     compactor: CompactorProcess | None = None
+    metastore: Postgres | None = None
+    """None: a file, or none of Sexton's."""
 
 
 def check_name(name: str) -> str:
@@ -45,22 +53,48 @@ def check_name(name: str) -> str:
     return name
 
 
+def check_metastore(name: str, kind: str) -> None:
+    """Raises if this system or this machine cannot have it, and says what is missing."""
+    if kind == SQLITE:
+        return
+    if kafka_version(name) is not None:
+        raise UnknownSystemError(f"{name} has no metastore", "", "Its controllers are in its brokers")
+    Postgres.check()
+
+
 @contextmanager
 def running(
-    name: str, directory: Path, settings: Settings, *, is_compacting: bool, needs: Collection[Fitting] = ()
+    name: str,
+    directory: Path,
+    settings: Settings,
+    *,
+    is_compacting: bool,
+    needs: Collection[Fitting] = (),
+    nodes: int = NODES,
+    metastore: str = SQLITE,
 ) -> Iterator[System]:
     """Brokers' logs stay in the directory. A compactor is started only where there is something to compact: it is a
     Spark of its own."""
-    cluster = cluster_of(name, directory, {**SETTINGS, **settings}, keep=True)
+    cluster = cluster_of(name, directory, {**SETTINGS, **settings}, keep=True, nodes=nodes)
     with ExitStack() as stack:
-        fittings.fit(cluster, needs, stack)
+        fittings.fit(cluster, needs, stack, [METASTORE_ID] if metastore == POSTGRES else [])
+        server = None
+        if metastore == POSTGRES and isinstance(cluster, SextonCluster):
+            server = stack.enter_context(_postgres(cluster.network))
+            cluster.metastore_url = server.new_database()
         stack.enter_context(cluster)
         compactor = None
         if is_compacting and isinstance(cluster, SextonCluster):
             compactor = stack.enter_context(CompactorProcess(cluster.metastore_url, directory, "--nice", "0"))
         coordination = {"compaction.coordination": "independent"} if name == INDEPENDENT else {}
-        yield System(name, cluster.bootstrap, NODES, cluster, coordination, compactor)
+        yield System(name, cluster.bootstrap, min(REPLICAS, nodes), cluster, coordination, compactor, server)
+
+
+def _postgres(network: Network | None) -> AbstractContextManager[Postgres]:
+    if network is None:
+        return postgres.running()
+    return postgres.running(network.host(METASTORE_ID), network.prefix(METASTORE_ID))
 
 
 def existing(bootstrap: str) -> System:
-    return System(bootstrap, bootstrap, min(NODES, probes.brokers_count(bootstrap)))
+    return System(bootstrap, bootstrap, min(REPLICAS, probes.brokers_count(bootstrap)))

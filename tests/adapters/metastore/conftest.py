@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from sexton.adapters.metastore import InProcessMetastore, open_metastore
+from sexton.harness.postgres import Postgres
 from sexton.ports.metastore import Metastore
 from tests.adapters.metastore.rows import CLUSTER
-from tests.postgres import Postgres, running_postgres
+from tests.postgres import running_postgres
 
 Opener = Callable[[], Metastore]
 

@@ -19,10 +19,11 @@ import pytest
 from sexton.adapters.metastore import open_metastore
 from sexton.adapters.metastore.session import Session
 from sexton.adapters.metastore.threaded import ThreadedMetastore
+from sexton.harness.postgres import Postgres
 from sexton.ports.metastore import BrokerRow, Changes, ConfigScope, Metastore, MetastoreUnavailableError
 from tests.adapters.metastore.proxy import proxy_to
 from tests.adapters.metastore.rows import CLUSTER, partitions, register, topic
-from tests.postgres import Postgres, running_postgres
+from tests.postgres import running_postgres
 
 pytestmark = pytest.mark.postgres
 

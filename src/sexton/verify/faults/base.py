@@ -19,6 +19,7 @@ from sexton.harness.cluster import Cluster
 from sexton.harness.compactor import CompactorProcess
 from sexton.harness.errors import HarnessError
 from sexton.harness.fittings import Fitting
+from sexton.harness.postgres import Postgres
 from sexton.harness.properties import Settings
 from sexton.verify import probes
 from sexton.verify.clients.base import Place
@@ -53,6 +54,8 @@ class Scene:
     clients: Callable[[], Sequence[Client]] = tuple
     """That are at a transaction now, or all if none is."""
     compactor: CompactorProcess | None = None
+    metastore: Postgres | None = None
+    """None: a file, or none of Sexton's."""
 
     @property
     def bootstrap(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -55,7 +57,7 @@ class Compactor(Fault):
 
 
 class Metastore(Fault):
-    """Nobody can reach the cluster's state: its database is locked by somebody who does not let go."""
+    """Nobody reaches the cluster's state: SQLite's file is locked; PostgreSQL is stopped, killed or paused."""
 
     name = "metastore"
     targets = (Target.ALL,)
@@ -63,22 +65,40 @@ class Metastore(Fault):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._lock: sqlite3.Connection | None = None
+        self._back: Callable[[], None] | None = None
+        """What ends it, of a server."""
 
     @classmethod
     def check(cls, system: str) -> None:
         _check_sexton(cls.name, system, "Kafka's controllers are in its brokers; kill and pause hit them, too")
 
     def begin(self, act: Act) -> Told:
+        server = self.scene.metastore
+        if server is None:
+            self._begin_to_lock()
+            return Told([self.name], {"how": "locked"})
+        ways = {
+            "stopped": (server.stop, server.start),
+            "killed": (server.kill, server.start),
+            "paused": (server.pause, server.resume),
+        }
+        how = random.Random(act.choice).choice(sorted(ways))
+        away, self._back = ways[how]
+        away()
+        return Told([self.name], {"how": how})
+
+    def _begin_to_lock(self) -> None:
         cluster = self.scene.cluster
         assert isinstance(cluster, SextonCluster)
         path = cluster.metastore_url.removeprefix(SQLITE_PREFIX)
-        if path == cluster.metastore_url:
-            raise HarnessError("the metastore is no SQLite file, and nothing else can be locked", cluster.metastore_url)
         self._lock = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         self._lock.execute("BEGIN EXCLUSIVE")
-        return Told(["metastore"])
 
     def end(self) -> Told:
+        back, self._back = self._back, None
+        if back is not None:
+            back()
+            return Told([self.name])
         lock, self._lock = self._lock, None
         if lock is None:
             return Told()
