@@ -8,7 +8,7 @@ import pytest
 
 from sexton.harness.cluster import Cluster
 from sexton.harness.errors import HarnessError
-from sexton.verify.faults.base import NodeFault, Scene
+from sexton.verify.faults.base import NodeFault, Scene, heal
 from sexton.verify.faults.processes import Kill, Pause, Stop
 from sexton.verify.faults.schedule import Act, Target
 
@@ -114,3 +114,20 @@ def test_who_does_not_stop_is_killed() -> None:
     brokers.can_stop = False
     (hit,) = fault("stop", brokers).begin(act("stop", Target.ONE)).hit
     assert not brokers.is_running(hit)
+
+
+class Unhealable(Kill):
+    """Breaks in the process that heals, for whatever reason."""
+
+    def heal(self) -> None:
+        raise OSError("the disk is full")
+
+
+def test_a_fault_that_cannot_be_healed_keeps_no_other_from_it() -> None:
+    brokers = Brokers()
+    scene = LedBy(brokers, -1)
+    killed = Kill(scene)
+    killed.begin(act("kill", Target.ONE))
+    with pytest.raises(HarnessError, match="not healed: kill: the disk is full"):
+        heal([Unhealable(scene), killed])
+    assert brokers.running == {1, 2, 3}

@@ -132,6 +132,10 @@ def test_nothing_is_written_to_a_cluster_that_exists_before_somebody_said_yes(tm
         ("run", "--isolation", "nonsense"),
         ("run", "--metastore", "nonsense"),
         ("run", "--bootstrap", "localhost:1", "--nemesis", "kill"),
+        ("run", "--bootstrap", "localhost:1", "--nodes", "5"),
+        ("run", "--bootstrap", "localhost:1", "--metastore", "postgres"),
+        ("run", "--system", "kafka-4.3.0", "--metastore", "postgres", "--dir", "/nowhere/run"),
+        ("run", "--nemesis", "clock,grave", "--dir", "/nowhere/run"),
         ("run", "--dir", "."),
     ],
 )

@@ -69,6 +69,7 @@ FAULTS: Final = (
 )
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java", "franz-go")
 MODELS: Final = ("kafka", "jepsen", "strict")
+DEFAULT_NODES: Final = 3
 METASTORES: Final = ("sqlite", "postgres")
 ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 """For the shell's completion, which must not import what these are of; a test compares them."""
@@ -143,7 +144,7 @@ def run(
             autocompletion=_among(SYSTEMS),
         ),
     ] = "sexton",
-    nodes: Annotated[int, typer.Option(metavar="N", help="Brokers.", min=3, max=9)] = 3,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Brokers.", min=3, max=9)] = DEFAULT_NODES,
     metastore: Annotated[
         str,
         typer.Option(
@@ -244,6 +245,9 @@ def run(
     faults = _names(nemesis, FAULTS, "fault")
     if bootstrap is not None and faults:
         raise UsageError("--nemesis breaks only what verify has started", "", "Drop it, or --bootstrap")
+    _names(metastore, METASTORES, "metastore")
+    if bootstrap is not None and (nodes, metastore) != (DEFAULT_NODES, METASTORES[0]):
+        raise UsageError("--nodes and --metastore are of what verify starts", "", "Drop them, or --bootstrap")
     _names(workload, WORKLOADS, "workload")
     _names(isolation, ISOLATIONS, "isolation level")
     kind = workloads.WORKLOADS[workload]
@@ -277,7 +281,7 @@ def run(
         keep_data=keep_data,
         judges_corruption=judge_corruption,
         nodes=nodes,
-        metastore=_names(metastore, METASTORES, "metastore")[0],
+        metastore=metastore,
         model=_model(model),
     )
     if bootstrap is not None and not yes:

@@ -22,13 +22,12 @@ from typing import Any, Final, Protocol
 
 from sexton.errors import SextonError
 from sexton.harness.cluster import Cluster
-from sexton.harness.errors import HarnessError
 from sexton.history.lines import Writer
 from sexton.history.op import HEAL, NEMESIS, UNKNOWN, Ext, F, Op, Poll, Send, Type
 from sexton.verify import probes
 from sexton.verify.clients.base import Place
 from sexton.verify.clients.known import CLIENTS
-from sexton.verify.faults.base import Fault, Scene, Told
+from sexton.verify.faults.base import Fault, Scene, Told, heal
 from sexton.verify.faults.known import FAULTS
 from sexton.verify.faults.schedule import Act, Kind, schedule
 from sexton.verify.generator import NS, Ask, Generator, Processes, Question, Wait, Workload
@@ -247,21 +246,10 @@ class _Going:
         cluster = self.system.cluster
         assert cluster is not None
         try:
-            self._heal_each()
+            heal(self._faults.values())
         finally:
             told = self._bring_back(cluster)
         return told
-
-    def _heal_each(self) -> None:
-        """One that cannot be healed keeps none of the others from it."""
-        failed = []
-        for fault in self._faults.values():
-            try:
-                fault.heal()
-            except (SextonError, OSError) as error:
-                failed.append(f"{fault.name}: {error}")
-        if failed:
-            raise HarnessError(f"not healed: {'; '.join(failed)}")
 
     @staticmethod
     def _bring_back(cluster: Cluster[Any]) -> Told:
@@ -472,7 +460,7 @@ class _Going:
             self._forget(client)
         self._selector.close()
         self._is_healing.set()
-        self._heal_each()
+        heal(self._faults.values())
         self.history.writer.flush()
 
 

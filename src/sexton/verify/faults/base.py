@@ -10,10 +10,11 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
+from sexton.errors import SextonError
 from sexton.harness import fittings
 from sexton.harness.cluster import Cluster
 from sexton.harness.compactor import CompactorProcess
@@ -150,6 +151,18 @@ class NodeFault(Fault):
 
     @abstractmethod
     def _mend(self, node_id: int) -> None: ...
+
+
+def heal(faults: Iterable[Fault]) -> None:
+    """One that cannot be healed keeps none of the others from it."""
+    failed = []
+    for fault in faults:
+        try:
+            fault.heal()
+        except (SextonError, OSError) as error:
+            failed.append(f"{fault.name}: {error}")
+    if failed:
+        raise HarnessError(f"not healed: {'; '.join(failed)}")
 
 
 def chosen(act: Act, scene: Scene) -> list[int]:

@@ -70,7 +70,9 @@ class Metastore(Fault):
 
     @classmethod
     def check(cls, system: str) -> None:
-        _check_sexton(cls.name, system, "Kafka's controllers are in its brokers: kill, stop, pause and partition hit them, too")
+        _check_sexton(
+            cls.name, system, "Kafka's controllers are in its brokers: kill, pause and partition hit them, too"
+        )
 
     def begin(self, act: Act) -> Told:
         server = self.scene.metastore
