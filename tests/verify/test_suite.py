@@ -13,6 +13,7 @@ from sexton.checker.sabotage import sabotage
 from sexton.checker.verdict import Judgement
 from sexton.cli import verify
 from sexton.harness.errors import HarnessError
+from sexton.harness.postgres import Postgres
 from sexton.verify import run as verifying
 from sexton.verify import suite
 from sexton.verify.faults.known import FAULTS
@@ -29,10 +30,12 @@ class Runs:
     def __init__(self, **outcomes: str) -> None:
         self.outcomes = outcomes
         self.ran: list[str] = []
+        self.metastores: set[str] = set()
 
     def __call__(self, wanted: verifying.Wanted, plan: Plan, listener: Listener) -> Judgement:
         name = wanted.directory.name
         self.ran.append(name)
+        self.metastores.add(wanted.metastore)
         wanted.directory.mkdir(parents=True)
         outcome = self.outcomes.get(name.replace("-", "_"), "true")
         if outcome == "error":
@@ -66,6 +69,18 @@ def test_a_suite_of_true_runs_is_true_and_is_not_run_twice(tmp_path: Path, monke
     index = (tmp_path / suite.INDEX).read_text()
     for name in CELLS:
         assert f'<a href="{name}/report.html"><span class="chip true">' in index
+
+
+def test_a_suite_can_have_postgresql_for_all_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs()
+    monkeypatch.setattr(verifying, "run", runs)
+    monkeypatch.setattr(Postgres, "check", lambda: None)
+    asked = ["suite", *ASKED, "--metastore", "postgres", "--dir", str(tmp_path)]
+    assert CliRunner().invoke(verify.app, asked).exit_code == 0
+    assert runs.metastores == {"postgres"}
+    error = CliRunner().invoke(verify.app, [*asked, "--system", "kafka-4.3.0"]).exception
+    assert isinstance(error, HarnessError)
+    assert error.exit_code == 64
 
 
 def test_a_false_run_and_one_that_did_not_end_are_told_and_the_suite_goes_on(

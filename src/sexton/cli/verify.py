@@ -404,6 +404,9 @@ def replay(
 @app.command()
 def suite(
     system: Annotated[str, typer.Option(metavar="NAME", help="As for run.", autocompletion=_among(SYSTEMS))] = "sexton",
+    metastore: Annotated[
+        str, typer.Option(metavar="NAME", help="As for run.", autocompletion=_among(METASTORES))
+    ] = "sqlite",
     quick: Annotated[bool, typer.Option("--quick", help="Each workload once, with kill and pause.")] = False,
     time_s: Annotated[float, typer.Option("--time", metavar="SECONDS", help="For faults, in each run.", min=1)] = 60.0,
     client: Annotated[
@@ -427,12 +430,15 @@ def suite(
     from sexton.verify.runner import INTERRUPTED
 
     systems.check_name(system)
+    _names(metastore, METASTORES, "metastore")
+    systems.check_metastore(system, metastore)
     workloads = _names(only, WORKLOADS, "workload") or WORKLOADS
     given = _names(client, CLIENTS, "client")
     wanted = [
         (place, cell) for place, cell in enumerate(testing.cells(system, is_quick=quick)) if cell.workload in workloads
     ]
-    directory = directory or Path("sexton-verify") / f"suite-{system}"
+    of = system if metastore == METASTORES[0] else f"{system}-{metastore}"
+    directory = directory or Path("sexton-verify") / f"suite-{of}"
     console = _console()
     done: list[testing.Done] = []
     for place, cell in wanted:
@@ -442,7 +448,7 @@ def suite(
             testing.put_aside(directory / cell.name)
             with console.status("") as status:
                 told = _Told(console, status)
-                found = _run_cell(cell, system, given, seed + place, time_s, directory / cell.name, told)
+                found = _run_cell(cell, system, metastore, given, seed + place, time_s, directory / cell.name, told)
             if INTERRUPTED in told.phases:
                 testing.put_aside(directory / cell.name)
                 break
@@ -463,7 +469,14 @@ def suite(
 
 
 def _run_cell(
-    cell: Cell, system: str, clients: tuple[str, ...], seed: int, time_s: float, target: Path, told: _Told
+    cell: Cell,
+    system: str,
+    metastore: str,
+    clients: tuple[str, ...],
+    seed: int,
+    time_s: float,
+    target: Path,
+    told: _Told,
 ) -> Done:
     """A run that does not come to its end is told, and the suite goes on."""
     from sexton.verify import run as verifying
@@ -479,7 +492,9 @@ def _run_cell(
         clients=clients or tuple(workloads.able_clients(cell.workload, cell.asked)),
         topic_prefix=f"{systems.TOPIC_PREFIX}{seed}-",
     )
-    wanted = verifying.Wanted(system=system, workload=cell.workload, asked=cell.asked, directory=target)
+    wanted = verifying.Wanted(
+        system=system, metastore=metastore, workload=cell.workload, asked=cell.asked, directory=target
+    )
     try:
         verifying.run(wanted, plan, told)
     except SextonError as error:
