@@ -143,9 +143,10 @@ def test_a_process_goes_by_its_own_clock_from_the_next_question_on(two: Clocks) 
 
 
 @pytest.mark.cluster
-def test_transactions_are_whole_though_clocks_jump_drift_and_strobe(tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", ["sexton", pytest.param("kafka-4.3.0", marks=pytest.mark.soak)])
+def test_transactions_are_whole_though_clocks_jump_drift_and_strobe(tmp_path: Path, system: str) -> None:
     run = tmp_path / "run"
-    asked = ("--txn", "--nemesis", "clock", "--time", 10, "--interval", 2, "--seed", 1, *ONE)
+    asked = ("--system", system, "--txn", "--nemesis", "clock", "--time", 10, "--interval", 2, "--seed", 1, *ONE)
     code, said = ended(started("run", *asked, "--dir", run))
     assert code == 0, said
     ops = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
