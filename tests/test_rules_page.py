@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -67,13 +68,22 @@ def test_files_on_the_walks_through_the_architecture_exist(named: str) -> None:
     assert (PROJECT_DIR / "src" / "sexton" / named).exists()
 
 
+SHOWN: Final = re.findall(
+    r"^(\w+)(?:/|\.py) ", ARCHITECTURE.split("## The tree")[1].split("## Five walks")[0], re.MULTILINE
+)
+
+
 def test_the_tree_of_the_architecture_is_the_tree() -> None:
-    shown = set(
-        re.findall(r"^(\w+(?:/|\.py)) ", ARCHITECTURE.split("## The tree")[1].split("## Five walks")[0], re.MULTILINE)
-    )
     sources = PROJECT_DIR / "src" / "sexton"
-    packages = {f"{one.parent.name}/" for one in sources.glob("*/__init__.py")}
-    assert shown == packages | {one.name for one in sources.glob("[a-z]*.py")}
+    packages = {one.parent.name for one in sources.glob("*/__init__.py")}
+    assert set(SHOWN) == packages | {one.stem for one in sources.glob("[a-z]*.py")}
+
+
+def test_the_tree_of_the_architecture_is_in_the_order_of_the_layers() -> None:
+    """It says that each package knows only those below it, which lint-imports checks by the layers."""
+    contracts = tomllib.loads((PROJECT_DIR / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [each["layers"] for each in contracts if each["type"] == "layers"]
+    assert [name.strip().removeprefix("sexton.") for layer in layers for name in layer.split("|")] == SHOWN
 
 
 def test_decisions_that_the_page_links_to_exist() -> None:
