@@ -22,6 +22,7 @@ from sexton.settings.layers import (
     group_config,
     topic_config,
 )
+from sexton.settings.properties import parse_settings
 from sexton.settings.reference import reference
 from sexton.settings.schema import BadSettingError, Kind, Update
 from sexton.settings.topic import TOPIC_SETTINGS
@@ -302,3 +303,22 @@ def test_topic_defaults_change_at_run_time_under_the_name_with_the_finest_unit_o
 def test_the_reference_page_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "settings.md"
     assert page.read_text() == reference(), "run: python -m sexton.settings.reference > docs/settings.md"
+
+
+# --- as a command is given them ---
+
+
+def test_settings_of_a_command_are_name_and_value() -> None:
+    given = ["segment.bytes = 100", "metastore.url=postgresql://a?b=c", "log.dirs=", "segment.bytes=200"]
+    assert parse_settings(given) == {
+        "segment.bytes": "200",
+        "metastore.url": "postgresql://a?b=c",
+        "log.dirs": "",
+    }
+
+
+@pytest.mark.parametrize("text", ["segment.bytes", "=100", " =100", ""])
+def test_what_is_no_setting_is_refused_with_how_to_write_one(text: str) -> None:
+    with pytest.raises(BadSettingError, match="is not NAME=VALUE") as refused:
+        parse_settings([text])
+    assert "segment.bytes=100000" in str(refused.value)

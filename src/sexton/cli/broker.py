@@ -81,19 +81,14 @@ def broker(
 
 def read_config(path: Path, overrides: list[str]) -> BrokerConfig:
     from sexton.settings.broker_config import BrokerConfig
-    from sexton.settings.properties import parse_properties
+    from sexton.settings.properties import parse_properties, parse_settings
 
     try:
         texts: dict[str, str] = parse_properties(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot read the settings: {what}", str(path), "Name the broker's settings file") from error
-    for override in overrides:
-        name, equals, value = override.partition("=")
-        if not equals:
-            raise UsageError(f"--set {override} has no value", "", "Write --set name=value")
-        texts[name.strip()] = value.strip()
-    return BrokerConfig.of(texts, str(path))
+    return BrokerConfig.of(texts | parse_settings(overrides), str(path))
 
 
 def _allow_many_files() -> None:

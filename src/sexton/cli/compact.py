@@ -14,7 +14,7 @@ from sexton.cli import show
 from sexton.compaction.fates import Fate
 from sexton.errors import SextonError
 from sexton.records.codecs import MAX_UNCOMPRESSED_BATCH_BYTES
-from sexton.settings.properties import parse_properties
+from sexton.settings.properties import parse_properties, parse_settings
 from sexton.settings.schema import BadSettingError
 from sexton.spark import session
 from sexton.spark.compact import Report
@@ -101,16 +101,6 @@ def compact(
     failure = next((report.failure for report in reports if report.failure is not None), None)
     if failure is not None:
         raise typer.Exit(failure.exit_code)
-
-
-def parse_settings(texts: list[str]) -> dict[str, str]:
-    settings = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise BadSettingError(f"--config {text!r} is not NAME=VALUE", "", "As in --config segment.bytes=100000")
-        settings[name.strip()] = value.strip()
-    return settings
 
 
 def read_properties(path: Path | None) -> dict[str, str] | None:

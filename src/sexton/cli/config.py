@@ -12,7 +12,8 @@ from rich.table import Table
 
 from sexton.cli import show
 from sexton.cli.broker import UsageError
-from sexton.cli.connect import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, parse_settings, with_client
+from sexton.cli.connect import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, with_client
+from sexton.settings.properties import parse_settings
 
 if TYPE_CHECKING:
     from sexton.client.admin import Resource, Setting

@@ -79,16 +79,6 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def parse_settings(texts: list[str]) -> dict[str, str]:
-    settings = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"{text} is no setting", "", "Write name=value")
-        settings[name.strip()] = value
-    return settings
-
-
 def parse_ids(text: str) -> list[int]:
     """Broker ids or partitions: 1,2,3."""
     try:

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sexton.cli import show
-from sexton.cli.compact import parse_settings, read_properties
+from sexton.cli.compact import read_properties
 from sexton.compaction.fates import Fate
 from sexton.log.stopped.partition import find_partitions
+from sexton.settings.properties import parse_settings
 from sexton.spark import session
 from sexton.spark.stats import Options, PartitionStats, Transactions, collect
 from sexton.spark.stats_pass import ABOVE_BOUND, Span

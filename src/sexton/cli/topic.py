@@ -17,11 +17,11 @@ from sexton.cli.connect import (
     Bootstrap,
     confirm,
     parse_ids,
-    parse_settings,
     parse_time_ms,
     with_client,
 )
 from sexton.cli.topic_replicas import elect, reassign
+from sexton.settings.properties import parse_settings
 
 if TYPE_CHECKING:
     from sexton.client.client import Client

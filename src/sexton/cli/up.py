@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from sexton import extras
-from sexton.cli.broker import UsageError
 from sexton.cli.cluster_folder import DEFAULT_BROKERS, DEFAULT_PORT, Cluster, ClusterFolder, Wishes
 from sexton.cli.compactor_process import CompactorProcess
 from sexton.cli.compactor_process import command as compactor_command
 from sexton.cli.processes import exclusively
 from sexton.cli.supervisor import Child, State, Supervisor
 from sexton.errors import SextonError
+from sexton.settings.properties import parse_settings
 
 DEFAULT_DIRECTORY: Final = Path("sexton-data")
 
@@ -83,21 +83,11 @@ def up(
     folder.make()
     with exclusively(folder.lock_path, "Another `sexton up` runs there. Stop it, or choose another --dir"):
         cluster = folder.resolve(Wishes(brokers, port, host, advertise, metastore))
-        overrides = _parse_overrides(settings or [])
+        overrides = parse_settings(settings or [])
         for broker_id in cluster.broker_ids:
             folder.write_config(cluster, broker_id, overrides)
         folder.remember(cluster)
         asyncio.run(_Up(folder, cluster, with_compactor=compactor).run())
-
-
-def _parse_overrides(settings: list[str]) -> dict[str, str]:
-    parsed: dict[str, str] = {}
-    for each in settings:
-        name, equals, value = each.partition("=")
-        if not equals:
-            raise UsageError(f"--set {each} has no value", "", "Write --set name=value")
-        parsed[name.strip()] = value.strip()
-    return parsed
 
 
 class _Up:

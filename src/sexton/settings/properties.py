@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from sexton.settings.schema import BadSettingError
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -17,6 +20,17 @@ def parse_properties(text: str) -> dict[str, str]:
         if rest[:1] in ("=", ":"):
             rest = rest[1:].lstrip(" \t\f")
         settings[_unescape(line[:name_end])] = _unescape(rest)
+    return settings
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Settings as a command is given them, NAME=VALUE each. The last of several values for a name counts."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise BadSettingError(f"{text!r} is not NAME=VALUE", "", "Write it as in segment.bytes=100000")
+        settings[name.strip()] = value.strip()
     return settings
 
 
