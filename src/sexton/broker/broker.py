@@ -395,7 +395,7 @@ class Broker:
                 async with self._catching_up:
                     await begin_anew(self)
             except (MetastoreUnavailableError, StaleError, LeaseLostError) as error:
-                logger.debug("leaving partitions to others: %s", error)
+                logger.debug("cannot leave partitions to other replicas: %s", error)
 
     async def _look_for_compaction(self) -> None:
         """Runs at least every log.cleaner.backoff.ms, and sooner when a partition may have become due."""

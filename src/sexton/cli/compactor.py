@@ -33,7 +33,7 @@ def compactor(
     job_partitions: Annotated[int, typer.Option(min=1, help="Partitions of one Spark job.")] = 500,
     name: Annotated[str, typer.Option(help="How others see it. This machine's name and the process, by default.")] = "",
     admin_listener: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where it tells of itself over HTTP: /metrics, /live.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of the HTTP endpoint: /metrics, /live.")
     ] = None,
     log_file: Annotated[Path | None, typer.Option(help="Where it logs to; standard error by default.")] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -95,7 +95,7 @@ async def _run(
     pages = CompactorPages(worker)
     if admin_address is not None:
         port = await pages.start(SocketNetwork(), *admin_address)
-        logging.getLogger(__name__).info("compactor %s tells of itself at port %d", name, port)
+        logging.getLogger(__name__).info("compactor %s: metrics at port %d", name, port)
     running = asyncio.ensure_future(worker.run())
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):

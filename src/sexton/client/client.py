@@ -136,7 +136,7 @@ class Client:
         info = self.metadata.brokers.get(broker_id)
         if info is None:
             self._is_stale = True
-            raise NotConnectedError("the cluster has no such broker, or it is away", f"broker {broker_id}")
+            raise NotConnectedError("the cluster has no such broker, or it is unreachable", f"broker {broker_id}")
         return await self.peer_at(info.address)
 
     async def any_peer(self) -> Peer:

@@ -167,7 +167,7 @@ class Compactor:
                 self._id = uuid.UUID(int=self._rng.getrandbits(128), version=4)
                 await self.register()
             except (MetastoreUnavailableError, StaleError) as error:
-                logger.debug("the lease: %s", error)
+                logger.debug("cannot renew the lease: %s", error)
 
     async def watch_others(self) -> None:
         """Removes compactors that do not renew their lease, so that their work is free (docs/decisions, 7)."""
@@ -357,7 +357,7 @@ class Compactor:
                     await self._engine.rest()
                     self._busy_ms = self._clock.monotonic_ms()
             except MetastoreUnavailableError as error:
-                logger.debug("whether there are compacted topics: %s", error)
+                logger.debug("cannot read topics: %s", error)
             except EngineUnavailableError as error:
                 logger.error("%s", error)
                 await asyncio.sleep(FAILED_PAUSE_MS / 1000)

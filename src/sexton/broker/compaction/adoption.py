@@ -153,7 +153,7 @@ class Adopter:
             try:
                 await self._follow(leader, followed)
             except (SextonError, ValueError, KeyError, TypeError) as error:
-                logger.debug("what broker %d has compacted cannot be told: %s", leader, error)
+                logger.debug("cannot ask broker %d for its compactions: %s", leader, error)
             except Exception as bug:
                 self._supervisor.survived(bug, "adoption", f"what broker {leader} offers")
         await self._write_history()

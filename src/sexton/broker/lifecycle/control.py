@@ -46,7 +46,7 @@ class Control:
             try:
                 await self.look()
             except (MetastoreUnavailableError, StaleError, LeaseLostError) as error:
-                logger.debug("controller: %s", error)
+                logger.debug("cannot check leases and elect leaders: %s", error)
 
     async def look(self) -> None:
         """One round of the controller: does what the leases and the view ask for now."""
@@ -78,7 +78,7 @@ class Control:
                         raise StaleError(f"broker {action.relied_on.broker_id} does not answer")
                     await self._carry_out(action)
                 except StaleError as error:
-                    logger.info("controller: %s", error)
+                    logger.info("cannot %s: %s", _named(action), error)
                     was_refused = True
             await broker.catch_up()
             await broker.news.tell()
@@ -121,3 +121,14 @@ class Control:
             case UpdatePartitions(rows, live, why, _):
                 logger.info("%s: %d partitions", why, len(rows))
                 await metastore.update_partitions(rows, live)
+
+
+def _named(action: Action) -> str:
+    """For the log: "cannot ..."."""
+    match action:
+        case Claim(expected_term):
+            return f"become the controller after term {expected_term}"
+        case Fence(lease):
+            return f"fence broker {lease.broker_id}"
+        case UpdatePartitions(rows, _, why, _):
+            return f"write {len(rows)} partitions ({why})"

@@ -176,7 +176,7 @@ async def hand_over(broker: Broker, answering: Mapping[int, int]) -> None:
             try:
                 await _write(broker, rows, {successor: answering[successor]})
             except StaleError as error:
-                logger.info("handing over: %s", error)
+                logger.info("cannot hand over %d partitions to broker %d: %s", len(rows), successor, error)
         await broker.catch_up()
         await broker.news.tell()
 

@@ -62,7 +62,7 @@ def _broker(out: Exposition, broker: Broker) -> None:
     doc = "Connections closed because what they sent was no request."
     out.counter("sexton_connections_malformed_total", doc, dispatch.traffic.malformed_count)
     bugs = [({"work": what}, broker.supervisor.bugs[what]) for what in WORK]
-    doc = "Exceptions that nobody expected, by the work in which they were. The broker's log has their traces."
+    doc = "Internal errors, by the work in which they were. The broker's log has their traces."
     out.family("sexton_bugs_survived_total", "counter", doc, bugs)
 
 

@@ -23,7 +23,7 @@ HISTORY_DEFAULT: Final = 20
 TOPIC_PATIENCE_MS: Final = 1_000
 
 PAGES: Final[Mapping[str, str]] = {
-    "/live": "whether this process lives: 200, also while it starts or the metastore is away",
+    "/live": "whether this process lives: 200, also while it starts or the metastore is unreachable",
     "/health": "whether this broker serves: 200, or 503",
     "/metrics": "for Prometheus",
     "/cluster": "brokers, and partitions that are not well",
