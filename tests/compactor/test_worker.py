@@ -11,12 +11,20 @@ from typing import Any, cast
 import pytest
 
 from sexton.adapters.metastore import InProcessMetastore
+from sexton.client.errors import NotConnectedError
 from sexton.compaction.contract import Committed, PassResult, Plan
 from sexton.compactor.engine import EngineUnavailableError, Outcome
 from sexton.compactor.schedule import Lane, Limits
-from sexton.compactor.worker import FAILED_PAUSE_MS, FAILED_PAUSE_MS_MAX, LEASE_MS, RENEW_MS, Compactor
-from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError
-from sexton.ports.metastore import MetastoreUnavailableError
+from sexton.compactor.worker import (
+    FAILED_PAUSE_MS,
+    FAILED_PAUSE_MS_MAX,
+    LEASE_MS,
+    RENEW_MS,
+    UNREACHABLE_PAUSE_MS,
+    Compactor,
+)
+from sexton.errors import CorruptLogError, EnvironmentFailure
+from sexton.ports.metastore import BrokerStatus, MetastoreUnavailableError
 from sexton.ports.work_queue import CompactorRow, WorkKey, WorkRow
 from sexton.protocol.private import RefusedError
 from tests.adapters.metastore.rows import CLUSTER, register
@@ -67,6 +75,9 @@ class World:
         self.failing: set[int] = set()
         self.refused: set[int] = set()
         self.is_broker_away = False
+        self.dies_during_job = False
+        self.asked_count = 0
+        """How often the broker was asked for a plan."""
         self.engine_error: Exception | None = None
 
     async def start(self, *partitions: int) -> Compactor:
@@ -84,6 +95,13 @@ class World:
         )
         await compactor.register()
         return compactor
+
+    async def restart_broker(self) -> None:
+        """Its next process registers, as one does when it comes back."""
+        row = await self.metastore.read_broker(1)
+        assert row is not None
+        self.broker = await self.metastore.register_broker(row, row)
+        self.is_broker_away = self.dies_during_job = False
 
     async def publish(self, *partitions: int) -> None:
         rows = [
@@ -113,19 +131,24 @@ class World:
     # As the brokers
 
     async def plan(self, key: WorkKey) -> Plan:
+        self.asked_count += 1
         if self.is_broker_away:
-            raise SextonError("broker 1 is not running")
+            raise NotConnectedError("connection refused", "broker 1")
         if key.partition in self.not_due:
             raise RefusedError("nothing is dirty", "broker 1")
         return plan_of(key)
 
     async def commit(self, broker_id: int, result: PassResult) -> Committed:
+        if self.is_broker_away:
+            raise NotConnectedError("connection refused", "broker 1")
         if result.plan_id in {f"plan {index}" for index in self.refused}:
             raise RefusedError("the segments have changed", "broker 1")
         self.committed.append(result.plan_id)
         return Committed(100, 40, 3, 1)
 
     async def abandon(self, plan: Plan, uncleanable: str = "") -> None:
+        if self.is_broker_away:
+            raise NotConnectedError("connection refused", "broker 1")
         self.abandoned.append(plan.plan_id)
         self.uncleanable += [plan.partition] if uncleanable else []
 
@@ -133,6 +156,7 @@ class World:
 
     async def run(self, plans: Sequence[Plan]) -> list[Outcome]:
         self.jobs.append([plan.plan_id for plan in plans])
+        self.is_broker_away = self.is_broker_away or self.dies_during_job
         if self.engine_error is not None:
             raise self.engine_error
         if self.deadly in {plan.partition for plan in plans}:
@@ -277,6 +301,47 @@ async def test_a_broker_that_does_not_answer_is_left_alone(world: World) -> None
     await compactor.turn(Lane.SMALL)
     assert world.jobs == []
     assert await world.metastore.read_runs(10) == []
+
+
+@pytest.mark.parametrize("when", ["before the plan", "before the commit", "before it is told of a failure"])
+async def test_a_broker_that_is_down_for_long_is_no_failure_of_its_partitions(world: World, when: str) -> None:
+    """Its partitions were left alone for up to ten minutes after it had come back."""
+    compactor = await world.start(0, 1)
+    world.is_broker_away = when == "before the plan"
+    world.dies_during_job = not world.is_broker_away
+    world.failing = {0, 1} if when == "before it is told of a failure" else set()
+    for _ in range(FAILED_PAUSE_MS_MAX // 10_000):
+        await compactor.turn(Lane.SMALL)
+        await world.publish(0, 1)
+        world.time_ms += 10_000
+    await compactor.turn(Lane.SMALL)
+    world.failing = set()
+    await world.restart_broker()
+    await world.publish(0, 1)
+    assert await compactor.turn(Lane.SMALL), "at once"
+    assert sorted(world.committed) == ["plan 0", "plan 1"]
+
+
+async def test_a_broker_that_cannot_be_reached_is_not_asked_for_each_partition_at_each_look(world: World) -> None:
+    compactor = await world.start(0)
+    world.is_broker_away = True
+    for _ in range(10):
+        await compactor.turn(Lane.SMALL)
+        await world.publish(0)
+        world.time_ms += UNREACHABLE_PAUSE_MS // 5
+    assert world.asked_count == 2
+    assert world.jobs == []
+
+
+async def test_work_of_a_fenced_broker_waits_in_the_queue(world: World) -> None:
+    compactor = await world.start(0)
+    await world.metastore.set_broker_status(1, world.broker.epoch, BrokerStatus.FENCED)
+    assert not await compactor.turn(Lane.SMALL)
+    assert world.asked_count == 0
+    await world.restart_broker()
+    await world.publish(0)
+    assert await compactor.turn(Lane.SMALL)
+    assert world.committed == ["plan 0"]
 
 
 async def test_a_dead_compactors_work_is_taken_over_when_its_count_has_stood_still(world: World) -> None:

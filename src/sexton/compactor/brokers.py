@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sexton.client.connection import Rpc
+from sexton.client.errors import NotConnectedError
 from sexton.compaction.contract import Committed, PassResult, Plan, decode_plan
 from sexton.errors import SextonError
 from sexton.ports.metastore import Metastore, MetastoreUnavailableError
@@ -73,7 +74,8 @@ class Brokers:
         )
 
     async def ask(self, broker_id: int, api_key: int, body: Any, timeout_ms: int = ASK_TIMEOUT_MS) -> Mapping[str, Any]:
-        """Raises RefusedError if the broker refuses, another SextonError if it does not answer."""
+        """Raises RefusedError if the broker refuses, NotConnectedError if it cannot be reached, another SextonError if
+        it does not answer."""
         rpc = await self._connected(broker_id)
         try:
             data = await rpc.call_raw(api_key, [private.encode(body)], timeout_ms=timeout_ms)
@@ -90,7 +92,9 @@ class Brokers:
             if found is None or found.is_closed:  # such a broker may be back: it has not failed this request
                 row = await self._metastore.read_broker(broker_id)
                 if row is None or not row.is_live:
-                    raise SextonError(f"broker {broker_id} is not running", "", "Its work is done when it is back")
+                    raise NotConnectedError(
+                        f"broker {broker_id} is not running", "", "Its work is done when it is back"
+                    )
                 found = await Rpc.connect(self._network, row.host, row.port, client_id=self._client_id)
                 self._connections[broker_id] = found
                 self._addresses[broker_id] = row.host, row.port

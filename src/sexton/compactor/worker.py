@@ -1,7 +1,8 @@
 """A compactor: it leases the most urgent work, has the engine execute it, commits the results, and takes the next.
 
-A failure affects one piece of work: it is given back and is due again when its broker says so. A compactor that dies
-loses its lease, not data: the brokers remove what it staged.
+A failure affects one piece of work: it is given back and is due again when its broker says so. A broker that cannot be
+reached is no failure of its work, which waits until the broker is back. A compactor that dies loses its lease, not
+data: the brokers remove what it staged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from sexton.client.errors import NotConnectedError
 from sexton.compaction.contract import Committed, Plan
 from sexton.compaction.rate import ByteRate
 from sexton.compactor.brokers import Brokers
@@ -39,6 +41,10 @@ FAILED_PAUSE_MS: Final = 30_000
 FAILED_PAUSE_MS_MAX: Final = 600_000
 """Work that failed is left alone for this long, and twice as long each time (up to the maximum): its cause will not go
 away at once. A log that no compaction can read is not even due any more (`broker.compaction.uncleanable`)."""
+
+UNREACHABLE_PAUSE_MS: Final = 5_000
+"""A broker that has a lease and could not be connected to is left alone for this long, or until its next process has
+registered."""
 
 REST_AFTER_MS: Final = 120_000
 """After this long without work, and without compacted topics, the engine releases its memory."""
@@ -104,6 +110,10 @@ class Compactor:
         self._skipped_until_ms: dict[WorkKey, int] = {}
         self._failures_count: dict[WorkKey, int] = {}
         """Number of consecutive failures of work that is due."""
+        self._unreachable: dict[int, tuple[int, int]] = {}
+        """By broker: the epoch of the process that could not be connected to, and until when it is left alone."""
+        self._epochs: dict[int, int] = {}
+        """By broker: the epoch of its process, of brokers that had a lease at the last check."""
         self._company: dict[WorkKey, int] = {}
         """How many partitions a job with this key may have, because its last job failed as a whole (a worker was killed
         for its memory, a page cannot be read from the disk). The number is halved each time, until the partition at
@@ -212,6 +222,8 @@ class Compactor:
         self._forget_all_but({row.key for row in due})
         rows = [row for row in due if row.holder not in others]
         self.due_count = len(rows)
+        await self._look_for_brokers()
+        rows = [row for row in rows if row.key.broker_id in self._epochs.keys() - self._unreachable.keys()]
         chosen = choose(rows, lane, self._limits, self._skipped_until_ms.keys() | self._underway, self._company)
         if not chosen:
             return False
@@ -232,6 +244,16 @@ class Compactor:
             self._underway -= keys
             self._busy_ms = self._clock.monotonic_ms()
         return True
+
+    async def _look_for_brokers(self) -> None:
+        leases = await self._metastore.read_leases()
+        now_ms = self._clock.monotonic_ms()
+        self._epochs = {broker_id: epoch for broker_id, (epoch, _) in leases.items()}
+        self._unreachable = {
+            broker_id: (epoch, until_ms)
+            for broker_id, (epoch, until_ms) in self._unreachable.items()
+            if until_ms > now_ms and self._epochs.get(broker_id) == epoch
+        }
 
     async def _carry_out(self, job: _Job) -> None:
         started_ms = self._clock.monotonic_ms()
@@ -271,6 +293,8 @@ class Compactor:
                 return await self._brokers.plan(row.key)
         except RefusedError as error:
             logger.debug("%s: %s", row.key, error)  # no longer due, or no longer there
+        except (NotConnectedError, MetastoreUnavailableError) as error:
+            self._leave_alone(row.key.broker_id, error)
         except (SextonError, KafkaError) as error:
             logger.info("broker %d has no plan: %s", row.key.broker_id, error)
             self._skip(row.key)
@@ -280,12 +304,12 @@ class Compactor:
         self, job: _Job, row: WorkRow, outcome: Outcome, started_ms: int, gate: asyncio.Semaphore
     ) -> None:
         async with gate:
-            committed, why = await self._commit(outcome)
+            committed, why, is_reached = await self._commit(outcome)
         plan = outcome.plan
         self._count(row, committed)
         if committed is None:
             logger.warning("%s-%d on broker %d was not compacted: %s", plan.topic, plan.partition, plan.broker_id, why)
-            if not job.is_parted:
+            if is_reached and not job.is_parted:
                 self._skip(row.key)
         else:
             self._failures_count.pop(row.key, None)
@@ -307,14 +331,27 @@ class Compactor:
             )
         )
 
-    async def _commit(self, outcome: Outcome) -> tuple[Committed | None, str]:
+    async def _commit(self, outcome: Outcome) -> tuple[Committed | None, str, bool]:
+        """Returns what was committed, or why it was not and whether the broker was reached. A request whose response is
+        lost (ConnectionLostError) has reached it: if that happens again and again, the partition may be the cause."""
         try:
             if outcome.result is not None:
-                return await self._brokers.commit(outcome.plan.broker_id, outcome.result), ""
+                return await self._brokers.commit(outcome.plan.broker_id, outcome.result), "", True
             await self._brokers.abandon(outcome.plan, outcome.error if outcome.is_lasting else "")
+        except (NotConnectedError, MetastoreUnavailableError) as error:
+            self._leave_alone(outcome.plan.broker_id, error)
+            return None, str(error), False
         except (SextonError, KafkaError) as error:
-            return None, str(error)
-        return None, outcome.error
+            return None, str(error), True
+        return None, outcome.error, True
+
+    def _leave_alone(self, broker_id: int, error: SextonError) -> None:
+        """The broker could not be asked, so this says nothing about its partitions."""
+        epoch = self._epochs.get(broker_id)
+        if epoch is None or broker_id in self._unreachable:
+            return
+        logger.info("cannot reach broker %d: %s. Its work waits", broker_id, error)
+        self._unreachable[broker_id] = epoch, self._clock.monotonic_ms() + UNREACHABLE_PAUSE_MS
 
     def _count(self, row: WorkRow, committed: Committed | None) -> None:
         totals = self.totals
