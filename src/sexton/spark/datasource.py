@@ -169,7 +169,7 @@ class KafkaLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for source in cast("list[Source]", partition.value):
-            with mapped(source.path) as data:
+            with mapped(source.path, source.start, source.end) as data:
                 for run in read_runs(data, source, worker_unpacker(MAX_UNCOMPRESSED_BATCH_BYTES)):
                     yield to_arrow(run, self.arrow_schema)
 

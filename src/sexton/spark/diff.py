@@ -100,7 +100,7 @@ class Side:
             return None
         end = segment.size_bytes if place + 1 == len(grains) else int(grains["position"][place + 1])
         start, previous = int(grains["position"][place]), int(grains["previous_offset"][place])
-        with mapped(file.path) as data:
+        with mapped(file.path, start, end) as data:
             table = scan_whole(data, start, end, str(file.path), check_crc=False, previous_offset=previous)
             rows = table[(table["base_offset"] <= offset) & (table["last_offset"] >= offset)]
             if len(rows) == 0:

@@ -78,7 +78,7 @@ def index_chunk(chunk: Chunk, scope: Scope, key: HashKey, bucket_count: int) -> 
 
 
 def _contents(piece: Slice, scope: Scope, key: HashKey) -> Iterator[Contents]:
-    with mapped(piece.path) as data:
+    with mapped(piece.path, piece.start, piece.end) as data:
         table = scan_whole(
             data, piece.start, piece.end, piece.path, check_crc=True, previous_offset=piece.previous_offset
         )

@@ -119,7 +119,7 @@ def measure_chunk(
 def _measure_slice(
     piece: Slice, work: PartitionWork, tombstones: Longs, open_first_offsets: Longs, measured: Measured
 ) -> None:
-    with mapped(piece.path) as data:
+    with mapped(piece.path, piece.start, piece.end) as data:
         table = scan_whole(
             data, piece.start, piece.end, piece.path, check_crc=False, previous_offset=piece.previous_offset
         )

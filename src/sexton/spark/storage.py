@@ -91,7 +91,7 @@ class Folder:
     reads_anew: bool = False
 
     def reading(self, path: str, start: int, end: int) -> AbstractContextManager[Bytes]:
-        return mapped(path)
+        return mapped(path, start, end)
 
     def new_part(self, base_offset: int, source: Extent | None) -> PartFile:
         is_segment = source is not None and _is_whole(source)

@@ -62,7 +62,7 @@ def _slices(log: PartitionLog, survey: LogSurvey, end_offset: int) -> Iterator[S
 def _position_of(piece: Slice, offset: int) -> int:
     """Returns the position of the first batch of a slice that starts at or above an offset; the slice's end if there is
     none."""
-    with mapped(piece.path) as data:
+    with mapped(piece.path, piece.start, piece.end) as data:
         tables = scan(data, piece.start, piece.end, piece.path, check_crc=False, previous_offset=piece.previous_offset)
         for table in tables:
             above = np.flatnonzero(table["base_offset"] >= offset)

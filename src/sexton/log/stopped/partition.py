@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -127,19 +128,56 @@ def write_cleaner_offset(log: PartitionLog, offset: int) -> None:
     checkpoints.write_offset_checkpoint(path, offsets)
 
 
+READ_BYTES = 4 << 20
+
+
 @contextmanager
-def mapped(path: str | Path) -> Iterator[Bytes]:
-    """A file's bytes as an array, read through the page cache without copying."""
+def mapped(path: str | Path, start: int = 0, end: int | None = None) -> Iterator[Bytes]:
+    """A file's bytes as an array, of which only ``[start:end]`` may be used. It ends where the file does.
+
+    Files are mapped, which copies nothing, except a log's last segment. Its broker may be running and truncate it, and
+    touching a page that is no longer there kills the process (SIGBUS); it is read into memory.
+    """
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            view = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if size else b""
+            if size == 0:
+                view: Bytes = np.zeros(0, dtype=np.uint8)
+            elif _is_last(Path(path)):
+                view = _read(file.fileno(), size, start, size if end is None else min(end, size))
+            else:
+                # The map is closed when the last array over it is garbage-collected.
+                view = np.frombuffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ), dtype=np.uint8)
     except OSError as error:
         raise EnvironmentFailure(
             f"cannot be read ({error.strerror})", str(path), "Check its permissions and the disk"
         ) from error
-    # The map is closed when the last array over it is garbage-collected.
-    yield np.frombuffer(view, dtype=np.uint8)
+    yield view
+
+
+def _read(descriptor: int, size: int, start: int, end: int) -> Bytes:
+    """Returns an array of ``size`` bytes, or fewer if the file is shorter by now. Only the pages of ``[start:end]``
+    take memory."""
+    memory = mmap.mmap(-1, size)
+    view, array = memoryview(memory), np.frombuffer(memory, dtype=np.uint8)
+    while start < end:
+        count = os.preadv(descriptor, [view[start : min(start + READ_BYTES, end)]], start)
+        if count == 0:
+            return array[:start]
+        start += count
+    return array
+
+
+def _is_last(path: Path) -> bool:
+    """Whether this is the segment that a running broker appends to."""
+    return path.name == _last_segment(path.parent, path.parent.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _last_segment(directory: Path, modified_ns: int) -> str:
+    """The file name; empty if there is none. The time is that of the directory's last change: a task asks this for each
+    slice of a log that may have thousands of segments."""
+    return max((segment.path.name for segment in _segments(directory)), default="")
 
 
 def _segments(directory: Path) -> Iterator[Segment]:
