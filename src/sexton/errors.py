@@ -41,6 +41,12 @@ class CorruptLogError(SextonError):
     exit_code: ClassVar[int] = 65
 
 
+class DamagedObjectError(SextonError):
+    """An object in a store is shorter than it must be, or contradicts its own checksums or what refers to it."""
+
+    exit_code: ClassVar[int] = 65
+
+
 class UnsupportedFormatError(SextonError):
     """Well-formed as far as can be told, but of a version or codec that this build does not read."""
 
