@@ -1,8 +1,8 @@
 """What is installed besides the base. A broker needs none of it, and its host saves a gigabyte.
 
 `pip install 'sexton[compactor]'` is for whatever compacts, or reads logs on Spark; `sexton[postgres]` for a metastore
-in PostgreSQL; `sexton[verify]` for the clients that `sexton verify run` tests a cluster with, and for the pictures of
-its page; `sexton[all]` for all.
+in PostgreSQL; `sexton[cloud]` for cloud topics in S3, GCS or Azure (a folder needs nothing); `sexton[verify]` for the
+clients that `sexton verify run` tests a cluster with, and for the pictures of its page; `sexton[all]` for all.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 from sexton.errors import SextonError
 
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "cloud": ("obstore",),
     "compactor": ("numba", "pandas", "prometheus_client", "pyarrow", "pyspark"),
     "postgres": ("psycopg",),
     "verify": ("aiokafka", "confluent_kafka", "kafka", "matplotlib"),
