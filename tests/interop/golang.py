@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
+from sexton.harness.golang import build
 from sexton.verify.clients import golang
 from tests.interop.clients import ENVIRONMENTS_DIR, environment
 from tests.interop.suites import FRANZ_GO
@@ -26,7 +27,7 @@ def built(verb: str, name: str, *options: str, package: str = ".", module: Path 
     go = environment((GO,)) / "bin" / "go"
     caches = {name: str(ENVIRONMENTS_DIR / "go" / name.lower()) for name in ("GOPATH", "GOCACHE", "GOMODCACHE")}
     variables = {**caches, "GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false", "GOTOOLCHAIN": "local"}
-    return golang.build([str(go), verb, *options], package, module, variables, target)
+    return build([str(go), verb, *options], package, module, variables, target)
 
 
 def franz_go_client(version: str) -> Path:

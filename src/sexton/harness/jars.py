@@ -109,7 +109,7 @@ def fetched_jars(pom: Path, profile: str, name: str | None = None, options: Sequ
     target = cache_dir() / name
     if _is_complete(target, pom):
         return target
-    with _locked(target.with_name(f"{name}.lock")):
+    with locked(target.with_name(f"{name}.lock")):
         if not _is_complete(target, pom):  # another process may have fetched it while we waited for the lock
             _fetch(pom, [f"--activate-profiles={profile}", *options], target)
     return target
@@ -193,7 +193,7 @@ def _command(name: str) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Held by one process at a time. The kernel lets go when it dies, so a stale file blocks nobody."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
