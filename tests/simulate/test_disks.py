@@ -169,6 +169,48 @@ def test_a_file_is_replaced_whole(run: Runner) -> None:
     run(scenario)
 
 
+def test_a_file_is_created_whole_and_never_replaced(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        await disk.create_file(f"{root}/a", memoryview(b"one"))
+        with pytest.raises(FileExistsError):
+            await disk.create_file(f"{root}/a", b"two")
+        assert disk.read_file(f"{root}/a") == b"one"
+        assert disk.list(root) == ["a"]
+        with pytest.raises(FileNotFoundError):
+            await disk.create_file(f"{root}/none/a", b"one")
+
+    run(scenario)
+
+
+def test_a_part_of_a_file_is_read_and_its_size_seen_by_its_path(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        await disk.create_file(f"{root}/a", b"0123456789")
+        assert disk.read_part(f"{root}/a", 3, 4) == b"3456"
+        assert disk.read_part(f"{root}/a", 8, 4) == b"89"
+        assert disk.size_of(f"{root}/a") == 10
+        assert disk.size_of(root) is None
+        with pytest.raises(FileNotFoundError):
+            disk.size_of(f"{root}/b")
+        with pytest.raises(FileNotFoundError):
+            disk.read_part(f"{root}/b", 0, 1)
+        with pytest.raises(IsADirectoryError):
+            disk.read_part(root, 0, 1)
+
+    run(scenario)
+
+
+def test_work_in_a_thread_is_done_on_return_and_its_error_is_raised(run: Runner) -> None:
+    async def scenario(disk: Disk, root: str) -> None:
+        found: list[int] = []
+        await disk.create_file(f"{root}/a", b"one")
+        await disk.in_thread(lambda: found.append(disk.open(f"{root}/a").size_bytes))
+        assert found == [3]
+        with pytest.raises(FileNotFoundError):
+            await disk.in_thread(lambda: found.append(disk.open(f"{root}/b").size_bytes))
+
+    run(scenario)
+
+
 def test_a_tree_is_removed_with_all_that_is_in_it(run: Runner) -> None:
     async def scenario(disk: Disk, root: str) -> None:
         disk.make_directory(f"{root}/d/e")
@@ -317,6 +359,23 @@ def test_replacing_a_file_is_atomic_and_durable_on_return() -> None:
 
     outcomes = {simulate(seed, main) for seed in range(300)}
     assert outcomes == {b"old", b"new"}
+
+
+def test_creating_a_file_is_atomic_and_durable_on_return() -> None:
+    ended: list[bool] = []
+
+    async def script(disk: Disk) -> None:
+        await asyncio.sleep(9.9965)
+        await disk.create_file("/a", b"whole")
+        ended.append(True)
+        await asyncio.sleep(1000)
+
+    async def main(loop: SimulatedLoop, volume: VirtualDisk) -> tuple[bool, bytes | None]:
+        ended.clear()
+        content = (await crash(loop, volume, script)).read_file("/a")
+        return bool(ended), content
+
+    assert {simulate(seed, main) for seed in range(300)} == {(False, None), (False, b"whole"), (True, b"whole")}
 
 
 def test_a_killed_process_loses_nothing_and_can_do_nothing_more() -> None:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -38,6 +40,9 @@ LARGE_BYTES: Final = 1 << 20
 """The space of a deleted file above this size is freed in a thread."""
 
 FILE_MODE: Final = 0o644
+NO_UNNAMED_FILES: Final = (errno.EISDIR, errno.EOPNOTSUPP, errno.EINVAL)
+"""What open(2) says where files without a name are unknown to the file system or the kernel."""
+
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
@@ -102,16 +107,7 @@ class DiskFile:
                 view = view[os.pwrite(self._fd, view, size + position - len(view)) :]
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        data = os.pread(self._fd, size_bytes, position)
-        if len(data) == size_bytes or not data:
-            return data
-        parts = [data]
-        left = size_bytes - len(data)
-        while left and data:
-            data = os.pread(self._fd, left, position + size_bytes - left)
-            left -= len(data)
-            parts.append(data)
-        return b"".join(parts)
+        return _read_at(self._fd, position, size_bytes)
 
     def truncate(self, size_bytes: int) -> None:
         if self._is_closed:
@@ -212,6 +208,17 @@ class FileDisk:
         finally:
             os.close(fd)
 
+    def read_part(self, path: str, position: int, size_bytes: int) -> bytes:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _read_at(fd, position, size_bytes)
+        finally:
+            os.close(fd)
+
+    def size_of(self, path: str) -> int | None:
+        found = os.stat(path)
+        return None if stat.S_ISDIR(found.st_mode) else found.st_size
+
     async def replace_file(self, path: str, content: bytes) -> None:
         directory, name = os.path.split(path)
         await self.replace_files(directory, [(name, content)])
@@ -221,6 +228,10 @@ class FileDisk:
         files."""
         temporary_suffix = f".{next(self._temporary_count)}{_TEMPORARY_SUFFIX}"
         await self.in_thread(lambda: _replace(directory, files, temporary_suffix))
+
+    async def create_file(self, path: str, content: Buffer) -> None:
+        temporary = f"{path}.{os.getpid()}.{next(self._temporary_count)}{_TEMPORARY_SUFFIX}"
+        await self.in_thread(lambda: _create(path, content, temporary))
 
     def make_directory(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
@@ -292,6 +303,19 @@ class FileDisk:
         return locks.hold(Path(directory))
 
 
+def _read_at(fd: int, position: int, size_bytes: int) -> bytes:
+    data = os.pread(fd, size_bytes, position)
+    if len(data) == size_bytes or not data:
+        return data
+    parts = [data]
+    left = size_bytes - len(data)
+    while left and data:
+        data = os.pread(fd, left, position + size_bytes - left)
+        left -= len(data)
+        parts.append(data)
+    return b"".join(parts)
+
+
 def _work_through(asked: Sequence[_Asked], loop: asyncio.AbstractEventLoop) -> None:
     """Runs in a thread."""
     ended: list[tuple[_Outcome, BaseException | None]] = []
@@ -350,16 +374,45 @@ def _replace(directory: str, files: Sequence[tuple[str, bytes]], temporary_suffi
     _synchronize_directory(directory)
 
 
-def _write(path: str, content: bytes) -> None:
+def _write(path: str, content: Buffer) -> None:
     """Writes a new file and flushes its content, not its name."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
     try:
-        view = memoryview(content)
-        while len(view):
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
+        _fill(fd, content)
     finally:
         os.close(fd)
+
+
+def _fill(fd: int, content: Buffer) -> None:
+    view = memoryview(content)
+    while len(view):
+        view = view[os.write(fd, view) :]
+    os.fsync(fd)
+
+
+def _create(path: str, content: Buffer, temporary: str) -> None:
+    """The name comes last, to a file that is flushed. A file without a name is gone with the process that made it;
+    where the file system has none (O_TMPFILE), a crash may leave the temporary name."""
+    directory = os.path.dirname(path)
+    try:
+        fd = os.open(directory, os.O_WRONLY | getattr(os, "O_TMPFILE", os.O_DIRECTORY) | os.O_CLOEXEC, FILE_MODE)
+    except OSError as error:
+        if error.errno not in NO_UNNAMED_FILES:
+            raise
+        try:
+            _write(temporary, content)
+            os.link(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+    else:
+        try:
+            _fill(fd, content)
+            # Python follows the symbolic link only if it is given a directory, which an absolute path does not need.
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+        finally:
+            os.close(fd)
+    _synchronize_directory(directory)
 
 
 def _synchronize_directory(directory: str) -> None:

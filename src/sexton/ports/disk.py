@@ -11,7 +11,7 @@ moment since `flush_directory`. Flushed data may still be damaged one day: reade
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -82,8 +82,22 @@ class Disk(Protocol):
         """Returns the whole file; None if there is none."""
         ...
 
+    def read_part(self, path: str, position: int, size_bytes: int) -> bytes:
+        """Reads without opening the file for writing: also from a disk that has become read-only. Returns fewer bytes
+        only at the end of the file."""
+        ...
+
+    def size_of(self, path: str) -> int | None:
+        """Returns None for a directory. Raises FileNotFoundError if there is neither."""
+        ...
+
     async def replace_file(self, path: str, content: bytes) -> None:
         """After a crash the file has its old content or the new one; once this has returned, the new one."""
+        ...
+
+    async def create_file(self, path: str, content: Buffer) -> None:
+        """After a crash the whole file is there, or none; once this has returned, it is there. Its directory must
+        exist, and its name must have been flushed. Raises FileExistsError, and leaves the file that is there alone."""
         ...
 
     async def replace_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
@@ -102,6 +116,11 @@ class Disk(Protocol):
         ...
 
     def remove_tree(self, directory: str) -> None: ...
+
+    async def in_thread(self, work: Callable[[], None]) -> None:
+        """Runs plain methods of this disk that would keep the event loop waiting: reads of what is not in the page
+        cache, many files at once. The work must touch nothing else that the caller uses meanwhile."""
+        ...
 
     async def flush_directory(self, directory: str) -> None:
         """When this returns, the names in the directory survive a crash."""

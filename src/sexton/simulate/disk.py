@@ -17,7 +17,7 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -367,6 +367,23 @@ class SimulatedDisk:
             self.volume.strike(errno.EIO, path)
         return None if node is None else node.read(0, len(node.content))
 
+    def read_part(self, path: str, position: int, size_bytes: int) -> bytes:
+        node = self._child(path)
+        if isinstance(node, _Directory):
+            raise _error(errno.EISDIR, path)
+        self.volume.strike(errno.EIO, path)
+        return node.read(position, size_bytes)
+
+    def size_of(self, path: str) -> int | None:
+        node = self._child(path)
+        return None if isinstance(node, _Directory) else len(node.content)
+
+    def _child(self, path: str) -> Inode | _Directory:
+        node = self.volume.find(path)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        return node
+
     async def replace_file(self, path: str, content: bytes) -> None:
         directory, _, name = path.rpartition("/")
         await self.replace_files(directory, [(name, content)])
@@ -389,6 +406,26 @@ class SimulatedDisk:
             self.volume.used_bytes -= len(old.content) if old is not None else 0
             self.volume.set_names((parent, name, Inode(content)))
         await self.flush_directory(directory)
+
+    async def create_file(self, path: str, content: Buffer) -> None:
+        self.check_alive()
+        self._parent(path)
+        self.volume.take(len(content), path)
+        await self.wait_for_device()
+        directory, name = self._parent(path)
+        if name in directory.children:
+            self.volume.used_bytes -= len(content)
+            raise _error(errno.EEXIST, path)
+        self.volume.set_names((directory, name, Inode(bytes(content))))
+        await self.flush_directory(path.rpartition("/")[0])
+
+    async def in_thread(self, work: Callable[[], None]) -> None:
+        """At one moment, after a while."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._loop.call_for(self._process, self.volume.rng.randrange(MS), _finish, done)
+        await done
+        self.check_alive()
+        work()
 
     def make_directory(self, path: str) -> None:
         self.check_alive()
