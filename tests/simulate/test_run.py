@@ -26,7 +26,7 @@ MINUTES = 0.5
 SEEDS_TO_FIND_A_BREAK = 200
 SEEDS_TO_FIND_A_DIVERGENCE = 40
 
-ROW_OF_A_DEFECT = r"^\| `([a-z-]+)` \| \d+ \| ([a-z ]+), ([\d.]+) \|"
+ROW_OF_A_DEFECT = r"^\| `([a-z-]+)` \| (?:earlier: )?\d+ \| ([a-z ]+), ([\d.]+) \|"
 """In docs/simulation.md: its switch, the seed that finds it, profile and minutes."""
 
 
