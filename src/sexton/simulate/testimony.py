@@ -30,7 +30,6 @@ CLOCKS_MS = 10_000
 DELETER = 0
 """As a process: whoever deletes records."""
 
-NS_PER_MS = 1_000_000
 TYPES = {Outcome.OK: Type.OK, Outcome.FAILED: Type.FAIL}
 
 

@@ -140,7 +140,7 @@ class CompactedLog:
             if is_commit is not None and owner is not None:
                 coordinator.replay_end(owner.producer_id, is_commit)
             else:
-                coordinator.replay(key, value, START_MS, owner)
+                coordinator.replay(key, value, owner)
 
 
 class World:

@@ -122,7 +122,7 @@ class Harness:
     def replayed(self) -> GroupCoordinator:
         fresh = GroupCoordinator(self.settings, self.topics, self.rng)
         for key, value in map(encode, self.records):
-            fresh.replay(key, value, START_MS)
+            fresh.replay(key, value)
         fresh.check_invariants()
         return fresh
 

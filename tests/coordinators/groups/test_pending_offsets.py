@@ -9,7 +9,7 @@ from sexton.coordinators.groups.messages import CommittedOffset, OffsetCommitReq
 from sexton.coordinators.groups.records import encode
 from sexton.protocol.errors import ErrorCode
 from sexton.types import ProducerIdAndEpoch
-from tests.coordinators.groups.harness import GROUP, START_MS, Harness, refused
+from tests.coordinators.groups.harness import GROUP, Harness, refused
 from tests.producers import producer_at
 
 A, B = producer_at(1000, 0), producer_at(2000, 0)
@@ -52,10 +52,10 @@ class Transactions(Harness):
         for kind, *rest in self.log:
             if kind == "plain":
                 key, value = rest
-                fresh.replay(key, value, START_MS)  # type: ignore[arg-type]
+                fresh.replay(key, value)  # type: ignore[arg-type]
             elif kind == "pending":
                 owner, key, value = rest
-                fresh.replay(key, value, START_MS, owner)  # type: ignore[arg-type]
+                fresh.replay(key, value, owner)  # type: ignore[arg-type]
             else:
                 fresh.replay_end(*rest)  # type: ignore[arg-type]
         return fresh

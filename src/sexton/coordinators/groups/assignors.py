@@ -19,6 +19,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from sexton.coordinators.groups.records import Partitions
+from sexton.types import PartitionId
 
 Assignment: TypeAlias = dict[str, Partitions]
 Load: TypeAlias = dict[uuid.UUID, set[int]]
@@ -80,7 +81,7 @@ def _static_first(member: AssignedMember) -> tuple[bool, str]:
 
 def _what_stays(
     members: Mapping[str, AssignedMember], order: list[str], partitions_count: Mapping[uuid.UUID, int]
-) -> tuple[dict[str, Partitions], list[tuple[uuid.UUID, int]]]:
+) -> tuple[dict[str, Partitions], list[PartitionId]]:
     """Returns the partitions that each member may keep, and the partitions that then have no owner."""
     kept: dict[str, Partitions] = {}
     read = {topic_id for topic_ids in {member.topic_ids for member in members.values()} for topic_id in topic_ids}
@@ -105,7 +106,7 @@ def _size(partitions: Mapping[uuid.UUID, Collection[int]]) -> int:
 
 
 def _spread_evenly(
-    order: list[str], kept: dict[str, Partitions], unassigned: list[tuple[uuid.UUID, int]], partitions_count: int
+    order: list[str], kept: dict[str, Partitions], unassigned: list[PartitionId], partitions_count: int
 ) -> Assignment:
     """For members with equal subscriptions: each gets `quota` partitions, and `extra` of them one more, those with the
     most partitions first."""
@@ -137,9 +138,9 @@ def _frozen(load: Load) -> Partitions:
     return {topic_id: frozenset(load[topic_id]) for topic_id in sorted(load)}
 
 
-def _take(load: Load, count: int) -> list[tuple[uuid.UUID, int]]:
+def _take(load: Load, count: int) -> list[PartitionId]:
     """Takes the last partitions, from the topics with the most partitions first."""
-    taken: list[tuple[uuid.UUID, int]] = []
+    taken: list[PartitionId] = []
     for topic_id in sorted(load, key=lambda candidate: (-len(load[candidate]), candidate)):
         numbers = sorted(load[topic_id])
         kept = max(len(numbers) - (count - len(taken)), 0)
@@ -155,7 +156,7 @@ def _spread_by_subscription(
     members: Mapping[str, AssignedMember],
     order: list[str],
     kept: dict[str, Partitions],
-    unassigned: list[tuple[uuid.UUID, int]],
+    unassigned: list[PartitionId],
 ) -> Assignment:
     """Gives free partitions to the least loaded reader of their topic, topics with the fewest readers first; then moves
     partitions from fuller to emptier members for as long as that balances the load."""

@@ -18,6 +18,7 @@ from sexton.coordinators.groups.records import ClassicProtocols, MemberState, Me
 from sexton.coordinators.groups.states import ConsumerState
 from sexton.protocol import embedded
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import PartitionId
 
 TYPE = "consumer"
 NO_REVISION = -1
@@ -66,7 +67,7 @@ class ConsumerMember:
             classic=self.classic,
         )
 
-    def held(self) -> Iterable[tuple[uuid.UUID, int]]:
+    def held(self) -> Iterable[PartitionId]:
         for partitions in (self.assigned, self.revoking):
             for topic_id, numbers in partitions.items():
                 for number in sorted(numbers):
@@ -83,13 +84,13 @@ class ConsumerGroup:
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     target: dict[str, Partitions] = field(default_factory=dict)
-    holders: dict[tuple[uuid.UUID, int], str] = field(default_factory=dict)
+    holders: dict[PartitionId, str] = field(default_factory=dict)
     """Member that holds each partition, or must still revoke it."""
     regexes: dict[str, RegexValue] = field(default_factory=dict)
     """Topics that each regular expression matched."""
     seen_revision: int = NO_REVISION
     """Revision of the topics when they were last examined. Not recorded: after a failover they are examined again."""
-    named: dict[str, frozenset[tuple[uuid.UUID, int]]] = field(default_factory=dict, compare=False)
+    named: dict[str, frozenset[PartitionId]] = field(default_factory=dict, compare=False)
     """Of the partitions that each member held, those that it named when it last named any: it has received them. Not
     recorded: after a failover members count as not having received what they do not name."""
 
@@ -242,7 +243,7 @@ class ConsumerGroup:
             raise KafkaError(ErrorCode.non_empty_group, f"Group {self.group} has members.")
 
     def check_invariants(self) -> None:
-        held: dict[tuple[uuid.UUID, int], str] = {}
+        held: dict[PartitionId, str] = {}
         for member in self.members.values():
             for partition in member.held():
                 assert partition not in held, f"{partition} is held by {held[partition]} and {member.member_id}"

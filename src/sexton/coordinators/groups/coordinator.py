@@ -84,9 +84,7 @@ class GroupCoordinator:
 
     # Loading
 
-    def replay(
-        self, key: bytes, value: bytes | None, record_timestamp_ms: int, owner: ProducerIdAndEpoch | None = None
-    ) -> None:
+    def replay(self, key: bytes, value: bytes | None, owner: ProducerIdAndEpoch | None = None) -> None:
         """Replays one record, in log order; `owner` is set if it is part of a transaction. Unknown kinds of records are
         skipped."""
         decoded = r.decode_key(key)

@@ -33,6 +33,7 @@ from sexton.coordinators.groups.consumer import ConsumerMember
 from sexton.coordinators.groups.records import MemberState, Partitions
 from sexton.coordinators.groups.states import check_member
 from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.types import PartitionId
 
 EMPTY: frozenset[int] = frozenset()
 
@@ -126,7 +127,7 @@ def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
     return any(owned.get(topic_id, EMPTY) & numbers for topic_id, numbers in partitions.items())
 
 
-def held_again(member: ConsumerMember, owned: Partitions, named: Set[tuple[uuid.UUID, int]]) -> ConsumerMember | None:
+def held_again(member: ConsumerMember, owned: Partitions, named: Set[PartitionId]) -> ConsumerMember | None:
     """For a full heartbeat, perhaps sent after a failed request. `named` are partitions that it is known to have
     received. Returns the member with all partitions that it holds, to be sent to it again; None if it names all of
     them, but for those that it has revoked."""
@@ -144,7 +145,7 @@ def held_again(member: ConsumerMember, owned: Partitions, named: Set[tuple[uuid.
     return replace(member, state=MemberState.UNRELEASED_PARTITIONS, assigned=held, revoking={})
 
 
-def named_of(member: ConsumerMember, owned: Partitions) -> frozenset[tuple[uuid.UUID, int]]:
+def named_of(member: ConsumerMember, owned: Partitions) -> frozenset[PartitionId]:
     """The partitions that the member holds, and says that it owns."""
     return frozenset((topic_id, number) for topic_id, number in member.held() if number in owned.get(topic_id, EMPTY))
 

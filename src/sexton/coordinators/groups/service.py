@@ -111,7 +111,7 @@ class GroupsPartition(LedPartition[GroupCoordinator]):
     def replay(self, batch: Batch, record: Record) -> None:
         owner = _owner_of(batch) if batch.is_transactional else None
         if record.key is not None:
-            self.coordinator.replay(record.key, record.value, record.timestamp_ms, owner)
+            self.coordinator.replay(record.key, record.value, owner)
 
     def replay_control(self, batch: Batch) -> None:
         self.coordinator.replay_end(batch.producer_id, batch.control_type is ControlType.COMMIT)

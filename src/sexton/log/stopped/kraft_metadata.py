@@ -31,6 +31,7 @@ from sexton.errors import CorruptLogError, EnvironmentFailure, SextonError, Unsu
 from sexton.records import batch
 from sexton.records.header import HEADER_BYTES, MAGIC, MAGIC_POSITION, unpack
 from sexton.records.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, parse_segment_file
+from sexton.types import PartitionId
 
 METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 FRAME_VERSION: Final = 1
@@ -121,7 +122,7 @@ class _Image:
 
     names: dict[uuid.UUID, str] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
-    replicas: dict[tuple[uuid.UUID, int], frozenset[int]] | None = field(default_factory=dict)
+    replicas: dict[PartitionId, frozenset[int]] | None = field(default_factory=dict)
     log_dirs: dict[int, frozenset[uuid.UUID]] | None = field(default_factory=dict)
     undecided: list[tuple[int, int, _Reader, str]] | None = None
     end_offset: int = 0
