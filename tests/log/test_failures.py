@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from sexton.adapters.files import FileDisk
+from sexton.errors import CorruptLogError
+from sexton.log.health import Health
 from sexton.log.log import Log
 from sexton.protocol.errors import ErrorCode, KafkaError
 from sexton.types import LeaderEpoch
@@ -284,3 +286,20 @@ async def test_where_the_place_to_cut_at_is_damaged_nothing_is_cut(tmp_path: Pat
             await log.truncate_to(1)
         assert log.damage is not None
         assert log.end_offset == 6
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_clients_are_told_no_paths_and_the_brokers_log_is(code: int) -> None:
+    health = Health("t-0")
+    told = health.storage_error(OSError(code, os.strerror(code), "/data/t-0/0.log"))
+    with pytest.raises(KafkaError) as cut, health.cutting():
+        raise OSError(code, os.strerror(code), "/data/t-0/0.log")
+    with pytest.raises(KafkaError) as unusable:
+        health.check_usable()
+    for error in (told, cut.value, unusable.value):
+        assert os.strerror(code) in error.message
+        assert "/data" not in error.message
+        assert "/data/t-0/0.log" in str(error)
+    damaged = health.unreadable(CorruptLogError("a bad checksum", "/data/t-0/0.log at 61"))
+    assert "/data" not in damaged.message
+    assert "/data/t-0/0.log at 61" in str(damaged)

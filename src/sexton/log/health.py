@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from sexton.errors import CorruptLogError
-from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.protocol.errors import ErrorCode, KafkaError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,8 @@ class Health:
         self.check_not_deleted()
         if self.failure is None:
             return
-        raise KafkaError(
-            ErrorCode.kafka_storage_error,
-            f"{self._place}: the disk failed ({self.failure}); repair it and start the broker again",
-        )
+        what = f"{self._place}: the disk failed ({_reason(self.failure)}); repair it and start the broker again"
+        raise StorageError(what, self.failure)
 
     def check_not_deleted(self) -> None:
         """Called after every wait for a lock: what is then done by path must be done to this log."""
@@ -63,7 +61,7 @@ class Health:
         except OSError as error:
             self.failure = error
             remedy = "Repair the disk and start the broker again"
-            raise KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}. {remedy}") from error
+            raise StorageError(f"{self._place}: {_reason(error)}. {remedy}", error) from error
         except Exception as error:
             self.failure = OSError(f"a truncation stopped halfway: {error!r}")
             if isinstance(error, CorruptLogError):
@@ -73,7 +71,7 @@ class Health:
     def storage_error(self, error: OSError) -> KafkaError:
         if error.errno not in PASSING_ERRORS:
             self.failure = error
-        return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}. {_remedy(error)}")
+        return StorageError(f"{self._place}: {_reason(error)}. {_remedy(error)}", error)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -92,7 +90,11 @@ class Health:
         if self.damage is None:
             logger.error("%s: %s", self._place, error)
         self.damage = error
-        return KafkaError(ErrorCode.kafka_storage_error, f"{self._place}: {error}")
+        return StorageError(f"{self._place}: records on disk are damaged; see the broker's log", error)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def _remedy(error: OSError) -> str:

@@ -23,6 +23,18 @@ class KafkaError(Exception):
         return f"{self.code.name.upper()}: {self.message}" if self.message else self.code.name.upper()
 
 
+class StorageError(KafkaError):
+    """A disk that failed or is full, or damage on it. `message` is for clients, to whom a broker's paths say nothing;
+    the text of the exception, for the broker's log, has the `cause` as well."""
+
+    def __init__(self, message: str, cause: Exception) -> None:
+        super().__init__(ErrorCode.kafka_storage_error, message)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({self.cause})"
+
+
 class RecordFault(NamedTuple):
     """Why a batch was refused because of one of its records, counted from 0."""
 

@@ -28,7 +28,7 @@ from sexton.log.producers import Verification
 from sexton.log.types import Appended, Read
 from sexton.ports.disk import Buffer
 from sexton.ports.metastore import PartitionRow
-from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.protocol.errors import ErrorCode, KafkaError, StorageError
 from sexton.replication.coordination import Coordination
 from sexton.replication.host import Host
 from sexton.replication.leadership import UNKNOWN_OFFSET, Leadership
@@ -389,7 +389,8 @@ class LocalReplica:
             if not self.log.is_deleted and str(error) != self._flush_error:
                 logger.error("%s-%d: flushing failed: %s", self.topic, self.partition, error)
             self._flush_error = str(error)
-            self.fail_waiting(KafkaError(ErrorCode.kafka_storage_error, str(error)))
+            what = f"{self.topic}-{self.partition}: what was appended could not be flushed"
+            self.fail_waiting(error if isinstance(error, StorageError) else StorageError(what, error))
             self._flush_later()
         except Exception as bug:
             self.fail_waiting(KafkaError(ErrorCode.unknown_server_error, str(bug)))

@@ -230,12 +230,19 @@ async def test_partition_without_records_is_an_invalid_record() -> None:
         assert outcomes(answer) == [(0, ErrorCode.invalid_record, -1)]
 
 
-async def test_disk_that_fails_is_a_storage_error() -> None:
+async def test_a_full_disk_is_a_storage_error_and_its_path_is_for_the_brokers_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     broker = await serving_broker()
     broker.trouble(errno.ENOSPC)
     answer = await Client(broker).call(PRODUCE, 9, body(0, 1))
     assert outcomes(answer) == [(0, ErrorCode.kafka_storage_error, -1), (1, ErrorCode.none, 0)]
-    assert "No space left on device" in answer.responses[0].partition_responses[0].error_message
+    message = answer.responses[0].partition_responses[0].error_message
+    assert "No space left on device" in message
+    assert "Make room on the disk" in message
+    directory = broker.replica().log.directory
+    assert directory not in message
+    assert directory in caplog.text
 
 
 async def test_requests_that_arrive_together_are_all_appended_before_anything_is_answered() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sexton.broker.network.request import Body, milliseconds
 from sexton.metadata.topics import INTERNAL_TOPICS
-from sexton.protocol.errors import ErrorCode, KafkaError
+from sexton.protocol.errors import ErrorCode, KafkaError, StorageError
 
 if TYPE_CHECKING:
     from sexton.broker.broker import Broker
@@ -75,4 +75,4 @@ async def _delete_to_the_end(replica: Replica, offset: int, outcome: asyncio.Fut
             outcome.set_exception(error)
     except OSError as error:
         if not outcome.done():
-            outcome.set_exception(KafkaError(ErrorCode.kafka_storage_error, str(error)))
+            outcome.set_exception(StorageError("cannot move the log start", error))

@@ -21,7 +21,6 @@ connection, which holds a place for the response, sends it when those before it 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 API_KEY = 0
 VERSIONS = (3, 13)
 ZSTD_SINCE = 7
-
-logger = logging.getLogger(__name__)
 
 
 class _Produce:
@@ -97,8 +94,6 @@ class _Produce:
                         self._enter(outcome, request, key, replica, Validated(data.records, None), now_ms)
                 except KafkaError as error:
                     self._refused(outcome, key, name, data.records, error)
-                except OSError as error:
-                    self._broken(outcome, name, error)
                 if outcome.committed is not None:
                     waiting.append(outcome)
             self.topics.append((key, name or "", outcomes))
@@ -171,9 +166,6 @@ class _Produce:
             except KafkaError as error:
                 self._refused(outcome, key, replica.topic, kept, error)
                 committed.set_result(None)
-            except OSError as error:
-                self._broken(outcome, replica.topic, error)
-                committed.set_result(None)
             except Exception as error:  # the connection is closed
                 committed.set_exception(error)
 
@@ -212,18 +204,11 @@ class _Produce:
                     return
                 self._refused(outcome, key, replica.topic, kept, error)
                 committed.set_result(None)
-            except OSError as error:
-                self._broken(outcome, replica.topic, error)
-                committed.set_result(None)
             else:
                 outcome.take(appended, committed)
                 _follow(committed, then)
 
         self.broker.transactions.verifier.ask(held.question, held.place, held.verification, go_on)
-
-    def _broken(self, outcome: Outcome, name: str | None, error: OSError) -> None:
-        logger.error("%s-%d: cannot append: %s. Check the disk", name, outcome.index, error)
-        outcome.fail(ErrorCode.kafka_storage_error, error.strerror or str(error))
 
     def _refused(
         self, outcome: Outcome, key: TopicKey, name: str | None, records: Buffer | None, error: KafkaError
@@ -238,7 +223,7 @@ class _Produce:
         if isinstance(error, RecordsError):
             outcome.faults = error.faults
         if error.code is ErrorCode.kafka_storage_error:
-            self.broker.dispatch.complain("%s-%d: cannot append: %s", name, outcome.index, error.message)
+            self.broker.dispatch.complain("%s-%d: cannot append: %s", name, outcome.index, error)
         if name is not None and self.version >= 10:
             outcome.hint = leader_hint(self.broker, name, outcome.index, error.code)
 
