@@ -68,7 +68,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionWork:
-    """What every task must know about a partition. Small: it is sent with each job."""
+    """What every task must know about a partition. It is sent with each job, and small but for `markers`."""
 
     partition: int
     name: str
@@ -78,7 +78,8 @@ class PartitionWork:
     """Last offset of the last batch of each segment below the bound: those batches are always kept."""
     producers: npt.NDArray[np.void]
     markers: npt.NDArray[np.void]
-    """Markers of transactions that have data in the log, by producer and offset (`transactions.for_tasks`)."""
+    """Markers of transactions that have data in the log, by producer and offset (`transactions.for_tasks`): 36 bytes
+    each, however many there are in the dirty section. Tasks share them by broadcast, as they do the chunks."""
     bucket_count: int
     max_batch_bytes: int
     segment_sizes: npt.NDArray[np.int64]
