@@ -1,4 +1,5 @@
-"""KafkaJS, Sarama and kafka-go: written with `acks=all`, read in a group while brokers are killed, and counted."""
+"""KafkaJS, Sarama and kafka-go: written with `acks=all`, read in a group while brokers are killed, and counted. And who
+watches the group's lag meanwhile, as kafka_exporter does."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.interop.conftest import ClusterUnderTest, start_cluster
 from tests.interop.frameworks.programs import fault_settings, kill_and_start, wait_until
-from tests.interop.more.programs import OTHERS, OtherClient, Program
+from tests.interop.more.programs import OTHERS, SARAMA, OtherClient, Program
 from tests.transactions.reading import places_of, settled
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -52,6 +53,44 @@ def test_every_record_is_written_and_read_whichever_broker_is_killed(
         finally:
             writer.kill()
             reader.kill()
+
+
+@pytest.mark.parametrize("client", [pytest.param(SARAMA, id=SARAMA.label)])
+def test_a_monitor_is_told_the_lag_of_a_group_whichever_broker_is_killed(
+    client: OtherClient, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    client.command()
+    with start_cluster(request, tmp_path / "cluster", BROKERS, fault_settings(request.config)) as cluster:
+        assert cluster.running is not None
+        cluster.running.create_topic(TOPIC, PARTITIONS, BROKERS, {"min.insync.replicas": 2})
+        writer, reader, monitor = programs = [
+            Program(client, role, cluster.bootstrap, TOPIC, tmp_path / f"{role}.log")
+            for role in ("writer", "reader", "monitor")
+        ]
+        try:
+            for node_id in range(1, BROKERS + 1):
+                wait_until(going_on(reader), "records are read")
+                wait_until(going_on(monitor, 5), "the lag is told")
+                kill_and_start(cluster, node_id, [TOPIC, "__consumer_offsets"], going_on(monitor, 5))
+            writer.stop()
+            wait_until(lambda: committed(cluster) == ends(cluster), "the group has committed all that it read")
+            true = {partition: (end, end) for partition, end in ends(cluster).items()}
+            wait_until(going_on(monitor, 2), "the lag is told")
+            wait_until(lambda: lag(monitor.lines[-1]) == (1, true), "one member, and no lag")
+            beyond = [line for line in monitor.lines for offset, end in lag(line)[1].values() if offset > end]
+            assert beyond == []
+            monitor.stop()
+            reader.stop()
+        finally:
+            for program in programs:
+                program.kill()
+
+
+def lag(line: str) -> tuple[int, dict[int, tuple[int, int]]]:
+    """How many members the group has, and by partition what was committed and where the log ends."""
+    members, *parts = line.split()
+    numbers = [[int(number) for number in part.split(":")] for part in parts]
+    return int(members), {partition: (offset, end) for partition, offset, end in numbers}
 
 
 def places() -> list[tuple[str, int]]:

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +26,10 @@ END_TIMEOUT_S: Final = 60
 TAIL_LINES: Final = 40
 
 SHOWN: Final = "test_every_record_is_written_and_read_whichever_broker_is_killed"
+LAG_SHOWN: Final = "test_a_monitor_is_told_the_lag_of_a_group_whichever_broker_is_killed"
+
+WORDS: Final = {"writer": "acked", "reader": "got", "monitor": "scraped"}
+"""By role: how a line begins that counts."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ OTHERS: Final = (
     OtherClient("Sarama", "1.61.1", "sarama", is_idempotent=True),
     OtherClient("kafka-go", "0.4.51", "kafkago", is_idempotent=False),
 )
+
+
+SARAMA: Final = next(client for client in OTHERS if client.source == "sarama")
 
 
 def _go_program(name: str) -> Path:
@@ -85,7 +91,7 @@ def _kafkajs() -> Sequence[str]:
 
 
 class Program:
-    """A writer or a reader at work, and what it has said so far."""
+    """A writer, reader or monitor at work, and what it has said so far."""
 
     def __init__(self, client: OtherClient, role: str, bootstrap: str, topic: str, log_path: Path) -> None:
         self._log_path = log_path
@@ -98,16 +104,12 @@ class Program:
                 stderr=subprocess.STDOUT,
             )
 
-    @cached_property
-    def _word(self) -> str:
-        return "acked" if self._role == "writer" else "got"
-
     @property
     def lines(self) -> list[str]:
-        """One for each record, whole. The program must not have ended by itself."""
+        """One for each record, or round of a monitor, whole. The program must not have ended by itself."""
         printed = self._log_path.read_text(errors="replace")
         assert self._process.poll() in (None, 0), f"it ended: {self._process.returncode}\n{self.tail}"
-        return re.findall(rf"^{self._word} (.*)\n", printed, re.MULTILINE)
+        return re.findall(rf"^{WORDS[self._role]} (.*)\n", printed, re.MULTILINE)
 
     @property
     def tail(self) -> str:
@@ -130,7 +132,7 @@ class Program:
 
 
 def everything() -> set[tuple[str, str]]:
-    return {(client.label, SHOWN) for client in OTHERS}
+    return {(client.label, SHOWN) for client in OTHERS} | {(SARAMA.label, LAG_SHOWN)}
 
 
 def section(passed: Collection[tuple[str, str]]) -> str:
@@ -157,6 +159,14 @@ def section(passed: Collection[tuple[str, str]]) -> str:
             "one is killed, may succeed without having sent all of them, whatever brokers do: it does not ask a broker",
             "again that has answered for its part, also when another partition has moved to it meanwhile. Its result",
             "names the partitions that were written.",
+            "",
+            "**kafka_exporter** tells Prometheus the lag of groups. It is a program, and Go's module proxy, PyPI, npm",
+            "and Debian do not have it. It is made of Sarama and asks, in every round: metadata, both ends of each",
+            "partition (ListOffsets), then of each broker, over a new connection, ListGroups, DescribeGroups, and",
+            "OffsetFetch for what the members have. A program with Sarama asks the same in the same versions (those of",
+            "Kafka 2.0, its default), while all brokers are killed in turn. It goes on being told, no committed",
+            "offset is ever beyond the end, and in the end there is one member and no lag:",
+            f"{'yes' if (SARAMA.label, LAG_SHOWN) in passed else '**no**'}.",
             "",
         ]
     )
